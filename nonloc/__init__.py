@@ -1,0 +1,30 @@
+"""nonloc: nonlocal networks and nonlocal diffusion, from the equations to a trained network."""
+
+from nonloc._lazy import lazy
+
+__version__ = "0.1.0"
+
+_WHERE = {
+    "Affinity": "nonloc.ops.affinity",
+    "aggregate": "nonloc.ops.functional",
+    "diffuse": "nonloc.ops.functional",
+    "propagate": "nonloc.ops.functional",
+    "kernel_matrix": "nonloc.ops.functional",
+    "dirichlet_energy": "nonloc.ops.functional",
+    "estimate": "nonloc.ops.cost",
+    "OriginalBlock": "nonloc.nn.block",
+    "DiffusiveBlock": "nonloc.nn.block",
+    "OriginalStage": "nonloc.nn.stage",
+    "DiffusiveStage": "nonloc.nn.stage",
+    "insert": "nonloc.nn.insert",
+    "build": "nonloc.networks.build",
+    "Spectrum": "nonloc.spectrum",
+    "weight_spectrum": "nonloc.spectrum",
+    "Recipe": "nonloc.training.recipe",
+    "fit": "nonloc.training.loop",
+    "Run": "nonloc.runs",
+    "Outcome": "nonloc.outcomes",
+}
+
+__all__ = ["__version__", *_WHERE]
+__getattr__, __dir__ = lazy(__name__, _WHERE)

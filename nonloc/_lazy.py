@@ -1,0 +1,25 @@
+"""Lazy public names (PEP 562): a package lists its names by hand and imports a module on first use.
+
+`nonloc --help` and reading results must not import torch, which takes seconds; this is what keeps the
+packages cheap to import without hiding imports inside functions.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+
+def lazy(package: str, where: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Return (`__getattr__`, `__dir__`) for `package`; `where` maps each public name to its module."""
+
+    def getattr_(name: str) -> Any:
+        if name not in where:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        return getattr(importlib.import_module(where[name], package), name)
+
+    def dir_() -> list[str]:
+        return sorted(where)
+
+    return getattr_, dir_

@@ -1,0 +1,149 @@
+"""Affinity: what ω(X_i, X_j) is, as a frozen value. Not yet a matrix, and often never one."""
+
+from __future__ import annotations
+
+from dataclasses import KW_ONLY, dataclass
+
+import torch
+from torch import Tensor
+
+KINDS = ("gaussian", "heat", "dot", "concat", "delta")
+NORMALIZATIONS = ("row", "count", "none", "symmetric", "sinkhorn")
+
+
+@dataclass(frozen=True, eq=False)
+class Affinity:
+    """A pairwise kernel between positions and the way it is normalised.
+
+    With l_i, r_j the rows of `left` and `right`, the raw kernel Ω_ij is
+
+        "gaussian"  exp(scale · l_i·r_j)        "dot"     scale · l_i·r_j
+        "heat"      exp(−scale |l_i − r_j|²)    "concat"  relu(l_i + r_j), d = 1
+        "delta"     1 if i = j, else 0
+
+    and, with the row sums 𝒞_i = Σ_j Ω_ij μ_j, the normalised kernel K_ij is
+
+        "row"        Ω_ij μ_j / 𝒞_i             "count"   Ω_ij μ_j / Σ_j μ_j
+        "symmetric"  Ω_ij μ_j / √(𝒞_i 𝒞_j)      "none"    Ω_ij μ_j
+        "sinkhorn"   u_i Ω_ij u_j μ_j, with u > 0 such that rows (and μ-weighted columns) sum to 1
+
+    A row with 𝒞_i = 0 is a row of zeros; 𝒞_i < 0 under "row" is divided by as written. "symmetric" and
+    "sinkhorn" need Ω symmetric by value and nowhere negative.
+
+    left     [B, M, d]  features of the positions that receive
+    right    [B, M, d]  features of the positions that give; `aggregate` alone also takes [B, M', d],
+                        a sub-sampled set of givers
+    mask     [B, M]     bool, True where a position is valid: the others neither give nor receive
+    measure  [M]        quadrature weights μ_j ≥ 0 of the continuum; 1 each when left out
+    """
+
+    left: Tensor
+    right: Tensor
+    kind: str
+    normalize: str = "row"
+    scale: float = 1.0
+    _: KW_ONLY
+    mask: Tensor | None = None
+    measure: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise ValueError(f"kind={self.kind!r} is unknown; choose one of {', '.join(KINDS)}")
+        if self.normalize not in NORMALIZATIONS:
+            raise ValueError(
+                f"normalize={self.normalize!r} is unknown; choose one of {', '.join(NORMALIZATIONS)}"
+            )
+        self._check_features()
+        self._check_scale()
+        self._check_mask()
+        self._check_measure()
+
+    @property
+    def batch(self) -> int:
+        return self.left.shape[0]
+
+    @property
+    def positions(self) -> int:
+        """M, the number of positions that receive."""
+        return self.left.shape[1]
+
+    @property
+    def is_square(self) -> bool:
+        """False when the givers are a sub-sampled set, which only `aggregate` can use."""
+        return self.left.shape[1] == self.right.shape[1]
+
+    def _check_features(self) -> None:
+        for name, value in (("left", self.left), ("right", self.right)):
+            if not isinstance(value, Tensor) or value.dim() != 3:
+                got = list(value.shape) if isinstance(value, Tensor) else type(value).__name__
+                raise ValueError(
+                    f"{name} must be a tensor [B, M, d], got {got}; an image [B, C, H, W] becomes one by "
+                    "x.flatten(2).transpose(1, 2)"
+                )
+            if not value.dtype.is_floating_point:
+                raise ValueError(f"{name} must be floating point, got {value.dtype}; use {name}.float()")
+        if self.left.shape[0] != self.right.shape[0] or self.left.shape[2] != self.right.shape[2]:
+            raise ValueError(
+                f"left {list(self.left.shape)} and right {list(self.right.shape)} must agree in batch and "
+                "features; only the number of positions of right may differ"
+            )
+        if self.left.device != self.right.device:
+            raise ValueError(
+                f"left is on {self.left.device} and right on {self.right.device}; move both to one device"
+            )
+        if self.kind == "concat" and self.left.shape[2] != 1:
+            raise ValueError(
+                f'kind="concat" needs d = 1 (left and right [B, M, 1]), got d = {self.left.shape[2]}; '
+                "project the features to one number a position first"
+            )
+        if self.left.shape[1] == 0 or self.right.shape[1] == 0:
+            raise ValueError("left and right need at least one position (M ≥ 1)")
+        if not self.is_square and (self.kind == "delta" or self.normalize in ("symmetric", "sinkhorn")):
+            raise ValueError(
+                f"kind={self.kind!r} with normalize={self.normalize!r} needs left and right to have the same "
+                f"positions, got {self.left.shape[1]} and {self.right.shape[1]}; use normalize=\"row\", "
+                '"count" or "none" with sub-sampled givers'
+            )
+
+    def _check_scale(self) -> None:
+        if isinstance(self.scale, bool) or not isinstance(self.scale, (int, float)):
+            raise ValueError(f"scale must be a number, got {type(self.scale).__name__}; fold a learned scale into left")
+        if not -float("inf") < self.scale < float("inf"):
+            raise ValueError(f"scale must be finite, got {self.scale}")
+        if self.kind == "heat" and self.scale <= 0:
+            raise ValueError(f'kind="heat" needs scale > 0, got {self.scale}')
+        if self.kind in ("concat", "delta") and self.scale != 1:
+            raise ValueError(f'kind={self.kind!r} has no scale; leave it at 1.0, got {self.scale}')
+
+    def _check_mask(self) -> None:
+        if self.mask is None:
+            return
+        if not self.is_square:
+            raise ValueError("mask needs left and right to have the same positions; drop it or do not sub-sample")
+        expected = list(self.left.shape[:2])
+        if not isinstance(self.mask, Tensor) or self.mask.dtype != torch.bool or list(self.mask.shape) != expected:
+            got = f"{self.mask.dtype} {list(self.mask.shape)}" if isinstance(self.mask, Tensor) else type(self.mask).__name__
+            raise ValueError(f"mask must be a bool tensor [B, M] = {expected}, True where valid; got {got}")
+        if self.mask.device != self.left.device:
+            raise ValueError(f"mask is on {self.mask.device}, left on {self.left.device}; move both to one device")
+
+    def _check_measure(self) -> None:
+        if self.measure is None:
+            return
+        expected = [self.right.shape[1]]
+        if not isinstance(self.measure, Tensor) or list(self.measure.shape) != expected:
+            got = list(self.measure.shape) if isinstance(self.measure, Tensor) else type(self.measure).__name__
+            raise ValueError(f"measure must be a tensor [M] = {expected} of quadrature weights, got {got}")
+        if not self.measure.dtype.is_floating_point:
+            raise ValueError(f"measure must be floating point, got {self.measure.dtype}")
+        if self.measure.device != self.left.device:
+            raise ValueError(f"measure is on {self.measure.device}, left on {self.left.device}; move both to one device")
+        if can_check_values(self.measure) and bool((self.measure < 0).any()):
+            raise ValueError("measure has negative weights; quadrature weights must be ≥ 0")
+
+
+def can_check_values(x: Tensor) -> bool:
+    """Whether looking at the numbers is allowed: not while tracing, capturing, or without storage."""
+    if torch.compiler.is_compiling() or x.is_meta:
+        return False
+    return not (x.is_cuda and torch.cuda.is_current_stream_capturing())

@@ -1,0 +1,151 @@
+"""The exponential kernels, gaussian and heat, in memory linear in M.
+
+Everything is one logit matrix S_ij = q_i·k_j + b_j that is never stored: heat's −scale |l − r|² is 2 scale l·r plus a
+column term and a row term, and the logarithm of a position's weight is a column term as well. The column terms b
+are appended to k as one more coordinate. A bias argument, a value width other than q's, or a stride of more than 1
+in the last dimension would each send the CPU's attention back to M² memory without a word, so none is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad, scaled_dot_product_attention
+from torch.utils.checkpoint import checkpoint
+
+from nonloc.ops.affinity import Affinity
+from nonloc.ops.operator import Operator, inverse_or_zero, position_weights, valid_positions
+from nonloc.ops.sinkhorn import log_scaling, newton_step, solve_by_cg
+
+# Entries of a block of rows that exist at one time: B · rows · M' of them.
+BLOCK_ENTRIES = 2**22
+# Stands for log 0 where −inf would meet 0 · inf: its exponential is 0 in every dtype, its products are finite.
+LOG_ZERO = -1e30
+WIDEST_ATTENTION = 256
+
+
+def prepare(affinity: Affinity, dtype: torch.dtype) -> Operator:
+    """Row normalisation through attention where that is exact and lean, blocks of rows elsewhere."""
+    weights = position_weights(affinity, dtype)
+    query, key, row, column = _logit_factors(affinity, dtype)
+    valid = valid_positions(affinity)
+    keep = valid.unsqueeze(-1)
+    if affinity.normalize == "row":
+        logged = column if affinity.mask is None and affinity.measure is None else column + _log_weights(weights)
+        given = (weights.sum(-1) != 0).view(-1, 1, 1)
+        sums = (keep & given).to(dtype)
+        return Operator(lambda z: sums * _softmax(query, key, logged, z), sums)
+    ones = torch.ones(affinity.batch, affinity.right.shape[1], 1, dtype=dtype, device=query.device)
+    if affinity.normalize in ("none", "count"):
+        share = 1.0 if affinity.normalize == "none" else inverse_or_zero(weights.sum(-1)).view(-1, 1, 1)
+        factor = share * keep if affinity.mask is not None or affinity.normalize == "count" else share
+        givers = weights.unsqueeze(-1)
+        apply = _lean_apply(query, key, row, column)
+        return Operator(lambda z: factor * apply(givers * z), factor * apply(givers * ones))
+    logged = column + _log_weights(weights)
+    if affinity.normalize == "symmetric":
+        half = -0.5 * (row + log_sums(query, key, logged))
+    else:
+        half = _scaling(query, key, row, logged, column, weights, valid)
+    kernel = _lean_apply(query, key, row + half, logged + half)
+    return Operator(lambda z: keep * kernel(z), keep * kernel(ones))
+
+
+def _logit_factors(affinity: Affinity, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """q [B, M, d], k [B, M', d], row a [B, M], column b [B, M'] with log Ω_ij = q_i·k_j + a_i + b_j."""
+    left, right = affinity.left.to(dtype), affinity.right.to(dtype)
+    if affinity.kind == "gaussian":
+        return affinity.scale * left, right, torch.zeros_like(left[..., 0]), torch.zeros_like(right[..., 0])
+    centre = right.mean(1, keepdim=True).detach()
+    left, right = left - centre, right - centre
+    row = -affinity.scale * left.square().sum(-1)
+    column = -affinity.scale * right.square().sum(-1)
+    return 2 * affinity.scale * left, right, row, column
+
+
+def _log_weights(weights: Tensor) -> Tensor:
+    positive = weights > 0
+    return torch.where(positive, torch.where(positive, weights, 1).log(), LOG_ZERO)
+
+
+def _softmax(query: Tensor, key: Tensor, column: Tensor, z: Tensor) -> Tensor:
+    """Σ_j softmax_j(q_i·k_j + b_j) z_j [B, M, C]."""
+    if not _attention_serves(query, z):
+        return _by_blocks(_softmax_rows, query, torch.zeros_like(query[..., :1]), key, column, z)
+    width = max(query.shape[-1] + 1, z.shape[-1])
+    if query.is_cuda:
+        width += -width % 8
+    query = torch.cat([query, torch.ones_like(query[..., :1])], -1)
+    key = torch.cat([key, column.expand(key.shape[:2]).unsqueeze(-1)], -1)
+    out = scaled_dot_product_attention(
+        _widened(query, width), _widened(key, width), _widened(z, width), scale=1.0
+    )
+    return out.squeeze(1)[..., : z.shape[-1]]
+
+
+def _attention_serves(query: Tensor, z: Tensor) -> bool:
+    if query.is_cuda:
+        return query.dtype != torch.float64 and max(query.shape[-1] + 1, z.shape[-1]) <= WIDEST_ATTENTION
+    return query.shape[0] > 0
+
+
+def _widened(x: Tensor, width: int) -> Tensor:
+    """[B, M, c] -> [B, 1, M, width], zeros on the right, contiguous."""
+    return pad(x, (0, width - x.shape[-1])).unsqueeze(1).contiguous()
+
+
+def _lean_apply(query: Tensor, key: Tensor, row: Tensor, column: Tensor) -> Callable[[Tensor], Tensor]:
+    """z -> Σ_j exp(q_i·k_j + a_i + b_j) z_j."""
+    return lambda z: _by_blocks(_exp_rows, query, row.unsqueeze(-1), key, column, z)
+
+
+def log_sums(query: Tensor, key: Tensor, column: Tensor) -> Tensor:
+    """log Σ_j exp(q_i·k_j + b_j) [B, M]."""
+    return _by_blocks(_log_sum_rows, query, torch.zeros_like(query[..., :1]), key, column, column).squeeze(-1)
+
+
+def _exp_rows(query: Tensor, row: Tensor, key: Tensor, column: Tensor, z: Tensor) -> Tensor:
+    return (query @ key.mT + row + column.unsqueeze(1)).exp() @ z
+
+
+def _softmax_rows(query: Tensor, row: Tensor, key: Tensor, column: Tensor, z: Tensor) -> Tensor:
+    return torch.softmax(query @ key.mT + column.unsqueeze(1), -1) @ z
+
+
+def _log_sum_rows(query: Tensor, row: Tensor, key: Tensor, column: Tensor, z: Tensor) -> Tensor:
+    return torch.logsumexp(query @ key.mT + column.unsqueeze(1), -1, keepdim=True)
+
+
+def _by_blocks(rows: Callable[..., Tensor], query: Tensor, row: Tensor, key: Tensor, column: Tensor, z: Tensor) -> Tensor:
+    """`rows` on a few rows at a time; each block is computed again for its gradient instead of being kept."""
+    size = max(1, BLOCK_ENTRIES // max(1, query.shape[0] * key.shape[1]))
+    column = column.expand(key.shape[:2])
+    keeps_graph = torch.is_grad_enabled() and not torch.compiler.is_exporting()
+    blocks = []
+    for q, a in zip(query.split(size, 1), row.split(size, 1), strict=True):
+        if keeps_graph:
+            blocks.append(
+                checkpoint(rows, q, a, key, column, z, use_reentrant=False, preserve_rng_state=False)
+            )
+        else:
+            blocks.append(rows(q, a, key, column, z))
+    return torch.cat(blocks, 1)
+
+
+def _scaling(
+    query: Tensor, key: Tensor, row: Tensor, logged: Tensor, column: Tensor, weights: Tensor, valid: Tensor
+) -> Tensor:
+    """x = log u of the Sinkhorn normalisation [B, M], with its derivative."""
+
+    def log_apply(x: Tensor) -> Tensor:
+        return row + log_sums(query, key, logged + x)
+
+    def kernel(x: Tensor) -> Callable[[Tensor], Tensor]:
+        apply = _lean_apply(query, key, row + x, column + x)
+        return lambda v: valid * apply((valid * v).unsqueeze(-1)).squeeze(-1)
+
+    mass = (weights * valid).detach()
+    x = log_scaling(log_apply, lambda x, g: solve_by_cg(kernel(x), mass, g), valid, query.dtype)
+    return newton_step(x, log_apply, kernel, mass, valid)

@@ -1,0 +1,90 @@
+"""Exact shortcuts with memory linear in M, forward and backward, without new GPU code.
+
+    dot       Ω v = scale · L (Rᵀ v): linear in time too
+    concat    Ω v by suffix sums over the sorted right side: M log M                      (suffix_sums.py)
+    delta     a diagonal
+    gaussian, heat   "row" through scaled_dot_product_attention, the rest by blocks of rows   (exponential.py)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from nonloc.ops import exponential
+from nonloc.ops.affinity import Affinity
+from nonloc.ops.operator import (
+    Operator,
+    inverse_or_zero,
+    inverse_root_or_zero,
+    position_weights,
+    valid_positions,
+)
+from nonloc.ops.sinkhorn import log_positive, log_scaling, newton_step, solve_by_cg
+from nonloc.ops.suffix_sums import relu_sum
+
+Matvec = Callable[[Tensor], Tensor]
+
+
+def prepare(affinity: Affinity, dtype: torch.dtype) -> Operator:
+    """The affinity as a way to apply it; no M × M matrix at any time."""
+    if affinity.kind in ("gaussian", "heat"):
+        return exponential.prepare(affinity, dtype)
+    weights = position_weights(affinity, dtype).unsqueeze(-1)
+    left, right = affinity.left.to(dtype), affinity.right.to(dtype)
+    if affinity.kind == "dot":
+        operator = _normalized(lambda v: affinity.scale * (left @ (right.mT @ v)), weights, affinity, dtype)
+    elif affinity.kind == "concat":
+        operator = _normalized(relu_sum(left, right), weights, affinity, dtype)
+    else:
+        operator = _diagonal(weights, affinity)
+    return operator if affinity.mask is None else _only_valid(operator, affinity.mask.unsqueeze(-1))
+
+
+def _normalized(omega: Matvec, weights: Tensor, affinity: Affinity, dtype: torch.dtype) -> Operator:
+    """K from the product v -> Ω v; weights are [B or 1, M', 1]."""
+    weights = weights.expand(affinity.batch, -1, -1)
+    sums = omega(weights)
+    if affinity.normalize == "none":
+        return Operator(lambda z: omega(weights * z), sums)
+    if affinity.normalize == "count":
+        share = inverse_or_zero(weights.sum(1, keepdim=True))
+        return Operator(lambda z: share * omega(weights * z), share * sums)
+    if affinity.normalize == "row":
+        inverse = inverse_or_zero(sums)
+        return Operator(lambda z: inverse * omega(weights * z), (sums != 0).to(sums.dtype))
+    if affinity.normalize == "symmetric":
+        side = inverse_root_or_zero(sums)
+    else:
+        side = _scaling(omega, weights, valid_positions(affinity), dtype).exp().unsqueeze(-1)
+    return Operator(lambda z: side * omega(weights * side * z), side * omega(weights * side))
+
+
+def _scaling(omega: Matvec, weights: Tensor, valid: Tensor, dtype: torch.dtype) -> Tensor:
+    """x = log u of the Sinkhorn normalisation [B, M], with its derivative."""
+
+    def log_apply(x: Tensor) -> Tensor:
+        return log_positive(omega(weights * x.exp().unsqueeze(-1)))
+
+    def kernel(x: Tensor) -> Matvec:
+        side = (x.exp() * valid).unsqueeze(-1)
+        return lambda v: (side * omega(side * v.unsqueeze(-1))).squeeze(-1)
+
+    mass = (weights.squeeze(-1) * valid).detach()
+    x = log_scaling(log_apply, lambda x, g: solve_by_cg(kernel(x), mass, g), valid, dtype)
+    return newton_step(x, log_apply, kernel, mass, valid)
+
+
+def _diagonal(weights: Tensor, affinity: Affinity) -> Operator:
+    diagonal = weights.expand(affinity.batch, -1, -1)
+    if affinity.normalize == "count":
+        diagonal = diagonal * inverse_or_zero(diagonal.sum(1, keepdim=True))
+    elif affinity.normalize != "none":
+        diagonal = (diagonal != 0).to(diagonal.dtype)
+    return Operator(lambda z: diagonal * z, diagonal)
+
+
+def _only_valid(operator: Operator, keep: Tensor) -> Operator:
+    return Operator(lambda z: operator.apply(z) * keep, operator.sums * keep)

@@ -1,0 +1,50 @@
+"""Operator: an affinity made ready to be applied, as a backend hands it to the functions of the door."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from nonloc.ops.affinity import Affinity
+
+
+class Operator(NamedTuple):
+    """What a normalised kernel K does, without saying how.
+
+    apply  z [B, M', C] -> K z [B, M, C], in the compute dtype; may be called again and again
+    sums   [B, M, 1], the row sums Σ_j K_ij
+    """
+
+    apply: Callable[[Tensor], Tensor]
+    sums: Tensor
+
+
+def position_weights(affinity: Affinity, dtype: torch.dtype) -> Tensor:
+    """What each giver weighs [B or 1, M']: its measure, and nothing where it is masked."""
+    if affinity.measure is None:
+        weights = torch.ones(1, affinity.right.shape[1], dtype=dtype, device=affinity.right.device)
+    else:
+        weights = affinity.measure.to(dtype).unsqueeze(0)
+    return weights if affinity.mask is None else weights * affinity.mask
+
+
+def inverse_or_zero(x: Tensor) -> Tensor:
+    """1/x, and 0 where x is 0, with a gradient that is finite there."""
+    is_zero = x == 0
+    return torch.where(is_zero, 0, 1 / torch.where(is_zero, 1, x))
+
+
+def inverse_root_or_zero(x: Tensor) -> Tensor:
+    """1/√x, and 0 where x is not positive, with a gradient that is finite there."""
+    positive = x > 0
+    return torch.where(positive, torch.where(positive, x, 1).rsqrt(), 0)
+
+
+def valid_positions(affinity: Affinity) -> Tensor:
+    """[B, M] bool: the mask, or everything."""
+    if affinity.mask is not None:
+        return affinity.mask
+    return torch.ones(affinity.left.shape[:2], dtype=torch.bool, device=affinity.left.device)

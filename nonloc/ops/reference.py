@@ -1,0 +1,120 @@
+"""The equations as written, with the M × M matrix in memory. The truth that every other backend is held to.
+
+Any floating dtype, any device, differentiable twice. The only liberty taken is the one that changes no value:
+the largest logit of a row is subtracted before exponentials whenever the normalisation cancels it.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from nonloc.ops.affinity import Affinity
+from nonloc.ops.operator import (
+    Operator,
+    inverse_or_zero,
+    inverse_root_or_zero,
+    position_weights,
+    valid_positions,
+)
+from nonloc.ops.sinkhorn import log_positive, log_scaling_dense
+
+
+def prepare(affinity: Affinity, dtype: torch.dtype) -> Operator:
+    """The kernel matrix, once, as something that can be applied to any z."""
+    kernel = matrix(affinity, dtype)
+    return Operator(lambda z: kernel @ z, kernel.sum(-1, keepdim=True))
+
+
+def matrix(affinity: Affinity, dtype: torch.dtype) -> Tensor:
+    """K [B, M, M'], mask, measure and normalisation included."""
+    weights = position_weights(affinity, dtype)
+    build = _from_logits if affinity.kind in ("gaussian", "heat") else _from_values
+    kernel = build(affinity, weights, dtype)
+    if affinity.mask is not None:
+        kernel = kernel * affinity.mask.unsqueeze(-1)
+    return kernel
+
+
+def logits(affinity: Affinity, dtype: torch.dtype) -> Tensor:
+    """log Ω [B, M, M'] of the exponential kernels."""
+    left, right = affinity.left.to(dtype), affinity.right.to(dtype)
+    if affinity.kind == "gaussian":
+        return affinity.scale * (left @ right.mT)
+    # |l − r|² by its expansion, which needs no [B, M, M', d]; centred, so that little cancels.
+    centre = right.mean(1, keepdim=True).detach()
+    left, right = left - centre, right - centre
+    squares = left.square().sum(-1, keepdim=True) + right.square().sum(-1).unsqueeze(1)
+    return -affinity.scale * (squares - 2 * (left @ right.mT))
+
+
+def values(affinity: Affinity, dtype: torch.dtype) -> Tensor:
+    """Ω [B, M, M'] of the kernels that are not exponentials."""
+    left, right = affinity.left.to(dtype), affinity.right.to(dtype)
+    if affinity.kind == "dot":
+        return affinity.scale * (left @ right.mT)
+    if affinity.kind == "concat":
+        return torch.relu(left + right.mT)
+    identity = torch.eye(affinity.positions, dtype=dtype, device=left.device)
+    return identity.expand(affinity.batch, -1, -1)
+
+
+def _from_logits(affinity: Affinity, weights: Tensor, dtype: torch.dtype) -> Tensor:
+    log_omega = logits(affinity, dtype)
+    columns = weights.unsqueeze(1)
+    if affinity.normalize == "none":
+        return log_omega.exp() * columns
+    if affinity.normalize == "count":
+        return log_omega.exp() * columns * inverse_or_zero(columns.sum(-1, keepdim=True))
+    # −inf where nothing is given, so that such a column can neither win the maximum nor overflow.
+    log_omega = log_omega.masked_fill(columns == 0, -torch.inf)
+    if affinity.normalize == "row":
+        peak = finite_peak(log_omega)
+        omega = (log_omega - peak).exp() * columns
+        return omega * inverse_or_zero(omega.sum(-1, keepdim=True))
+    if affinity.normalize == "symmetric":
+        half = 0.5 * log_sum(log_omega, columns, empty=0)
+        return (log_omega - half.unsqueeze(-1) - half.unsqueeze(1)).exp() * columns
+
+    def scaled(x: Tensor) -> Tensor:
+        return (log_omega + x.unsqueeze(-1) + x.unsqueeze(1)).exp() * columns * valid.unsqueeze(-1)
+
+    valid = valid_positions(affinity)
+    return scaled(
+        log_scaling_dense(lambda x: log_sum(log_omega + x.unsqueeze(1), columns), scaled, valid, dtype)
+    )
+
+
+def _from_values(affinity: Affinity, weights: Tensor, dtype: torch.dtype) -> Tensor:
+    columns = weights.unsqueeze(1)
+    omega = values(affinity, dtype) * columns
+    if affinity.normalize == "none":
+        return omega
+    if affinity.normalize == "count":
+        return omega * inverse_or_zero(columns.sum(-1, keepdim=True))
+    sums = omega.sum(-1, keepdim=True)
+    if affinity.normalize == "row":
+        return omega * inverse_or_zero(sums)
+    if affinity.normalize == "symmetric":
+        root = inverse_root_or_zero(sums)
+        return root * omega * root.mT
+
+    def scaled(x: Tensor) -> Tensor:
+        u = x.exp() * valid
+        return u.unsqueeze(-1) * omega * u.unsqueeze(1)
+
+    valid = valid_positions(affinity)
+    return scaled(log_scaling_dense(lambda x: log_positive(omega @ x.exp().unsqueeze(-1)), scaled, valid, dtype))
+
+
+def finite_peak(log_omega: Tensor) -> Tensor:
+    """The largest logit of each row, as a constant; 0 for a row that is all −inf."""
+    peak = log_omega.detach().amax(-1, keepdim=True)
+    return torch.where(peak == -torch.inf, 0, peak)
+
+
+def log_sum(log_omega: Tensor, columns: Tensor, empty: float = -torch.inf) -> Tensor:
+    """log Σ_j Ω_ij μ_j [B, M], and `empty` for a row without a giver."""
+    peak = finite_peak(log_omega)
+    return log_positive(((log_omega - peak).exp() * columns).sum(-1, keepdim=True), empty) + peak.squeeze(-1)
+
