@@ -1,6 +1,7 @@
 """The nonlocal operator: functions on tensors [B, M, C], with nothing learned."""
 
 from nonloc.ops.affinity import KINDS, NORMALIZATIONS, Affinity
+from nonloc.ops.cost import Cost, estimate
 from nonloc.ops.functional import (
     BACKENDS,
     aggregate,
@@ -16,10 +17,12 @@ __all__ = [
     "KINDS",
     "NORMALIZATIONS",
     "Affinity",
+    "Cost",
     "aggregate",
     "choose_backend",
     "diffuse",
     "dirichlet_energy",
+    "estimate",
     "kernel_matrix",
     "propagate",
 ]

@@ -6,6 +6,7 @@ from dataclasses import KW_ONLY, dataclass
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
 
 KINDS = ("gaussian", "heat", "dot", "concat", "delta")
 NORMALIZATIONS = ("row", "count", "none", "symmetric", "sinkhorn")
@@ -101,49 +102,67 @@ class Affinity:
         if not self.is_square and (self.kind == "delta" or self.normalize in ("symmetric", "sinkhorn")):
             raise ValueError(
                 f"kind={self.kind!r} with normalize={self.normalize!r} needs left and right to have the same "
-                f"positions, got {self.left.shape[1]} and {self.right.shape[1]}; use normalize=\"row\", "
+                f'positions, got {self.left.shape[1]} and {self.right.shape[1]}; use normalize="row", '
                 '"count" or "none" with sub-sampled givers'
             )
 
     def _check_scale(self) -> None:
         if isinstance(self.scale, bool) or not isinstance(self.scale, (int, float)):
-            raise ValueError(f"scale must be a number, got {type(self.scale).__name__}; fold a learned scale into left")
+            raise ValueError(
+                f"scale must be a number, got {type(self.scale).__name__}; fold a learned scale into left"
+            )
         if not -float("inf") < self.scale < float("inf"):
             raise ValueError(f"scale must be finite, got {self.scale}")
         if self.kind == "heat" and self.scale <= 0:
             raise ValueError(f'kind="heat" needs scale > 0, got {self.scale}')
         if self.kind in ("concat", "delta") and self.scale != 1:
-            raise ValueError(f'kind={self.kind!r} has no scale; leave it at 1.0, got {self.scale}')
+            raise ValueError(f"kind={self.kind!r} has no scale; leave it at 1.0, got {self.scale}")
 
     def _check_mask(self) -> None:
         if self.mask is None:
             return
         if not self.is_square:
-            raise ValueError("mask needs left and right to have the same positions; drop it or do not sub-sample")
+            raise ValueError(
+                "mask needs left and right to have the same positions; drop it or do not sub-sample"
+            )
         expected = list(self.left.shape[:2])
-        if not isinstance(self.mask, Tensor) or self.mask.dtype != torch.bool or list(self.mask.shape) != expected:
-            got = f"{self.mask.dtype} {list(self.mask.shape)}" if isinstance(self.mask, Tensor) else type(self.mask).__name__
+        if (
+            not isinstance(self.mask, Tensor)
+            or self.mask.dtype != torch.bool
+            or list(self.mask.shape) != expected
+        ):
+            got = (
+                f"{self.mask.dtype} {list(self.mask.shape)}"
+                if isinstance(self.mask, Tensor)
+                else type(self.mask).__name__
+            )
             raise ValueError(f"mask must be a bool tensor [B, M] = {expected}, True where valid; got {got}")
         if self.mask.device != self.left.device:
-            raise ValueError(f"mask is on {self.mask.device}, left on {self.left.device}; move both to one device")
+            raise ValueError(
+                f"mask is on {self.mask.device}, left on {self.left.device}; move both to one device"
+            )
 
     def _check_measure(self) -> None:
         if self.measure is None:
             return
         expected = [self.right.shape[1]]
         if not isinstance(self.measure, Tensor) or list(self.measure.shape) != expected:
-            got = list(self.measure.shape) if isinstance(self.measure, Tensor) else type(self.measure).__name__
+            got = (
+                list(self.measure.shape) if isinstance(self.measure, Tensor) else type(self.measure).__name__
+            )
             raise ValueError(f"measure must be a tensor [M] = {expected} of quadrature weights, got {got}")
         if not self.measure.dtype.is_floating_point:
             raise ValueError(f"measure must be floating point, got {self.measure.dtype}")
         if self.measure.device != self.left.device:
-            raise ValueError(f"measure is on {self.measure.device}, left on {self.left.device}; move both to one device")
+            raise ValueError(
+                f"measure is on {self.measure.device}, left on {self.left.device}; move both to one device"
+            )
         if can_check_values(self.measure) and bool((self.measure < 0).any()):
             raise ValueError("measure has negative weights; quadrature weights must be ≥ 0")
 
 
 def can_check_values(x: Tensor) -> bool:
     """Whether looking at the numbers is allowed: not while tracing, capturing, or without storage."""
-    if torch.compiler.is_compiling() or x.is_meta:
+    if torch.compiler.is_compiling() or x.is_meta or isinstance(x, FakeTensor):
         return False
     return not (x.is_cuda and torch.cuda.is_current_stream_capturing())

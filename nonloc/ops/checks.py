@@ -72,4 +72,6 @@ def _has_negative(affinity: Affinity, left: Tensor, right: Tensor) -> bool:
     # Two products that are equal in exact arithmetic may differ in sign by rounding alone.
     size = left.norm(dim=-1).amax() * right.norm(dim=-1).amax() * abs(affinity.scale)
     slack = 8 * torch.finfo(left.dtype).eps * size
-    return any(bool((affinity.scale * (rows @ right.mT) < -slack).any()) for rows in left.split(ROWS_AT_ONCE, 1))
+    return any(
+        bool((affinity.scale * (rows @ right.mT) < -slack).any()) for rows in left.split(ROWS_AT_ONCE, 1)
+    )

@@ -16,7 +16,7 @@ from torch.nn.functional import pad, scaled_dot_product_attention
 from torch.utils.checkpoint import checkpoint
 
 from nonloc.ops.affinity import Affinity
-from nonloc.ops.operator import Operator, inverse_or_zero, position_weights, valid_positions
+from nonloc.ops.operator import Operator, inverse_or_zero, nothing_or_nan, position_weights, valid_positions
 from nonloc.ops.sinkhorn import log_scaling, newton_step, solve_by_cg
 
 # Entries of a block of rows that exist at one time: B · rows · M' of them.
@@ -33,9 +33,13 @@ def prepare(affinity: Affinity, dtype: torch.dtype) -> Operator:
     valid = valid_positions(affinity)
     keep = valid.unsqueeze(-1)
     if affinity.normalize == "row":
-        logged = column if affinity.mask is None and affinity.measure is None else column + _log_weights(weights)
+        logged = (
+            column if affinity.mask is None and affinity.measure is None else column + _log_weights(weights)
+        )
         given = (weights.sum(-1) != 0).view(-1, 1, 1)
         sums = (keep & given).to(dtype)
+        # Attention takes a row of NaN for a row without givers and answers 0.
+        sums = sums + nothing_or_nan(query, -1) + nothing_or_nan(key, -1).sum(1, keepdim=True)
         return Operator(lambda z: sums * _softmax(query, key, logged, z), sums)
     ones = torch.ones(affinity.batch, affinity.right.shape[1], 1, dtype=dtype, device=query.device)
     if affinity.normalize in ("none", "count"):
@@ -118,7 +122,9 @@ def _log_sum_rows(query: Tensor, row: Tensor, key: Tensor, column: Tensor, z: Te
     return torch.logsumexp(query @ key.mT + column.unsqueeze(1), -1, keepdim=True)
 
 
-def _by_blocks(rows: Callable[..., Tensor], query: Tensor, row: Tensor, key: Tensor, column: Tensor, z: Tensor) -> Tensor:
+def _by_blocks(
+    rows: Callable[..., Tensor], query: Tensor, row: Tensor, key: Tensor, column: Tensor, z: Tensor
+) -> Tensor:
     """`rows` on a few rows at a time; each block is computed again for its gradient instead of being kept."""
     size = max(1, BLOCK_ENTRIES // max(1, query.shape[0] * key.shape[1]))
     column = column.expand(key.shape[:2])
@@ -147,5 +153,5 @@ def _scaling(
         return lambda v: valid * apply((valid * v).unsqueeze(-1)).squeeze(-1)
 
     mass = (weights * valid).detach()
-    x = log_scaling(log_apply, lambda x, g: solve_by_cg(kernel(x), mass, g), valid, query.dtype)
+    x = log_scaling(log_apply, lambda x, g: solve_by_cg(kernel(x), mass, g), valid, query.dtype, largest=row)
     return newton_step(x, log_apply, kernel, mass, valid)

@@ -1,9 +1,9 @@
 """Exact shortcuts with memory linear in M, forward and backward, without new GPU code.
 
-    dot       Ω v = scale · L (Rᵀ v): linear in time too
-    concat    Ω v by suffix sums over the sorted right side: M log M                      (suffix_sums.py)
-    delta     a diagonal
-    gaussian, heat   "row" through scaled_dot_product_attention, the rest by blocks of rows   (exponential.py)
+dot       Ω v = scale · L (Rᵀ v): linear in time too
+concat    Ω v by suffix sums over the sorted right side: M log M                      (suffix_sums.py)
+delta     a diagonal
+gaussian, heat   "row" through scaled_dot_product_attention, the rest by blocks of rows   (exponential.py)
 """
 
 from __future__ import annotations

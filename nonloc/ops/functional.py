@@ -25,8 +25,9 @@ BACKENDS: dict[str, Callable[[Affinity, torch.dtype], Operator]] = {
     "factored": factored.prepare,
 }
 
-# Up to this many kernel entries (B · M · M') the matrix is cheaper than any detour around it.
-REFERENCE_ENTRIES = 2**20
+# Up to this many kernel entries (B · M · M') the matrix is faster than the detour around it, by measurement on two
+# CPU cores (`nonloc bench backends`): attention pays early, blocks of rows only when memory does.
+REFERENCE_ENTRIES = {"row": 2**19, "count": 2**23, "none": 2**23, "symmetric": 2**22, "sinkhorn": 2**20}
 
 
 def aggregate(affinity: Affinity, z: Tensor, *, backend: str = "auto") -> Tensor:
@@ -95,8 +96,14 @@ def dirichlet_energy(affinity: Affinity, z: Tensor, *, backend: str = "auto") ->
 
 def choose_backend(affinity: Affinity) -> str:
     """The backend that "auto" stands for: the matrix while it is small, exact shortcuts above."""
-    entries = affinity.batch * affinity.positions * affinity.right.shape[1]
-    return "reference" if entries <= REFERENCE_ENTRIES else "factored"
+    if affinity.kind in ("dot", "delta"):
+        return "factored"
+    entries = affinity.positions * affinity.right.shape[1]
+    # An exported program may serve any batch: its choice must not depend on the one it was traced with.
+    if not torch.compiler.is_exporting():
+        entries = entries * affinity.batch
+    limit = REFERENCE_ENTRIES["row" if affinity.kind == "concat" else affinity.normalize]
+    return "reference" if entries <= limit else "factored"
 
 
 def _prepare(affinity: Affinity, z: Tensor, backend: str) -> tuple[Operator, Tensor]:
@@ -124,7 +131,13 @@ def _without_masked(affinity: Affinity, z: Tensor) -> tuple[Affinity, Tensor]:
     left = torch.where(keep, affinity.left, 0)
     right = left if affinity.right is affinity.left else torch.where(keep, affinity.right, 0)
     clean = Affinity(
-        left, right, affinity.kind, affinity.normalize, affinity.scale, mask=affinity.mask, measure=affinity.measure
+        left,
+        right,
+        affinity.kind,
+        affinity.normalize,
+        affinity.scale,
+        mask=affinity.mask,
+        measure=affinity.measure,
     )
     return clean, torch.where(keep, z, 0)
 
@@ -146,7 +159,8 @@ def _check_z(affinity: Affinity, z: Tensor, positions: int) -> None:
     if not isinstance(z, Tensor) or z.dim() != 3:
         got = list(z.shape) if isinstance(z, Tensor) else type(z).__name__
         raise ValueError(
-            f"z must be a tensor [B, M, C], got {got}; an image [B, C, H, W] becomes one by x.flatten(2).transpose(1, 2)"
+            f"z must be a tensor [B, M, C], got {got}; "
+            "an image [B, C, H, W] becomes one by x.flatten(2).transpose(1, 2)"
         )
     if not z.dtype.is_floating_point:
         raise ValueError(f"z must be floating point, got {z.dtype}; use z.float()")
@@ -155,7 +169,9 @@ def _check_z(affinity: Affinity, z: Tensor, positions: int) -> None:
             f"z {list(z.shape)} must have the affinity's batch and positions, [{affinity.batch}, {positions}, C]"
         )
     if z.device != affinity.left.device:
-        raise ValueError(f"z is on {z.device}, the affinity on {affinity.left.device}; move both to one device")
+        raise ValueError(
+            f"z is on {z.device}, the affinity on {affinity.left.device}; move both to one device"
+        )
 
 
 def _weight_pairs(weights: Weights, channels: int) -> list[tuple[Tensor, Tensor | None]]:

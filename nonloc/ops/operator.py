@@ -38,9 +38,9 @@ def inverse_or_zero(x: Tensor) -> Tensor:
 
 
 def inverse_root_or_zero(x: Tensor) -> Tensor:
-    """1/√x, and 0 where x is not positive, with a gradient that is finite there."""
-    positive = x > 0
-    return torch.where(positive, torch.where(positive, x, 1).rsqrt(), 0)
+    """1/√x, and 0 where x is not positive, with a gradient that is finite there; NaN stays NaN."""
+    is_empty = x <= 0
+    return torch.where(is_empty, 0, torch.where(is_empty, 1, x).rsqrt())
 
 
 def valid_positions(affinity: Affinity) -> Tensor:
@@ -48,3 +48,8 @@ def valid_positions(affinity: Affinity) -> Tensor:
     if affinity.mask is not None:
         return affinity.mask
     return torch.ones(affinity.left.shape[:2], dtype=torch.bool, device=affinity.left.device)
+
+
+def nothing_or_nan(x: Tensor, dim: int) -> Tensor:
+    """0, or NaN where x has something along `dim` that is not finite: for shortcuts that would skip over it."""
+    return 0 * x.detach().sum(dim, keepdim=True)

@@ -104,7 +104,9 @@ def _from_values(affinity: Affinity, weights: Tensor, dtype: torch.dtype) -> Ten
         return u.unsqueeze(-1) * omega * u.unsqueeze(1)
 
     valid = valid_positions(affinity)
-    return scaled(log_scaling_dense(lambda x: log_positive(omega @ x.exp().unsqueeze(-1)), scaled, valid, dtype))
+    return scaled(
+        log_scaling_dense(lambda x: log_positive(omega @ x.exp().unsqueeze(-1)), scaled, valid, dtype)
+    )
 
 
 def finite_peak(log_omega: Tensor) -> Tensor:
@@ -117,4 +119,3 @@ def log_sum(log_omega: Tensor, columns: Tensor, empty: float = -torch.inf) -> Te
     """log Σ_j Ω_ij μ_j [B, M], and `empty` for a row without a giver."""
     peak = finite_peak(log_omega)
     return log_positive(((log_omega - peak).exp() * columns).sum(-1, keepdim=True), empty) + peak.squeeze(-1)
-

@@ -11,7 +11,9 @@ carries the exact first derivative and two carry the second, because each square
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import torch
@@ -23,16 +25,33 @@ from nonloc.ops.operator import inverse_or_zero
 
 MAX_HALVINGS = 200
 MAX_NEWTON = 12
-TRACED_HALVINGS = 100  # a fixed number where the residual may not be looked at
 MAX_CG = 200
 STALLED = 3  # this many steps without improvement: rounding is reached
+
+# How many steps are taken where the residual may not be looked at (tracing, capturing, shapes alone).
+_fixed_steps: ContextVar[int] = ContextVar("fixed_steps", default=60)
 
 LogApply = Callable[[Tensor], Tensor]  # x [B, M] -> log Σ_j Ω_ij μ_j e^{x_j} [B, M]; −inf for an empty row
 Solve = Callable[[Tensor, Tensor], Tensor]  # (x, G) [B, M] -> (I + K(x))⁻¹ G
 
 
-def log_scaling(log_apply: LogApply, solve: Solve, valid: Tensor, dtype: torch.dtype) -> Tensor:
-    """x = log u [B, M], converged and without a gradient; 0 at positions that are not valid."""
+@contextmanager
+def fixed_steps(steps: int) -> Iterator[None]:
+    """Take this many steps where the residual may not be looked at."""
+    token = _fixed_steps.set(steps)
+    try:
+        yield
+    finally:
+        _fixed_steps.reset(token)
+
+
+def log_scaling(
+    log_apply: LogApply, solve: Solve, valid: Tensor, dtype: torch.dtype, largest: Tensor | None = None
+) -> Tensor:
+    """x = log u [B, M], converged and without a gradient; 0 at positions that are not valid.
+
+    `largest` are numbers that `log_apply` adds and takes away again: they bound what can be known of x.
+    """
     with torch.no_grad():
         start = log_apply(torch.zeros(valid.shape, dtype=dtype, device=valid.device))
         x = -0.5 * torch.where(valid, start, 0)
@@ -43,13 +62,14 @@ def log_scaling(log_apply: LogApply, solve: Solve, valid: Tensor, dtype: torch.d
         if can_check_values(x):
             if bool((valid & (start == -torch.inf)).any()):
                 raise ValueError(_no_support("a position has no affinity to any other or to itself"))
-            return _iterate(x, residue, solve)
-        for _ in range(TRACED_HALVINGS):
+            size = 0.0 if largest is None or largest.numel() == 0 else float(largest.abs().max())
+            return _iterate(x, residue, solve, size)
+        for _ in range(_fixed_steps.get()):
             x = x - 0.5 * residue(x)
         return x
 
 
-def _iterate(x: Tensor, residue: Callable[[Tensor], Tensor], solve: Solve) -> Tensor:
+def _iterate(x: Tensor, residue: Callable[[Tensor], Tensor], solve: Solve, largest: float) -> Tensor:
     if x.numel() == 0:
         return x
     eps = torch.finfo(x.dtype).eps
@@ -62,8 +82,8 @@ def _iterate(x: Tensor, residue: Callable[[Tensor], Tensor], solve: Solve) -> Te
         stalled = 0 if error < best_error else stalled + 1
         if error < best_error:
             best, best_error = x, error
-        # The logits themselves are rounded at eps · |x|, so this is as well as a scaling can be known.
-        reachable = 256 * eps * (1 + float(best.abs().max()))
+        # Logits are rounded at eps times their size, so this is as well as a scaling can be known.
+        reachable = 256 * eps * (1 + float(best.abs().max()) + largest)
         if best_error <= 2 * eps or (stalled >= STALLED and best_error <= reachable):
             return best
         x = x - (0.5 * g if step < MAX_HALVINGS else solve(x, g))
@@ -88,7 +108,9 @@ def newton_dense(kernel: Tensor, residual: Tensor) -> Tensor:
     return torch.linalg.solve(jacobian, residual.unsqueeze(-1)).squeeze(-1)
 
 
-def log_scaling_dense(log_apply: LogApply, scaled: Callable[[Tensor], Tensor], valid: Tensor, dtype: torch.dtype) -> Tensor:
+def log_scaling_dense(
+    log_apply: LogApply, scaled: Callable[[Tensor], Tensor], valid: Tensor, dtype: torch.dtype
+) -> Tensor:
     """x = log u [B, M] with its first and second derivatives; `scaled(x)` is K(x) [B, M, M]."""
     x = log_scaling(log_apply, lambda x, g: newton_dense(scaled(x), g), valid, dtype)
     for _ in range(2):
@@ -113,13 +135,14 @@ def _conjugate_gradients(apply: Callable[[Tensor], Tensor], target: Tensor) -> T
     residual = direction = target
     size = residual.square().sum(-1, keepdim=True)
     goal = size * torch.finfo(target.dtype).eps ** 2
-    for _ in range(MAX_CG):
+    looks = can_check_values(target)
+    for _ in range(MAX_CG if looks else _fixed_steps.get()):
         image = apply(direction)
         length = size * inverse_or_zero((direction * image).sum(-1, keepdim=True))
         t = t + length * direction
         residual = residual - length * image
         smaller = residual.square().sum(-1, keepdim=True)
-        if can_check_values(smaller) and not bool((smaller > goal).any()):
+        if looks and not bool((smaller > goal).any()):
             break
         direction = residual + smaller * inverse_or_zero(size) * direction
         size = smaller
@@ -164,6 +187,6 @@ def newton_step(
 
 
 def log_positive(sums: Tensor, empty: float = -torch.inf) -> Tensor:
-    """log of [B, M, 1] as [B, M], and `empty`, without a gradient, where it is not positive."""
-    positive = sums > 0
-    return torch.where(positive, torch.where(positive, sums, 1).log(), empty).squeeze(-1)
+    """log of [B, M, 1] as [B, M], and `empty`, without a gradient, where it is not positive; NaN stays NaN."""
+    is_empty = sums <= 0
+    return torch.where(is_empty, empty, torch.where(is_empty, 1, sums).log()).squeeze(-1)

@@ -16,6 +16,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from nonloc.ops.operator import nothing_or_nan
+
 
 def relu_sum(left: Tensor, right: Tensor) -> Callable[[Tensor], Tensor]:
     """v [B, M', C] -> Σ_j relu(l_i + r_j) v_j [B, M, C], for left [B, M, 1] and right [B, M', 1]."""
@@ -29,7 +31,8 @@ def relu_sum(left: Tensor, right: Tensor) -> Callable[[Tensor], Tensor]:
     def apply(v: Tensor) -> Tensor:
         sums = _suffix_sum(_take(v, order))
         moments = _suffix_sum(gaps * sums) - gaps * sums
-        return rise * _take(pad(sums, (0, 0, 0, 1)), first) + _take(pad(moments, (0, 0, 0, 1)), first)
+        active = rise * _take(pad(sums, (0, 0, 0, 1)), first) + _take(pad(moments, (0, 0, 0, 1)), first)
+        return active + nothing_or_nan(v, 1) + nothing_or_nan(right, 1)
 
     return apply
 

@@ -1,0 +1,70 @@
+"""Split and Dataset: images and labels as tensors, in memory, unscaled."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """Images with or without labels.
+
+    images  [N, 3, H, W]  uint8
+    labels  [N]           int64, or None
+    """
+
+    images: Tensor
+    labels: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        if self.images.dtype != torch.uint8 or self.images.dim() != 4 or self.images.shape[1] != 3:
+            raise ValueError(
+                f"images must be uint8 [N, 3, H, W], got {self.images.dtype} {list(self.images.shape)}; "
+                "scale them when a batch is made, not here"
+            )
+        if self.labels is None:
+            return
+        if self.labels.dtype != torch.int64 or self.labels.shape != self.images.shape[:1]:
+            raise ValueError(
+                f"labels must be int64 [{len(self)}], one for each image, got {self.labels.dtype} "
+                f"{list(self.labels.shape)}; use None for images without labels"
+            )
+
+    def __len__(self) -> int:
+        return self.images.shape[0]
+
+    def to(self, device: torch.device | str) -> Split:
+        labels = None if self.labels is None else self.labels.to(device)
+        return Split(self.images.to(device), labels)
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """A training and a test split of the same kind; `classes` names the labels, None without labels."""
+
+    name: str
+    train: Split
+    test: Split
+    classes: tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        shapes = [list(split.images.shape[1:]) for split in (self.train, self.test)]
+        if shapes[0] != shapes[1]:
+            raise ValueError(f"train and test must have images of one shape, got {shapes[0]} and {shapes[1]}")
+        labelled = [split.labels is not None for split in (self.train, self.test)]
+        if labelled != [self.classes is not None] * 2:
+            raise ValueError(
+                f"train {'has' if labelled[0] else 'lacks'} labels, test {'has' if labelled[1] else 'lacks'} "
+                f"labels, and classes is {self.classes}; give all three, or none"
+            )
+
+    @property
+    def num_classes(self) -> int:
+        """The number of classes; 0 without labels."""
+        return len(self.classes) if self.classes is not None else 0
+
+    def to(self, device: torch.device | str) -> Dataset:
+        return Dataset(self.name, self.train.to(device), self.test.to(device), self.classes)

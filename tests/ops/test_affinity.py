@@ -1,0 +1,53 @@
+"""Affinity refuses what it cannot mean, and says what to do instead."""
+
+import pytest
+import torch
+
+from nonloc.ops import Affinity
+
+X = torch.zeros(2, 5, 3)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"kind": "cosine"}, "kind='cosine' is unknown; choose one of gaussian, heat, dot, concat, delta"),
+        ({"normalize": "softmax"}, "normalize='softmax' is unknown; choose one of row, count, none"),
+        ({"left": X[0]}, r"left must be a tensor \[B, M, d\], got \[5, 3\].*flatten"),
+        ({"left": X.numpy()}, "left must be a tensor .* got ndarray"),
+        ({"right": X.long()}, "right must be floating point.*right.float()"),
+        ({"right": X[:1]}, "must agree in batch"),
+        ({"right": X[..., :2]}, "must agree in batch"),
+        ({"kind": "concat"}, "needs d = 1"),
+        ({"left": X[:, :0], "right": X[:, :0]}, "at least one position"),
+        ({"right": X[:, :2], "normalize": "sinkhorn"}, "same positions"),
+        ({"right": X[:, :2], "kind": "delta"}, "same positions"),
+        ({"scale": float("nan")}, "scale must be finite"),
+        ({"scale": torch.tensor(2.0)}, "scale must be a number.*fold"),
+        ({"kind": "heat", "scale": 0.0}, "scale > 0"),
+        ({"kind": "delta", "scale": 2.0}, "has no scale"),
+        ({"mask": torch.ones(2, 5)}, "mask must be a bool tensor"),
+        ({"mask": torch.ones(2, 4, dtype=torch.bool)}, r"mask must be a bool tensor \[B, M\] = \[2, 5\]"),
+        ({"right": X[:, :2], "mask": torch.ones(2, 5, dtype=torch.bool)}, "do not sub-sample"),
+        ({"measure": torch.ones(4)}, r"measure must be a tensor \[M\] = \[5\]"),
+        ({"measure": torch.ones(5, dtype=torch.long)}, "measure must be floating point"),
+        ({"measure": -torch.ones(5)}, "negative weights"),
+    ],
+)
+def test_wrong_arguments_name_the_fix(arguments, message):
+    arguments = {"left": X, "right": X, "kind": "gaussian", **arguments}
+    with pytest.raises(ValueError, match=message):
+        Affinity(**arguments)
+
+
+def test_it_is_frozen():
+    affinity = Affinity(X, X, "gaussian")
+    with pytest.raises(AttributeError):
+        affinity.kind = "dot"
+
+
+def test_the_contract_of_positional_and_keyword_arguments():
+    affinity = Affinity(X, X, "heat", "none", 2.0, mask=None, measure=torch.ones(5))
+    assert (affinity.batch, affinity.positions, affinity.is_square) == (2, 5, True)
+    with pytest.raises(TypeError):
+        Affinity(X, X, "heat", "none", 2.0, None)

@@ -1,0 +1,52 @@
+""" "symmetric" and "sinkhorn" look at the numbers, not at how they were made."""
+
+import pytest
+import torch
+from problems import features
+
+from nonloc.ops import Affinity, aggregate
+
+BACKENDS = ("reference", "factored")
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("normalize", ["symmetric", "sinkhorn"])
+@pytest.mark.parametrize("kind", ["gaussian", "heat", "dot", "concat"])
+def test_two_different_sides_are_refused(kind, normalize, backend):
+    left, right = features(kind, normalize), features(kind, normalize, seed=7)
+    with pytest.raises(ValueError, match="needs a symmetric affinity.*left = right"):
+        aggregate(Affinity(left, right, kind, normalize), left, backend=backend)
+
+
+@pytest.mark.parametrize("kind", ["gaussian", "dot"])
+def test_two_different_sides_with_a_symmetric_product_are_accepted(kind):
+    # L Rᵀ = X A Xᵀ with a symmetric A ≥ 0 is symmetric although L ≠ R.
+    x = features("dot", "symmetric", width=2)
+    a = torch.tensor([[2.0, 0.5], [0.5, 1.0]], dtype=torch.float64)
+    out = aggregate(Affinity(x @ a, x, kind, "symmetric"), x)
+    assert bool(out.isfinite().all())
+
+
+def test_concat_with_a_constant_difference_is_symmetric():
+    x = features("concat", "symmetric")
+    assert bool(aggregate(Affinity(x + 1.0, x, "concat", "symmetric"), x).isfinite().all())
+
+
+def test_one_wrong_entry_among_many_is_found():
+    x = features("heat", "row", positions=300)
+    y = x.clone()
+    y[0, 17, 0] += 1e-6
+    with pytest.raises(ValueError, match="needs a symmetric affinity"):
+        aggregate(Affinity(x, y, "heat", "symmetric"), x)
+
+
+@pytest.mark.parametrize("normalize", ["symmetric", "sinkhorn"])
+def test_negative_entries_are_refused(normalize):
+    x = torch.tensor([[[1.0, 0.0], [-1.0, 2.0], [3.0, 0.5]]])
+    with pytest.raises(ValueError, match="nowhere negative"):
+        aggregate(Affinity(x, x, "dot", normalize), x)
+
+
+def test_nonnegative_products_of_signed_features_are_accepted():
+    x = torch.tensor([[[1.0, -1.0], [1.0, -0.5], [2.0, -1.0]]])
+    assert bool(aggregate(Affinity(x, x, "dot", "symmetric"), x).isfinite().all())

@@ -1,0 +1,93 @@
+"""The estimate against measured memory, within a quarter, and against counted multiply-adds."""
+
+import pytest
+import torch
+from problems import CELLS
+
+from nonloc.ops import Affinity, estimate, propagate
+
+
+def measured_peak(kind, normalize, backend, batch, positions, channels, embed, num_blocks, with_gradient):
+    """Peak of the bytes that torch's allocator handed out above the inputs, from its own memory profiler."""
+    width = 1 if kind == "concat" else embed
+
+    def rand(*shape):
+        return torch.rand(*shape, requires_grad=with_gradient)
+
+    left = rand(batch, positions, width)
+    right = left if normalize in ("symmetric", "sinkhorn") else rand(batch, positions, width)
+    z, weights = rand(batch, positions, channels), rand(num_blocks, channels, channels)
+    with torch.autograd.profiler.profile(profile_memory=True) as profile:
+        out = propagate(Affinity(left, right, kind, normalize), z, weights, backend=backend)
+        if with_gradient:
+            out.backward(torch.ones_like(out))
+        del out
+    events = [e for e in profile.kineto_results.events() if e.name() == "[memory]"]
+    now = peak = 0
+    for event in sorted(events, key=lambda e: e.start_ns()):
+        now += event.nbytes()
+        peak = max(peak, now)
+    return peak
+
+
+@pytest.mark.parametrize("backend", ["reference", "factored"])
+@pytest.mark.parametrize(("kind", "normalize"), CELLS)
+def test_bytes_are_within_a_quarter_of_measured(kind, normalize, backend):
+    shape = (2, 256, 16, 8, 2)
+    cost = estimate(
+        kind,
+        normalize,
+        batch=shape[0],
+        positions=shape[1],
+        channels=shape[2],
+        embed=shape[3],
+        num_blocks=shape[4],
+    )[backend]
+    forward = measured_peak(kind, normalize, backend, *shape, with_gradient=False)
+    both = measured_peak(kind, normalize, backend, *shape, with_gradient=True)
+    assert 0.75 <= cost.forward_bytes / forward <= 1.25
+    assert 0.75 <= cost.backward_bytes / both <= 1.25
+
+
+@pytest.mark.parametrize(
+    ("kind", "normalize", "positions", "channels"),
+    [
+        ("gaussian", "row", 7000, 16),
+        ("dot", "row", 30_000, 8),
+        ("concat", "count", 30_000, 8),
+        ("heat", "none", 5000, 8),
+    ],
+)
+def test_extrapolated_bytes_are_within_a_quarter_of_measured(kind, normalize, positions, channels):
+    cost = estimate(kind, normalize, batch=1, positions=positions, channels=channels, embed=8)["factored"]
+    both = measured_peak(kind, normalize, "factored", 1, positions, channels, 8, 1, with_gradient=True)
+    assert 0.75 <= cost.backward_bytes / both <= 1.25
+
+
+def test_reference_is_quadratic_and_factored_linear():
+    def at(m, backend):
+        return estimate("gaussian", batch=1, positions=m, channels=16)[backend].backward_bytes
+
+    assert at(80_000, "reference") / at(40_000, "reference") == pytest.approx(4, rel=0.01)
+    assert at(80_000, "factored") / at(40_000, "factored") == pytest.approx(2, rel=0.1)
+
+
+def test_multiply_adds_of_the_reference_are_those_of_its_products():
+    b, m, c, d, n = 2, 32, 8, 4, 3
+    cost = estimate("dot", "none", batch=b, positions=m, channels=c, embed=d, num_blocks=n)["reference"]
+    products = b * m * m * d + n * (b * m * m * c + b * m * c * c)
+    # The rest are element-wise: the scale and the mask of weights on the matrix, the row sums times z.
+    assert products <= cost.forward_macs <= products + 2 * b * m * m + n * b * m * c
+
+
+def test_an_original_claim_of_cost():
+    """C = 64, M = 1024, d = 32: the affinity alone is 33.6 M multiply-adds an image, 4 MiB in float32."""
+    cost = estimate("gaussian", batch=1, positions=1024, channels=64, embed=32)["reference"]
+    assert cost.forward_macs > 1024 * 1024 * (32 + 64)
+    assert cost.forward_bytes >= 4 * 1024 * 1024
+
+
+@pytest.mark.parametrize("bad", [{"batch": 0}, {"positions": 2.5}, {"num_blocks": -1}])
+def test_impossible_sizes_are_refused(bad):
+    with pytest.raises(ValueError, match=f"{next(iter(bad))} must be a whole number"):
+        estimate("gaussian", **{"batch": 1, "positions": 4, "channels": 4, **bad})

@@ -1,0 +1,128 @@
+"""The linear-memory backend: the reference's values and gradients, and memory that grows with M alone."""
+
+import pytest
+import torch
+from problems import CELLS, SYMMETRIC, affinity, features, generator, relative, signal
+
+from nonloc.ops import Affinity, aggregate, diffuse, exponential, propagate
+
+
+def gradients(backend, kind, normalize, mask=None, measure=None, positions=23):
+    left = features(kind, normalize, positions=positions).requires_grad_()
+    symmetric = normalize in SYMMETRIC
+    right = left if symmetric else features(kind, normalize, positions=positions, seed=8).requires_grad_()
+    z = torch.randn(2, positions, 5, dtype=torch.float64, generator=generator(2)).requires_grad_()
+    outer = (0.3 * torch.randn(2, 5, 3, dtype=torch.float64, generator=generator(3))).requires_grad_()
+    inner = (0.3 * torch.randn(2, 3, 5, dtype=torch.float64, generator=generator(4))).requires_grad_()
+    a = Affinity(
+        left,
+        right,
+        kind,
+        normalize,
+        0.9 if kind in ("gaussian", "heat", "dot") else 1.0,
+        mask=mask,
+        measure=measure,
+    )
+    out = propagate(a, z, list(zip(outer, inner, strict=True)), backend=backend)
+    wanted = [left, z, outer, inner] if symmetric else [left, right, z, outer, inner]
+    found = torch.autograd.grad(out, wanted, signal(a, 5, seed=9), allow_unused=True)
+    return [out, *(torch.zeros_like(w) if g is None else g for g, w in zip(found, wanted, strict=True))]
+
+
+def decoration(form):
+    mask = torch.rand(2, 23, generator=generator(6)) > 0.4
+    measure = torch.rand(23, dtype=torch.float64, generator=generator(7))
+    measure[4] = 0
+    return {
+        "plain": {},
+        "masked": {"mask": mask},
+        "measured": {"measure": measure},
+        "both": {"mask": mask, "measure": measure},
+    }[form]
+
+
+@pytest.mark.parametrize("form", ["plain", "masked", "measured", "both"])
+@pytest.mark.parametrize(("kind", "normalize"), CELLS)
+def test_values_and_gradients_are_those_of_the_reference(kind, normalize, form):
+    keywords = decoration(form)
+    if normalize == "sinkhorn" and "measure" in keywords:
+        keywords["measure"] = (
+            keywords["measure"] + 0.1
+        )  # a row that sees only weightless givers has no scaling
+    truth = gradients("reference", kind, normalize, **keywords)
+    found = gradients("factored", kind, normalize, **keywords)
+    assert max(relative(f, t) for f, t in zip(found, truth, strict=True)) <= 1e-10
+
+
+@pytest.mark.parametrize("normalize", ["row", "count", "none", "symmetric", "sinkhorn"])
+@pytest.mark.parametrize("kind", ["gaussian", "heat"])
+def test_many_small_blocks_give_what_one_gives(kind, normalize, monkeypatch):
+    truth = gradients("reference", kind, normalize)
+    monkeypatch.setattr(exponential, "BLOCK_ENTRIES", 150)  # three rows at a time
+    monkeypatch.setattr(exponential, "_attention_serves", lambda query, z: False)
+    found = gradients("factored", kind, normalize)
+    assert max(relative(f, t) for f, t in zip(found, truth, strict=True)) <= 1e-10
+
+
+@pytest.mark.parametrize("normalize", ["row", "count", "none"])
+@pytest.mark.parametrize("kind", ["gaussian", "heat", "dot", "concat"])
+def test_sub_sampled_givers(kind, normalize):
+    left, right = features(kind, normalize, positions=12), features(kind, normalize, positions=5, seed=4)
+    z = torch.randn(2, 5, 3, dtype=torch.float64, generator=generator(1))
+    a = Affinity(left, right, kind, normalize)
+    truth = aggregate(a, z, backend="reference")
+    assert truth.shape == (2, 12, 3)
+    assert relative(aggregate(a, z, backend="factored"), truth) <= 1e-12
+
+
+def peak_bytes(function):
+    with torch.autograd.profiler.profile(profile_memory=True) as profile:
+        function()
+    events = [e for e in profile.kineto_results.events() if e.name() == "[memory]"]
+    now = peak = 0
+    for event in sorted(events, key=lambda e: e.start_ns()):
+        now += event.nbytes()
+        peak = max(peak, now)
+    return peak
+
+
+@pytest.mark.parametrize("kind", ["gaussian", "heat", "dot", "concat", "delta"])
+def test_peak_memory_doubles_when_the_positions_do(kind):
+    def work(positions):
+        width = 1 if kind == "concat" else 8
+        left, right, z = (torch.randn(1, positions, c, requires_grad=True) for c in (width, width, 24))
+        return lambda: diffuse(Affinity(left, right, kind), z, backend="factored").sum().backward()
+
+    small, large = peak_bytes(work(4096)), peak_bytes(work(8192))
+    assert large / small < 2.1
+
+
+@pytest.mark.parametrize("normalize", ["count", "symmetric"])
+def test_blocks_keep_memory_below_the_matrix(normalize):
+    left, z = torch.randn(1, 6000, 8, requires_grad=True), torch.randn(1, 6000, 8, requires_grad=True)
+    peak = peak_bytes(
+        lambda: diffuse(Affinity(left, left, "heat", normalize), z, backend="factored").sum().backward()
+    )
+    assert (
+        peak < 0.7 * 4 * 6000 * 6000
+    )  # less than one float32 matrix, of which a plain backward keeps several
+
+
+def test_strided_and_wide_signals_do_not_fall_back_to_the_matrix():
+    """A transposed layout and C ≠ d are what sends the CPU's attention back to M² memory."""
+    image = torch.randn(1, 40, 64, 64, requires_grad=True)
+    x = image.flatten(2).transpose(1, 2)
+    peak = peak_bytes(
+        lambda: (
+            diffuse(Affinity(x[..., :8], x[..., 8:16], "gaussian"), x, backend="factored").sum().backward()
+        )
+    )
+    assert peak < 0.5 * 4 * 4096 * 4096
+
+
+def test_second_derivatives_of_the_blocks_are_exact():
+    x = features("heat", "count", batch=1, positions=5, width=2).requires_grad_()
+    z = signal(affinity("heat", batch=1, positions=5), 2).requires_grad_()
+    assert torch.autograd.gradgradcheck(
+        lambda x, z: aggregate(Affinity(x, x, "heat", "count"), z, backend="factored"), (x, z)
+    )

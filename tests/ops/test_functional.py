@@ -1,0 +1,317 @@
+"""The door: what the functions mean at the edges, for every backend."""
+
+import pytest
+import torch
+from problems import CELLS, SYMMETRIC, affinity, features, relative, signal
+
+from nonloc.ops import (
+    BACKENDS,
+    Affinity,
+    aggregate,
+    choose_backend,
+    diffuse,
+    dirichlet_energy,
+    kernel_matrix,
+    propagate,
+)
+
+ALL = list(BACKENDS)
+each_backend = pytest.mark.parametrize("backend", ALL)
+each_cell = pytest.mark.parametrize(("kind", "normalize"), CELLS)
+
+
+@each_backend
+@each_cell
+def test_a_constant_does_not_diffuse(kind, normalize, backend):
+    a = affinity(kind, normalize)
+    z = torch.full((2, 6, 3), 2.5, dtype=torch.float64)
+    scale = 1 + float(kernel_matrix(a).abs().sum(-1).max())
+    assert float(diffuse(a, z, backend=backend).abs().max()) <= 1e-14 * scale
+
+
+@each_backend
+@each_cell
+def test_diffuse_is_aggregate_less_the_row_sums(kind, normalize, backend):
+    a = affinity(kind, normalize)
+    z = signal(a)
+    sums = kernel_matrix(a).sum(-1, keepdim=True)
+    assert relative(diffuse(a, z, backend=backend), aggregate(a, z, backend=backend) - sums * z) <= 1e-12
+
+
+@each_backend
+@each_cell
+def test_one_position(kind, normalize, backend):
+    a = affinity(kind, normalize, positions=1)
+    z = signal(a)
+    assert float(diffuse(a, z, backend=backend).abs().max()) <= 1e-13
+    if normalize in ("row", "symmetric", "sinkhorn") and kind != "concat":
+        assert relative(aggregate(a, z, backend=backend), z) <= 1e-13
+
+
+@each_backend
+@each_cell
+def test_an_empty_batch(kind, normalize, backend):
+    a = affinity(kind, normalize, batch=0)
+    z = signal(a).requires_grad_()
+    out = propagate(a, z, torch.zeros(2, 4, 4), backend=backend)
+    out.sum().backward()
+    assert out.shape == (0, 6, 4)
+
+
+@each_backend
+@pytest.mark.parametrize("normalize", ["row", "symmetric"])
+@pytest.mark.parametrize("kind", ["dot", "concat"])
+def test_a_row_whose_sum_is_zero_is_a_row_of_zeros(kind, normalize, backend):
+    left = torch.tensor([[[0.0], [1.0], [2.0]]], dtype=torch.float64)
+    if kind == "concat":
+        left = torch.tensor([[[-9.0], [1.0], [2.0]]], dtype=torch.float64)
+    a = Affinity(left, left, kind, normalize)
+    z = torch.randn(1, 3, 2, dtype=torch.float64, requires_grad=True)
+    out = aggregate(a, z, backend=backend)
+    assert torch.equal(out[0, 0], torch.zeros(2, dtype=torch.float64))
+    assert bool(out.isfinite().all())
+    (gradient,) = torch.autograd.grad(out.sum(), z)
+    assert bool(gradient.isfinite().all())
+    assert torch.equal(diffuse(a, z, backend=backend)[0, 0], torch.zeros(2, dtype=torch.float64))
+
+
+@each_backend
+def test_a_negative_row_sum_is_divided_by_as_written(backend):
+    left = torch.tensor([[[-1.0], [1.0]]], dtype=torch.float64)
+    right = torch.tensor([[[1.0], [3.0]]], dtype=torch.float64)
+    a = Affinity(left, right, "dot")  # Ω = [[-1, -3], [1, 3]], sums -4 and 4
+    out = aggregate(a, torch.tensor([[[4.0], [8.0]]], dtype=torch.float64), backend=backend)
+    assert out.flatten().tolist() == [7.0, 7.0]
+
+
+@each_backend
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("normalize", ["row", "symmetric", "sinkhorn"])
+def test_huge_logits_stay_finite(normalize, dtype, backend):
+    x = torch.tensor([[[100.0], [-100.0], [99.0], [0.0]]], dtype=dtype).requires_grad_()  # logits up to ±1e4
+    z = torch.tensor([[[1.0], [2.0], [3.0], [4.0]]], dtype=dtype)
+    for kind in ("gaussian", "heat"):
+        out = aggregate(Affinity(x, x, kind, normalize), z, backend=backend)
+        (gradient,) = torch.autograd.grad(out.sum(), x)
+        assert bool(out.isfinite().all())
+        assert bool(gradient.isfinite().all())
+
+
+@each_backend
+@pytest.mark.parametrize("normalize", ["none", "count"])
+def test_huge_logits_overflow_where_nothing_cancels_them(normalize, backend):
+    x = torch.tensor([[[100.0], [-100.0]]])
+    out = aggregate(Affinity(x, x, "gaussian", normalize), torch.ones(1, 2, 1), backend=backend)
+    assert bool(out.isinf().all())
+
+
+@each_backend
+@each_cell
+def test_masked_positions_are_as_if_they_were_not_there(kind, normalize, backend):
+    a = affinity(kind, normalize)
+    z = signal(a)
+    keep = torch.tensor([True, True, False, True, False, True])
+    garbage = torch.full_like(z, torch.nan)
+    left = torch.where(keep.view(1, -1, 1), a.left, torch.nan)
+    right = left if normalize in SYMMETRIC else torch.where(keep.view(1, -1, 1), a.right, torch.nan)
+    masked = Affinity(left, right, kind, normalize, a.scale, mask=keep.expand(2, -1))
+    small_left = a.left[:, keep]
+    small_right = small_left if normalize in SYMMETRIC else a.right[:, keep]
+    small = Affinity(small_left, small_right, kind, normalize, a.scale)
+    out = diffuse(masked, torch.where(keep.view(1, -1, 1), z, garbage), backend=backend)
+    assert relative(out[:, keep], diffuse(small, z[:, keep], backend=backend)) <= 1e-12
+    assert torch.equal(out[:, ~keep], torch.zeros(2, 2, 4, dtype=torch.float64))
+
+
+@each_backend
+@each_cell
+def test_a_sample_without_any_valid_position_is_left_alone(kind, normalize, backend):
+    mask = torch.tensor([[True] * 6, [False] * 6])
+    a = affinity(kind, normalize, mask=mask)
+    z = signal(a).requires_grad_()
+    out = propagate(a, z, torch.eye(4, dtype=torch.float64).expand(2, 4, 4), backend=backend)
+    assert torch.equal(out[1], z[1])
+    (gradient,) = torch.autograd.grad(out.sum(), z)
+    assert bool(gradient.isfinite().all())
+
+
+@each_backend
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@each_cell
+def test_the_output_has_the_signals_dtype_and_is_near_the_exact_one(kind, normalize, dtype, backend):
+    exact = affinity(kind, normalize)
+    left = exact.left.to(dtype)
+    right = left if normalize in SYMMETRIC else exact.right.to(dtype)
+    z = signal(exact).to(dtype)
+    out = diffuse(Affinity(left, right, kind, normalize, exact.scale), z, backend=backend)
+    right64 = left.double() if normalize in SYMMETRIC else right.double()
+    left64 = right64 if normalize in SYMMETRIC else left.double()
+    truth = diffuse(Affinity(left64, right64, kind, normalize, exact.scale), z.double(), backend="reference")
+    assert out.dtype == dtype
+    # Inputs are rounded before both; what is left is float32 arithmetic and one rounding of the result.
+    tolerance = {torch.float32: 2e-5, torch.bfloat16: 8e-3, torch.float16: 1e-3}[dtype]
+    assert relative(out.double(), truth) <= tolerance
+
+
+@each_backend
+def test_mixed_dtypes_compute_in_the_widest_and_return_the_signals(backend):
+    a = affinity("gaussian")
+    z = signal(a)
+    narrow = Affinity(a.left.float(), a.right.float(), "gaussian", scale=a.scale)
+    wide = Affinity(a.left.float().double(), a.right.float().double(), "gaussian", scale=a.scale)
+    assert relative(diffuse(narrow, z, backend=backend), diffuse(wide, z, backend=backend)) <= 1e-14
+    assert diffuse(a, z.half(), backend=backend).dtype == torch.float16
+
+
+@each_backend
+@each_cell
+def test_strides_do_not_matter(kind, normalize, backend):
+    a = affinity(kind, normalize)
+    z = signal(a)
+    left = a.left.mT.contiguous().mT
+    right = left if normalize in SYMMETRIC else a.right.flip(1).flip(1)
+    strided = Affinity(left, right, kind, normalize, a.scale)
+    z_strided = z.mT.contiguous().mT
+    assert not z_strided.is_contiguous()
+    assert relative(diffuse(strided, z_strided, backend=backend), diffuse(a, z, backend=backend)) <= 1e-14
+
+
+@each_backend
+@each_cell
+def test_nan_travels_and_does_not_hang(kind, normalize, backend):
+    a = affinity(kind, normalize)
+    left = a.left.clone()
+    left[0, 2] = torch.nan
+    right = left if normalize in SYMMETRIC else a.right
+    z = signal(a)
+    out = aggregate(Affinity(left, right, kind, normalize, a.scale), z, backend=backend)
+    if kind != "delta":
+        assert bool(out[0, 2].isnan().all())
+    if kind != "delta" and normalize not in SYMMETRIC:
+        right = a.right.clone()
+        right[0, 2] = torch.nan
+        assert bool(
+            aggregate(Affinity(a.left, right, kind, normalize, a.scale), z, backend=backend)[0].isnan().all()
+        )
+    z[1, 3] = torch.nan
+    assert bool(aggregate(a, z, backend=backend)[1, 3].isnan().all())
+
+
+@each_backend
+def test_a_pair_is_its_product(backend):
+    a = affinity("gaussian")
+    z = signal(a)
+    outer, inner = torch.randn(4, 2, dtype=torch.float64), torch.randn(2, 4, dtype=torch.float64)
+    pair = propagate(a, z, [(outer, inner)], backend=backend)
+    assert relative(pair, propagate(a, z, [outer @ inner], backend=backend)) <= 1e-13
+    assert relative(pair, propagate(a, z, (outer @ inner).unsqueeze(0), backend=backend)) <= 1e-13
+    assert torch.equal(propagate(a, z, []), z)
+
+
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [
+        (torch.zeros(1, 3, 3), r"weights\[0\] is \[3, 3\]; with C = 4"),
+        ([torch.eye(4), torch.zeros(4, 3)], r"weights\[1\] is \[4, 3\]"),
+        ([(torch.zeros(4, 2), torch.zeros(3, 4))], r"weights\[0\] is \(\[4, 2\], \[3, 4\]\)"),
+    ],
+)
+def test_weights_of_the_wrong_shape(weights, message):
+    a = affinity("gaussian")
+    with pytest.raises(ValueError, match=message):
+        propagate(a, signal(a), weights)
+
+
+@pytest.mark.parametrize("function", [aggregate, diffuse, dirichlet_energy])
+def test_an_unknown_backend_lists_the_choices(function):
+    a = affinity("gaussian")
+    with pytest.raises(
+        ValueError, match="backend='cuda' is unknown; choose one of auto, reference, factored"
+    ):
+        function(a, signal(a), backend="cuda")
+
+
+@pytest.mark.parametrize(
+    ("z", "message"),
+    [
+        (torch.zeros(6, 4), r"z must be a tensor \[B, M, C\], got \[6, 4\]"),
+        ([1.0], "z must be a tensor .* got list"),
+        (torch.zeros(2, 5, 4), r"batch and positions, \[2, 6, C\]"),
+        (torch.zeros(1, 6, 4), r"batch and positions, \[2, 6, C\]"),
+        (torch.zeros(2, 6, 4, dtype=torch.long), "z must be floating point"),
+        (torch.zeros(2, 6, 4, device="meta"), "z is on meta"),
+    ],
+)
+def test_a_wrong_signal_names_the_fix(z, message):
+    with pytest.raises(ValueError, match=message):
+        diffuse(affinity("gaussian"), z)
+
+
+def test_differences_need_every_position():
+    a = Affinity(torch.zeros(1, 6, 2), torch.zeros(1, 3, 2), "gaussian")
+    with pytest.raises(ValueError, match="diffuse needs z_j − z_i.*aggregate alone"):
+        diffuse(a, torch.zeros(1, 6, 2))
+
+
+@each_backend
+@each_cell
+def test_dirichlet_energy_is_the_double_sum(kind, normalize, backend):
+    a = affinity(kind, normalize)
+    z = signal(a) + 100.0
+    k = kernel_matrix(a)
+    squares = (z.unsqueeze(2) - z.unsqueeze(1)).square().sum(-1)
+    truth = 0.5 * (k * squares).sum((1, 2))
+    assert relative(dirichlet_energy(a, z, backend=backend), truth) <= 1e-11
+
+
+def test_autocast_does_not_narrow_the_logits():
+    x = features("gaussian", "row").float()
+    a = Affinity(10 * x, x, "gaussian")
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        inside = aggregate(a, x, backend="reference")
+    assert torch.equal(inside, aggregate(a, x, backend="reference"))
+
+
+def test_auto_keeps_the_matrix_while_it_is_small():
+    def at(kind, positions):
+        x = torch.empty(1, positions, 1)
+        return choose_backend(Affinity(x, x, kind))
+
+    assert at("gaussian", 100) == "reference"
+    assert at("gaussian", 2000) == "factored"
+    assert at("dot", 100) == "factored"
+    assert at("concat", 2000) == "factored"
+
+
+@pytest.mark.parametrize(
+    ("normalize", "weighted"),
+    [("none", False), ("count", False), ("symmetric", False), ("sinkhorn", False), ("row", True)],
+)
+def test_which_mean_is_conserved(normalize, weighted):
+    """A symmetric Ω conserves the plain mean, except under "row", which conserves the 𝒞-weighted one."""
+    x = features("heat", normalize)
+    a = Affinity(x, x, "heat", normalize)
+    z = signal(a)
+    drift = diffuse(a, z)
+    raw = kernel_matrix(Affinity(x, x, "heat", "none"))
+    law = raw.sum(-1, keepdim=True) if weighted else torch.ones_like(z[..., :1])
+    assert float((law * drift).sum(1).abs().max()) <= 1e-14 * float(law.sum())
+    if weighted:
+        assert float(drift.mean(1).abs().max()) > 1e-3
+
+
+@pytest.mark.parametrize("normalize", ["row", "count"])
+@pytest.mark.parametrize("kind", ["gaussian", "heat", "dot", "concat", "delta"])
+def test_compiles_and_exports_whole(kind, normalize):
+    class Diffuse(torch.nn.Module):
+        def forward(self, left, right, z):
+            return diffuse(Affinity(left, right, kind, normalize), z)
+
+    torch._dynamo.reset()  # each case is a program of its own, not a recompilation of the last
+    a = affinity(kind, normalize)
+    inputs = (a.left, a.right, signal(a))
+    truth = Diffuse()(*inputs)
+    compiled = torch.compile(Diffuse(), fullgraph=True, backend="aot_eager")
+    assert relative(compiled(*inputs), truth) <= 1e-14
+    exported = torch.export.export(Diffuse(), inputs)
+    assert relative(exported.module()(*inputs), truth) <= 1e-14

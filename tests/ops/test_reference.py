@@ -1,0 +1,64 @@
+"""The reference against the double loop, and against finite differences twice."""
+
+import pytest
+import torch
+from problems import CELLS, SYMMETRIC, affinity, features, relative, signal
+
+from nonloc.bench import double_loop
+from nonloc.ops import Affinity, aggregate, diffuse, kernel_matrix, propagate
+
+FORMS = {"plain": {}, "masked": {"mask": True}, "measured": {"measure": True}}
+
+
+def decorated(kind, normalize, form):
+    keywords = {}
+    if form == "masked":
+        keywords["mask"] = torch.tensor([[True, False, True, True, True, False]] * 2)
+    if form == "measured":
+        keywords["measure"] = torch.linspace(0.2, 1.4, 6, dtype=torch.float64)
+    return affinity(kind, normalize, **keywords)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(("kind", "normalize"), CELLS)
+def test_values_are_those_of_the_double_loop(kind, normalize, form):
+    a = decorated(kind, normalize, form)
+    z = signal(a)
+    weights = 0.3 * torch.randn(2, 4, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(5))
+    assert relative(aggregate(a, z, backend="reference"), double_loop.aggregate(a, z)) <= 1e-12
+    assert relative(diffuse(a, z, backend="reference"), double_loop.diffuse(a, z)) <= 1e-12
+    found = propagate(a, z, weights, backend="reference")
+    truth = double_loop.propagate(a, z, weights)
+    if a.mask is not None:  # the loop moves every position by 0 there; so does propagate
+        assert torch.equal(found[~a.mask], z[~a.mask])
+    assert relative(found, truth) <= 1e-12
+
+
+@pytest.mark.parametrize(("kind", "normalize"), CELLS)
+def test_derivatives_are_those_of_finite_differences(kind, normalize):
+    left = features(kind, normalize, batch=1, positions=4, width=2).requires_grad_()
+    right = features(kind, normalize, batch=1, positions=4, width=2, seed=9).requires_grad_()
+    z = torch.randn(1, 4, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(3)).requires_grad_()
+
+    def one_side(left, z):
+        return diffuse(Affinity(left, left, kind, normalize), z, backend="reference")
+
+    def two_sides(left, right, z):
+        return diffuse(Affinity(left, right, kind, normalize), z, backend="reference")
+
+    function, inputs = (one_side, (left, z)) if normalize in SYMMETRIC else (two_sides, (left, right, z))
+    assert torch.autograd.gradcheck(function, inputs)
+    assert torch.autograd.gradgradcheck(function, inputs)
+
+
+@pytest.mark.parametrize("normalize", ["row", "symmetric", "sinkhorn"])
+def test_heat_does_not_care_where_the_origin_is(normalize):
+    x = features("heat", normalize)
+    shifted = x + 1e3
+    near, far = (kernel_matrix(Affinity(y, y, "heat", normalize)) for y in (x, shifted))
+    assert relative(far, near) <= 1e-12  # the shift itself rounds at 1e3 · eps
+
+
+def test_dtype_of_the_kernel_matrix_follows_the_features():
+    x = torch.randn(1, 4, 2, dtype=torch.bfloat16)
+    assert kernel_matrix(Affinity(x, x, "gaussian")).dtype == torch.bfloat16

@@ -1,0 +1,75 @@
+"""The doubly stochastic normalisation: what it promises, what it refuses, and a free identity."""
+
+import pytest
+import torch
+from problems import affinity, features, relative, signal
+
+from nonloc.ops import Affinity, aggregate
+
+BACKENDS = ("reference", "factored")
+KINDS = ("gaussian", "heat", "dot", "concat")
+
+
+def dense(a, backend):
+    """K as the backend applies it."""
+    return aggregate(a, torch.eye(a.positions, dtype=torch.float64).expand(a.batch, -1, -1), backend=backend)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows_and_columns_sum_to_one(kind, backend):
+    k = dense(affinity(kind, "sinkhorn", positions=40), backend)
+    assert float((k.sum(-1) - 1).abs().max()) <= 1e-13
+    assert float((k.sum(-2) - 1).abs().max()) <= 1e-13
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_with_a_measure_the_columns_give_the_measure_back(backend):
+    measure = torch.linspace(0.1, 2.0, 12, dtype=torch.float64)
+    k = dense(affinity("heat", "sinkhorn", positions=12, measure=measure), backend)
+    assert float((k.sum(-1) - 1).abs().max()) <= 1e-13
+    assert float((measure @ k - measure).abs().max()) <= 1e-13
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_gaussian_of_twice_the_scale_is_heat(backend):
+    x = features("gaussian", "sinkhorn", positions=20)
+    z = signal(Affinity(x, x, "gaussian"))
+    gaussian = aggregate(Affinity(x, x, "gaussian", "sinkhorn", 1.4), z, backend=backend)
+    heat = aggregate(Affinity(x, x, "heat", "sinkhorn", 0.7), z, backend=backend)
+    assert relative(gaussian, heat) <= 1e-12
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_bipartite_kernel_has_a_scaling_although_its_jacobian_is_singular(backend):
+    x = torch.tensor([[[1.0, 0.0], [0.0, 1.0], [2.0, 0.0], [0.0, 3.0]]], dtype=torch.float64).requires_grad_()
+    swapped = x.detach().flip(-1)  # Ω_ij = 0 within {0, 2} and within {1, 3}
+    a = Affinity(x.detach(), swapped, "dot", "sinkhorn")
+    k = dense(a, backend)
+    assert float((k.sum(-1) - 1).abs().max()) <= 1e-13
+    assert float(k[0, 0, 2]) == 0
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_no_total_support_is_refused(backend):
+    # Ω = [[1, 1], [1, 0]]: the entry (0, 0) is on no positive diagonal.
+    left = torch.tensor([[[1.0, 1.0], [0.0, 1.0]]], dtype=torch.float64)
+    right = torch.tensor([[[0.0, 1.0], [1.0, 0.0]]], dtype=torch.float64)
+    a = Affinity(left, right, "dot", "sinkhorn")
+    assert torch.equal((left @ right.mT)[0], torch.tensor([[1.0, 1.0], [1.0, 0.0]], dtype=torch.float64))
+    with pytest.raises(ValueError, match="no total support"):
+        aggregate(a, torch.ones(1, 2, 1, dtype=torch.float64), backend=backend)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_position_without_affinity_is_refused(backend):
+    x = torch.tensor([[[1.0], [0.0]]], dtype=torch.float64)
+    with pytest.raises(ValueError, match="no affinity to any other"):
+        aggregate(Affinity(x, x, "dot", "sinkhorn"), x, backend=backend)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_float32_converges_to_its_own_rounding(backend):
+    x = features("heat", "sinkhorn", positions=64).float()
+    k = aggregate(Affinity(x, x, "heat", "sinkhorn"), torch.eye(64).expand(2, -1, -1), backend=backend)
+    assert float((k.sum(-1) - 1).abs().max()) <= 1e-5
