@@ -70,12 +70,20 @@ def estimate(
 
     shape = (batch, channels, width, num_blocks)
     return {
-        backend: _at(positions, batch, normalize, partial(_trace, kind, normalize, backend, shape, dtype))
+        backend: _at(
+            positions,
+            batch,
+            normalize,
+            partial(_trace, kind, normalize, backend, shape, dtype),
+            has_matrix=backend == "reference",
+        )
         for backend in BACKENDS
     }
 
 
-def _at(positions: int, batch: int, normalize: str, traced: Callable[[int, int], Cost]) -> Cost:
+def _at(
+    positions: int, batch: int, normalize: str, traced: Callable[[int, int], Cost], has_matrix: bool
+) -> Cost:
     """The cost at any M, from at most three small ones."""
 
     def cost(m: int) -> Cost:
@@ -98,12 +106,21 @@ def _at(positions: int, batch: int, normalize: str, traced: Callable[[int, int],
     if positions <= max(nodes[-1], LARGEST_TRACED if batch == 1 else 0):
         return cost(positions)
     samples = [cost(m) for m in nodes]
-    names = ("forward_bytes", "backward_bytes", "forward_macs", "backward_macs")
-    return Cost(*(_quadratic(nodes, [getattr(s, name) for s in samples], positions) for name in names))
+
+    def extrapolated(name: str, quadratic: bool) -> int:
+        chosen = slice(None) if quadratic else slice(None, None, 2)  # a line needs no third point
+        return _polynomial(nodes[chosen], [getattr(s, name) for s in samples][chosen], positions)
+
+    return Cost(
+        extrapolated("forward_bytes", has_matrix),
+        extrapolated("backward_bytes", has_matrix),
+        extrapolated("forward_macs", True),
+        extrapolated("backward_macs", True),
+    )
 
 
-def _quadratic(nodes: list[int], values: list[int], at: int) -> int:
-    """The polynomial of degree two through three points (Lagrange), never below the largest of them."""
+def _polynomial(nodes: list[int], values: list[int], at: int) -> int:
+    """The polynomial through the points (Lagrange), never below the largest of them."""
     total = 0.0
     for i, (node, value) in enumerate(zip(nodes, values, strict=True)):
         others = [n for j, n in enumerate(nodes) if j != i]
@@ -115,11 +132,12 @@ def _trace(
     kind: str,
     normalize: str,
     backend: str,
-    shape: tuple[int, int, int, int, int],
+    shape: tuple[int, int, int, int],
     dtype: torch.dtype,
+    positions: int,
     steps: int,
 ) -> Cost:
-    batch, positions, channels, width, num_blocks = shape
+    batch, channels, width, num_blocks = shape
 
     def run(with_gradient: bool) -> tuple[int, int, int]:
         with FakeTensorMode(), fixed_steps(steps):
