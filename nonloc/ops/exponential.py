@@ -33,14 +33,17 @@ def prepare(affinity: Affinity, dtype: torch.dtype) -> Operator:
     valid = valid_positions(affinity)
     keep = valid.unsqueeze(-1)
     if affinity.normalize == "row":
-        logged = (
-            column if affinity.mask is None and affinity.measure is None else column + _log_weights(weights)
-        )
         given = (weights.sum(-1) != 0).view(-1, 1, 1)
         sums = (keep & given).to(dtype)
         # Attention takes a row of NaN for a row without givers and answers 0.
         sums = sums + nothing_or_nan(query, -1) + nothing_or_nan(key, -1).sum(1, keepdim=True)
-        return Operator(lambda z: sums * _softmax(query, key, logged, z), sums)
+        is_weighted = affinity.mask is not None or affinity.measure is not None
+        if is_weighted or affinity.kind == "heat":
+            logged = column + _log_weights(weights) if is_weighted else column
+            return Operator(lambda z: sums * _softmax(query, key, logged, z), sums)
+        if _half_serves(affinity):
+            query, key = affinity.scale * affinity.left, affinity.right
+        return Operator(lambda z: sums * _softmax(query, key, None, z.to(query.dtype)), sums)
     ones = torch.ones(affinity.batch, affinity.right.shape[1], 1, dtype=dtype, device=query.device)
     if affinity.normalize in ("none", "count"):
         share = 1.0 if affinity.normalize == "none" else inverse_or_zero(weights.sum(-1)).view(-1, 1, 1)
@@ -74,19 +77,27 @@ def _log_weights(weights: Tensor) -> Tensor:
     return torch.where(positive, torch.where(positive, weights, 1).log(), LOG_ZERO)
 
 
-def _softmax(query: Tensor, key: Tensor, column: Tensor, z: Tensor) -> Tensor:
+def _softmax(query: Tensor, key: Tensor, column: Tensor | None, z: Tensor) -> Tensor:
     """Σ_j softmax_j(q_i·k_j + b_j) z_j [B, M, C]."""
     if not _attention_serves(query, z):
+        column = torch.zeros_like(key[..., 0]) if column is None else column
         return _by_blocks(_softmax_rows, query, torch.zeros_like(query[..., :1]), key, column, z)
-    width = max(query.shape[-1] + 1, z.shape[-1])
+    if column is not None:
+        query = torch.cat([query, torch.ones_like(query[..., :1])], -1)
+        key = torch.cat([key, column.expand(key.shape[:2]).unsqueeze(-1)], -1)
+    width = max(query.shape[-1], z.shape[-1])
     if query.is_cuda:
         width += -width % 8
-    query = torch.cat([query, torch.ones_like(query[..., :1])], -1)
-    key = torch.cat([key, column.expand(key.shape[:2]).unsqueeze(-1)], -1)
     out = scaled_dot_product_attention(
         _widened(query, width), _widened(key, width), _widened(z, width), scale=1.0
     )
     return out.squeeze(1)[..., : z.shape[-1]]
+
+
+def _half_serves(affinity: Affinity) -> bool:
+    """On the GPU, attention takes half precision as it is: its logits and sums are float32 inside."""
+    half = (torch.float16, torch.bfloat16)
+    return affinity.left.is_cuda and affinity.left.dtype == affinity.right.dtype and affinity.left.dtype in half
 
 
 def _attention_serves(query: Tensor, z: Tensor) -> bool:

@@ -1,0 +1,47 @@
+"""Put a nonlocal stage into a model you already have, and see that it is there.
+
+    python examples/drop_in.py
+
+Uses torchvision's ResNet-18 where torchvision is installed, and a small stand-in with the same names where not.
+"""
+
+import torch
+from torch import nn
+
+from nonloc import DiffusiveStage, insert, kernel_matrix
+
+
+def resnet() -> nn.Module:
+    try:
+        from torchvision.models import resnet18
+    except ImportError:
+        stem = nn.Sequential(nn.Conv2d(3, 64, 7, 4, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU())
+        layer1 = nn.Sequential(nn.Conv2d(64, 64, 3, padding=1), nn.Conv2d(64, 64, 3, padding=1))
+        head = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 1000))
+        model = nn.Sequential()
+        for name, module in (("stem", stem), ("layer1", layer1), ("head", head)):
+            model.add_module(name, module)
+        return model
+    return resnet18()
+
+
+def main() -> None:
+    torch.manual_seed(0)
+    model = resnet().eval()
+    images = torch.randn(2, 3, 64, 64)
+    before = model(images)
+
+    (done,) = insert(model, {"layer1.1": lambda channels: DiffusiveStage(channels, 4, init_std=0.05)}, example=images)
+    print(f"inserted {done.num_blocks} sub-blocks at {done.path}: {done.channels} channels, {done.positions} positions")
+    after = model(images)
+    print(f"the output changed by {float((after - before).detach().abs().max()):.2e}")
+
+    stage = model.get_submodule(done.path)
+    features = torch.randn(1, done.channels, 16, 16)
+    affinity = kernel_matrix(stage.affinity(features))
+    print(f"affinity map {list(affinity.shape)}, rows sum to {float(affinity.sum(-1).mean().detach()):.6f}")
+    print(f"weights: {len(stage.weights())} matrices {list(stage.weights()[0].shape)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,79 @@
+"""The operator on a GPU: the CPU's values and gradients, memory linear in M, and a captured graph."""
+
+import pytest
+import torch
+from problems import CELLS, SYMMETRIC, affinity, relative, signal
+
+from nonloc.ops import Affinity, diffuse
+
+pytestmark = pytest.mark.gpu
+TOLERANCE = {torch.float64: 1e-10, torch.float32: 2e-4, torch.bfloat16: 2e-2, torch.float16: 3e-3}
+
+
+def solve(kind, normalize, backend, dtype, device):
+    exact = affinity(kind, normalize, positions=40)
+    left = exact.left.to(dtype).to(device).requires_grad_()
+    right = left if normalize in SYMMETRIC else exact.right.to(dtype).to(device).requires_grad_()
+    z = signal(exact).to(dtype).to(device).requires_grad_()
+    out = diffuse(Affinity(left, right, kind, normalize, exact.scale), z, backend=backend)
+    wanted = [left, z] if normalize in SYMMETRIC else [left, right, z]
+    cotangent = signal(exact, seed=5).to(dtype).to(device)
+    found = torch.autograd.grad(out, wanted, cotangent, allow_unused=True)
+    return [out, *(torch.zeros_like(w) if g is None else g for g, w in zip(found, wanted, strict=True))]
+
+
+@pytest.mark.parametrize("dtype", list(TOLERANCE))
+@pytest.mark.parametrize("backend", ["reference", "factored"])
+@pytest.mark.parametrize(("kind", "normalize"), CELLS)
+def test_values_and_gradients_are_those_of_the_cpu_in_float64(kind, normalize, backend, dtype):
+    exact = affinity(kind, normalize, positions=40)
+    rounded = [t.to(dtype).double() for t in (exact.left, exact.right, signal(exact), signal(exact, seed=5))]
+    left = rounded[0].requires_grad_()
+    right = left if normalize in SYMMETRIC else rounded[1].requires_grad_()
+    z = rounded[2].requires_grad_()
+    truth = diffuse(Affinity(left, right, kind, normalize, exact.scale), z, backend="reference")
+    wanted = [left, z] if normalize in SYMMETRIC else [left, right, z]
+    gradients = torch.autograd.grad(truth, wanted, rounded[3], allow_unused=True)
+    expected = [truth, *(torch.zeros_like(w) if g is None else g for g, w in zip(gradients, wanted, strict=True))]
+    found = solve(kind, normalize, backend, dtype, "cuda")
+    assert found[0].dtype == dtype
+    worst = max(relative(f.double().cpu(), e) for f, e in zip(found, expected, strict=True))
+    assert worst <= TOLERANCE[dtype]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("kind", ["gaussian", "heat", "dot", "concat"])
+def test_peak_memory_doubles_when_the_positions_do(kind, dtype):
+    def peak(positions):
+        width = 1 if kind == "concat" else 16
+        left, right, z = (
+            torch.randn(1, positions, c, device="cuda", dtype=dtype, requires_grad=True) for c in (width, width, 16)
+        )
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        diffuse(Affinity(left, right, kind), z, backend="factored").sum().backward()
+        return torch.cuda.max_memory_allocated() - before
+
+    peak(1024)
+    assert peak(32768) / peak(16384) < 2.1
+
+
+@pytest.mark.parametrize("backend", ["reference", "factored"])
+@pytest.mark.parametrize("normalize", ["row", "count"])
+def test_it_can_be_captured(backend, normalize):
+    x, z = torch.randn(2, 64, 8, device="cuda"), torch.randn(2, 64, 8, device="cuda")
+
+    def work():
+        return diffuse(Affinity(x, x, "gaussian", normalize), z, backend=backend)
+
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        work()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = work()
+    x.copy_(torch.randn_like(x))
+    graph.replay()
+    torch.testing.assert_close(out, work())

@@ -1,0 +1,67 @@
+"""The public names are listed by hand; this is the list once more, so that none comes or goes unnoticed."""
+
+import subprocess
+import sys
+
+import pytest
+
+import nonloc
+
+PUBLIC = {
+    "__version__",
+    "Affinity",
+    "DiffusiveBlock",
+    "DiffusiveStage",
+    "OriginalBlock",
+    "OriginalStage",
+    "Outcome",
+    "Recipe",
+    "Run",
+    "Spectrum",
+    "aggregate",
+    "build",
+    "diffuse",
+    "dirichlet_energy",
+    "estimate",
+    "fit",
+    "insert",
+    "kernel_matrix",
+    "propagate",
+    "weight_spectrum",
+}
+
+
+def test_the_list():
+    assert set(nonloc.__all__) == PUBLIC
+
+
+@pytest.mark.parametrize("name", sorted(PUBLIC - {"__version__"}))
+def test_every_name_is_there_and_documented(name):
+    value = getattr(nonloc, name)
+    assert value.__doc__, f"{name} needs a docstring"
+    assert callable(value)
+
+
+def test_names_stay_what_they_are_after_everything_is_imported():
+    import nonloc.networks
+    import nonloc.nn.insert
+    import nonloc.training.loop
+
+    for name in ("insert", "build", "fit"):
+        assert callable(getattr(nonloc, name))
+    assert callable(nonloc.networks.build)
+    assert callable(nonloc.nn.insert)
+
+
+def test_an_unknown_name_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="has no attribute 'attention'"):
+        _ = nonloc.attention
+
+
+@pytest.mark.parametrize(
+    "module",
+    ["nonloc", "nonloc.runs", "nonloc.outcomes", "nonloc.networks.spec", "nonloc.training.recipe", "nonloc.paper", "nonloc.cli"],
+)
+def test_cheap_modules_do_not_import_torch(module):
+    code = f"import sys, {module}; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
