@@ -7,7 +7,7 @@ float32 logits and sums. Mixed dtypes are computed in the widest of them.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor
@@ -144,7 +144,8 @@ def _without_masked(affinity: Affinity, z: Tensor) -> tuple[Affinity, Tensor]:
 
 def _full_precision(x: Tensor) -> AbstractContextManager[None]:
     """Autocast off: inside, products of logits stay in the dtype chosen here."""
-    return torch.autocast(x.device.type, enabled=False)
+    # Shapes without contents are never autocast, and older versions of torch refuse the question.
+    return nullcontext() if x.is_meta else torch.autocast(x.device.type, enabled=False)
 
 
 def _check_square(affinity: Affinity, name: str) -> None:
