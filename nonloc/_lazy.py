@@ -7,7 +7,9 @@ packages cheap to import without hiding imports inside functions.
 from __future__ import annotations
 
 import importlib
+import sys
 from collections.abc import Callable, Mapping
+from types import ModuleType
 from typing import Any
 
 
@@ -22,4 +24,13 @@ def lazy(package: str, where: Mapping[str, str]) -> tuple[Callable[[str], Any], 
     def dir_() -> list[str]:
         return sorted(where)
 
+    class LazyPackage(ModuleType):
+        """Importing a file sets the package's attribute of that name; where a public name is spelled like its
+        file (`nn.insert`, `networks.build`), the public name wins."""
+
+        def __setattr__(self, name: str, value: Any) -> None:
+            if not (name in where and isinstance(value, ModuleType)):
+                super().__setattr__(name, value)
+
+    sys.modules[package].__class__ = LazyPackage
     return getattr_, dir_

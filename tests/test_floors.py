@@ -8,9 +8,10 @@ import pytest
 ROOT = Path(__file__).parent.parent / "nonloc"
 FLOORS = {
     "cli": 7,
-    "__main__": 7,
+    "__main__": 8,
     "report": 6,
     "paper": 5,
+    "suite": 5,
     "bench": 5,
     "training": 4,
     "networks": 3,

@@ -60,7 +60,15 @@ def test_an_unknown_name_is_an_attribute_error():
 
 @pytest.mark.parametrize(
     "module",
-    ["nonloc", "nonloc.runs", "nonloc.outcomes", "nonloc.networks.spec", "nonloc.training.recipe", "nonloc.paper", "nonloc.cli"],
+    [
+        "nonloc",
+        "nonloc.runs",
+        "nonloc.outcomes",
+        "nonloc.networks.spec",
+        "nonloc.training.recipe",
+        "nonloc.paper",
+        "nonloc.cli",
+    ],
 )
 def test_cheap_modules_do_not_import_torch(module):
     code = f"import sys, {module}; sys.exit('torch' in sys.modules)"

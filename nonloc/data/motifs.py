@@ -30,7 +30,7 @@ from nonloc.outcomes import MissingDataError
 PHOTOGRAPHS = ("china.jpg", "flower.jpg")
 STRIP_PERIOD = 160
 STRIPS = {"train": (0, 96), "test": (112, 144)}  # first and one past the last column within a period
-MIN_CONTRAST = 64  # a quarter of the range: max − min over the motif, in the channel where it is largest
+MIN_CONTRAST = 16  # grey levels: max − min over the motif, in the channel where it is largest
 
 Images = NDArray[np.uint8]
 Boxes = NDArray[np.int64]

@@ -61,6 +61,8 @@ def values(affinity: Affinity, dtype: torch.dtype) -> Tensor:
 
 def _from_logits(affinity: Affinity, weights: Tensor, dtype: torch.dtype) -> Tensor:
     log_omega = logits(affinity, dtype)
+    if affinity.normalize == "row" and affinity.mask is None and affinity.measure is None:
+        return torch.softmax(log_omega, -1)
     columns = weights.unsqueeze(1)
     if affinity.normalize == "none":
         return log_omega.exp() * columns

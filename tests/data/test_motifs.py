@@ -19,8 +19,8 @@ from nonloc.outcomes import MissingDataError
 
 PHOTOGRAPHS_SHA256 = "99310b92a8963a4b9118f3a93695bf9d2f7c20a03361f1962972901ccd5560da"
 MOTIFS_SHA256 = {
-    "train": "c9c41d5c7a67895caadca4baf350d5b76d458bd9b0d33a00b76313ab07e48e3b",
-    "test": "8ca4ffeab71d47f9414919169741b5a56a3786ce9b47bb4d097355fbdaaf2703",
+    "train": "6ec679b778c1b3f2a5041cec9a52c0b4cb5d310a1997d2d306bf9af5fba871ce",
+    "test": "4db20036926ead9ee8b36b34194db7776e2c7ce3b44bd0b7926493fe485222e2",
 }
 
 

@@ -1,0 +1,35 @@
+"""The commands. A new one is a module with `add_arguments` and `run`, and one line here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from jsonargparse import ArgumentParser, Namespace
+
+from nonloc.cli import data, report, reproduce, spectrum, train
+
+
+@dataclass(frozen=True)
+class Command:
+    """One subcommand.
+
+    summary        one line for `nonloc --help`
+    description    for `nonloc <command> --help`: what it does, examples, exit codes
+    add_arguments  puts its options into a parser
+    run            does it and returns the exit code
+    """
+
+    summary: str
+    description: str
+    add_arguments: Callable[[ArgumentParser], None]
+    run: Callable[[Namespace], int]
+
+
+COMMANDS: dict[str, Command] = {
+    "train": Command(train.SUMMARY, train.DESCRIPTION, train.add_arguments, train.run),
+    "spectrum": Command(spectrum.SUMMARY, spectrum.DESCRIPTION, spectrum.add_arguments, spectrum.run),
+    "reproduce": Command(reproduce.SUMMARY, reproduce.DESCRIPTION, reproduce.add_arguments, reproduce.run),
+    "report": Command(report.SUMMARY, report.DESCRIPTION, report.add_arguments, report.run),
+    "data": Command(data.SUMMARY, data.DESCRIPTION, data.add_arguments, data.run),
+}

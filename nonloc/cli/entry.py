@@ -1,0 +1,46 @@
+"""main: from the words on the command line to an exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+from argparse import ArgumentError
+from collections.abc import Sequence
+
+from nonloc.cli.commands import COMMANDS
+from nonloc.cli.parser import make_parser, with_underscores
+from nonloc.outcomes import EXIT_FAILED, EXIT_SIGINT, EXIT_USAGE, NonlocError
+
+DEBUG_VARIABLE = "NONLOC_DEBUG"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return the exit code of outcomes.py.
+
+    What a user can mend is one line on stderr; NONLOC_DEBUG=1 shows the traceback as well. What only we can
+    mend is left to Python, which shows it and exits with 1.
+    """
+    words = with_underscores(sys.argv[1:] if arguments is None else arguments)
+    try:
+        options = make_parser(COMMANDS, words).parse_args(words)
+        command = COMMANDS[options.command]
+        return command.run(options[options.command])
+    except (NonlocError, ValueError, ArgumentError, OSError, ImportError, KeyboardInterrupt) as error:
+        if os.environ.get(DEBUG_VARIABLE) not in (None, "", "0"):
+            raise
+        return _say(error)
+
+
+def _say(error: BaseException) -> int:
+    """One line on stderr; the exit code that belongs to it."""
+    if isinstance(error, KeyboardInterrupt):
+        print("nonloc: interrupted", file=sys.stderr)
+        return EXIT_SIGINT
+    # argparse and jsonargparse spread their messages over lines.
+    message = " ".join(str(error).split())
+    if isinstance(error, ImportError):
+        message = f"{message}; `pip install 'nonloc[train,analysis]'` brings all that the commands need"
+    print(f"nonloc: error: {message}", file=sys.stderr)
+    if isinstance(error, NonlocError):
+        return error.exit_code
+    return EXIT_USAGE if isinstance(error, (ValueError, ArgumentError)) else EXIT_FAILED

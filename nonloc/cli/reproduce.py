@@ -1,0 +1,169 @@
+"""nonloc reproduce: a whole table, figure or demo, and its report."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import time
+from pathlib import Path
+from typing import Any
+
+from jsonargparse import ArgumentParser, Namespace
+
+from nonloc.cli.durations import format_duration, parse_duration
+from nonloc.cli.output import Output, add_output_arguments
+from nonloc.cli.overall import Overall
+from nonloc.outcomes import EXIT_DONE, EXIT_LOCKED
+from nonloc.paper import SUITES, arranged_suite
+
+SUMMARY = "run all rows of the demo, a table or a figure, and write its report"
+DESCRIPTION = f"""\
+Train every row of a suite with every seed, look at each trained network, and write DIR/report.html. Runs are kept in
+DIR/runs; what is finished is never done again, so the same command continues after any interruption. A run that
+diverges is a result. Two processes may work in the same DIR: each passes over what the other holds.
+
+  nonloc reproduce demo                                        a few minutes on two cores
+  nonloc reproduce table1 --seeds 1 --rows baseline 5-block --device cuda --budget 25m
+  nonloc reproduce table1 --set precision=bfloat16 channels_last=true stage.init_std=0.065
+
+Suites: {", ".join(SUITES)}.
+Exit codes: 0 all done, or --budget spent; 2 wrong usage; 1, 4 data missing or corrupt; 5 the rest is held by another
+process; 130 and 143 interrupted after saving."""
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("suite", help=f"one of {', '.join(SUITES)}")
+    parser.add_argument(
+        "--output", type=str | None, default=None, metavar="DIR", help="the folder; null is the suite's name"
+    )
+    parser.add_argument(
+        "--seeds", type=int | None, default=None, help="seeds a row; null is the suite's own number"
+    )
+    parser.add_argument(
+        "--rows",
+        type=str,
+        nargs="+",
+        default=[],
+        help="only these rows: numbers, or parts of labels or networks",
+    )
+    parser.add_argument(
+        "--budget", type=str | None, default=None, help="stop, saved, after so long: 90s, 25m, 2h"
+    )
+    parser.add_argument(
+        "--set", type=str, nargs="+", default=[], metavar="FIELD=VALUE", help="change fields of all recipes"
+    )
+    parser.add_argument(
+        "--threads", type=int | None, default=None, help="processor threads; null is the suite's own choice"
+    )
+    parser.add_argument(
+        "--device", type=str | None, default=None, help="cpu or cuda; null is cuda where there is one"
+    )
+    parser.add_argument(
+        "--data_dir", type=str | None, default=None, metavar="DIR", help="where the data sets are"
+    )
+    add_output_arguments(parser)
+
+
+def run(options: Namespace) -> int:
+    output = Output(options)
+    plan: dict[str, Any] = {
+        "name": options.suite,
+        "seeds": options.seeds,
+        "rows": list(options.rows),
+        "changes": parse_changes(options.set),
+    }
+    suite = arranged_suite(**plan)
+    if options.threads is not None:
+        suite = suite.with_threads(options.threads)
+    budget = None if options.budget is None else parse_duration(options.budget)
+    folder = Path(options.output if options.output is not None else suite.name)
+    # Seed by seed and not row by row: what a budget cuts off is then seeds, and rows can be compared early.
+    recipes = sorted(
+        (recipe for row in suite.rows for recipe in suite.recipes(row)), key=lambda one: one.seed
+    )
+
+    import torch
+
+    from nonloc.report.page import write_page
+    from nonloc.report.records import collect, read_plan, write_plan
+    from nonloc.report.summary import summary, summary_text
+    from nonloc.suite import train_all
+
+    before = read_plan(folder)
+    if before and before["name"] != suite.name:
+        raise ValueError(
+            f"{folder} holds the suite {before['name']!r}; use another --output for {suite.name!r}"
+        )
+    if suite.threads is not None:
+        torch.set_num_threads(suite.threads)
+    spent = float(before.get("seconds", 0.0))
+    plan |= {"command": command_line(options, folder), "seconds": spent}
+    # Before any work, so that even a killed command leaves a folder that can be reported on.
+    write_plan(folder, plan)
+    started = time.monotonic()
+    with Overall(suite.name, len(recipes), shown=not output.is_quiet) as overall:
+        progress = train_all(
+            recipes,
+            folder / "runs",
+            data_dir=options.data_dir,
+            device=options.device,
+            budget=budget,
+            progress=not output.is_quiet,
+            tell=overall.tell,
+        )
+    seconds = spent + time.monotonic() - started
+    write_plan(folder, {**plan, "seconds": round(seconds, 1)})
+    collection = collect(folder)
+    path = write_page(collection, folder / "report.html")
+    lines = [summary_text(collection), ""]
+    if progress.left:
+        lines.append(f"{len(progress.done)} of {len(recipes)} runs are done. {progress.reason}".rstrip())
+        lines.append(f"Continue with: {command_line(options, folder)}")
+    lines += [f"{format_duration(seconds)} in all", str(path)]
+    output.result(
+        "\n".join(lines),
+        {
+            **summary(collection),
+            "report": str(path),
+            "done": len(progress.done),
+            "left": [recipe.name for recipe in progress.left],
+            "reason": progress.reason,
+            "seconds": round(seconds, 1),
+        },
+    )
+    if progress.signal is not None:
+        return 128 + progress.signal
+    return EXIT_LOCKED if progress.locked and not progress.reason else EXIT_DONE
+
+
+def parse_changes(words: list[str]) -> dict[str, Any]:
+    """{"precision": "bfloat16", "stage": {"init_std": 0.065}} of "precision=bfloat16", "stage.init_std=0.065"."""
+    changes: dict[str, Any] = {}
+    for word in words:
+        name, equals, text = word.partition("=")
+        if not equals:
+            raise ValueError(
+                f"--set {word}: write FIELD=VALUE, such as precision=bfloat16 or stage.init_std=0.065"
+            )
+        try:
+            value = json.loads(text)
+        except ValueError:
+            value = text
+        outer, dot, inner = name.partition(".")
+        if dot:
+            changes.setdefault(outer, {})[inner] = value
+        else:
+            changes[name] = value
+    return changes
+
+
+def command_line(options: Namespace, folder: Path) -> str:
+    """The command that makes the same again, or goes on with it."""
+    words = ["nonloc", "reproduce", options.suite, "--output", str(folder)]
+    for name in ("seeds", "threads", "device", "data_dir"):
+        if getattr(options, name) is not None:
+            words += [f"--{name.replace('_', '-')}", str(getattr(options, name))]
+    for name in ("rows", "set"):
+        if getattr(options, name):
+            words += [f"--{name}", *getattr(options, name)]
+    return shlex.join(words)

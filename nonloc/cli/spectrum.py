@@ -1,0 +1,84 @@
+"""nonloc spectrum: what the nonlocal stages of a run have learned."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from jsonargparse import ArgumentParser, Namespace
+
+from nonloc.cli.output import Output, add_output_arguments
+from nonloc.outcomes import EXIT_DONE
+from nonloc.runs import Run, write_atomically
+
+SUMMARY = "the spectra of the weights that a run has learned, as numbers and as a figure"
+DESCRIPTION = """\
+Take W of every nonlocal sub-block from the newest checkpoint of RUN and find the eigenvalues of (W + Wᵀ)/2. Writes
+spectrum.json, spectrum.svg and spectrum.png, with the band that random weights of the same norm and rank give: for a
+factored W the signs alone say nothing. If the run has been observed, features.svg and features.png show what the
+sub-blocks do to the features.
+
+  nonloc spectrum runs/four
+  nonloc spectrum demo/runs/motifs-restorer16-diffusive-4@2-seed0-* --json
+
+Exit codes: 0 written; 2 not a run folder, nothing trained yet, or a network without nonlocal blocks."""
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("run", help="a run folder")
+    parser.add_argument(
+        "--output",
+        type=str | None,
+        default=None,
+        metavar="DIR",
+        help="where the figures go; null is the run folder",
+    )
+    add_output_arguments(parser)
+
+
+def run(options: Namespace) -> int:
+    output = Output(options)
+    folder = Run.open(options.run)
+
+    from nonloc.report import figures
+    from nonloc.report.records import RowRecord, read_run
+    from nonloc.report.style import png, svg
+    from nonloc.training.observe import observe_spectra
+
+    spectrum = observe_spectra(folder)
+    record = read_run(folder)
+    figure = figures.spectra([(record.recipe.network, spectrum)])
+    if figure is None:
+        raise ValueError(
+            f"{record.recipe.network} has no nonlocal blocks, so there are no weights to look at"
+        )
+    made = {"spectrum": figure}
+    trace = figures.features([RowRecord(record.recipe.network, record.recipe, (record,))])
+    if trace is not None:
+        made["features"] = trace
+    place = Path(options.output) if options.output is not None else folder.path
+    place.mkdir(parents=True, exist_ok=True)
+    written = []
+    for name, drawn in made.items():
+        for path, content in ((place / f"{name}.svg", svg(drawn)), (place / f"{name}.png", png(drawn))):
+            write_atomically(path, content)
+            written.append(str(path))
+    output.result(_text(spectrum, written), {"run": str(folder.path), **spectrum, "figures": written})
+    return EXIT_DONE
+
+
+def _text(spectrum: dict[str, Any], written: list[str]) -> str:
+    lines = [f"after {spectrum['epoch']} epochs, step {spectrum['step']}"]
+    for stage in spectrum["stages"]:
+        lines.append(f"{stage['name']} ({stage['form']})")
+        lines.append("  block  largest   trace  random 95 %      negative share  random 95 %")
+        for number, weight in enumerate(stage["weights"], start=1):
+            share = weight["negative_share"]
+            trace_band, share_band = weight["band"]["trace"], weight["band"]["negative_share"]
+            lines.append(
+                f"  {number:5d}  {weight['eigenvalues'][0]:7.3f} {weight['trace']:7.3f}  "
+                f"{trace_band[0]:6.3f} … {trace_band[1]:5.3f}  "
+                f"{'–' if share is None else f'{100 * share:.0f} %':>14}  "
+                f"{100 * share_band[0]:.0f} … {100 * share_band[1]:.0f} %"
+            )
+    return "\n".join([*lines, "", spectrum["caption"], "", *written])

@@ -1,0 +1,80 @@
+"""nonloc train: one recipe into one run folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from jsonargparse import ArgumentParser, Namespace
+
+from nonloc.cli.durations import parse_duration
+from nonloc.cli.output import Output, add_output_arguments
+from nonloc.cli.recipe_options import add_recipe_arguments, recipe_from
+from nonloc.outcomes import EXIT_DIVERGED, EXIT_DONE
+from nonloc.runs import Run
+
+SUMMARY = "train one network by one recipe; the same command continues it"
+DESCRIPTION = """\
+Train one network in one run folder, runs/<name of the recipe> unless --run says otherwise. The defaults are the
+paper's recipe for CIFAR-10. Stop it at any time: the same command continues where it was, to the same result.
+
+  nonloc train --network restorer16/diffusive-4@2 --data motifs --epochs 10 --steps_per_epoch 50 \\
+      --optimizer adam --schedule onecycle --learning_rate 0.01 --batch_size 16    a minute on a CPU
+  nonloc train --network preresnet20/original-4@2 --stage.init_std 0.06 --run runs/four
+  nonloc train --epochs 5 --print_config > recipe.yaml; nonloc train --config recipe.yaml --seed 1
+
+Exit codes: 0 trained to its end (or --budget spent, saved); 3 the run diverged, which is kept as its result;
+2 wrong usage; 4 corrupt data; 5 the folder is in use; 130 and 143 interrupted after saving."""
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("--config", action="config", help="a YAML or JSON file of options")
+    parser.add_argument(
+        "--run",
+        type=str | None,
+        default=None,
+        metavar="DIR",
+        help="the run folder; null is runs/<recipe's name>",
+    )
+    parser.add_argument(
+        "--device", type=str | None, default=None, help="cpu or cuda; null is cuda where there is one"
+    )
+    parser.add_argument(
+        "--data_dir", type=str | None, default=None, metavar="DIR", help="where the data sets are"
+    )
+    parser.add_argument(
+        "--budget", type=str | None, default=None, help="stop, saved, after so long: 90s, 25m, 2h"
+    )
+    add_output_arguments(parser)
+    add_recipe_arguments(parser)
+
+
+def run(options: Namespace) -> int:
+    output = Output(options)
+    recipe = recipe_from(options)
+    budget = None if options.budget is None else parse_duration(options.budget)
+    folder = Run(options.run if options.run is not None else Path("runs") / recipe.name)
+
+    from nonloc.training.loop import fit
+
+    output.talk(f"{recipe.network} on {recipe.data}, seed {recipe.seed}, in {folder.path}")
+    outcome = fit(
+        recipe,
+        folder,
+        data_dir=options.data_dir,
+        device=options.device,
+        progress=not output.is_quiet,
+        throw=False,
+        stop_after=budget,
+    )
+    result = folder.read_result() if folder.is_finished else None
+    score = outcome.metrics.get("psnr", outcome.metrics.get("error"))
+    unit = "dB PSNR" if recipe.task == "restoration" else "% error"
+    ending = "" if score is None else f" Last score: {score:.2f} {unit}, epoch {outcome.metrics['epoch']}."
+    output.result(
+        f"{outcome.sentence}{ending}\n{folder.path}",
+        {"run": str(folder.path), "recipe": recipe.to_dict(), "outcome": outcome.to_dict(), "result": result},
+    )
+    if outcome.ending == "diverged":
+        return EXIT_DIVERGED
+    signal = outcome.metrics.get("signal")
+    return EXIT_DONE if signal is None else 128 + int(signal)

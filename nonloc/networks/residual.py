@@ -1,0 +1,84 @@
+"""Pre-activation residual blocks, and the trunk that has nonlocal stages between them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from torch import Tensor, nn
+
+StageFactory = Callable[[int], nn.Module]
+"""channels -> the module that stands after a residual block with that many channels"""
+
+
+class ResidualBlock(nn.Module):
+    """x + F(x), with BN and ReLU before every convolution of F; no convolution has a bias.
+
+    Where the shape changes, the shortcut is a 1×1 convolution without BN. It and F then share the first
+    BN-ReLU, as in He's code for CIFAR; where it does not change, the shortcut is x itself, untouched.
+
+    plan    the convolutions of F: (kernel size, output channels)
+    stride  of the first convolution and of the shortcut
+    """
+
+    def __init__(self, channels: int, plan: Sequence[tuple[int, int]], stride: int = 1) -> None:
+        super().__init__()
+        norms, convolutions, width = [], [], channels
+        for n, (kernel, out) in enumerate(plan):
+            norms.append(nn.BatchNorm2d(width))
+            step = stride if n == 0 else 1
+            convolutions.append(nn.Conv2d(width, out, kernel, stride=step, padding=kernel // 2, bias=False))
+            width = out
+        self.out_channels = width
+        self.norms = nn.ModuleList(norms)
+        self.convolutions = nn.ModuleList(convolutions)
+        changes = stride != 1 or channels != width
+        self.shortcut = nn.Conv2d(channels, width, 1, stride=stride, bias=False) if changes else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        active = self.norms[0](x).relu()
+        y = self.convolutions[0](active)
+        for norm, convolution in zip(self.norms[1:], self.convolutions[1:], strict=True):
+            y = convolution(norm(y).relu())
+        return y + (x if self.shortcut is None else self.shortcut(active))
+
+
+def bottleneck(channels: int, width: int, out: int, stride: int = 1) -> ResidualBlock:
+    """1×1 to `width`, 3×3, 1×1 to `out`."""
+    return ResidualBlock(channels, [(1, width), (3, width), (1, out)], stride)
+
+
+def basic(channels: int, out: int, stride: int = 1) -> ResidualBlock:
+    """3×3 to `out`, 3×3."""
+    return ResidualBlock(channels, [(3, out), (3, out)], stride)
+
+
+class Trunk(nn.Module):
+    """Residual blocks in a row, each followed by the stage that is made for it, if any.
+
+    stages  {number of a residual block, from 1: factory channels -> module}. Blocks are named apart from stages
+            ("blocks.0…", "stages.2…"), so a baseline and its nonlocal variants share the names of the blocks.
+    """
+
+    def __init__(self, blocks: Sequence[ResidualBlock], stages: Mapping[int, StageFactory]) -> None:
+        super().__init__()
+        for place in stages:
+            if not 1 <= place <= len(blocks):
+                raise ValueError(f"stages has place {place}; residual blocks go from 1 to {len(blocks)}")
+        self.blocks = nn.ModuleList(blocks)
+        self.stages = nn.ModuleDict(
+            {str(place): stages[place](blocks[place - 1].out_channels) for place in sorted(stages)}
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        for number, block in enumerate(self.blocks, start=1):
+            x = block(x)
+            if str(number) in self.stages:
+                x = self.stages[str(number)](x)
+        return x
+
+
+def initialize_convolutions(module: nn.Module) -> None:
+    """He's normal initialisation by fan-out of every convolution in `module`, in place."""
+    for child in module.modules():
+        if isinstance(child, nn.Conv2d):
+            nn.init.kaiming_normal_(child.weight, mode="fan_out", nonlinearity="relu")

@@ -1,0 +1,190 @@
+"""Affinities that learn: x [B, M, C] -> Affinity, the embeddings θ and φ of Wang et al. included."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+from torch import Tensor, nn
+
+from nonloc.nn.choices import NORMALIZATIONS, check_choice, check_size
+from nonloc.nn.initialization import initialize_map
+from nonloc.ops import Affinity
+
+
+class PairwiseAffinity(nn.Module):
+    """Abstract: left = θ(x) and right = φ(x), as a value that says what ω is.
+
+    channels   C
+    embed      d, the width of θ and φ; C // 2 when None. Kernels without an embedding refuse it.
+    shared     one map for both sides: left *is* right, so Ω is symmetric. None is the kernel's own default.
+    normalize  "row", "count", "none", "symmetric" or "sinkhorn"; None is the kernel's own default
+    scaled     divide the logits by √d
+    bias       give θ and φ a bias; without an embedding there is nothing to give it to
+    """
+
+    kind: ClassVar[str]
+    default_normalize: ClassVar[str] = "row"
+    default_shared: ClassVar[bool] = False
+    is_embedded: ClassVar[bool] = True
+    fixed_width: ClassVar[int | None] = None
+    has_scale: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        channels: int,
+        embed: int | None = None,
+        shared: bool | None = None,
+        *,
+        normalize: str | None = None,
+        scaled: bool = False,
+        bias: bool = False,
+    ) -> None:
+        super().__init__()
+        check_size("channels", channels)
+        if normalize is not None:
+            check_choice("normalize", normalize, NORMALIZATIONS)
+        if scaled and not self.has_scale:
+            raise ValueError(f"scaled=True has no meaning for {type(self).__name__}; leave it False")
+        self.channels = channels
+        self.width = self._choose_width(embed)
+        self.shared = self.default_shared if shared is None else shared
+        self.normalize = normalize or self.default_normalize
+        self.scale = self.width**-0.5 if scaled else 1.0
+        self.theta = nn.Linear(channels, self.width, bias=bias) if self.is_embedded else None
+        separate = self.is_embedded and not self.shared
+        self.phi = nn.Linear(channels, self.width, bias=bias) if separate else None
+
+    def _choose_width(self, embed: int | None) -> int:
+        if embed is None:
+            return self.fixed_width or (max(1, self.channels // 2) if self.is_embedded else self.channels)
+        if not self.is_embedded:
+            raise ValueError(
+                f"embed={embed!r}: {type(self).__name__} has no embedding; drop it, or use embedded_gaussian"
+            )
+        check_size("embed", embed)
+        if self.fixed_width not in (None, embed):
+            raise ValueError(
+                f"embed={embed!r}: {type(self).__name__} has embed={self.fixed_width} alone; leave it None"
+            )
+        return embed
+
+    def forward(self, x: Tensor, keys: Tensor | None = None) -> Affinity:
+        """x [B, M, C], the positions that receive; keys [B, M', C], those that give, when they are others."""
+        left = x if self.theta is None else self.theta(x)
+        if keys is None and self.phi is None:
+            right = left
+        else:
+            source = x if keys is None else keys
+            embedding = self.phi if self.phi is not None else self.theta
+            right = source if embedding is None else embedding(source)
+        return Affinity(left, right, self.kind, self.normalize, self.scale)
+
+    def reset(self, init: str, std: float) -> None:
+        """Draw θ and φ again; see `initialize_map`."""
+        for linear in (self.theta, self.phi):
+            if linear is not None:
+                initialize_map(linear, init, std)
+
+    def extra_repr(self) -> str:
+        parts = [f"channels={self.channels}", f"kind={self.kind}", f"normalize={self.normalize}"]
+        if self.is_embedded:
+            parts += [f"embed={self.width}", "shared" if self.shared else "separate"]
+        if self.scale != 1.0:
+            parts.append(f"scale={self.scale:.4g}")
+        return ", ".join(parts)
+
+
+class Gaussian(PairwiseAffinity):
+    """ω = exp(x_i·x_j)."""
+
+    kind = "gaussian"
+    default_shared = True
+    is_embedded = False
+
+
+class EmbeddedGaussian(PairwiseAffinity):
+    """ω = exp(θ(x_i)·φ(x_j)): the softmax of Wang et al. when normalised by rows."""
+
+    kind = "gaussian"
+
+
+class DotProduct(PairwiseAffinity):
+    """ω = θ(x_i)·φ(x_j), divided by the number of positions."""
+
+    kind = "dot"
+    default_normalize = "count"
+
+
+class Concatenation(PairwiseAffinity):
+    """ω = relu(w·[θ(x_i), φ(x_j)]), divided by the number of positions.
+
+    With linear embeddings, w·[θ(x_i), φ(x_j)] = a·x_i + b·x_j exactly, with a = θᵀw₁ and b = φᵀw₂. So the
+    parameters are a and b themselves, one map to one number a side, and no width of the embedding matters.
+    """
+
+    kind = "concat"
+    default_normalize = "count"
+    fixed_width = 1
+    has_scale = False
+
+
+class Heat(PairwiseAffinity):
+    """ω = exp(−|θ(x_i) − φ(x_j)|²), symmetric and at most 1 with the shared embedding it has by default."""
+
+    kind = "heat"
+    default_shared = True
+
+
+class Delta(PairwiseAffinity):
+    """ω = 1 if i = j, else 0: the local limit. Original blocks are z + W z, diffusive ones the identity."""
+
+    kind = "delta"
+    default_shared = True
+    is_embedded = False
+    has_scale = False
+
+
+AFFINITIES: dict[str, type[PairwiseAffinity]] = {
+    "gaussian": Gaussian,
+    "embedded_gaussian": EmbeddedGaussian,
+    "dot": DotProduct,
+    "concat": Concatenation,
+    "heat": Heat,
+    "delta": Delta,
+}
+
+AffinityLike = str | nn.Module | Callable[[int], nn.Module]
+
+
+def make_affinity(name_or_module: AffinityLike, channels: int, **keywords: Any) -> nn.Module:
+    """An affinity module for `channels` channels.
+
+    name_or_module  one of AFFINITIES, built with `keywords`; a module x [B, M, C] -> Affinity, taken as it
+                    is; or a factory channels -> module (a class will do)
+    """
+    if isinstance(name_or_module, str):
+        check_choice("affinity", name_or_module, AFFINITIES)
+        return AFFINITIES[name_or_module](channels, **keywords)
+    given = sorted(name for name, value in keywords.items() if value not in (None, False))
+    if given:
+        raise ValueError(
+            f"{', '.join(given)} can be set only for an affinity given by name; set it on the module you pass"
+        )
+    if isinstance(name_or_module, nn.Module):
+        module = name_or_module
+    elif callable(name_or_module):
+        module = name_or_module(channels)
+    else:
+        raise ValueError(
+            f"affinity must be one of {', '.join(AFFINITIES)}, a module, or a factory channels -> module; "
+            f"got {type(name_or_module).__name__}"
+        )
+    if not isinstance(module, nn.Module):
+        raise ValueError(f"the affinity factory must return a torch module, got {type(module).__name__}")
+    expected = getattr(module, "channels", channels)
+    if expected != channels:
+        raise ValueError(
+            f"the affinity module is made for {expected} channels, the nonlocal module has {channels}"
+        )
+    return module

@@ -1,0 +1,161 @@
+"""insert: put a nonlocal module after any submodule of any torch model, or say why that cannot be."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from nonloc.nn.choices import FORMS, check_choice
+from nonloc.nn.outputs import channels_of, last_channels, positions_of, recorded_shapes
+from nonloc.nn.probe import Inputs
+from nonloc.nn.stage import DiffusiveStage, OriginalStage
+
+Value = nn.Module | Callable[[int], nn.Module] | Mapping[str, Any]
+
+
+class After(nn.Module):
+    """`base`, then `stage`. It stands in the place of the submodule that is now its `base`.
+
+    So after inserting at "layer1.1" the state dict has "layer1.1.base.…", with what was "layer1.1.…" before,
+    and "layer1.1.stage.…". Load weights of the plain model before inserting.
+    """
+
+    def __init__(self, base: nn.Module, stage: nn.Module) -> None:
+        super().__init__()
+        self.base = base
+        self.stage = stage
+
+    def forward(self, *args: Any, **keywords: Any) -> Any:
+        return self.stage(self.base(*args, **keywords))
+
+
+@dataclass(frozen=True)
+class Inserted:
+    """What one entry of `insert` did.
+
+    name        the submodule it stands after, as given
+    path        where it is now in the model
+    channels    C; None for a module that does not say
+    num_blocks  its sub-blocks; None for a module that has no such number
+    positions   M in the example's forward pass; None without an example
+    """
+
+    name: str
+    path: str
+    channels: int | None
+    num_blocks: int | None
+    positions: int | None
+
+
+def insert(model: nn.Module, where: Mapping[str, Value], *, example: Inputs | None = None) -> list[Inserted]:
+    """Put nonlocal modules after the named submodules of `model`, in place.
+
+    where    {"layer1.1": value}. A value is a module; a factory channels -> module, such as
+             `lambda channels: DiffusiveStage(channels, 4)` or a class; or the keywords of a stage with its
+             form, {"form": "diffusive", "num_blocks": 4, "init": "zero"}
+    example  an input of the model (a tensor, a tuple of arguments or a dict of keywords). The model runs
+             once on it, in evaluation mode, and the channels are read off the submodules' outputs. Without
+             it they are taken from the submodules' last layers.
+
+    The modules move to the device and dtype of the submodules they follow. If anything is wrong with any
+    entry, a ValueError says what, and nothing is changed.
+    """
+    if not where:
+        raise ValueError("where is empty; give at least one {name of a submodule: nonlocal module}")
+    named = dict(model.named_modules(remove_duplicate=False))
+    for name in where:
+        _check_name(name, named)
+    shapes = {} if example is None else recorded_shapes(model, {name: named[name] for name in where}, example)
+    made = {name: _make(name, named[name], value, shapes.get(name)) for name, value in where.items()}
+    _check_distinct(made)
+    for name, stage in made.items():
+        _check_fits(name, named[name], stage, shapes.get(name))
+    # Parents are looked up before any of them is replaced: an entry may lie inside another one.
+    parents = {name: model.get_submodule(name.rpartition(".")[0]) for name in made}
+    for name, stage in made.items():
+        setattr(parents[name], name.rpartition(".")[2], After(named[name], _like(named[name], stage)))
+    return [_describe(name, stage, shapes.get(name)) for name, stage in made.items()]
+
+
+def _check_name(name: str, named: Mapping[str, nn.Module]) -> None:
+    if name == "":
+        raise ValueError(
+            '"" is the model itself, which has no place to stand in; use nn.Sequential(model, stage)'
+        )
+    if name not in named:
+        names = [known for known in named if known]
+        near = difflib.get_close_matches(name, names, n=5, cutoff=0.4) or names[:5]
+        raise ValueError(f"the model has no submodule {name!r}; the nearest are {', '.join(near) or 'none'}")
+    if isinstance(named[name], (nn.ModuleList, nn.ModuleDict)):
+        kind = type(named[name]).__name__
+        raise ValueError(f"{name!r} is a {kind}, which is never called itself; name one of its members")
+
+
+def _make(name: str, base: nn.Module, value: Value, shape: torch.Size | None) -> nn.Module:
+    if isinstance(value, nn.Module):
+        return value
+    if isinstance(value, Mapping):
+        keywords = dict(value)
+        check_choice(f"{name!r}: form", form := keywords.pop("form", None), FORMS)
+        stage_type = DiffusiveStage if form == "diffusive" else OriginalStage
+        channels = _find_channels(name, base, shape, keywords.get("layout", "channels_first"))
+        return stage_type(channels, keywords.pop("num_blocks", 1), **keywords)
+    if not callable(value):
+        got = type(value).__name__
+        raise ValueError(f"{name!r}: give a module, a factory channels -> module, or a dict; got {got}")
+    stage = value(_find_channels(name, base, shape, None))
+    if not isinstance(stage, nn.Module):
+        raise ValueError(f"{name!r}: the factory must return a torch module, got {type(stage).__name__}")
+    return stage
+
+
+def _find_channels(name: str, base: nn.Module, shape: torch.Size | None, layout: str | None) -> int:
+    channels = last_channels(base) if shape is None else channels_of(shape, layout, base)
+    if channels is None:
+        raise ValueError(
+            f"the channels after {name!r} cannot be told from its layers; pass example=, a model input"
+        )
+    return channels
+
+
+def _check_distinct(made: Mapping[str, nn.Module]) -> None:
+    seen: dict[int, str] = {}
+    for name, stage in made.items():
+        other = seen.setdefault(id(stage), name)
+        if other != name:
+            raise ValueError(f"{other!r} and {name!r} got one module and would share its weights; make two")
+
+
+def _check_fits(name: str, base: nn.Module, stage: nn.Module, shape: torch.Size | None) -> None:
+    """That the module has the channels of the submodule's output, where both are known."""
+    channels, layout = getattr(stage, "channels", None), getattr(stage, "layout", None)
+    expected = last_channels(base) if shape is None else channels_of(shape, layout, base)
+    if isinstance(channels, int) and expected is not None and channels != expected:
+        source = "by its last layer; pass example= to measure it" if shape is None else f"in {list(shape)}"
+        raise ValueError(
+            f"the module for {name!r} has {channels} channels, {name!r} puts out {expected} ({source})"
+        )
+
+
+def _like(base: nn.Module, stage: nn.Module) -> nn.Module:
+    """The module on the submodule's device, in its dtype and its mode."""
+    stage.train(base.training)
+    for tensor in base.parameters():
+        if tensor.dtype.is_floating_point:
+            return stage.to(device=tensor.device, dtype=tensor.dtype)
+    return stage
+
+
+def _describe(name: str, stage: nn.Module, shape: torch.Size | None) -> Inserted:
+    return Inserted(
+        name,
+        f"{name}.stage",
+        getattr(stage, "channels", None),
+        getattr(stage, "num_blocks", None),
+        None if shape is None else positions_of(shape, getattr(stage, "layout", None)),
+    )

@@ -1,0 +1,51 @@
+"""Stages: several sub-blocks in one place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from torch import nn
+
+from nonloc.nn.forms import Diffusive, Original
+from nonloc.nn.nonlocal_module import NonlocalModule
+
+
+class OriginalStage(Original):
+    """Original blocks in a row, Eq. (3): Z^{n+1} = Z^n + W_Z Σ_j ω(Z_i^n, Z_j^n) W_g Z_j^n / 𝒞_i(Z^n).
+
+    share_affinity  False: each block computes ω from the current state, with its own embedding, as published.
+                    True: one ω, computed from the stage's input
+    Keywords as in `OriginalBlock`.
+    """
+
+    def __init__(
+        self, channels: int, num_blocks: int, *, share_affinity: bool = False, **keywords: Any
+    ) -> None:
+        super().__init__(channels, num_blocks, 1 if share_affinity else num_blocks, **keywords)
+
+
+class DiffusiveStage(Diffusive):
+    """The paper's stage, Eq. (8): Z^{n+1} = Z^n + W^n Σ_j ω(X_i, X_j) (Z_j^n − Z_i^n) / 𝒞_i(X), with Z^0 = X.
+
+    share_affinity  True: one ω, computed from the stage's input X, as published.
+                    False: each sub-block computes ω from the current state, with its own embedding
+    Keywords as in `DiffusiveBlock`.
+    """
+
+    def __init__(
+        self, channels: int, num_blocks: int, *, share_affinity: bool = True, **keywords: Any
+    ) -> None:
+        super().__init__(channels, num_blocks, 1 if share_affinity else num_blocks, **keywords)
+
+
+def stages(model: nn.Module) -> Iterator[tuple[str, NonlocalModule]]:
+    """(name, module) of the outermost nonlocal modules of a model, in its order; the model itself is ""."""
+    if isinstance(model, NonlocalModule):
+        yield "", model
+        return
+    found: list[str] = []
+    for name, module in model.named_modules():
+        if isinstance(module, NonlocalModule) and not any(name.startswith(f"{outer}.") for outer in found):
+            found.append(name)
+            yield name, module

@@ -1,0 +1,219 @@
+"""The figures. Each takes what run folders hold and returns a matplotlib figure; each has a caption beside it."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+from matplotlib.ticker import MaxNLocator
+from numpy.typing import NDArray
+
+from nonloc.report.records import RowRecord, RunRecord, score_name
+from nonloc.report.style import CHANCE, NEGATIVE, POSITIVE, row_looks, style
+
+TOP = 32  # eigenvalues shown, as in the paper
+WIDTH = 9.2  # inches
+
+CURVES_CAPTION = (
+    "Training curves, one line for each seed. Left: the loss on the training batches, averaged between two "
+    "evaluations. Right: the score on the test images. A cross marks where a run diverged."
+)
+AFFINITY_CAPTION = (
+    "Where the marked position looks: the row of the normalised kernel K of the stage's first sub-block, on a noisy "
+    "test image, for the first seed's network. Each map has its own scale, from 0 (dark) to the largest weight on "
+    "another position (bright), which is written below it beside the weight that the position gives itself."
+)
+FEATURES_CAPTION = (
+    "What the sub-blocks do to the features that reach them, on one batch of test images: norm (root mean square of "
+    "‖Z‖), variance over positions, and Dirichlet energy ½ Σ K_ij |Z_i − Z_j|² under each sub-block's own kernel. "
+    "A broken line is a kernel that changes from block to block."
+)
+
+
+def curves(rows: Sequence[RowRecord]) -> Figure:
+    """Training loss and score over the steps; rows must have one task."""
+    looks = row_looks(rows)
+    score = score_name(rows[0].recipe)
+    loss, test = (
+        ("mean squared error", "PSNR on test images (dB)")
+        if score == "psnr"
+        else (
+            "cross-entropy (nats)",
+            "error on test images (%)",
+        )
+    )
+    with style():
+        figure = Figure(figsize=(WIDTH, 3.3), layout="constrained")
+        left, right = figure.subplots(1, 2)
+        for row in rows:
+            for number, run in enumerate(row.started):
+                label = row.label if number == 0 else None
+                for axes, name in ((left, "train_loss"), (right, score)):
+                    steps, values = run.curve(name)
+                    axes.plot(
+                        steps, values, **looks[row.label], label=label, alpha=0.9, marker=_marker(steps)
+                    )
+                    if run.ending == "diverged" and steps:
+                        axes.plot(steps[-1:], values[-1:], "x", color=looks[row.label]["color"], markersize=8)
+        left.set(xlabel="step", ylabel=f"training loss ({loss})", yscale="log")
+        right.set(xlabel="step", ylabel=test)
+        figure.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=min(len(rows), 3))
+    return figure
+
+
+def spectra(rows: Sequence[tuple[str, dict[str, Any]]]) -> Figure | None:
+    """A panel for every W of every network: (label, what spectrum.json holds); None if there is no W at all."""
+    lines = [
+        (label, [weight for stage in spectrum.get("stages", []) for weight in stage["weights"]])
+        for label, spectrum in rows
+    ]
+    lines = [(label, weights) for label, weights in lines if weights]
+    if not lines:
+        return None
+    columns = max(4, *(len(weights) for _, weights in lines))
+    with style():
+        figure = Figure(figsize=(WIDTH, 0.35 + 1.75 * len(lines)), layout="constrained")
+        grid = figure.subplots(len(lines), columns, squeeze=False)
+        for (label, weights), axes_of_line in zip(lines, grid, strict=True):
+            for axes in axes_of_line[len(weights) :]:
+                axes.set_axis_off()
+            for number, (weight, axes) in enumerate(zip(weights, axes_of_line, strict=False), start=1):
+                _spectrum(axes, weight)
+                axes.set_title(f"{label}: block {number}" if number == 1 else f"block {number}", fontsize=9)
+            axes_of_line[0].set_ylabel("eigenvalue")
+        for column in range(columns):
+            shown = [line for line in range(len(lines)) if column < len(lines[line][1])]
+            if shown:
+                grid[shown[-1]][column].set_xlabel("order by magnitude")
+    return figure
+
+
+def epochs(run: RunRecord, chosen: Sequence[int]) -> Figure | None:
+    """The spectra of the first W after some epochs, as recorded while training."""
+    lines = [line for line in run.spectra if line["epoch"] in chosen]
+    if not lines:
+        return None
+    with style():
+        figure = Figure(figsize=(WIDTH, 2.1), layout="constrained")
+        for axes, line in zip(figure.subplots(1, len(lines), squeeze=False)[0], lines, strict=True):
+            _spectrum(axes, line["stages"][0]["weights"][0])
+            axes.set(title=f"epoch {line['epoch']}", xlabel="order by magnitude", ylabel="eigenvalue")
+    return figure
+
+
+def affinity(
+    image: NDArray[Any], noisy: NDArray[Any] | None, maps: Sequence[tuple[str, Sequence[int], NDArray[Any]]]
+) -> Figure:
+    """An image with one position marked, what the networks saw of it, and where each looks from there.
+
+    image  uint8 [3, H, W]
+    noisy  uint8 [3, H, W], or None where the networks saw the image itself
+    maps   (label, (row, column), K's row [h, w]) of each network
+    """
+    pictures = [("clean", image)] + ([("noisy", noisy)] if noisy is not None else [])
+    count = len(pictures) + len(maps)
+    with style():
+        figure = Figure(figsize=(WIDTH, 0.6 + 0.92 * WIDTH / max(count, 5)), layout="constrained")
+        all_axes = figure.subplots(1, count)
+        for axes, (label, pixels) in zip(all_axes, pictures, strict=False):
+            axes.imshow(pixels.transpose(1, 2, 0), interpolation="nearest")
+            axes.set_title(label, fontsize=9)
+        _mark(all_axes[0], maps[0][1], image.shape[1] / maps[0][2].shape[0])
+        for axes, (label, position, values) in zip(all_axes[len(pictures) :], maps, strict=True):
+            own = values[tuple(position)]
+            others = values.copy()
+            others[tuple(position)] = 0
+            axes.imshow(
+                values, cmap="viridis", vmin=0, vmax=max(others.max(), 1e-30), interpolation="nearest"
+            )
+            axes.set_title(textwrap.fill(label, 18), fontsize=9)
+            axes.set_xlabel(f"others ≤ {others.max():.2g}\nitself {own:.2g}", fontsize=8)
+            _mark(axes, position, 1)
+        for axes in all_axes:
+            axes.grid(False)
+            axes.set(xticks=[], yticks=[])
+            axes.spines[:].set_visible(False)
+    return figure
+
+
+def features(rows: Sequence[RowRecord]) -> Figure | None:
+    """Norm, variance and Dirichlet energy through the sub-blocks; None if nothing was traced."""
+    traced = [
+        (row, row.example.observations["features"]) for row in rows if row.example and _has_trace(row.example)
+    ]
+    if not traced:
+        return None
+    looks = row_looks([row for row, _ in traced])
+    with style():
+        figure = Figure(figsize=(WIDTH, 3.1), layout="constrained")
+        panels = zip(
+            figure.subplots(1, 3),
+            (
+                ("norm", "norm of the features"),
+                ("variance", "variance over positions"),
+                ("energy", "Dirichlet energy"),
+            ),
+            strict=True,
+        )
+        for axes, (name, title) in panels:
+            for row, trace in traced:
+                blocks = [block for stage in trace for block in stage["blocks"]]
+                steps, values = _segments(blocks, name)
+                axes.plot(steps, values, **looks[row.label], label=row.label, marker="o", markersize=3.5)
+            axes.set(yscale="log", xlabel="sub-blocks passed", ylabel=title)
+            axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        figure.legend(
+            *axes.get_legend_handles_labels(), loc="outside lower center", ncols=min(len(traced), 3)
+        )
+    return figure
+
+
+def _spectrum(axes: Axes, weight: dict[str, Any]) -> None:
+    values = np.asarray(weight["eigenvalues"][:TOP])
+    order = np.arange(1, len(values) + 1)
+    if "band" in weight:
+        low, high = (np.asarray(weight["band"][side][:TOP]) for side in ("low", "high"))
+        axes.fill_between(order, low, high, step="mid", color=CHANCE, alpha=0.3, linewidth=0)
+    axes.bar(order, values, width=0.72, color=np.where(values > 0, POSITIVE, NEGATIVE))
+    axes.axhline(0, color=CHANCE, linewidth=0.8)
+    axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))
+    axes.yaxis.set_major_locator(MaxNLocator(4))
+
+
+def _mark(axes: Axes, position: Sequence[int], scale: float) -> None:
+    row, column = position
+    corner = (column * scale - 0.5, row * scale - 0.5)
+    axes.add_patch(Rectangle(corner, scale, scale, fill=False, edgecolor="white", linewidth=3))
+    axes.add_patch(Rectangle(corner, scale, scale, fill=False, edgecolor="#e0115f", linewidth=1.6))
+
+
+def _segments(blocks: Sequence[dict[str, Any]], name: str) -> tuple[list[float], list[float]]:
+    """The line through before and after of every sub-block, broken where one's after is not the next one's before."""
+    steps: list[float] = []
+    values: list[float] = []
+    for number, block in enumerate(blocks):
+        before, after = (block[side][name] for side in ("before", "after"))
+        if values and not math.isclose(values[-1], _number(before), rel_tol=1e-9):
+            steps.append(math.nan)
+            values.append(math.nan)
+        steps += [number, number + 1]
+        values += [_number(before), _number(after)]
+    return steps, values
+
+
+def _number(value: float | None) -> float:
+    return math.nan if value is None else value
+
+
+def _has_trace(run: RunRecord) -> bool:
+    return bool(run.observations.get("features"))
+
+
+def _marker(steps: Sequence[int]) -> str | None:
+    return "o" if len(steps) == 1 else None

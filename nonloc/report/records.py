@@ -1,0 +1,203 @@
+"""collect: the runs of a folder as records, arranged in the rows of a suite. Never imports torch."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from numpy.typing import NDArray
+from safetensors.numpy import load_file
+
+from nonloc.outcomes import CorruptDataError
+from nonloc.paper import Suite, arranged_suite
+from nonloc.runs import Run, find_runs, write_atomically
+from nonloc.training.recipe import Recipe
+
+PLAN = "suite.json"
+ARRANGEMENT = ("name", "rows", "changes", "seeds")
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """What a run folder holds.
+
+    ending  "converged", "diverged", or "unfinished"
+    score   the last epoch's PSNR in dB or error in %; None unless the run converged
+    """
+
+    path: Path
+    recipe: Recipe
+    metrics: list[dict[str, Any]]
+    spectra: list[dict[str, Any]]
+    result: dict[str, Any] | None
+    observations: dict[str, Any]
+    spectrum: dict[str, Any]
+
+    @property
+    def ending(self) -> str:
+        return "unfinished" if self.result is None else str(self.result["outcome"]["ending"])
+
+    @property
+    def score(self) -> float | None:
+        if self.result is None or self.ending != "converged":
+            return None
+        return self.result["metrics"].get(score_name(self.recipe))
+
+    def curve(self, name: str) -> tuple[list[int], list[float]]:
+        """(steps, values) of one of the metrics, where it was a number."""
+        points = [(line["step"], line[name]) for line in self.metrics if line.get(name) is not None]
+        return [step for step, _ in points], [value for _, value in points]
+
+    @cached_property
+    def tensors(self) -> dict[str, NDArray[Any]]:
+        """What was observed, by name: images, noisy, restored, affinity.<stage>."""
+        path = self.path / "observations.safetensors"
+        return load_file(path) if path.is_file() else {}
+
+
+@dataclass(frozen=True)
+class RowRecord:
+    """A row of a table with its runs, one for each seed; None where there is no run yet."""
+
+    label: str
+    recipe: Recipe
+    runs: tuple[RunRecord | None, ...]
+    published: float | None = None
+    note: str = ""
+    group: str = ""
+
+    @property
+    def started(self) -> list[RunRecord]:
+        return [run for run in self.runs if run is not None]
+
+    @property
+    def scores(self) -> list[float]:
+        """Of the runs that converged, in the order of their seeds."""
+        return [run.score for run in self.started if run.score is not None]
+
+    @property
+    def median(self) -> float | None:
+        return median(self.scores) if self.scores else None
+
+    @property
+    def diverged(self) -> list[RunRecord]:
+        return [run for run in self.started if run.ending == "diverged"]
+
+    @property
+    def example(self) -> RunRecord | None:
+        """The run to look at: the first with a network that was observed."""
+        return next((run for run in self.started if run.observations.get("step") is not None), None)
+
+    @property
+    def parameters(self) -> int | None:
+        return next((run.result["parameters"] for run in self.started if run.result is not None), None)
+
+    @property
+    def seconds(self) -> float | None:
+        """The median run's."""
+        seconds = [run.result["seconds"] for run in self.started if run.result is not None]
+        return median(seconds) if seconds else None
+
+
+@dataclass(frozen=True)
+class Collection:
+    """All that a report is about.
+
+    plan  how the runs came about, as `write_plan` wrote it; {} for a folder of runs of no suite
+    """
+
+    folder: Path
+    rows: tuple[RowRecord, ...]
+    suite: Suite | None
+    plan: dict[str, Any]
+
+    @property
+    def runs(self) -> list[RunRecord]:
+        return [run for row in self.rows for run in row.started]
+
+    @property
+    def input_psnr(self) -> float | None:
+        """The PSNR of the noisy test images, where all runs have the same."""
+        found = {run.observations["input_psnr"] for run in self.runs if "input_psnr" in run.observations}
+        return found.pop() if len(found) == 1 else None
+
+
+def score_name(recipe: Recipe) -> str:
+    return "psnr" if recipe.task == "restoration" else "error"
+
+
+def write_plan(folder: Path, plan: dict[str, Any]) -> None:
+    """Note in `folder` which suite its runs belong to: {"name", "rows", "changes", "seeds", …}."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_atomically(folder / PLAN, (json.dumps(plan, indent=2, ensure_ascii=False) + "\n").encode())
+
+
+def read_plan(folder: Path) -> dict[str, Any]:
+    return _read(folder / PLAN)
+
+
+def collect(folder: str | os.PathLike[str]) -> Collection:
+    """Read all runs below `folder`: into the rows of its suite, and into rows of their own where it has none."""
+    root = Path(folder)
+    records = [read_run(run) for run in find_runs(root)]
+    plan = read_plan(root)
+    suite = arranged_suite(**{key: plan[key] for key in ARRANGEMENT}) if plan else None
+    if not records and suite is None:
+        raise ValueError(f"{root} holds no runs; name a folder with run folders in it, or a run folder")
+    by_recipe = {record.recipe: record for record in records}
+    rows = []
+    if suite is not None:
+        for row in suite.rows:
+            runs = tuple(by_recipe.pop(recipe, None) for recipe in suite.recipes(row))
+            rows.append(RowRecord(row.label, row.recipe, runs, row.published, row.note, row.group))
+    group = "Other runs in this folder" if rows else ""
+    rows.extend(_own_rows(list(by_recipe.values()), group))
+    return Collection(root, tuple(rows), suite, plan)
+
+
+def read_run(run: Run) -> RunRecord:
+    return RunRecord(
+        path=run.path,
+        recipe=Recipe.from_dict(run.read_recipe()),
+        metrics=run.read_metrics(),
+        spectra=run.read_spectra(),
+        result=run.read_result() if run.is_finished else None,
+        observations=_read(run.path / "observations.json"),
+        spectrum=_read(run.path / "spectrum.json"),
+    )
+
+
+def _own_rows(records: Sequence[RunRecord], group: str) -> list[RowRecord]:
+    """One row for the runs that differ in their seed alone, labelled by what sets it apart."""
+    together: dict[Recipe, list[RunRecord]] = {}
+    for record in sorted(records, key=lambda record: (record.recipe.network, record.recipe.seed)):
+        together.setdefault(record.recipe.with_(seed=0), []).append(record)
+    first: dict[tuple[str, str], Recipe] = {}
+    rows = []
+    for recipe, runs in together.items():
+        other = first.setdefault((recipe.network, recipe.data), recipe)
+        apart = "; ".join(text.partition(", was")[0] for text in recipe.differences(other))
+        label = f"{recipe.network} on {recipe.data}" + (f" ({apart})" if apart else "")
+        rows.append(RowRecord(label, recipe, tuple(runs), group=group))
+    return rows
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """The JSON object in a file; {} where there is none."""
+    if not path.is_file():
+        return {}
+    try:
+        value = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise CorruptDataError(
+            f"{path} is not valid JSON ({error}); delete it and run the command again"
+        ) from error
+    if not isinstance(value, dict):
+        raise CorruptDataError(f"{path} does not hold a JSON object; delete it and run the command again")
+    return value

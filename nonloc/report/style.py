@@ -1,0 +1,117 @@
+"""One look for all figures, and the three ways to save them."""
+
+from __future__ import annotations
+
+import base64
+import io
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import matplotlib
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+from PIL import Image
+
+from nonloc.networks.spec import NetworkSpec
+from nonloc.report.records import RowRecord
+
+# Text and axes are drawn in this colour; inside a page it becomes the page's own, light or dark.
+INK = "#202428"
+POSITIVE, NEGATIVE, CHANCE = "#2f7fc1", "#d9772b", "#8f969e"
+SHADES = {
+    None: ("#8f969e", "#70777f"),
+    "original": ("#d9772b", "#e3a02c", "#c4513d", "#a8682a", "#e58a76", "#94701c"),
+    "diffusive": ("#2f7fc1", "#2fa39a", "#6a6fd0", "#54a3e0", "#1f6f8b", "#8fa3f0"),
+}
+DASHES = ("-", (0, (4, 1.5)), (0, (1, 1)))
+
+STYLE: Any = {
+    "font.size": 9.5,
+    "font.family": "sans-serif",
+    "axes.titlesize": 10,
+    "axes.titlelocation": "left",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.alpha": 0.25,
+    "grid.color": "#808890",
+    "grid.linewidth": 0.6,
+    "axes.axisbelow": True,
+    "lines.linewidth": 1.5,
+    "legend.frameon": False,
+    "text.color": INK,
+    "axes.labelcolor": INK,
+    "axes.edgecolor": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "nonloc",
+    "axes.facecolor": "none",
+    "figure.facecolor": "none",
+}
+
+
+def style() -> Any:
+    """A context in which figures have the house's look."""
+    return matplotlib.rc_context(STYLE)
+
+
+def row_looks(rows: Sequence[RowRecord]) -> dict[str, dict[str, Any]]:
+    """A colour and a dash for each row by label: the hue tells the form, the dash the group of the table."""
+    groups = list(dict.fromkeys(row.group for row in rows))
+    counts: dict[tuple[str | None, str], int] = {}
+    looks = {}
+    for row in rows:
+        form = NetworkSpec.parse(row.recipe.network).form
+        index = counts.setdefault((form, row.group), 0)
+        counts[form, row.group] += 1
+        shades = SHADES[form]
+        looks[row.label] = {
+            "color": shades[index % len(shades)],
+            "linestyle": DASHES[groups.index(row.group) % len(DASHES)],
+        }
+    return looks
+
+
+def svg(figure: Figure) -> bytes:
+    """A file of its own, in ink on white."""
+    return _save(figure, "svg", facecolor="white")
+
+
+def png(figure: Figure) -> bytes:
+    """A file of its own, in ink on white."""
+    return _save(figure, "png", facecolor="white", dpi=160)
+
+
+def inline(figure: Figure, name: str) -> str:
+    """An <svg> element for a page: in the page's own colour, `name` keeping its ids apart from other figures'."""
+    with matplotlib.rc_context({"svg.hashsalt": name}):
+        text = _save(figure, "svg").decode()
+    text = text[text.index("<svg") :]
+    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
+    # A page needs no namespaces, and has several figures whose groups must not share an id.
+    text = re.sub(r'\s(xmlns(:\w+)?|version)="[^"]*"', "", text)
+    text = re.sub(r'<g id="[^"]*"', "<g", text)
+    text = text.replace(INK, "currentColor")
+    return re.sub(
+        r'<svg height="[^"]*" (viewBox="[^"]*") width="([\d.]+)pt"', r'<svg \1 style="width:\2pt"', text
+    )
+
+
+def picture(pixels: NDArray[Any], scale: int = 8) -> str:
+    """A data: address of an image uint8 [3, H, W], each pixel enlarged to a square."""
+    whole = pixels.transpose(1, 2, 0).repeat(scale, 0).repeat(scale, 1)
+    buffer = io.BytesIO()
+    Image.fromarray(whole).save(buffer, "png", optimize=True)
+    return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()
+
+
+def _save(figure: Figure, kind: str, **keywords: Any) -> bytes:
+    buffer = io.BytesIO()
+    metadata = {"Date": None, "Creator": None} if kind == "svg" else {"Software": None}
+    with style():
+        figure.savefig(
+            buffer, format=kind, metadata=metadata, bbox_inches="tight", pad_inches=0.04, **keywords
+        )
+    return buffer.getvalue()

@@ -1,0 +1,46 @@
+"""The results of a folder of runs in short: for a terminal, and for programs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from nonloc.report.records import Collection, RowRecord, RunRecord
+from nonloc.report.tables import results_table, score_of
+
+
+def summary_text(collection: Collection) -> str:
+    """The tables as text, one for each kind of score."""
+    scores = sorted({score_of(row) for row in collection.rows})
+    return "\n\n".join(results_table(collection, score).as_text() for score in scores)
+
+
+def summary(collection: Collection) -> dict[str, Any]:
+    """The same as plain values: every row with its runs, scores and endings."""
+    return {
+        "suite": collection.plan.get("name"),
+        "input_psnr": collection.input_psnr,
+        "rows": [_row(row) for row in collection.rows],
+    }
+
+
+def _row(row: RowRecord) -> dict[str, Any]:
+    scores = row.scores
+    return {
+        "label": row.label,
+        "network": row.recipe.network,
+        "score": score_of(row),
+        "n": len(scores),
+        "median": row.median,
+        "lowest": min(scores, default=None),
+        "highest": max(scores, default=None),
+        "published": row.published,
+        "parameters": row.parameters,
+        "seconds": row.seconds,
+        "runs": [_run(run) for run in row.runs],
+    }
+
+
+def _run(run: RunRecord | None) -> dict[str, Any]:
+    if run is None:
+        return {"ending": "missing"}
+    return {"path": str(run.path), "seed": run.recipe.seed, "ending": run.ending, "score": run.score}

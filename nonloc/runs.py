@@ -1,0 +1,243 @@
+"""Run: the self-describing folder that carries everything between commands. Standard library only.
+
+Every file in it is strict JSON or JSON lines, so that any tool can read it: a number that is not finite is
+written as null. Whole files are replaced atomically; lines are appended, flushed and synced one by one, and
+a last line that a crash left torn counts as not written.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import math
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from nonloc.outcomes import CorruptDataError, LockedRunError
+
+TEMPORARY = ".tmp"
+
+
+class Run:
+    """A run folder, new or existing; nothing is written before the first write.
+
+    A path that holds something else (a file, or a folder with foreign files and no recipe.json) is refused.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        if self.path.exists() and not self.path.is_dir():
+            raise ValueError(f"{self.path} is a file, not a run folder; name a new folder or a run")
+        if self.path.is_dir() and not self.recipe_path.exists():
+            foreign = sorted(entry.name for entry in self.path.iterdir() if not self._is_ours(entry.name))
+            if foreign:
+                listed = ", ".join(foreign[:3]) + (", …" if len(foreign) > 3 else "")
+                raise ValueError(
+                    f"{self.path} is not a run folder: it has no recipe.json but holds {listed}; "
+                    "name a new folder, or one made by training"
+                )
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str]) -> Run:
+        """An existing run, to read from: the folder must be there and hold a recipe."""
+        run = cls(path)
+        if not run.exists:
+            raise ValueError(f"{run.path} is not a run folder: it has no recipe.json")
+        return run
+
+    @property
+    def name(self) -> str:
+        return self.path.resolve().name
+
+    @property
+    def recipe_path(self) -> Path:
+        return self.path / "recipe.json"
+
+    @property
+    def metrics_path(self) -> Path:
+        return self.path / "metrics.jsonl"
+
+    @property
+    def spectra_path(self) -> Path:
+        return self.path / "spectra.jsonl"
+
+    @property
+    def checkpoints_path(self) -> Path:
+        return self.path / "checkpoints"
+
+    @property
+    def result_path(self) -> Path:
+        return self.path / "result.json"
+
+    @property
+    def lock_path(self) -> Path:
+        return self.path / "lock"
+
+    @property
+    def exists(self) -> bool:
+        return self.recipe_path.is_file()
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the run came to an end, good or bad; an interrupted run has no result yet."""
+        return self.result_path.is_file()
+
+    def read_recipe(self) -> dict[str, Any]:
+        return _read_object(self.recipe_path)
+
+    def write_recipe(self, recipe: dict[str, Any]) -> None:
+        self._replace(self.recipe_path, recipe)
+
+    def read_result(self) -> dict[str, Any]:
+        return _read_object(self.result_path)
+
+    def write_result(self, result: dict[str, Any]) -> None:
+        self._replace(self.result_path, result)
+
+    def read_metrics(self) -> list[dict[str, Any]]:
+        """One dict an epoch, in order."""
+        return _read_lines(self.metrics_path)
+
+    def append_metrics(self, line: dict[str, Any]) -> None:
+        self._append(self.metrics_path, line)
+
+    def read_spectra(self) -> list[dict[str, Any]]:
+        """One dict for each epoch whose spectra were recorded, in order."""
+        return _read_lines(self.spectra_path)
+
+    def append_spectra(self, line: dict[str, Any]) -> None:
+        self._append(self.spectra_path, line)
+
+    def truncate(self, epoch: int) -> None:
+        """Drop the metrics and spectra of all epochs after `epoch`: what a resumed run will measure again."""
+        for path in (self.metrics_path, self.spectra_path):
+            lines = _read_lines(path)
+            kept = [line for line in lines if line["epoch"] <= epoch]
+            if path.exists():
+                write_atomically(path, "".join(_dump(line) + "\n" for line in kept).encode())
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Hold the folder for this process; LockedRunError at once if another one holds it.
+
+        The kernel frees the lock when the process ends, however it ends, so a lock is never stale.
+        """
+        self.path.mkdir(parents=True, exist_ok=True)
+        handle = os.open(self.lock_path, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                holder = os.pread(handle, 32, 0).decode(errors="replace").strip() or "unknown"
+                raise LockedRunError(
+                    f"{self.path} is in use by process {holder}; wait for it, stop it, or use another folder"
+                ) from error
+            os.ftruncate(handle, 0)
+            os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
+            yield
+        finally:
+            os.close(handle)
+
+    def _replace(self, path: Path, value: dict[str, Any]) -> None:
+        self.path.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, (_dump(value, indent=2) + "\n").encode())
+
+    def _append(self, path: Path, line: dict[str, Any]) -> None:
+        self.path.mkdir(parents=True, exist_ok=True)
+        with open(path, "ab+") as file:
+            file.truncate(_whole_length(path))
+            file.write((_dump(line) + "\n").encode())
+            file.flush()
+            os.fsync(file.fileno())
+
+    def _is_ours(self, name: str) -> bool:
+        ours = ("recipe_path", "metrics_path", "spectra_path", "checkpoints_path", "result_path", "lock_path")
+        return name.removesuffix(TEMPORARY) in {getattr(self, path).name for path in ours}
+
+    def __repr__(self) -> str:
+        return f"Run({str(self.path)!r})"
+
+
+def find_runs(folder: str | os.PathLike[str]) -> list[Run]:
+    """The run folders at or below `folder`, sorted by path."""
+    root = Path(folder)
+    if not root.is_dir():
+        raise ValueError(f"{root} is not a folder; name the folder that holds the runs")
+    return [Run(path.parent) for path in sorted(root.rglob("recipe.json"))]
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Replace `path` so that a crash at any moment leaves the old content or the new, never a mixture."""
+    temporary = path.with_name(path.name + TEMPORARY)
+    with open(temporary, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+    # A rename is durable only once the folder that records it is.
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def _dump(value: Any, indent: int | None = None) -> str:
+    return json.dumps(_strict(value), indent=indent, allow_nan=False, ensure_ascii=False)
+
+
+def _strict(value: Any) -> Any:
+    """JSON has no infinities: a number that is not finite becomes None."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: _strict(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_strict(item) for item in value]
+    return value
+
+
+def _read_object(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise ValueError(
+            f"{path.parent} has no {path.name}; it is no run folder, or not yet so far"
+        ) from None
+    except ValueError as error:
+        raise CorruptDataError(f"{path} is not valid JSON ({error}); restore it or begin anew") from error
+    if not isinstance(value, dict):
+        raise CorruptDataError(f"{path} does not hold a JSON object; restore it or begin anew")
+    return value
+
+
+def _read_lines(path: Path) -> list[dict[str, Any]]:
+    """All whole lines; a torn last one is ignored, a broken one before it is an error."""
+    if not path.exists():
+        return []
+    values = []
+    for number, line in enumerate(path.read_bytes()[: _whole_length(path)].splitlines(), start=1):
+        value = _parse(line)
+        if value is None:
+            raise CorruptDataError(f"{path}, line {number}, is not a JSON object; delete that line")
+        values.append(value)
+    return values
+
+
+def _whole_length(path: Path) -> int:
+    """How many bytes of a JSON-lines file are whole lines: all but a torn last one."""
+    content = path.read_bytes() if path.exists() else b""
+    whole = content.rfind(b"\n") + 1
+    last = content.rfind(b"\n", 0, max(whole - 1, 0)) + 1
+    return last if whole and _parse(content[last:whole]) is None else whole
+
+
+def _parse(line: bytes) -> dict[str, Any] | None:
+    try:
+        value = json.loads(line)
+    except ValueError:
+        return None
+    return value if isinstance(value, dict) else None

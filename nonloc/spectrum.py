@@ -1,0 +1,165 @@
+"""Spectra of the learned weights: the eigenvalues of sym(W), and what chance alone would have given."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+CAPTION = (
+    "Eigenvalues of (W + Wᵀ)/2, sorted by magnitude. How many are positive or negative says nothing: with W = W_Z W_g "
+    "of rank r ≤ C/2, exactly r of them are positive and r negative, whatever was learned, but for matrices of measure "
+    "zero. What training decides is which sign the large ones have. So read the trace and the share of the negative "
+    "energy, against the shaded band: 95 % of random W_Z W_g with the same rank and Frobenius norm lie in it."
+)
+
+
+def symmetric_part(w: Tensor) -> Tensor:
+    """(W + Wᵀ)/2 of W [..., C, C]; differentiable, in W's dtype."""
+    _check_square(w)
+    return (w + w.mT) / 2
+
+
+@dataclass(frozen=True, eq=False)
+class Spectrum:
+    """The eigenvalues of one symmetric matrix.
+
+    eigenvalues  [C] float64, on the CPU, by magnitude, the largest first
+    """
+
+    eigenvalues: Tensor
+
+    def __post_init__(self) -> None:
+        values = torch.as_tensor(self.eigenvalues).detach().to("cpu", torch.float64)
+        if values.dim() != 1 or not bool(values.isfinite().all()):
+            raise ValueError(f"eigenvalues must be finite numbers in one row, got {list(values.shape)}")
+        object.__setattr__(self, "eigenvalues", _by_magnitude(values))
+
+    def top(self, k: int) -> Tensor:
+        """The `k` eigenvalues of largest magnitude (all of them, where there are fewer)."""
+        return self.eigenvalues[:k]
+
+    @property
+    def trace(self) -> float:
+        """Their sum, which is the trace of W too."""
+        return float(self.eigenvalues.sum())
+
+    @property
+    def positive_energy(self) -> float:
+        """Σ λ² over the positive eigenvalues."""
+        return float(self.eigenvalues.clamp(min=0).square().sum())
+
+    @property
+    def negative_energy(self) -> float:
+        """Σ λ² over the negative eigenvalues."""
+        return float(self.eigenvalues.clamp(max=0).square().sum())
+
+    @property
+    def negative_share(self) -> float:
+        """The negative part of the whole energy, from 0 to 1; not a number for W = 0, which has none."""
+        whole = self.positive_energy + self.negative_energy
+        return self.negative_energy / whole if whole else math.nan
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-able; `from_dict` needs the eigenvalues alone, the rest is for readers."""
+        share = self.negative_share
+        return {
+            "eigenvalues": self.eigenvalues.tolist(),
+            "trace": self.trace,
+            "positive_energy": self.positive_energy,
+            "negative_energy": self.negative_energy,
+            "negative_share": None if math.isnan(share) else share,
+        }
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Spectrum:
+        return cls(torch.tensor(values["eigenvalues"], dtype=torch.float64))
+
+
+def weight_spectrum(w: Tensor) -> Spectrum:
+    """The spectrum of (W + Wᵀ)/2 for W [C, C], in float64."""
+    _check_square(w)
+    if w.dim() != 2:
+        raise ValueError(f"w must be one matrix [C, C], got {list(w.shape)}; take the spectra one by one")
+    symmetric = symmetric_part(w.detach().to("cpu", torch.float64))
+    if not bool(symmetric.isfinite().all()):
+        raise ValueError("w has entries that are not finite, so it has no spectrum; did the run diverge?")
+    return Spectrum(torch.linalg.eigvalsh(symmetric))
+
+
+@dataclass(frozen=True, eq=False)
+class RandomBand:
+    """Between which values a spectrum lies by chance.
+
+    low, high       [C]  for the eigenvalue of each order, sorted by magnitude as in `Spectrum`
+    trace           (low, high)
+    negative_share  (low, high)
+    quantile        the part of the random matrices that lies inside, for each number by itself
+    """
+
+    low: Tensor
+    high: Tensor
+    trace: tuple[float, float]
+    negative_share: tuple[float, float]
+    quantile: float
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "low": self.low.tolist(),
+            "high": self.high.tolist(),
+            "trace": list(self.trace),
+            "negative_share": list(self.negative_share),
+            "quantile": self.quantile,
+        }
+
+
+def random_band(
+    channels: int, rank: int, norm: float, samples: int = 400, seed: int = 0, quantile: float = 0.95
+) -> RandomBand:
+    """The band of the spectra of random W = W_Z W_g [C, C] of this rank and Frobenius norm.
+
+    W_Z [C, r] and W_g [r, C] have independent normal entries; W is then scaled to the norm. A rank of C or more
+    stands for a full W: one matrix of normal entries.
+    """
+    for name, value in (("channels", channels), ("rank", rank), ("samples", samples)):
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise ValueError(f"{name}={value!r} must be a whole number ≥ 1")
+    if not 0 <= norm < math.inf:
+        raise ValueError(f"norm={norm!r} must be a finite number ≥ 0")
+    if not 0 < quantile < 1:
+        raise ValueError(f"quantile={quantile!r} must lie between 0 and 1")
+    generator = torch.Generator().manual_seed(seed)
+
+    def normal(rows: int, columns: int) -> Tensor:
+        return torch.randn(samples, rows, columns, dtype=torch.float64, generator=generator)
+
+    w = normal(channels, channels) if rank >= channels else normal(channels, rank) @ normal(rank, channels)
+    w = w * (norm / torch.linalg.matrix_norm(w)).view(-1, 1, 1)
+    values = _by_magnitude(torch.linalg.eigvalsh(symmetric_part(w)))
+    energy = values.square().sum(-1)
+    # W = 0 has no share; 0 keeps the band a number.
+    share = values.clamp(max=0).square().sum(-1) / torch.where(energy > 0, energy, 1)
+    tails = torch.tensor([(1 - quantile) / 2, (1 + quantile) / 2], dtype=torch.float64)
+
+    def band(numbers: Tensor) -> tuple[float, float]:
+        low, high = torch.quantile(numbers, tails).tolist()
+        return low, high
+
+    low, high = torch.quantile(values, tails, dim=0)
+    return RandomBand(low, high, band(values.sum(-1)), band(share), quantile)
+
+
+def _by_magnitude(values: Tensor) -> Tensor:
+    """The last dimension sorted by magnitude, the largest first; the positive one of a pair ± before the other."""
+    values = values.sort(dim=-1, descending=True).values
+    return values.gather(-1, values.abs().sort(dim=-1, descending=True, stable=True).indices)
+
+
+def _check_square(w: Tensor) -> None:
+    if not isinstance(w, Tensor) or w.dim() < 2 or w.shape[-1] != w.shape[-2]:
+        got = list(w.shape) if isinstance(w, Tensor) else type(w).__name__
+        raise ValueError(f"w must be square, [C, C], got {got}; W is W_Z W_g, not one of its factors")

@@ -1,0 +1,16 @@
+"""Training: one recipe, one run folder, one verb. The modules are imported on first use."""
+
+from __future__ import annotations
+
+from nonloc._lazy import lazy
+
+_WHERE = {
+    "Outcome": "nonloc.outcomes",
+    "Recipe": "nonloc.training.recipe",
+    "fit": "nonloc.training.loop",
+    "trained_network": "nonloc.training.trained",
+}
+
+__all__ = ["Outcome", "Recipe", "fit", "trained_network"]
+
+__getattr__, __dir__ = lazy(__name__, _WHERE)

@@ -1,0 +1,140 @@
+"""Checkpoints: safetensors for the numbers, a JSON manifest beside them; atomic, checked, without pickle.
+
+`checkpoints/<step>.safetensors` is written first, `checkpoints/<step>.json` last: a checkpoint exists once
+its manifest does, and is valid while the size and the SHA-256 in the manifest agree with the file. A crash at
+any moment therefore leaves the checkpoints before it whole.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+from torch import Tensor
+
+from nonloc.outcomes import CorruptDataError
+from nonloc.runs import TEMPORARY, Run, write_atomically
+from nonloc.training.machine import versions
+from nonloc.training.recipe import Recipe
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A run after `step` steps: `epoch` whole epochs and `step_in_epoch` steps of the next one.
+
+    tensors      model and optimizer: a function of `step` alone, so that saving a step again, as before and
+                 after its evaluation, changes nothing that an older manifest vouches for
+    losses       of the steps of the unfinished epoch, float32 values that JSON carries exactly
+    num_classes  what the network was built for, besides the recipe
+    seconds      of work so far
+    optimizer    the optimizer's scalars when it was saved, for the reader; the recipe decides them
+    """
+
+    step: int
+    epoch: int
+    step_in_epoch: int
+    seconds: float
+    num_classes: int
+    losses: list[float]
+    tensors: dict[str, Tensor]
+    optimizer: dict[str, Any]
+
+
+def save_checkpoint(run: Run, recipe: Recipe, checkpoint: Checkpoint) -> None:
+    """Write `checkpoint`, then remove all others but the newest one before it."""
+    folder = run.checkpoints_path
+    folder.mkdir(parents=True, exist_ok=True)
+    content = safetensors.torch.save(checkpoint.tensors)
+    manifest = {
+        "format": FORMAT,
+        "step": checkpoint.step,
+        "epoch": checkpoint.epoch,
+        "step_in_epoch": checkpoint.step_in_epoch,
+        "seconds": checkpoint.seconds,
+        "num_classes": checkpoint.num_classes,
+        "losses": checkpoint.losses,
+        "optimizer": checkpoint.optimizer,
+        "recipe_sha256": recipe.sha256,
+        "recipe": recipe.to_dict(),
+        "versions": versions(),
+        "size": len(content),
+        "sha256": hashlib.sha256(content).hexdigest(),
+    }
+    tensors_path = folder / f"{checkpoint.step:08d}.safetensors"
+    write_atomically(tensors_path, content)
+    write_atomically(
+        tensors_path.with_suffix(".json"), json.dumps(manifest, indent=2, allow_nan=False).encode()
+    )
+    _remove_all_but_two(folder, checkpoint.step)
+
+
+def latest_valid(run: Run, recipe: Recipe | None = None) -> Checkpoint | None:
+    """The newest whole checkpoint of `run`, or None; a damaged one is skipped with a warning.
+
+    A checkpoint made with another recipe than `recipe` (the run's own when left out) is a ValueError.
+    """
+    expected = recipe if recipe is not None else Recipe.from_dict(run.read_recipe())
+    for path in sorted(_numbered(run.checkpoints_path, ".json"), reverse=True):
+        try:
+            manifest, content = _read(path)
+        except CorruptDataError as error:
+            warnings.warn(f"{error}; going back to the checkpoint before it", RuntimeWarning, stacklevel=2)
+            continue
+        if manifest["recipe_sha256"] != expected.sha256:
+            differing = expected.differences(Recipe.from_dict(manifest["recipe"]))
+            raise ValueError(
+                f"{path} was made with another recipe: {'; '.join(differing)}; "
+                "use the same recipe or a new folder"
+            )
+        return Checkpoint(
+            step=manifest["step"],
+            epoch=manifest["epoch"],
+            step_in_epoch=manifest["step_in_epoch"],
+            seconds=manifest["seconds"],
+            num_classes=manifest["num_classes"],
+            losses=manifest["losses"],
+            tensors=safetensors.torch.load(content),
+            optimizer=manifest["optimizer"],
+        )
+    return None
+
+
+def _read(path: Path) -> tuple[dict[str, Any], bytes]:
+    """The manifest and the bytes that it vouches for."""
+    try:
+        manifest = json.loads(path.read_bytes())
+        content = path.with_suffix(".safetensors").read_bytes()
+        expected = (manifest["size"], manifest["sha256"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CorruptDataError(f"the checkpoint {path} is damaged ({error})") from error
+    if manifest.get("format") != FORMAT:
+        raise CorruptDataError(f"the checkpoint {path} has format {manifest.get('format')}, this is {FORMAT}")
+    if (len(content), hashlib.sha256(content).hexdigest()) != expected:
+        raise CorruptDataError(
+            f"the checkpoint {path} is damaged: its numbers are not those that were written"
+        )
+    return manifest, content
+
+
+def _remove_all_but_two(folder: Path, step: int) -> None:
+    """Keep `step` and the newest before it. Later ones are damaged: the run did not go on from them."""
+    earlier = [int(path.stem) for path in _numbered(folder, ".json") if int(path.stem) < step]
+    kept = {step, *sorted(earlier)[-1:]}
+    # Manifests go first: numbers without a manifest do not count, a manifest without numbers is damage.
+    for suffix in (".json", ".safetensors"):
+        for path in _numbered(folder, suffix):
+            if int(path.stem) not in kept:
+                path.unlink()
+    for path in folder.glob("*" + TEMPORARY):
+        path.unlink()
+
+
+def _numbered(folder: Path, suffix: str) -> list[Path]:
+    return [path for path in folder.glob("*" + suffix) if path.stem.isdecimal()]

@@ -1,0 +1,35 @@
+"""Where a number was made: the machine and the versions that belong in every result."""
+
+from __future__ import annotations
+
+import os
+import platform
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from nonloc import __version__
+
+
+def versions() -> dict[str, str]:
+    return {"python": platform.python_version(), "torch": str(torch.__version__), "nonloc": __version__}
+
+
+def machine(device: torch.device) -> dict[str, Any]:
+    """The processor, how many cores of it this process may use, and the device's name."""
+    return {
+        "cpu": _processor(),
+        "cores": len(os.sched_getaffinity(0)),
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
+        "platform": platform.platform(),
+    }
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()

@@ -1,0 +1,228 @@
+"""observe: look once at what a run has trained, and keep what is seen in its folder, so that reports only read.
+
+    observations.json         where the network was looked at, scores, affinities, the features' trace
+    observations.safetensors  images, uint8 [K, 3, H, W]; noisy and restored, float32 [K, 3, H, W] in [−1, 1];
+                              affinity.<stage>, float32 [K, h, w]: the kernel's row of one position
+    spectrum.json             of every W: the spectrum of sym(W), with the band of random weights
+
+A number that is not finite is written as null, a tensor that is not finite is left out.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from pathlib import Path
+from typing import Any, cast
+
+import safetensors.torch
+import torch
+from torch import Tensor, nn
+
+from nonloc.data.dataset import Dataset
+from nonloc.data.load import load
+from nonloc.nn.features import feature_trace
+from nonloc.nn.nonlocal_module import NonlocalModule
+from nonloc.nn.probe import call, evaluating
+from nonloc.nn.stage import stages
+from nonloc.nn.weight import WeightMap
+from nonloc.ops import kernel_matrix
+from nonloc.runs import Run, write_atomically
+from nonloc.spectrum import CAPTION, random_band, weight_spectrum
+from nonloc.training.checkpoint import Checkpoint, latest_valid
+from nonloc.training.recipe import Recipe
+from nonloc.training.step import forward
+from nonloc.training.tasks import TASKS, Restoration
+from nonloc.training.trained import trained_network
+
+FORMAT = 1
+OBSERVATIONS = "observations.json"
+TENSORS = "observations.safetensors"
+SPECTRUM = "spectrum.json"
+CHUNK = 256  # images at a time where the whole test split is looked at
+
+
+def observe(
+    run: Run | str | os.PathLike[str],
+    data: Dataset | None = None,
+    *,
+    data_dir: str | os.PathLike[str] | None = None,
+    device: torch.device | str = "cpu",
+    images: int = 5,
+    batch_size: int = 32,
+) -> dict[str, Any]:
+    """Write the three files for the newest checkpoint of `run` and return what observations.json holds.
+
+    A network that was looked at already is not looked at again. A run that ended before its first checkpoint
+    has nothing to look at: {"step": None} is all that is written.
+
+    data        the Dataset, if it is at hand; else the recipe's is loaded, from `data_dir`
+    images      how many of the first test images to keep
+    batch_size  over how many of the first test images the features and affinities are measured
+    """
+    run = run if isinstance(run, Run) else Run.open(run)
+    recipe = Recipe.from_dict(run.read_recipe())
+    checkpoint = latest_valid(run, recipe)
+    if checkpoint is None:
+        seen: dict[str, Any] = {"format": FORMAT, "step": None}
+        _write(run.path / OBSERVATIONS, seen)
+        return seen
+    before = read_observations(run)
+    if before is not None and before["step"] == checkpoint.step:
+        return before
+    observe_spectra(run)
+    dataset = data if data is not None else load(recipe.data, data_dir)
+    task = TASKS[recipe.task](recipe, dataset, device)
+    model = trained_network(run, device)
+    inputs, targets = next(iter(task.test_batches(batch_size)))
+    tensors = {"images": task.test.images[:images].cpu()}
+    seen = _where(checkpoint) | {"task": recipe.task, "batch_size": len(inputs)}
+    if isinstance(task, Restoration):
+        seen |= _restore(task, model, recipe, inputs[:images], targets[:images], tensors)
+    same = _same_pixels(task.test.images[: len(inputs)]) if isinstance(task, Restoration) else None
+    seen["affinity"] = _affinities(model, inputs, same, images, tensors)
+    seen["features"] = feature_trace(model, inputs) if any(stages(model)) else []
+    finite = {name: value.contiguous() for name, value in tensors.items() if bool(value.isfinite().all())}
+    write_atomically(run.path / TENSORS, safetensors.torch.save(finite))
+    # Last, because it is what says that the rest is there.
+    return _write(run.path / OBSERVATIONS, seen)
+
+
+def observe_spectra(run: Run | str | os.PathLike[str]) -> dict[str, Any]:
+    """Write spectrum.json for the newest checkpoint of `run` and return what it holds.
+
+    {"step", "epoch", "caption", "stages": [{"name", "form", "weights": [the Spectrum's dict with "norm" (Frobenius),
+    "rank" and "band"]}]}; a network without nonlocal stages has no entries, nor has a stage with a W that is not
+    finite.
+    """
+    run = run if isinstance(run, Run) else Run.open(run)
+    model = trained_network(run)
+    checkpoint = latest_valid(run)
+    assert checkpoint is not None
+    found = []
+    for name, stage in stages(model):
+        ranks = [cast(WeightMap, weight).rank for weight in stage.maps]
+        weights = [w.detach() for w in stage.weights()]
+        # Finite factors may have a product that is not, and that has no spectrum.
+        if all(bool(w.isfinite().all()) for w in weights):
+            measured = [_spectrum(w, rank) for w, rank in zip(weights, ranks, strict=True)]
+            found.append({"name": name, "form": stage.form, "weights": measured})
+    return _write(run.path / SPECTRUM, _where(checkpoint) | {"caption": CAPTION, "stages": found})
+
+
+def read_observations(run: Run) -> dict[str, Any] | None:
+    """What observations.json holds; None where the run has not been observed."""
+    path = run.path / OBSERVATIONS
+    return json.loads(path.read_bytes()) if path.is_file() else None
+
+
+def _where(checkpoint: Checkpoint) -> dict[str, Any]:
+    return {"format": FORMAT, "step": checkpoint.step, "epoch": checkpoint.epoch}
+
+
+def _spectrum(w: Tensor, rank: int) -> dict[str, Any]:
+    norm = float(torch.linalg.matrix_norm(w.double()))
+    band = random_band(w.shape[0], rank, norm)
+    return weight_spectrum(w).to_dict() | {"norm": norm, "rank": rank, "band": band.to_dict()}
+
+
+def _restore(
+    task: Restoration,
+    model: nn.Module,
+    recipe: Recipe,
+    noisy: Tensor,
+    clean: Tensor,
+    tensors: dict[str, Tensor],
+) -> dict[str, Any]:
+    """Keep the images, and the PSNR in dB of each; `input_psnr` is that of all noisy test images."""
+    with torch.no_grad():
+        restored = forward(model, noisy, recipe)
+    tensors["noisy"], tensors["restored"] = noisy.cpu(), restored.cpu()
+
+    def psnr(some: Tensor) -> list[float]:
+        rows = zip(some.split(1), clean.split(1), strict=True)
+        return [float(task.measure(one, target)[1]) for one, target in rows]
+
+    total = sum(float(task.measure(inputs, targets)[1]) for inputs, targets in task.test_batches(CHUNK))
+    return {"psnr": {"noisy": psnr(noisy), "restored": psnr(restored)}, "input_psnr": total / len(task.test)}
+
+
+def _affinities(
+    model: nn.Module, inputs: Tensor, same: Tensor | None, images: int, tensors: dict[str, Tensor]
+) -> list[dict[str, Any]]:
+    """For every stage: the kernel's row of one fixed position, and how much weight goes to equal pixels.
+
+    same  [B, M] the number of each position's clean pixel: equal numbers, equal pixels. None: not asked.
+
+    "same_share" is the part of the kernel's weight, on average over positions and images, that goes to *other*
+    positions whose clean pixel is the same; "same_chance" what a uniform kernel would give. A kernel with negative
+    entries has no such share.
+    """
+    found = []
+    for name, (stage, x) in _stage_inputs(model, inputs).items():
+        if stage.subsample is not None:
+            continue  # pooled givers have no position of their own to show
+        height, width = x.shape[-2:]
+        position = (height // 2, width // 2)
+        rows, shares, chances = [], [], []
+        for index, one in enumerate(x.split(1)):
+            with torch.no_grad():
+                kernel = kernel_matrix(stage.affinity(one))[0].double()  # [M, M]
+            if index < images:
+                rows.append(kernel[position[0] * width + position[1]].float().reshape(height, width).cpu())
+            if same is not None and same.shape[1] == len(kernel) and bool((kernel >= 0).all()):
+                equal = (same[index][:, None] == same[index]).fill_diagonal_(False).to(kernel.device)
+                shares.append(float((kernel * equal).sum() / kernel.sum()))
+                chances.append(float(equal.double().mean()))
+        tensors[f"affinity.{name}"] = torch.stack(rows)
+        found.append(
+            {
+                "stage": name,
+                "position": list(position),
+                "grid": [height, width],
+                "same_share": sum(shares) / len(shares) if shares else None,
+                "same_chance": sum(chances) / len(chances) if chances else None,
+            }
+        )
+    return found
+
+
+def _same_pixels(images: Tensor) -> Tensor:
+    """int64 [B, M]: within an image two positions have the same number iff their colours are the same."""
+    colours = images.to("cpu", torch.int64).flatten(2)  # [B, 3, M]
+    return (colours[:, 0] * 256 + colours[:, 1]) * 256 + colours[:, 2]
+
+
+def _stage_inputs(model: nn.Module, inputs: Tensor) -> dict[str, tuple[NonlocalModule, Tensor]]:
+    """What reaches each stage when the model sees `inputs`."""
+    reached: dict[str, tuple[NonlocalModule, Tensor]] = {}
+    found = list(stages(model))
+
+    def watch(name: str, stage: NonlocalModule) -> Any:
+        return stage.register_forward_pre_hook(lambda module, args: reached.update({name: (stage, args[0])}))
+
+    handles = [watch(name, stage) for name, stage in found]
+    try:
+        with evaluating(model):
+            call(model, inputs)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return reached
+
+
+def _write(path: Path, value: dict[str, Any]) -> dict[str, Any]:
+    value = _finite(value)
+    write_atomically(path, (json.dumps(value, indent=1, allow_nan=False, ensure_ascii=False) + "\n").encode())
+    return value
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    return value

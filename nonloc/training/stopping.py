@@ -1,0 +1,55 @@
+"""Reasons to stop early: a signal or a budget. Asked between steps, so that a step is never cut in two."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from types import FrameType, TracebackType
+from typing import Any
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class Stopping:
+    """While entered, the first SIGINT or SIGTERM is only noted; a second one kills the process at once.
+
+    `stop_after` is a budget in seconds from the moment of entering. Handlers are installed in the main thread
+    only (Python allows no other), not where the process was started to ignore the signal (nohup), and put
+    back on leaving.
+    """
+
+    def __init__(self, stop_after: float | None = None) -> None:
+        self._budget = stop_after
+        self._previous: dict[signal.Signals, Any] = {}
+        self.signal: signal.Signals | None = None
+
+    def __enter__(self) -> Stopping:
+        self._deadline = None if self._budget is None else time.monotonic() + self._budget
+        if threading.current_thread() is threading.main_thread():
+            for number in SIGNALS:
+                if signal.getsignal(number) != signal.SIG_IGN:
+                    self._previous[number] = signal.signal(number, self._note)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number, handler in self._previous.items():
+            # None stands for a handler that was not installed from Python and cannot be put back.
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+        self._previous.clear()
+
+    @property
+    def reason(self) -> str:
+        """Why to stop, as a sentence; empty while there is no reason."""
+        if self.signal is not None:
+            return f"It was stopped by {self.signal.name}."
+        if self._deadline is not None and time.monotonic() >= self._deadline:
+            return f"Its budget of {self._budget:g} s was spent."
+        return ""
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self.signal = signal.Signals(number)
+        for each in self._previous:
+            signal.signal(each, signal.SIG_DFL)

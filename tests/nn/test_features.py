@@ -1,0 +1,109 @@
+"""feature_trace: the numbers on states that can be computed by hand."""
+
+import json
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from nonloc.nn.features import feature_trace
+from nonloc.nn.stage import DiffusiveStage, OriginalStage
+from nonloc.ops import kernel_matrix
+
+C = 4
+
+
+def made(kind=DiffusiveStage, num_blocks=2, **keywords):
+    torch.manual_seed(0)
+    return kind(C, num_blocks, **{"init": "torch"} | keywords)
+
+
+@pytest.fixture
+def x():
+    return torch.randn(3, C, 2, 5, generator=torch.Generator().manual_seed(0))
+
+
+def by_hand(kernel, z):
+    """z [B, M, C] in float64."""
+    differences = (z.unsqueeze(2) - z.unsqueeze(1)).square().sum(-1)
+    return {
+        "norm": math.sqrt(sum(float(one.norm()) ** 2 for one in z) / len(z)),
+        "mean": float(z.mean()),
+        "variance": float(z.var(1, unbiased=False).mean()),
+        "energy": float((0.5 * kernel * differences).sum((1, 2)).mean()),
+    }
+
+
+@pytest.mark.parametrize("kind", [OriginalStage, DiffusiveStage])
+@pytest.mark.parametrize("shared", [True, False])
+def test_numbers_are_those_of_the_states(kind, shared, x):
+    stage = made(kind, share_affinity=shared)
+    (trace,) = feature_trace(stage, x)
+    states = [state.detach().flatten(2).transpose(1, 2).double() for state in stage.states(x)]
+    for n, affinity in enumerate(stage.affinities(x)):
+        kernel = kernel_matrix(affinity).detach().double()
+        block = trace["blocks"][n]
+        assert block["block"] == n + 1
+        assert block["before"] == pytest.approx(by_hand(kernel, states[n]), rel=1e-5)
+        assert block["after"] == pytest.approx(by_hand(kernel, states[n + 1]), rel=1e-5)
+
+
+def test_stages_are_seen_where_they_stand_in_the_model(x):
+    model = nn.Sequential(made(), nn.BatchNorm2d(C), made(OriginalStage, 1))
+    first, second = feature_trace(model, (x,))
+    assert (first["name"], first["form"], first["num_blocks"]) == ("0", "diffusive", 2)
+    assert (second["name"], second["form"], second["channels"]) == ("2", "original", C)
+    model.eval()
+    reached = model[1](model[0](x)).detach()
+    assert second["blocks"][0]["before"]["mean"] == pytest.approx(float(reached.mean()), rel=1e-5, abs=1e-7)
+
+
+def test_model_is_left_as_it_was(x):
+    model = nn.Sequential(nn.BatchNorm2d(C), made(batch_norm=True))
+    model.train()
+    model[0].eval()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    feature_trace(model, x)
+    assert model[1].maps[0].norm.training
+    assert not model[0].training
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert not any(module._forward_pre_hooks for module in model.modules())
+
+
+def test_trace_is_json(x):
+    trace = feature_trace(made(), x)
+    assert json.loads(json.dumps(trace, allow_nan=False)) == trace
+
+
+def test_masked_positions_are_not_measured(x):
+    stage = made(layout="positions")
+    z = x.flatten(2).transpose(1, 2).contiguous()
+    mask = torch.ones(3, 10, dtype=torch.bool)
+    mask[:, 7:] = False
+    padded = torch.where(mask.unsqueeze(-1), z, torch.nan)
+    (trace,) = feature_trace(stage, {"x": padded, "mask": mask})
+    (expected,) = feature_trace(stage, z[:, :7])
+    for found, truth in zip(trace["blocks"], expected["blocks"], strict=True):
+        assert found["after"] == pytest.approx(truth["after"], rel=1e-5)
+
+
+def test_subsampled_keys_have_no_energy(x):
+    (trace,) = feature_trace(made(OriginalStage, 1, subsample=2), x)
+    assert trace["blocks"][0]["before"]["energy"] is None
+
+
+def test_diffusion_lowers_energy_and_variance(x):
+    """W = I/2 is inside the stable range of a symmetric, positive semi-definite kernel."""
+    stage = made(num_blocks=3, weight="full", affinity="heat", normalize="sinkhorn")
+    with torch.no_grad():
+        for weight in stage.maps:
+            weight.w_z.weight.copy_(0.5 * torch.eye(C))
+    for block in feature_trace(stage, x)[0]["blocks"]:
+        assert block["after"]["energy"] < block["before"]["energy"]
+        assert block["after"]["variance"] < block["before"]["variance"]
+
+
+def test_model_without_stages_is_refused(x):
+    with pytest.raises(ValueError, match="no nonlocal module"):
+        feature_trace(nn.Conv2d(C, C, 1), x)

@@ -1,0 +1,246 @@
+"""insert: it changes the network, or raises and changes nothing."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from nonloc.nn.block import OriginalBlock
+from nonloc.nn.insert import After, Inserted, insert
+from nonloc.nn.stage import DiffusiveStage, OriginalStage, stages
+
+
+class Residual(nn.Module):
+    def __init__(self, channels, out):
+        super().__init__()
+        self.convolution = nn.Conv2d(channels, out, 3, padding=1, bias=False)
+        self.norm = nn.BatchNorm2d(out)
+
+    def forward(self, x):
+        return self.norm(self.convolution(x)).relu()
+
+
+class Network(nn.Module):
+    """Two groups of residual blocks, as anyone might write them, and a part that never runs."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer1 = nn.Sequential(Residual(3, 8), Residual(8, 8))
+        self.layer2 = nn.Sequential(Residual(8, 12))
+        self.unused = nn.Linear(12, 12)
+        self.branches = nn.ModuleList([nn.Identity()])
+        self.head = nn.Linear(12, 5)
+
+    def forward(self, x):
+        x = self.branches[0](self.layer2(self.layer1(x)))
+        return self.head(x.mean((2, 3)))
+
+
+@pytest.fixture
+def model():
+    return Network()
+
+
+@pytest.fixture
+def x():
+    return torch.randn(2, 3, 6, 5, generator=torch.Generator().manual_seed(0))
+
+
+def stage(channels=8, num_blocks=2):
+    return DiffusiveStage(channels, num_blocks, init="torch")
+
+
+def test_output_is_that_of_the_stage_in_its_place(model, x):
+    plain, inserted = copy.deepcopy(model).eval(), stage()
+    insert(model, {"layer1.1": inserted})
+    model.eval()
+    features = plain.layer2(inserted(plain.layer1(x)))
+    torch.testing.assert_close(model(x), plain.head(features.mean((2, 3))))
+    assert (model(x) - plain(x)).abs().max() > 1e-4
+
+
+def test_report_says_what_was_done(model, x):
+    done = insert(
+        model,
+        {"layer1.1": stage(8, 4), "layer2": {"form": "original", "num_blocks": 3, "init": "zero"}},
+        example=x,
+    )
+    assert done == [
+        Inserted("layer1.1", "layer1.1.stage", 8, 4, 30),
+        Inserted("layer2", "layer2.stage", 12, 3, 30),
+    ]
+    assert [name for name, _ in stages(model)] == ["layer1.1.stage", "layer2.stage"]
+
+
+def test_state_dict_names_are_as_documented(model):
+    before = model.state_dict()
+    insert(model, {"layer1.1": stage()})
+    after = model.state_dict()
+    for name, value in before.items():
+        inside = name.startswith("layer1.1.")
+        assert torch.equal(after[name.replace("layer1.1.", "layer1.1.base.") if inside else name], value)
+    new = set(after) - {name.replace("layer1.1.", "layer1.1.base.") for name in before}
+    assert new
+    assert all(name.startswith("layer1.1.stage.") for name in new)
+
+
+@pytest.mark.parametrize("example", [None, torch.zeros(1, 3, 4, 4)])
+@pytest.mark.parametrize(
+    "value",
+    [
+        lambda channels: DiffusiveStage(channels, 2),
+        OriginalBlock,
+        {"form": "diffusive", "num_blocks": 2, "affinity": "heat"},
+    ],
+)
+def test_channels_are_found(model, value, example):
+    done = insert(model, {"layer1.0": value, "layer2.0": value}, example=example)
+    assert [entry.channels for entry in done] == [8, 12]
+
+
+def test_dict_chooses_the_form_and_passes_keywords(model):
+    insert(model, {"layer1.1": {"form": "original", "num_blocks": 3, "subsample": 2}})
+    inserted = model.layer1[1].stage
+    assert isinstance(inserted, OriginalStage)
+    assert (inserted.num_blocks, inserted.subsample) == (3, 2)
+
+
+def test_example_may_be_arguments_or_keywords(model, x):
+    assert insert(copy.deepcopy(model), {"layer1": OriginalBlock}, example=(x,))[0].positions == 30
+    assert insert(copy.deepcopy(model), {"layer1": OriginalBlock}, example={"x": x})[0].positions == 30
+
+
+def test_example_leaves_modes_and_statistics_alone(model, x):
+    model.train()
+    model.layer2.eval()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    insert(model, {"head": nn.Identity()}, example=x)
+    assert model.layer1[0].norm.training
+    assert not model.layer2[0].norm.training
+    assert all(
+        torch.equal(model.state_dict()[name.replace("head.", "head.base.")], v) for name, v in before.items()
+    )
+
+
+def test_example_tells_positions_from_channels_in_three_dimensions():
+    class Tokens(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.mix = nn.Linear(4, 6)
+
+        def forward(self, x):
+            return self.mix(x)
+
+    model, x = nn.Sequential(Tokens()), torch.randn(2, 9, 4)
+    done = insert(model, {"0.mix": lambda c: DiffusiveStage(c, 1, layout="positions")}, example=x)
+    assert (done[0].channels, done[0].positions) == (6, 9)
+    assert model(x).shape == (2, 9, 6)
+
+
+def test_stage_follows_device_dtype_and_mode(model):
+    model.double().eval()
+    insert(model, {"layer1.1": stage()})
+    inserted = model.layer1[1].stage
+    assert {parameter.dtype for parameter in inserted.parameters()} == {torch.float64}
+    assert not inserted.training
+    meta = Network().to("meta")
+    insert(meta, {"layer1.1": stage()})
+    assert next(meta.layer1[1].stage.parameters()).is_meta
+
+
+def test_entry_inside_another_entry(model, x):
+    insert(model, {"layer1": stage(), "layer1.1": stage()})
+    assert [name for name, _ in stages(model)] == ["layer1.base.1.stage", "layer1.stage"]
+    assert model(x).shape == (2, 5)
+
+
+def test_twice_in_one_place(model, x):
+    insert(model, {"layer1.1": stage()})
+    insert(model, {"layer1.1": stage()})
+    assert [name for name, _ in stages(model)] == ["layer1.1.base.stage", "layer1.1.stage"]
+    assert model(x).shape == (2, 5)
+
+
+def test_survives_deepcopy_state_dict_and_export(model, x):
+    insert(model, {"layer1.1": stage()})
+    model.eval()
+    expected = model(x)
+    torch.testing.assert_close(copy.deepcopy(model)(x), expected)
+    other = Network()
+    insert(other, {"layer1.1": stage()})
+    other.load_state_dict(model.state_dict())
+    torch.testing.assert_close(other.eval()(x), expected)
+    torch.testing.assert_close(torch.export.export(model, (x,)).module()(x), expected)
+
+
+@pytest.mark.parametrize(
+    ("where", "example", "message"),
+    [
+        ({"layer1.2": stage()}, None, r"no submodule 'layer1.2'; the nearest are .*layer1.1"),
+        ({"": stage()}, None, "is the model itself"),
+        ({}, None, "where is empty"),
+        ({"branches": stage()}, None, "'branches' is a ModuleList, which is never called itself"),
+        ({"layer1.1": stage(12)}, None, "has 12 channels, 'layer1.1' puts out 8"),
+        ({"layer1.1": stage(12)}, torch.zeros(1, 3, 4, 4), r"puts out 8 \(in \[1, 8, 4, 4\]\)"),
+        ({"branches.0": OriginalBlock}, None, "pass example="),
+        ({"unused": stage(12)}, torch.zeros(1, 3, 4, 4), "unused never ran on the example"),
+        ({"layer1.1": {"num_blocks": 2}}, None, "form=None is unknown; choose one of original, diffusive"),
+        ({"layer1.1": 3}, None, "give a module, a factory channels -> module, or a dict; got int"),
+        ({"layer1.1": lambda channels: channels}, None, "the factory must return a torch module, got int"),
+    ],
+)
+def test_what_is_wrong_raises_and_changes_nothing(model, x, where, example, message):
+    """Beside an entry that is right, which must not be carried out either."""
+    before, output = repr(model), model.eval()(x)
+    with pytest.raises(ValueError, match=message):
+        insert(model, {"layer1.0": stage(), **where} if where else where, example=example)
+    assert repr(model) == before
+    assert torch.equal(model(x), output)
+
+
+def test_one_module_in_two_places_is_refused(model):
+    one = stage()
+    with pytest.raises(ValueError, match="'layer1.0' and 'layer1.1' got one module"):
+        insert(model, {"layer1.0": one, "layer1.1": one})
+    assert not list(stages(model))
+
+
+def test_layers_that_disagree_about_the_channels_need_an_example():
+    """Declared in another order than they run: the last normalisation is not the last thing to happen."""
+
+    class PreActivation(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.convolution = nn.Conv2d(4, 6, 1)
+            self.norm = nn.BatchNorm2d(4)
+
+        def forward(self, x):
+            return self.convolution(self.norm(x))
+
+    model = nn.Sequential(PreActivation())
+    with pytest.raises(ValueError, match="pass example="):
+        insert(model, {"0": OriginalBlock})
+    assert insert(model, {"0": OriginalBlock}, example=torch.zeros(1, 4, 3, 3))[0].channels == 6
+
+
+def test_submodule_that_does_not_put_out_one_tensor_is_refused():
+    model = nn.Sequential(nn.LSTM(3, 4))
+    with pytest.raises(ValueError, match="'0' puts out a tuple"):
+        insert(model, {"0": OriginalBlock}, example=torch.zeros(2, 5, 3))
+
+
+def test_submodule_that_runs_on_several_shapes_is_refused():
+    relu = nn.ReLU()
+    model = nn.Sequential(relu, nn.Conv2d(3, 4, 1), relu)
+    with pytest.raises(ValueError, match="'0' runs more than once"):
+        insert(model, {"0": OriginalBlock}, example=torch.zeros(1, 3, 2, 2))
+
+
+def test_after_passes_all_arguments_to_its_base():
+    class Adds(nn.Module):
+        def forward(self, x, *, more):
+            return x + more
+
+    assert After(Adds(), nn.Identity())(torch.ones(2), more=1).tolist() == [2, 2]

@@ -1,0 +1,153 @@
+"""Layouts agree, masks hide, sub-sampling pools; and what does not fit is refused."""
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from nonloc.nn.block import DiffusiveBlock, OriginalBlock
+from nonloc.nn.stage import DiffusiveStage, OriginalStage
+
+C = 4
+STAGES = [OriginalStage, DiffusiveStage]
+
+
+def made(kind, num_blocks=2, **keywords):
+    torch.manual_seed(0)
+    return kind(C, num_blocks, **{"init": "torch"} | keywords).double()
+
+
+def image(*spatial, batch=2):
+    return torch.randn(batch, C, *spatial, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+
+
+@pytest.mark.parametrize("kind", STAGES)
+@pytest.mark.parametrize("spatial", [(12,), (3, 4), (2, 2, 3)])
+def test_layouts_agree(kind, spatial):
+    x = image(*spatial)
+    expected = made(kind, layout="positions")(x.flatten(2).transpose(1, 2))
+    result = made(kind)(x)
+    assert result.shape == x.shape
+    torch.testing.assert_close(result.flatten(2).transpose(1, 2), expected)
+
+
+@pytest.mark.parametrize("kind", STAGES)
+def test_memory_format_of_the_input_is_kept(kind):
+    x = image(3, 5)
+    assert made(kind)(x).is_contiguous()
+    channels_last = made(kind)(x.contiguous(memory_format=torch.channels_last))
+    assert channels_last.is_contiguous(memory_format=torch.channels_last)
+    torch.testing.assert_close(channels_last, made(kind)(x))
+
+
+@pytest.mark.parametrize("kind", STAGES)
+def test_positions_may_be_permuted(kind):
+    x = image(10)
+    order = torch.randperm(10, generator=torch.Generator().manual_seed(2))
+    torch.testing.assert_close(made(kind)(x[:, :, order]), made(kind)(x)[:, :, order])
+
+
+@pytest.mark.parametrize("kind", STAGES)
+@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize("bias", [True, False])
+def test_mask_is_the_same_as_not_having_the_padding(kind, shared, bias):
+    stage = made(kind, share_affinity=shared, bias=bias)
+    x = image(3, 5)
+    mask = torch.zeros(2, 3, 5, dtype=torch.bool)
+    mask[:, :, :4] = True
+    result = stage(x, mask)
+    torch.testing.assert_close(result[..., :4], stage(x[..., :4].contiguous()))
+    assert torch.equal(result[..., 4:], x[..., 4:])
+
+
+@pytest.mark.parametrize("kind", STAGES)
+@pytest.mark.parametrize("shared", [True, False])
+def test_nan_in_the_padding_reaches_neither_values_nor_gradients(kind, shared):
+    stage = made(kind, share_affinity=shared, layout="positions")
+    x = image(6).transpose(1, 2).contiguous()
+    mask = torch.ones(2, 6, dtype=torch.bool)
+    mask[0, 4:] = False
+    x[~mask] = torch.nan
+    stage(x, mask)[mask].sum().backward()
+    assert all(parameter.grad.isfinite().all() for parameter in stage.parameters())
+    assert all(state[mask].isfinite().all() for state in stage.states(x, mask))
+
+
+def test_mask_reaches_the_affinity():
+    mask = torch.ones(2, 3, 4, dtype=torch.bool)
+    mask[:, 0] = False
+    assert torch.equal(made(DiffusiveStage).affinity(image(3, 4), mask).mask, mask.flatten(1))
+
+
+@pytest.mark.parametrize("mask", [torch.ones(2, 12, dtype=torch.bool), torch.ones(2, 3, 4)])
+def test_wrong_mask_is_refused(mask):
+    with pytest.raises(ValueError, match=r"mask must be a bool tensor \[2, 3, 4\]"):
+        made(DiffusiveStage)(image(3, 4), mask)
+
+
+@pytest.mark.parametrize(("spatial", "stride"), [((9,), 3), ((4, 6), 2), ((5, 5), 2), ((2, 4, 4), (1, 2, 2))])
+def test_subsample_pools_what_phi_and_g_see(spatial, stride):
+    k = max(stride) if isinstance(stride, tuple) else stride
+    block = made(OriginalStage, num_blocks=1, subsample=k)
+    x = image(*spatial)
+    pool = {1: F.max_pool1d, 2: F.max_pool2d, 3: F.max_pool3d}[len(spatial)]
+    queries, keys = (t.flatten(2).transpose(1, 2) for t in (x, pool(x, stride, stride)))
+    theta, phi = block.embeddings[0].theta.weight, block.embeddings[0].phi.weight
+    w_z, w_g = block.maps[0].w_z.weight, block.maps[0].w_g.weight
+    kernel = ((queries @ theta.T) @ (keys @ phi.T).mT).softmax(-1)
+    expected = queries + kernel @ (keys @ w_g.T) @ w_z.T
+    torch.testing.assert_close(block(x).flatten(2).transpose(1, 2), expected)
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_subsampled_stage_pools_the_current_state(shared):
+    stage = made(OriginalStage, subsample=2, share_affinity=shared)
+    x = image(4, 4)
+    assert stage.affinity(x).right.shape == (2, 4, 2)
+    torch.testing.assert_close(stage.states(x)[-1], stage(x))
+
+
+@pytest.mark.parametrize("kind", [DiffusiveBlock, lambda channels, **k: DiffusiveStage(channels, 2, **k)])
+def test_subsample_is_refused_by_the_diffusive_forms(kind):
+    with pytest.raises(ValueError, match="needs z_j − z_i at every position"):
+        kind(C, subsample=2)
+
+
+@pytest.mark.parametrize(
+    ("keywords", "message"),
+    [
+        ({"subsample": 1}, "subsample=1 must be a whole number ≥ 2"),
+        ({"subsample": 2, "layout": "positions"}, 'use layout="channels_first"'),
+    ],
+)
+def test_subsample_says_what_it_needs(keywords, message):
+    with pytest.raises(ValueError, match=message):
+        OriginalBlock(C, **keywords)
+
+
+def test_subsample_without_a_key_left_is_refused():
+    with pytest.raises(ValueError, match="subsample=4 leaves no key"):
+        made(OriginalStage, subsample=4)(image(3, 8))
+
+
+def test_subsample_and_mask_are_refused_together():
+    with pytest.raises(ValueError, match="mask and subsample"):
+        made(OriginalStage, subsample=2)(image(4, 4), torch.ones(2, 4, 4, dtype=torch.bool))
+
+
+@pytest.mark.parametrize(
+    ("layout", "shape", "message"),
+    [
+        ("positions", (2, C, 3, 3), r"layout='positions' takes \[B, M, C\]"),
+        ("channels_first", (C, 3), "add a batch dimension"),
+        ("channels_first", (2, 5, 3, 3), "the module has 4 channels and its input .* has 5"),
+        ("positions", (2, C, 3), "has 3"),
+    ],
+)
+def test_input_that_does_not_fit_is_refused(layout, shape, message):
+    with pytest.raises(ValueError, match=message):
+        made(DiffusiveStage, layout=layout)(torch.zeros(shape, dtype=torch.float64))
+
+
+def test_input_that_is_no_tensor_is_refused():
+    with pytest.raises(ValueError, match="takes a tensor, got tuple"):
+        made(DiffusiveStage)((image(3, 3),))

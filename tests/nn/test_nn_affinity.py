@@ -1,0 +1,187 @@
+"""The affinity modules say what Wang et al. write, and refuse what has no meaning."""
+
+import pytest
+import torch
+from torch import nn
+
+from nonloc.nn.affinity import (
+    AFFINITIES,
+    Concatenation,
+    Delta,
+    DotProduct,
+    EmbeddedGaussian,
+    Gaussian,
+    Heat,
+    make_affinity,
+)
+from nonloc.nn.choices import AFFINITY_NAMES, NORMALIZATIONS
+from nonloc.ops import NORMALIZATIONS as OPS_NORMALIZATIONS
+from nonloc.ops import Affinity, kernel_matrix
+
+C, M = 6, 5
+
+
+@pytest.fixture
+def x():
+    return torch.randn(2, M, C, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+
+
+def made(kind, **keywords):
+    torch.manual_seed(0)
+    return kind(C, **keywords).double()
+
+
+def test_names_are_those_that_specifications_check_without_torch():
+    assert tuple(AFFINITIES) == AFFINITY_NAMES
+    assert NORMALIZATIONS == OPS_NORMALIZATIONS
+
+
+def test_gaussian_is_the_softmax_of_dot_products(x):
+    expected = (x @ x.mT).softmax(-1)
+    torch.testing.assert_close(kernel_matrix(made(Gaussian)(x)), expected)
+
+
+def test_embedded_gaussian_is_the_softmax_of_embedded_dot_products(x):
+    module = made(EmbeddedGaussian)
+    logits = (x @ module.theta.weight.T) @ (x @ module.phi.weight.T).mT
+    torch.testing.assert_close(kernel_matrix(module(x)), logits.softmax(-1))
+
+
+def test_scaled_divides_the_logits_by_the_root_of_the_width(x):
+    module = made(EmbeddedGaussian, embed=4, scaled=True)
+    logits = (x @ module.theta.weight.T) @ (x @ module.phi.weight.T).mT / 2
+    torch.testing.assert_close(kernel_matrix(module(x)), logits.softmax(-1))
+
+
+def test_dot_product_is_divided_by_the_number_of_positions(x):
+    module = made(DotProduct)
+    expected = (x @ module.theta.weight.T) @ (x @ module.phi.weight.T).mT / M
+    torch.testing.assert_close(kernel_matrix(module(x)), expected)
+
+
+def test_concatenation_equals_its_unmerged_form(x):
+    """relu(w·[θ(x_i), φ(x_j)]) with embeddings of width 4, merged into the module's two vectors."""
+    torch.manual_seed(1)
+    theta, phi = torch.randn(2, 4, C, dtype=torch.float64)
+    w = torch.randn(8, dtype=torch.float64)
+    module = made(Concatenation)
+    with torch.no_grad():
+        module.theta.weight.copy_((w[:4] @ theta).unsqueeze(0))
+        module.phi.weight.copy_((w[4:] @ phi).unsqueeze(0))
+    left, right = (
+        (x @ theta.T).unsqueeze(2).expand(-1, -1, M, -1),
+        (x @ phi.T).unsqueeze(1).expand(-1, M, -1, -1),
+    )
+    expected = torch.relu(torch.cat([left, right], -1) @ w) / M
+    torch.testing.assert_close(kernel_matrix(module(x)), expected)
+
+
+def test_heat_falls_with_the_squared_distance_of_one_embedding(x):
+    module = made(Heat, normalize="none")
+    e = x @ module.theta.weight.T
+    expected = torch.exp(-(e.unsqueeze(2) - e.unsqueeze(1)).square().sum(-1))
+    torch.testing.assert_close(kernel_matrix(module(x)), expected)
+
+
+def test_delta_is_the_identity(x):
+    torch.testing.assert_close(kernel_matrix(made(Delta)(x)), torch.eye(M, dtype=x.dtype).expand(2, -1, -1))
+
+
+@pytest.mark.parametrize("kind", [EmbeddedGaussian, DotProduct, Concatenation, Heat])
+def test_shared_embedding_gives_one_tensor_for_both_sides(kind, x):
+    affinity = made(kind, shared=True)(x)
+    assert affinity.left is affinity.right
+
+
+def test_separate_embeddings_give_an_asymmetric_kernel(x):
+    kernel = kernel_matrix(made(EmbeddedGaussian, normalize="none")(x))
+    assert (kernel - kernel.mT).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("kind", [Gaussian, EmbeddedGaussian, DotProduct, Concatenation, Heat])
+@pytest.mark.parametrize("shared", [True, False])
+def test_keys_give_the_columns_of_a_subset(kind, shared, x):
+    module = made(kind, shared=shared, normalize="none")
+    torch.testing.assert_close(kernel_matrix(module(x, x[:, 1:4])), kernel_matrix(module(x))[:, :, 1:4])
+
+
+@pytest.mark.parametrize(
+    ("name", "normalize"),
+    [
+        ("gaussian", "row"),
+        ("embedded_gaussian", "row"),
+        ("heat", "row"),
+        ("delta", "row"),
+        ("dot", "count"),
+        ("concat", "count"),
+    ],
+)
+def test_default_normalization(name, normalize):
+    assert AFFINITIES[name](C).normalize == normalize
+
+
+def test_embedding_has_half_the_channels_and_at_least_one():
+    assert (EmbeddedGaussian(6).width, EmbeddedGaussian(1).width) == (3, 1)
+
+
+def test_bias_belongs_to_the_embeddings():
+    assert EmbeddedGaussian(C, bias=True).phi.bias is not None
+    assert not list(Gaussian(C, bias=True).parameters())
+
+
+def test_unknown_name_lists_the_choices():
+    with pytest.raises(
+        ValueError, match=r"affinity='softmax' is unknown; choose one of gaussian, embedded_gaussian"
+    ):
+        make_affinity("softmax", C)
+
+
+def test_unknown_normalization_lists_the_choices():
+    with pytest.raises(ValueError, match="normalize='rows' is unknown; choose one of row, count"):
+        EmbeddedGaussian(C, normalize="rows")
+
+
+@pytest.mark.parametrize(
+    ("kind", "embed"), [(Gaussian, 3), (Delta, 3), (Concatenation, 3), (EmbeddedGaussian, 0)]
+)
+def test_embed_without_a_meaning_is_refused(kind, embed):
+    with pytest.raises(ValueError, match="embed="):
+        kind(C, embed=embed)
+
+
+@pytest.mark.parametrize("kind", [Concatenation, Delta])
+def test_scaled_without_a_scale_is_refused(kind):
+    with pytest.raises(ValueError, match="scaled=True has no meaning"):
+        kind(C, scaled=True)
+
+
+def test_module_is_taken_as_it_is_and_factory_is_called():
+    module = Heat(C)
+    assert make_affinity(module, C) is module
+    assert isinstance(make_affinity(Heat, C), Heat)
+    assert make_affinity(lambda channels: Heat(channels, embed=2), C).width == 2
+
+
+def test_module_for_other_channels_is_refused():
+    with pytest.raises(ValueError, match=r"made for 4 channels, the nonlocal module has 6"):
+        make_affinity(Heat(4), C)
+
+
+def test_keywords_beside_a_module_are_refused():
+    with pytest.raises(ValueError, match="embed, normalize can be set only for an affinity given by name"):
+        make_affinity(Heat(C), C, embed=2, normalize="row", scaled=False)
+
+
+@pytest.mark.parametrize("value", [3, lambda channels: channels])
+def test_what_is_no_affinity_is_refused(value):
+    with pytest.raises(ValueError, match="factory"):
+        make_affinity(value, C)
+
+
+def test_any_module_that_returns_an_affinity_will_do(x):
+    class Constant(nn.Module):
+        def forward(self, x):
+            return Affinity(torch.zeros_like(x), torch.zeros_like(x), "gaussian")
+
+    kernel = kernel_matrix(make_affinity(Constant(), C)(x))
+    torch.testing.assert_close(kernel, torch.full_like(kernel, 1 / M))
