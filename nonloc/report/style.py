@@ -111,7 +111,5 @@ def _save(figure: Figure, kind: str, **keywords: Any) -> bytes:
     buffer = io.BytesIO()
     metadata = {"Date": None, "Creator": None} if kind == "svg" else {"Software": None}
     with style():
-        figure.savefig(
-            buffer, format=kind, metadata=metadata, bbox_inches="tight", pad_inches=0.04, **keywords
-        )
+        figure.savefig(buffer, format=kind, metadata=metadata, **keywords)
     return buffer.getvalue()
