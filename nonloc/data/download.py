@@ -10,7 +10,7 @@ from typing import IO
 
 from nonloc.data.files import corrupt, data_folder, fault, files_folder, missing
 from nonloc.data.sources import Member, Source, source_of
-from nonloc.outcomes import MissingDataError
+from nonloc.outcomes import CorruptDataError, MissingDataError
 
 CHUNK = 1 << 20
 
@@ -27,17 +27,25 @@ def download(name: str, data_dir: str | os.PathLike[str] | None = None, progress
 def fetch(source: Source, folder: Path, progress: bool = True) -> Path:
     """Put the files that `source` describes under `folder` and return the folder that holds them."""
     place = files_folder(source, folder)
-    wanted = {member.path: member for member in source.members if not _is_sound(source, member, place)}
+    faults = {member: _fault(source, member, place) for member in source.members}
+    wanted = {member.path: member for member, what in faults.items() if what is not None}
     if wanted:
-        archive = _archive(source, folder, wanted, progress)
+        try:
+            archive = _archive(source, folder, wanted, progress)
+        except MissingDataError as error:
+            damaged = [f"{place / member.file} {what}" for member, what in faults.items() if what]
+            if damaged:
+                raise CorruptDataError(f"{'; '.join(damaged)}. No other copy can be had: {error}") from error
+            raise
         place.mkdir(parents=True, exist_ok=True)
         _unpack(source, folder, archive, place, wanted)
     return place
 
 
-def _is_sound(source: Source, member: Member, place: Path) -> bool:
+def _fault(source: Source, member: Member, place: Path) -> str | None:
+    """What is wrong with a file: None if nothing is, "" if it is not there."""
     path = place / member.file
-    return path.is_file() and fault(source, member, path) is None
+    return fault(source, member, path) if path.is_file() else ""
 
 
 def _archive(source: Source, folder: Path, wanted: dict[str, Member], progress: bool) -> Path:

@@ -117,6 +117,20 @@ def test_offline_says_what_to_get_where_to_put_it_and_how(
     assert [part for part in parts if part not in str(caught.value)] == []
 
 
+def test_a_damaged_file_is_named_and_kept_when_no_other_can_be_had(
+    tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    tiny.write(tmp_path)
+    damaged = tmp_path / tiny.source.folder / "a.bin"
+    damaged.write_bytes(b"damaged")
+    with pytest.raises(
+        CorruptDataError, match=r"a\.bin has a wrong size.*No other copy can be had.*ConnectionError"
+    ):
+        fetch(tiny.source, tmp_path, progress=False)
+    assert damaged.read_bytes() == b"damaged"
+
+
 def test_an_address_without_the_archive_is_missing_data(tiny, served, tmp_path: Path) -> None:
     source = replace(tiny.source, url=f"{served[1]}/tiny.tar.gz")
     with pytest.raises(MissingDataError, match="404"):
