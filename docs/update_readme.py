@@ -53,7 +53,13 @@ def accuracy() -> str:
         for backend in dict.fromkeys(row["backend"] for row in result["rows"])
     }
     rows = [
-        [backend, *(f"{found[what][what]:.1e} ({found[what]['kind']}, {found[what]['normalize']})" for what in found)]
+        [
+            backend,
+            *(
+                f"{found[what][what]:.1e} ({found[what]['kind']}, {found[what]['normalize']})"
+                for what in found
+            ),
+        ]
         for backend, found in worst.items()
     ]
     trials = result["rows"][0]["trials"]
@@ -89,8 +95,12 @@ def rendered(text: str) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--picture", metavar="FOLDER", help="draw docs/images/demo.png from this demo's folder")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--picture", metavar="FOLDER", help="draw docs/images/demo.png from this demo's folder"
+    )
     folder = parser.parse_args().picture
     path = ROOT / "README.md"
     path.write_text(rendered(path.read_text()))

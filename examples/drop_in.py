@@ -31,8 +31,12 @@ def main() -> None:
     images = torch.randn(2, 3, 64, 64)
     before = model(images)
 
-    (done,) = insert(model, {"layer1.1": lambda channels: DiffusiveStage(channels, 4, init_std=0.05)}, example=images)
-    print(f"inserted {done.num_blocks} sub-blocks at {done.path}: {done.channels} channels, {done.positions} positions")
+    (done,) = insert(
+        model, {"layer1.1": lambda channels: DiffusiveStage(channels, 4, init_std=0.05)}, example=images
+    )
+    print(
+        f"inserted {done.num_blocks} sub-blocks at {done.path}: {done.channels} channels, {done.positions} positions"
+    )
     after = model(images)
     print(f"the output changed by {float((after - before).detach().abs().max()):.2e}")
 

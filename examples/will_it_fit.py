@@ -1,6 +1,6 @@
 """What a stage costs before any work is done: the paper's site, a video clip, and a full photograph.
 
-    python examples/will_it_fit.py
+python examples/will_it_fit.py
 """
 
 from nonloc import estimate
@@ -13,7 +13,9 @@ SITES = {
 
 
 def main() -> None:
-    print(f"{'a diffusive stage of 4 blocks':<38} {'backend':<10} {'forward':>10} {'training':>10} {'GMAC':>8}")
+    print(
+        f"{'a diffusive stage of 4 blocks':<38} {'backend':<10} {'forward':>10} {'training':>10} {'GMAC':>8}"
+    )
     for name, sizes in SITES.items():
         for backend, cost in estimate("gaussian", "row", num_blocks=4, **sizes).items():
             forward, training = cost.forward_bytes / 2**20, cost.backward_bytes / 2**20

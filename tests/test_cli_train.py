@@ -143,9 +143,13 @@ def test_a_spent_budget_saves_and_exits_0(tmp_path, capsys):
     assert Run.open(tmp_path / "run").is_finished
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "code"),
+    # SIGTERM is also what interrupts `nonloc reproduce` in its ordinary test.
+    [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.slow)],
+)
 def test_a_signal_saves_and_the_same_command_continues(tmp_path, number, code):
-    words = ["train", *TINY, "--epochs", "25", "--run", str(tmp_path / "run"), "--quiet", "--json"]
+    words = ["train", *TINY, "--epochs", "10", "--run", str(tmp_path / "run"), "--quiet", "--json"]
     run = Run(tmp_path / "run")
     with subprocess.Popen(
         [sys.executable, "-m", "nonloc", *words], stdout=subprocess.PIPE, text=True
@@ -159,7 +163,7 @@ def test_a_signal_saves_and_the_same_command_continues(tmp_path, number, code):
     assert told["outcome"]["ending"] == "interrupted"
     assert told["result"] is None
     reached = run.read_metrics()
-    assert 1 <= len(reached) < 25
+    assert 1 <= len(reached) < 10
     assert main(words) == 0
     assert run.read_metrics()[: len(reached)] == reached, "what was done was not done again"
-    assert [line["epoch"] for line in run.read_metrics()] == list(range(1, 26))
+    assert [line["epoch"] for line in run.read_metrics()] == list(range(1, 11))

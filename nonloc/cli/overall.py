@@ -32,9 +32,12 @@ class Overall:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._bar is not None:
-            if kind is None:
-                self._bar.update(self._total - self._bar.n)
             self._bar.close()
+
+    def reach(self, done: int) -> None:
+        """So many runs are finished."""
+        if self._bar is not None:
+            self._bar.update(done - self._bar.n)
 
     def tell(self, index: int, recipe: Recipe) -> None:
         """The run with number `index`, from 0, is about to begin, or to be found finished."""

@@ -6,7 +6,7 @@ import json
 import shlex
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jsonargparse import ArgumentParser, Namespace
 
@@ -14,7 +14,10 @@ from nonloc.cli.durations import format_duration, parse_duration
 from nonloc.cli.output import Output, add_output_arguments
 from nonloc.cli.overall import Overall
 from nonloc.outcomes import EXIT_DONE, EXIT_LOCKED
-from nonloc.paper import SUITES, arranged_suite
+from nonloc.paper import SUITES, Suite, arranged_suite
+
+if TYPE_CHECKING:
+    from nonloc.suite import Progress
 
 SUMMARY = "run all rows of the demo, a table or a figure, and write its report"
 DESCRIPTION = f"""\
@@ -77,63 +80,70 @@ def run(options: Namespace) -> int:
         suite = suite.with_threads(options.threads)
     budget = None if options.budget is None else parse_duration(options.budget)
     folder = Path(options.output if options.output is not None else suite.name)
-    # Seed by seed and not row by row: what a budget cuts off is then seeds, and rows can be compared early.
-    recipes = sorted(
-        (recipe for row in suite.rows for recipe in suite.recipes(row)), key=lambda one: one.seed
-    )
-
-    import torch
 
     from nonloc.report.page import write_page
     from nonloc.report.records import collect, read_plan, write_plan
     from nonloc.report.summary import summary, summary_text
-    from nonloc.suite import train_all
 
     before = read_plan(folder)
     if before and before["name"] != suite.name:
         raise ValueError(
             f"{folder} holds the suite {before['name']!r}; use another --output for {suite.name!r}"
         )
-    if suite.threads is not None:
-        torch.set_num_threads(suite.threads)
-    spent = float(before.get("seconds", 0.0))
-    plan |= {"command": command_line(options, folder), "seconds": spent}
+    command = command_line(options, folder)
+    plan |= {"command": command, "seconds": float(before.get("seconds", 0.0))}
     # Before any work, so that even a killed command leaves a folder that can be reported on.
     write_plan(folder, plan)
     started = time.monotonic()
-    with Overall(suite.name, len(recipes), shown=not output.is_quiet) as overall:
-        progress = train_all(
-            recipes,
-            folder / "runs",
-            data_dir=options.data_dir,
-            device=options.device,
-            budget=budget,
-            progress=not output.is_quiet,
-            tell=overall.tell,
-        )
-    seconds = spent + time.monotonic() - started
-    write_plan(folder, {**plan, "seconds": round(seconds, 1)})
+    progress = _train(suite, folder, options, budget, shown=not output.is_quiet)
+    plan["seconds"] = round(plan["seconds"] + time.monotonic() - started, 1)
+    write_plan(folder, plan)
     collection = collect(folder)
-    path = write_page(collection, folder / "report.html")
-    lines = [summary_text(collection), ""]
-    if progress.left:
-        lines.append(f"{len(progress.done)} of {len(recipes)} runs are done. {progress.reason}".rstrip())
-        lines.append(f"Continue with: {command_line(options, folder)}")
-    lines += [f"{format_duration(seconds)} in all", str(path)]
+    path = write_page(collection)
+    left = [
+        f"{len(progress.done)} of {len(progress.done) + len(progress.left)} runs are done. {progress.reason}".rstrip(),
+        f"Continue with: {command}",
+    ]
+    lines = [summary_text(collection), "", *(left if progress.left else [])]
     output.result(
-        "\n".join(lines),
+        "\n".join([*lines, f"{format_duration(plan['seconds'])} in all", str(path)]),
         {
             **summary(collection),
             "report": str(path),
             "done": len(progress.done),
             "left": [recipe.name for recipe in progress.left],
             "reason": progress.reason,
-            "seconds": round(seconds, 1),
+            "seconds": plan["seconds"],
         },
     )
     if progress.signal is not None:
         return 128 + progress.signal
     return EXIT_LOCKED if progress.locked and not progress.reason else EXIT_DONE
+
+
+def _train(suite: Suite, folder: Path, options: Namespace, budget: float | None, *, shown: bool) -> Progress:
+    import torch
+
+    from nonloc.suite import train_all
+
+    if suite.threads is not None:
+        torch.set_num_threads(suite.threads)
+    # Seed by seed and not row by row: what a budget cuts off is then seeds, and rows can be compared early.
+    recipes = sorted(
+        (recipe for row in suite.rows for recipe in suite.recipes(row)), key=lambda recipe: recipe.seed
+    )
+    with Overall(suite.name, len(recipes), shown=shown) as overall:
+        progress = train_all(
+            recipes,
+            folder / "runs",
+            data_dir=options.data_dir,
+            device=options.device,
+            budget=budget,
+            progress=shown,
+            tell=overall.tell,
+        )
+        overall.reach(len(progress.done))
+    return progress
 
 
 def parse_changes(words: list[str]) -> dict[str, Any]:

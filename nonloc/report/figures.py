@@ -11,7 +11,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 from numpy.typing import NDArray
 
 from nonloc.report.records import RowRecord, RunRecord, score_name
@@ -19,15 +19,17 @@ from nonloc.report.style import CHANCE, NEGATIVE, POSITIVE, row_looks, style
 
 TOP = 32  # eigenvalues shown, as in the paper
 WIDTH = 9.2  # inches
+MAPS_IN_LINE = 6
 
 CURVES_CAPTION = (
     "Training curves, one line for each seed. Left: the loss on the training batches, averaged between two "
     "evaluations. Right: the score on the test images. A cross marks where a run diverged."
 )
 AFFINITY_CAPTION = (
-    "Where the marked position looks: the row of the normalised kernel K of the stage's first sub-block, on a noisy "
-    "test image, for the first seed's network. Each map has its own scale, from 0 (dark) to the largest weight on "
-    "another position (bright), which is written below it beside the weight that the position gives itself."
+    "Where the marked position looks: the row of the normalised kernel K of the stage's first sub-block, on a test "
+    "image as the networks saw it, for the first seed's network. Each map has its own scale, from 0 (dark) to the "
+    "largest weight on another position (bright), which is written below it beside the weight that the position "
+    "gives itself."
 )
 FEATURES_CAPTION = (
     "What the sub-blocks do to the features that reach them, on one batch of test images: norm (root mean square of "
@@ -62,6 +64,11 @@ def curves(rows: Sequence[RowRecord]) -> Figure:
                     if run.ending == "diverged" and steps:
                         axes.plot(steps[-1:], values[-1:], "x", color=looks[row.label]["color"], markersize=8)
         left.set(xlabel="step", ylabel=f"training loss ({loss})", yscale="log")
+        left.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        left.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        left.yaxis.set_minor_formatter(NullFormatter())
+        for axes in (left, right):
+            axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
         right.set(xlabel="step", ylabel=test)
         figure.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=min(len(rows), 3))
     return figure
@@ -78,19 +85,17 @@ def spectra(rows: Sequence[tuple[str, dict[str, Any]]]) -> Figure | None:
         return None
     columns = max(4, *(len(weights) for _, weights in lines))
     with style():
-        figure = Figure(figsize=(WIDTH, 0.35 + 1.75 * len(lines)), layout="constrained")
+        figure = Figure(figsize=(WIDTH, 0.5 + 1.75 * len(lines)), layout="constrained")
         grid = figure.subplots(len(lines), columns, squeeze=False)
         for (label, weights), axes_of_line in zip(lines, grid, strict=True):
             for axes in axes_of_line[len(weights) :]:
                 axes.set_axis_off()
             for number, (weight, axes) in enumerate(zip(weights, axes_of_line, strict=False), start=1):
                 _spectrum(axes, weight)
-                axes.set_title(f"{label}: block {number}" if number == 1 else f"block {number}", fontsize=9)
-            axes_of_line[0].set_ylabel("eigenvalue")
-        for column in range(columns):
-            shown = [line for line in range(len(lines)) if column < len(lines[line][1])]
-            if shown:
-                grid[shown[-1]][column].set_xlabel("order by magnitude")
+                # The label has a line of its own, where it may be longer than the panel is wide.
+                axes.set_title(f"{label}\nblock {number}" if number == 1 else f"block {number}", fontsize=9)
+        figure.supxlabel("order by magnitude", fontsize=9.5)
+        figure.supylabel("eigenvalue", fontsize=9.5)
     return figure
 
 
@@ -116,29 +121,25 @@ def affinity(
     noisy  uint8 [3, H, W], or None where the networks saw the image itself
     maps   (label, (row, column), K's row [h, w]) of each network
     """
-    pictures = [("clean", image)] + ([("noisy", noisy)] if noisy is not None else [])
+    pictures = [("image", image)] if noisy is None else [("clean", image), ("noisy", noisy)]
     count = len(pictures) + len(maps)
+    lines = math.ceil(count / MAPS_IN_LINE)
     with style():
-        figure = Figure(figsize=(WIDTH, 0.6 + 0.92 * WIDTH / max(count, 5)), layout="constrained")
-        all_axes = figure.subplots(1, count)
-        for axes, (label, pixels) in zip(all_axes, pictures, strict=False):
-            axes.imshow(pixels.transpose(1, 2, 0), interpolation="nearest")
-            axes.set_title(label, fontsize=9)
-        _mark(all_axes[0], maps[0][1], image.shape[1] / maps[0][2].shape[0])
-        for axes, (label, position, values) in zip(all_axes[len(pictures) :], maps, strict=True):
-            own = values[tuple(position)]
-            others = values.copy()
-            others[tuple(position)] = 0
-            axes.imshow(
-                values, cmap="viridis", vmin=0, vmax=max(others.max(), 1e-30), interpolation="nearest"
-            )
-            axes.set_title(textwrap.fill(label, 18), fontsize=9)
-            axes.set_xlabel(f"others ≤ {others.max():.2g}\nitself {own:.2g}", fontsize=8)
-            _mark(axes, position, 1)
+        height = lines * (0.95 + 0.95 * WIDTH / MAPS_IN_LINE)
+        figure = Figure(figsize=(WIDTH, height), layout="constrained")
+        all_axes = figure.subplots(lines, MAPS_IN_LINE, squeeze=False).flatten()
         for axes in all_axes:
             axes.grid(False)
             axes.set(xticks=[], yticks=[])
             axes.spines[:].set_visible(False)
+        for axes in all_axes[count:]:
+            axes.set_axis_off()
+        for axes, (label, pixels) in zip(all_axes, pictures, strict=False):
+            axes.imshow(pixels.transpose(1, 2, 0), interpolation="nearest")
+            axes.set_title(label, fontsize=9)
+        _mark(all_axes[0], maps[0][1], image.shape[1] / maps[0][2].shape[0])
+        for axes, one in zip(all_axes[len(pictures) : count], maps, strict=True):
+            _affinity(axes, *one)
     return figure
 
 
@@ -184,6 +185,16 @@ def _spectrum(axes: Axes, weight: dict[str, Any]) -> None:
     axes.axhline(0, color=CHANCE, linewidth=0.8)
     axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))
     axes.yaxis.set_major_locator(MaxNLocator(4))
+
+
+def _affinity(axes: Axes, label: str, position: Sequence[int], values: NDArray[Any]) -> None:
+    others = values.copy()
+    others[tuple(position)] = 0
+    largest = float(others.max())
+    axes.imshow(values, cmap="viridis", vmin=0, vmax=max(largest, 1e-30), interpolation="nearest")
+    axes.set_title(textwrap.fill(label, 19), fontsize=9)
+    axes.set_xlabel(f"others ≤ {largest:.2g}\nitself {values[tuple(position)]:.2g}", fontsize=8)
+    _mark(axes, position, 1)
 
 
 def _mark(axes: Axes, position: Sequence[int], scale: float) -> None:

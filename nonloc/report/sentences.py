@@ -46,7 +46,7 @@ def compare(one: RowRecord, other: RowRecord) -> str:
         return f"“{one.label}” and “{other.label}” are level in the median ({values})."
     text = (
         f"“{one.label}” is {'ahead of' if difference > 0 else 'behind'} “{other.label}” by "
-        f"{abs(difference):.2f} {unit} in the median ({values})"
+        f"{abs(difference):.2f} {'points' if unit == '%' else unit} in the median ({values})"
     )
     if counts == [1]:
         return f"{text}; one seed cannot tell a difference from chance."

@@ -46,7 +46,6 @@ STYLE: Any = {
     "xtick.color": INK,
     "ytick.color": INK,
     "svg.fonttype": "none",
-    "svg.hashsalt": "nonloc",
     "axes.facecolor": "none",
     "figure.facecolor": "none",
 }
@@ -86,17 +85,15 @@ def png(figure: Figure) -> bytes:
 
 def inline(figure: Figure, name: str) -> str:
     """An <svg> element for a page: in the page's own colour, `name` keeping its ids apart from other figures'."""
-    with matplotlib.rc_context({"svg.hashsalt": name}):
-        text = _save(figure, "svg").decode()
+    text = _save(figure, "svg", salt=name).decode()
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
     # A page needs no namespaces, and has several figures whose groups must not share an id.
     text = re.sub(r'\s(xmlns(:\w+)?|version)="[^"]*"', "", text)
     text = re.sub(r'<g id="[^"]*"', "<g", text)
-    text = text.replace(INK, "currentColor")
-    return re.sub(
-        r'<svg height="[^"]*" (viewBox="[^"]*") width="([\d.]+)pt"', r'<svg \1 style="width:\2pt"', text
-    )
+    # The height follows from the view box, so that the figure shrinks with a narrow page.
+    text = re.sub(r' height="[^"]*"', "", text, count=1)
+    return text.replace(INK, "currentColor")
 
 
 def picture(pixels: NDArray[Any], scale: int = 8) -> str:
@@ -107,9 +104,9 @@ def picture(pixels: NDArray[Any], scale: int = 8) -> str:
     return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()
 
 
-def _save(figure: Figure, kind: str, **keywords: Any) -> bytes:
+def _save(figure: Figure, kind: str, *, salt: str = "nonloc", **keywords: Any) -> bytes:
     buffer = io.BytesIO()
     metadata = {"Date": None, "Creator": None} if kind == "svg" else {"Software": None}
-    with style():
+    with matplotlib.rc_context({**STYLE, "svg.hashsalt": salt}):
         figure.savefig(buffer, format=kind, metadata=metadata, **keywords)
     return buffer.getvalue()

@@ -34,7 +34,10 @@ def test_values_and_gradients_are_those_of_the_cpu_in_float64(kind, normalize, b
     truth = diffuse(Affinity(left, right, kind, normalize, exact.scale), z, backend="reference")
     wanted = [left, z] if normalize in SYMMETRIC else [left, right, z]
     gradients = torch.autograd.grad(truth, wanted, rounded[3], allow_unused=True)
-    expected = [truth, *(torch.zeros_like(w) if g is None else g for g, w in zip(gradients, wanted, strict=True))]
+    expected = [
+        truth,
+        *(torch.zeros_like(w) if g is None else g for g, w in zip(gradients, wanted, strict=True)),
+    ]
     found = solve(kind, normalize, backend, dtype, "cuda")
     assert found[0].dtype == dtype
     worst = max(relative(f.double().cpu(), e) for f, e in zip(found, expected, strict=True))
@@ -47,7 +50,8 @@ def test_peak_memory_doubles_when_the_positions_do(kind, dtype):
     def peak(positions):
         width = 1 if kind == "concat" else 16
         left, right, z = (
-            torch.randn(1, positions, c, device="cuda", dtype=dtype, requires_grad=True) for c in (width, width, 16)
+            torch.randn(1, positions, c, device="cuda", dtype=dtype, requires_grad=True)
+            for c in (width, width, 16)
         )
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()

@@ -1,0 +1,139 @@
+"""Figures: what is drawn is what the folders hold, and pages can carry it."""
+
+import base64
+import io
+import re
+
+import numpy as np
+import pytest
+from made import make_row, make_run, spectrum
+from PIL import Image
+
+from nonloc.report import figures
+from nonloc.report.pictures import to_pixels
+from nonloc.report.records import RowRecord
+from nonloc.report.style import INK, SHADES, inline, picture, png, row_looks, svg
+from nonloc.training.recipe import Recipe
+
+
+def line(axes, label):
+    (found,) = [line for line in axes.lines if line.get_label() == label]
+    return found.get_xdata().tolist(), found.get_ydata().tolist()
+
+
+def test_curves_are_the_metrics(tmp_path):
+    figure = figures.curves([make_row(tmp_path, "a", [24.0, 22.0])])
+    left, right = figure.axes
+    assert line(left, "a") == ([10, 20], [1.0, 0.5])
+    assert line(right, "a") == ([10, 20], [12.0, 24.0])
+    assert [axis.get_ylabel() for axis in figure.axes] == [
+        "training loss (mean squared error)",
+        "PSNR on test images (dB)",
+    ]
+    assert len(right.lines) == 2, "one for each seed"
+
+
+def test_a_cross_stands_where_a_run_diverged(tmp_path):
+    recipe = Recipe(network="restorer8/baseline", data="motifs")
+    row = RowRecord("a", recipe, (make_run(tmp_path / "0", recipe, diverged_at=25),))
+    crosses = [mark for mark in figures.curves([row]).axes[1].lines if mark.get_marker() == "x"]
+    assert [(mark.get_xdata().tolist(), mark.get_ydata().tolist()) for mark in crosses] == [([20], [50.0])]
+
+
+def test_spectra_have_a_panel_for_each_weight_with_bars_and_band():
+    figure = figures.spectra([("net", spectrum(0.5, 0.9)), ("baseline", {})])
+    shown = [axes for axes in figure.axes if axes.patches]
+    assert [axes.get_title(loc="left") for axes in shown] == ["net\nblock 1", "block 2"]
+    for axes in shown:
+        assert [bar.get_height() for bar in axes.patches] == [1.0, -0.5, 0.25]
+        assert len(axes.collections) == 1, "the band"
+    assert figures.spectra([("baseline", {})]) is None
+
+
+def test_spectra_while_training_are_those_of_the_chosen_epochs(tmp_path):
+    run = make_run(tmp_path / "a", Recipe(network="restorer8/original-1@2", data="motifs"), 20.0)
+    for epoch in (0, 1, 2):
+        weight = {"eigenvalues": [float(epoch), -0.5]}
+        run.spectra.append({"epoch": epoch, "stages": [{"name": "s", "weights": [weight]}]})
+    figure = figures.epochs(run, [0, 2, 9])
+    assert [axes.get_title(loc="left") for axes in figure.axes] == ["epoch 0", "epoch 2"]
+    assert [axes.patches[0].get_height() for axes in figure.axes] == [0.0, 2.0]
+    assert figures.epochs(run, [9]) is None
+
+
+def test_the_line_of_the_features_breaks_where_the_kernel_changes():
+    def block(before, after):
+        return {"before": {"energy": before}, "after": {"energy": after}}
+
+    joined = figures._segments([block(4.0, 2.0), block(2.0, 1.0)], "energy")
+    assert joined == ([0, 1, 1, 2], [4.0, 2.0, 2.0, 1.0])
+    steps, values = figures._segments([block(4.0, 2.0), block(3.0, None)], "energy")
+    assert np.isnan(steps[2])
+    assert values[:2] == [4.0, 2.0]
+    assert values[3] == 3.0
+    assert np.isnan(values[4])
+
+
+def test_the_affinity_map_is_scaled_by_the_other_positions():
+    values = np.full((4, 4), 0.02)
+    values[2, 2], values[0, 1] = 0.6, 0.1
+    image = np.zeros((3, 8, 8), np.uint8)
+    figure = figures.affinity(image, None, [("net", (2, 2), values)])
+    clean, shown, *_ = figure.axes
+    (drawn,) = shown.images
+    assert drawn.get_clim() == (0, 0.1)
+    assert shown.get_xlabel() == "others ≤ 0.1\nitself 0.6"
+    marks = [(patch.get_xy(), patch.get_width()) for patch in clean.patches]
+    assert marks == [((3.5, 3.5), 2.0)] * 2, "two pixels of the image are one position of the stage"
+
+
+def test_the_hue_tells_the_form_and_the_dash_the_group(tmp_path):
+    rows = [
+        make_row(tmp_path, "baseline", []),
+        make_row(tmp_path, "original", [], network="restorer8/original-1@2"),
+        make_row(tmp_path, "diffusive", [], network="restorer8/diffusive-1@2"),
+        make_row(tmp_path, "other", [], network="restorer8/diffusive-1@2", group="other"),
+    ]
+    looks = row_looks(rows)
+    assert looks["baseline"]["color"] == SHADES[None][0]
+    assert looks["original"]["color"] == SHADES["original"][0]
+    assert looks["diffusive"]["color"] == looks["other"]["color"] == SHADES["diffusive"][0]
+    assert looks["diffusive"]["linestyle"] != looks["other"]["linestyle"]
+
+
+def test_inline_figures_ask_for_nothing_and_take_the_colour_of_the_page():
+    figure = figures.spectra([("net", spectrum(0.5))])
+    text = inline(figure, "one")
+    assert text.startswith("<svg ")
+    assert "http" not in text
+    assert "currentColor" in text
+    assert INK not in text
+    assert not re.search(r'<g id="', text)
+    used = set(re.findall(r"url\(#([^)]+)\)", text)) | set(re.findall(r'href="#([^"]+)"', text))
+    assert used <= set(re.findall(r'id="([^"]+)"', text)), "what is referred to is there"
+
+
+def test_ids_of_two_figures_in_a_page_differ():
+    one, two = (inline(figures.spectra([("net", spectrum(0.5))]), name) for name in ("one", "two"))
+    assert not set(re.findall(r' id="([^"]+)"', one)) & set(re.findall(r' id="([^"]+)"', two))
+
+
+def test_files_of_their_own_are_whole():
+    figure = figures.spectra([("net", spectrum(0.5))])
+    assert svg(figure).startswith(b"<?xml")
+    assert INK.encode() in svg(figure)
+    assert Image.open(io.BytesIO(png(figure))).format == "PNG"
+    assert svg(figure) == svg(figure), "the same figure is the same file"
+
+
+def test_pictures_keep_their_pixels():
+    pixels = np.arange(2 * 2 * 3, dtype=np.uint8).reshape(3, 2, 2) * 20
+    content = base64.b64decode(picture(pixels, scale=3).removeprefix("data:image/png;base64,"))
+    read = np.asarray(Image.open(io.BytesIO(content)))
+    assert read.shape == (6, 6, 3)
+    assert np.array_equal(read[1::3, 1::3].transpose(2, 0, 1), pixels)
+
+
+@pytest.mark.parametrize(("value", "pixel"), [(-1.0, 0), (1.0, 255), (0.0, 128), (-3.0, 0), (2.0, 255)])
+def test_floats_become_pixels_and_are_cut_off(value, pixel):
+    assert to_pixels(np.full((3, 1, 1), value)).tolist() == [[[pixel]]] * 3

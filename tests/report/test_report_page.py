@@ -1,0 +1,72 @@
+"""The page: whole, self-contained, and honest about what is not there."""
+
+import re
+from html.parser import HTMLParser
+
+from made import make_run
+
+from nonloc.paper import SUITES
+from nonloc.report.page import write_report
+from nonloc.report.records import write_plan
+from nonloc.training.recipe import Recipe
+
+VOID = {"meta", "img", "br", "path", "use", "rect", "image"}
+
+
+class Balance(HTMLParser):
+    """Every element that is opened is closed, in order."""
+
+    def __init__(self):
+        super().__init__()
+        self.open = []
+
+    def handle_starttag(self, tag, attrs):
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        if tag not in VOID:
+            assert self.open.pop() == tag
+
+
+def test_a_page_of_runs_that_were_only_trained(tmp_path):
+    make_run(tmp_path / "a", Recipe(network="restorer8/diffusive-1@2", data="motifs"), 21.25)
+    path = write_report(tmp_path)
+    page = path.read_text()
+    assert path == tmp_path / "report.html"
+    assert "21.25" in page
+    assert "<h2>Training</h2>" in page
+    for absent in ("Restored images", "Affinity maps", "Spectra", "The features"):
+        assert absent not in page
+    checker = Balance()
+    checker.feed(page)
+    assert checker.open == []
+
+
+def test_a_planned_suite_without_any_run_says_so(tmp_path):
+    write_plan(
+        tmp_path,
+        {"name": "table1", "rows": ["1", "5-block"], "changes": {}, "seeds": 2, "command": "nonloc x"},
+    )
+    page = write_report(tmp_path).read_text()
+    assert page.count("missing, missing") == 2
+    assert "Not all runs are there: 4 not begun." in page
+    assert ">8.19<" in page, "the published number stands beside it"
+    assert "<pre>nonloc x</pre>" in page
+    assert all(note.split(":")[0] in page for note in SUITES["table1"].notes)
+
+
+def test_classification_and_restoration_in_one_folder_get_a_table_each(tmp_path):
+    make_run(tmp_path / "a", Recipe(network="restorer8/baseline", data="motifs"), 21.25)
+    make_run(tmp_path / "b", Recipe(network="preresnet20/baseline", data="cifar10"), 8.5)
+    page = write_report(tmp_path).read_text()
+    assert page.count("<h2>Results") == 2
+    assert "median PSNR (dB)" in page
+    assert "median error (%)" in page
+
+
+def test_labels_are_escaped_and_nothing_is_fetched(tmp_path):
+    make_run(tmp_path / "a", Recipe(network="restorer8/baseline", data="motifs"), 21.25)
+    page = write_report(tmp_path, tmp_path / "deep" / "page.html").read_text()
+    assert not re.search(r"https?://|<script|<link", page)
+    assert "prefers-color-scheme: dark" in page

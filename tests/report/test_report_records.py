@@ -1,0 +1,81 @@
+"""collect: run folders in the rows of their suite, or in rows of their own."""
+
+import json
+
+import pytest
+from made import make_run
+
+from nonloc.outcomes import CorruptDataError
+from nonloc.paper import SUITES
+from nonloc.report.records import collect, write_plan
+from nonloc.training.recipe import Recipe
+
+PLAN = {"name": "demo", "rows": [], "changes": {}, "seeds": 2}
+
+
+def test_runs_find_their_row_by_their_recipe_and_not_by_their_name(tmp_path):
+    recipe = SUITES["demo"].rows[2].recipe.with_(seed=1)
+    make_run(tmp_path / "anywhere" / "x", recipe, 24.5)
+    write_plan(tmp_path, PLAN)
+    collection = collect(tmp_path)
+    assert [row.label for row in collection.rows] == [row.label for row in SUITES["demo"].rows]
+    row = collection.rows[2]
+    assert [run and run.score for run in row.runs] == [None, 24.5]
+    assert (row.scores, row.median, row.parameters, row.seconds) == ([24.5], 24.5, 1234, 5.0)
+    assert all(run is None for other in (0, 1, 3, 4) for run in collection.rows[other].runs)
+
+
+def test_a_changed_suite_looks_for_changed_recipes(tmp_path):
+    recipe = SUITES["demo"].rows[0].recipe
+    make_run(tmp_path / "a", recipe, 20.0)
+    make_run(tmp_path / "b", recipe.with_(epochs=3), 21.0)
+    write_plan(tmp_path, {**PLAN, "rows": ["1"], "changes": {"epochs": 3}, "seeds": 1})
+    row, other = collect(tmp_path).rows
+    assert (row.label, row.scores) == ("local baseline", [21.0])
+    assert (other.group, other.scores) == ("Other runs in this folder", [20.0])
+
+
+def test_without_a_suite_seeds_go_together_and_recipes_apart(tmp_path):
+    recipe = Recipe(network="restorer8/baseline", data="motifs")
+    for seed, score in ((1, 21.0), (0, 20.0), (2, 25.0)):
+        make_run(tmp_path / f"seed{seed}", recipe.with_(seed=seed), score)
+    make_run(tmp_path / "other", recipe.with_(noise=0.2), 30.0)
+    rows = {row.label: row for row in collect(tmp_path).rows}
+    first, second = rows
+    assert first == "restorer8/baseline on motifs"
+    assert second.startswith("restorer8/baseline on motifs (noise is ")
+    scores = sorted(row.scores for row in rows.values())
+    assert scores == [[20.0, 21.0, 25.0], [30.0]]
+    assert {row.median for row in rows.values()} == {21.0, 30.0}
+
+
+def test_diverged_and_unfinished_runs_have_no_score(tmp_path):
+    recipe = Recipe(network="restorer8/baseline", data="motifs")
+    make_run(tmp_path / "a", recipe, diverged_at=17)
+    make_run(tmp_path / "b", recipe.with_(seed=1))
+    (row,) = collect(tmp_path).rows
+    assert [run.ending for run in row.runs] == ["diverged", "unfinished"]
+    assert (row.scores, row.median) == ([], None)
+    assert [run.path.name for run in row.diverged] == ["a"]
+
+
+def test_the_curve_leaves_out_what_is_no_number(tmp_path):
+    recipe = Recipe(network="restorer8/baseline", data="motifs")
+    run = make_run(tmp_path / "a", recipe, 20.0)
+    run.metrics.append({"epoch": 3, "step": 30, "psnr": None})
+    assert run.curve("psnr") == ([10, 20], [10.0, 20.0])
+
+
+def test_an_empty_folder_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="holds no runs"):
+        collect(tmp_path)
+
+
+def test_a_corrupt_file_is_named(tmp_path):
+    make_run(tmp_path / "a", Recipe(network="restorer8/baseline", data="motifs"), 20.0)
+    (tmp_path / "a" / "observations.json").write_text('{"step": ')
+    with pytest.raises(CorruptDataError, match=r"observations\.json is not valid JSON"):
+        collect(tmp_path)
+    (tmp_path / "a" / "observations.json").write_text(json.dumps([1]))
+    with pytest.raises(CorruptDataError, match="does not hold a JSON object"):
+        collect(tmp_path)
