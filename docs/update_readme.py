@@ -27,8 +27,8 @@ def load(name: str) -> dict[str, Any]:
 
 def conditions(result: dict[str, Any]) -> str:
     machine, versions = result["machine"], result["versions"]
-    threads = f", {machine['threads']} threads" if "threads" in machine else ""
-    where = f"{machine['cpu']}, {machine['cores']} cores{threads}"
+    threads = "1 thread" if machine["threads"] == 1 else f"{machine['threads']} threads"
+    where = f"{machine['cpu']}, {machine['cores']} cores, {threads}"
     return f"*{where}; torch {versions['torch']}, Python {versions['python']}.*"
 
 
@@ -40,7 +40,11 @@ def demo() -> str:
         rows.append([row["label"], str(row["n"]), f"{row['median']:.2f}", scores, f"{row['seconds']:.0f} s"])
     shown = table.markdown(["PSNR in dB, higher is better", "n", "median", "every seed", "time a run"], rows)
     total = sum(row["seconds"] * row["n"] for row in result["rows"])
-    return f"{shown}\n\nThe noisy images have {result['input_psnr']:.2f} dB. {total:.0f} s of training. {conditions(result)}"
+    (made_with,) = result["conditions"]
+    return (
+        f"{shown}\n\nThe noisy images have {result['input_psnr']:.2f} dB; {result['seconds']:.0f} s in all, "
+        f"{total:.0f} s of them training. {conditions(made_with)}"
+    )
 
 
 def accuracy() -> str:
@@ -64,7 +68,10 @@ def accuracy() -> str:
     ]
     trials = result["rows"][0]["trials"]
     shown = table.markdown(["largest deviation", "value", "gradient"], rows)
-    return f"{shown}\n\nRelative to 1 + the largest value, float64, {trials} random problems a cell. {conditions(result)}"
+    return (
+        f"{shown}\n\nRelative to 1 + the largest value, float64, {trials} random problems a cell. "
+        f"{conditions(result)}"
+    )
 
 
 def memory() -> str:

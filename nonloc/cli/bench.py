@@ -67,11 +67,10 @@ def run(options: Namespace) -> int:
     else:
         rows = [found.to_dict() for found in backends.timings(options.repeats, options.device)]
         text = table.backends_table(rows)
-    where = machine(torch.device(options.device))
     value = {
         "command": f"nonloc bench {options.subject}",
         "rows": rows,
-        "machine": {**where, "threads": torch.get_num_threads()},
+        "machine": machine(torch.device(options.device)),
         "versions": versions(),
     }
     if options.output is not None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -65,6 +67,17 @@ class Dataset:
     def num_classes(self) -> int:
         """The number of classes; 0 without labels."""
         return len(self.classes) if self.classes is not None else 0
+
+    @cached_property
+    def sha256(self) -> str:
+        """The SHA-256 over all images and labels: what a run was really trained on."""
+        digest = hashlib.sha256()
+        for split in (self.train, self.test):
+            for tensor in (split.images, split.labels):
+                if tensor is not None:
+                    digest.update(f"{tensor.dtype} {list(tensor.shape)}\n".encode())
+                    digest.update(tensor.cpu().contiguous().numpy().data)
+        return digest.hexdigest()
 
     def to(self, device: torch.device | str) -> Dataset:
         return Dataset(self.name, self.train.to(device), self.test.to(device), self.classes)

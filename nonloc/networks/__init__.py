@@ -8,7 +8,6 @@ _WHERE = {
     "PreResNet": "nonloc.networks.preresnet",
     "Restorer": "nonloc.networks.restorer",
     "build": "nonloc.networks.build",
-    "build": "nonloc.networks.build",
     "count_parameters": "nonloc.networks.build",
     "describe": "nonloc.networks.build",
 }

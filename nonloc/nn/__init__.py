@@ -21,7 +21,6 @@ _WHERE = {
     "insert": "nonloc.nn.insert",
     "After": "nonloc.nn.insert",
     "Inserted": "nonloc.nn.insert",
-    "insert": "nonloc.nn.insert",
     "feature_trace": "nonloc.nn.features",
 }
 

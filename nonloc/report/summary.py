@@ -20,7 +20,19 @@ def summary(collection: Collection) -> dict[str, Any]:
         "suite": collection.plan.get("name"),
         "input_psnr": collection.input_psnr,
         "rows": [_row(row) for row in collection.rows],
+        "conditions": _conditions(collection),
     }
+
+
+def _conditions(collection: Collection) -> list[dict[str, Any]]:
+    """The machines and versions that the finished runs were made with, each once."""
+    found: list[dict[str, Any]] = []
+    for run in collection.runs:
+        if run.result is not None:
+            made_with = {"machine": run.result["machine"], "versions": run.result["versions"]}
+            if made_with not in found:
+                found.append(made_with)
+    return found
 
 
 def _row(row: RowRecord) -> dict[str, Any]:

@@ -33,6 +33,7 @@ class Checkpoint:
                  after its evaluation, changes nothing that an older manifest vouches for
     losses       of the steps of the unfinished epoch, float32 values that JSON carries exactly
     num_classes  what the network was built for, besides the recipe
+    data_sha256  of the data it was trained on
     seconds      of work so far
     optimizer    the optimizer's scalars when it was saved, for the reader; the recipe decides them
     """
@@ -42,6 +43,7 @@ class Checkpoint:
     step_in_epoch: int
     seconds: float
     num_classes: int
+    data_sha256: str
     losses: list[float]
     tensors: dict[str, Tensor]
     optimizer: dict[str, Any]
@@ -59,6 +61,7 @@ def save_checkpoint(run: Run, recipe: Recipe, checkpoint: Checkpoint) -> None:
         "step_in_epoch": checkpoint.step_in_epoch,
         "seconds": checkpoint.seconds,
         "num_classes": checkpoint.num_classes,
+        "data_sha256": checkpoint.data_sha256,
         "losses": checkpoint.losses,
         "optimizer": checkpoint.optimizer,
         "recipe_sha256": recipe.sha256,
@@ -99,6 +102,7 @@ def latest_valid(run: Run, recipe: Recipe | None = None) -> Checkpoint | None:
             step_in_epoch=manifest["step_in_epoch"],
             seconds=manifest["seconds"],
             num_classes=manifest["num_classes"],
+            data_sha256=manifest["data_sha256"],
             losses=manifest["losses"],
             tensors=safetensors.torch.load(content),
             optimizer=manifest["optimizer"],

@@ -174,6 +174,7 @@ def _result(session: Session, outcome: Outcome) -> dict[str, Any]:
         "outcome": outcome.to_dict(),
         "metrics": outcome.metrics,
         "parameters": sum(parameter.numel() for parameter in session.model.parameters()),
+        "data_sha256": session.data_sha256,
         "weights_sha256": weights_sha256(session.model) if is_whole else None,
         "seconds": round(session.seconds, 3),
         "machine": machine(session.device),

@@ -17,10 +17,11 @@ def versions() -> dict[str, str]:
 
 
 def machine(device: torch.device) -> dict[str, Any]:
-    """The processor, how many cores of it this process may use, and the device's name."""
+    """The processor, how many cores of it this process may use and how many threads it does, the device's name."""
     return {
         "cpu": _processor(),
         "cores": len(os.sched_getaffinity(0)),
+        "threads": torch.get_num_threads(),
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
         "platform": platform.platform(),
     }

@@ -34,6 +34,7 @@ class Session:
         self.run = run
         self.device = device
         self.num_classes = dataset.num_classes
+        self.data_sha256 = dataset.sha256
         self.task = TASKS[recipe.task](recipe, dataset, device)
         self.steps_per_epoch = steps_per_epoch(recipe, len(self.task.train))
         with initialization(recipe.seed):
@@ -73,6 +74,11 @@ class Session:
 
     def resume(self, checkpoint: Checkpoint) -> None:
         """Go on where `checkpoint` was made; what was recorded after it will be recorded again."""
+        if checkpoint.data_sha256 != self.data_sha256:
+            raise ValueError(
+                f"{self.run.path} was begun on other data called {self.recipe.data!r} (its images or labels differ); "
+                "go on with the same data, or use a new folder"
+            )
         restore_model(self.model, checkpoint.tensors)
         restore_optimizer(self.train_step.optimizer, self.model, checkpoint.tensors)
         self.epoch, self.step_in_epoch = checkpoint.epoch, checkpoint.step_in_epoch
@@ -136,6 +142,7 @@ class Session:
             step_in_epoch=self.step_in_epoch,
             seconds=self.seconds,
             num_classes=self.num_classes,
+            data_sha256=self.data_sha256,
             losses=self._losses[: self.step_in_epoch].tolist(),
             tensors=capture(self.model, self.train_step.optimizer),
             optimizer={key: value for key, value in group.items() if key != "params"},

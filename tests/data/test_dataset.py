@@ -65,3 +65,14 @@ def test_dataset_refuses_classes_without_labels() -> None:
 def test_dataset_refuses_two_shapes() -> None:
     with pytest.raises(ValueError, match="one shape"):
         Dataset("d", Split(images(size=2)), Split(images(size=3)))
+
+
+def test_the_hash_sees_every_byte_of_images_and_labels() -> None:
+    def made(pixel: int = 0, label: int = 0) -> Dataset:
+        images = torch.zeros(2, 3, 2, 2, dtype=torch.uint8)
+        images[1, 2, 1, 1] = pixel
+        split = Split(images, torch.tensor([0, label]))
+        return Dataset("any", split, Split(images.clone(), torch.tensor([0, 1])), ("a", "b"))
+
+    assert made().sha256 == made().sha256
+    assert len({made().sha256, made(pixel=1).sha256, made(label=1).sha256}) == 3

@@ -77,7 +77,8 @@ def test_a_finished_run_says_what_it_is(whole):
     assert result["metrics"] == whole.read_metrics()[-1]
     assert result["parameters"] > 0
     assert result["seconds"] >= result["metrics"]["seconds"] > 0
-    assert set(result["machine"]) == {"cpu", "cores", "device", "platform"}
+    assert set(result["machine"]) == {"cpu", "cores", "threads", "device", "platform"}
+    assert result["data_sha256"] == tiny_data().sha256
     assert result["versions"]["torch"] == torch.__version__
 
 
@@ -379,6 +380,16 @@ def test_a_folder_with_another_recipe_is_refused_and_named(whole):
 def test_data_of_another_name_are_refused(tmp_path):
     with pytest.raises(ValueError, match="data is 'tiny', but the recipe says data='cifar10'"):
         train(tiny_recipe(data="cifar10"), tmp_path / "run")
+
+
+def test_a_run_does_not_go_on_with_other_data(tmp_path, monkeypatch):
+    signal_after_step(monkeypatch, 3)
+    train(tiny_recipe(), tmp_path / "run")
+    monkeypatch.undo()
+    other = tiny_data()
+    other.train.images[7, 0, 0, 0] ^= 1
+    with pytest.raises(ValueError, match="was begun on other data called 'tiny'.*a new folder"):
+        fit(tiny_recipe(), tmp_path / "run", data=other, device="cpu", progress=False)
 
 
 def test_more_steps_than_batches_are_refused(tmp_path):
