@@ -9,6 +9,7 @@ import pytest
 
 EXAMPLES = sorted((Path(__file__).parent.parent / "examples").glob("*.py"))
 PROMISED = {
+    "denoise.py": "one diffusion step",
     "drop_in.py": "the output changed by",
     "which_mean.py": "sinkhorn",
     "will_it_fit.py": "photograph",
