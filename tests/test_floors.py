@@ -16,6 +16,7 @@ FLOORS = {
     "training": 4,
     "networks": 3,
     "nn": 2,
+    "processes": 2,
     "spectrum": 2,
     "ops": 1,
     "data": 1,

@@ -9,8 +9,12 @@ from nonloc.ops.functional import (
     diffuse,
     dirichlet_energy,
     kernel_matrix,
+    prepare,
     propagate,
 )
+from nonloc.ops.inner import adjoint, apply_adjoint, row_sums, self_adjoint_weights
+from nonloc.ops.operator import Operator
+from nonloc.ops.sparse import SparseAffinity
 
 __all__ = [
     "BACKENDS",
@@ -18,11 +22,18 @@ __all__ = [
     "NORMALIZATIONS",
     "Affinity",
     "Cost",
+    "Operator",
+    "SparseAffinity",
+    "adjoint",
     "aggregate",
+    "apply_adjoint",
     "choose_backend",
     "diffuse",
     "dirichlet_energy",
     "estimate",
     "kernel_matrix",
+    "prepare",
     "propagate",
+    "row_sums",
+    "self_adjoint_weights",
 ]

@@ -19,8 +19,9 @@ from nonloc.ops.affinity import Affinity
 from nonloc.ops.operator import Operator, inverse_or_zero, nothing_or_nan, position_weights, valid_positions
 from nonloc.ops.sinkhorn import log_scaling, newton_step, solve_by_cg
 
-# Entries of a block of rows that exist at one time: B · rows · M' of them.
-BLOCK_ENTRIES = 2**22
+# Entries of a block of rows that exist at one time, B · rows · M' of them: few enough for memory to be used again
+# from the heap rather than mapped and cleared anew for every block, which cost three times the arithmetic.
+BLOCK_ENTRIES = 2**20
 # Stands for log 0 where −inf would meet 0 · inf: its exponential is 0 in every dtype, its products are finite.
 LOG_ZERO = -1e30
 WIDEST_ATTENTION = 256
@@ -97,7 +98,9 @@ def _softmax(query: Tensor, key: Tensor, column: Tensor | None, z: Tensor) -> Te
 def _half_serves(affinity: Affinity) -> bool:
     """On the GPU, attention takes half precision as it is: its logits and sums are float32 inside."""
     half = (torch.float16, torch.bfloat16)
-    return affinity.left.is_cuda and affinity.left.dtype == affinity.right.dtype and affinity.left.dtype in half
+    return (
+        affinity.left.is_cuda and affinity.left.dtype == affinity.right.dtype and affinity.left.dtype in half
+    )
 
 
 def _attention_serves(query: Tensor, z: Tensor) -> bool:

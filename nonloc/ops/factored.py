@@ -16,11 +16,11 @@ from torch import Tensor
 from nonloc.ops import exponential
 from nonloc.ops.affinity import Affinity
 from nonloc.ops.operator import (
+    Normalized,
     Operator,
     inverse_or_zero,
     inverse_root_or_zero,
     position_weights,
-    valid_positions,
 )
 from nonloc.ops.sinkhorn import log_positive, log_scaling, newton_step, solve_by_cg
 from nonloc.ops.suffix_sums import relu_sum
@@ -35,31 +35,42 @@ def prepare(affinity: Affinity, dtype: torch.dtype) -> Operator:
     weights = position_weights(affinity, dtype).unsqueeze(-1)
     left, right = affinity.left.to(dtype), affinity.right.to(dtype)
     if affinity.kind == "dot":
-        operator = _normalized(lambda v: affinity.scale * (left @ (right.mT @ v)), weights, affinity, dtype)
+        operator = normalized(lambda v: affinity.scale * (left @ (right.mT @ v)), weights, affinity, dtype)
     elif affinity.kind == "concat":
-        operator = _normalized(relu_sum(left, right), weights, affinity, dtype)
+        operator = normalized(relu_sum(left, right), weights, affinity, dtype)
     else:
         operator = _diagonal(weights, affinity)
     return operator if affinity.mask is None else _only_valid(operator, affinity.mask.unsqueeze(-1))
 
 
-def _normalized(omega: Matvec, weights: Tensor, affinity: Affinity, dtype: torch.dtype) -> Operator:
+def normalized(omega: Matvec, weights: Tensor, affinity: Normalized, dtype: torch.dtype) -> Operator:
     """K from the product v -> Ω v; weights are [B or 1, M', 1]."""
+    receiver, giver, sums = sides(omega, weights, affinity, dtype)
+    return Operator(lambda z: receiver * omega(giver * z), sums)
+
+
+def sides(
+    omega: Matvec, weights: Tensor, affinity: Normalized, dtype: torch.dtype
+) -> tuple[Tensor | float, Tensor, Tensor]:
+    """(a, b, s) with K = diag(a) Ω diag(b) and row sums s, each [B, M, 1] (a may be the number 1)."""
     weights = weights.expand(affinity.batch, -1, -1)
     sums = omega(weights)
     if affinity.normalize == "none":
-        return Operator(lambda z: omega(weights * z), sums)
+        return 1.0, weights, sums
     if affinity.normalize == "count":
         share = inverse_or_zero(weights.sum(1, keepdim=True))
-        return Operator(lambda z: share * omega(weights * z), share * sums)
+        return share, weights, share * sums
     if affinity.normalize == "row":
-        inverse = inverse_or_zero(sums)
-        return Operator(lambda z: inverse * omega(weights * z), (sums != 0).to(sums.dtype))
+        return inverse_or_zero(sums), weights, (sums != 0).to(sums.dtype)
     if affinity.normalize == "symmetric":
         side = inverse_root_or_zero(sums)
     else:
-        side = _scaling(omega, weights, valid_positions(affinity), dtype).exp().unsqueeze(-1)
-    return Operator(lambda z: side * omega(weights * side * z), side * omega(weights * side))
+        valid = affinity.mask
+        if valid is None:
+            valid = torch.ones(weights.shape[:2], dtype=torch.bool, device=weights.device)
+        side = _scaling(omega, weights, valid, dtype).exp().unsqueeze(-1)
+    giver = weights * side
+    return side, giver, side * omega(giver)
 
 
 def _scaling(omega: Matvec, weights: Tensor, valid: Tensor, dtype: torch.dtype) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -20,6 +20,27 @@ class Operator(NamedTuple):
 
     apply: Callable[[Tensor], Tensor]
     sums: Tensor
+
+
+class Normalized(Protocol):
+    """What a normalisation needs to know of an affinity, whichever form Ω has."""
+
+    @property
+    def normalize(self) -> str: ...
+    @property
+    def batch(self) -> int: ...
+    @property
+    def mask(self) -> Tensor | None: ...
+
+
+def energy(operator: Operator, z: Tensor) -> Tensor:
+    """½ Σ_ij K_ij |z_i − z_j|² of each sample [B], for z [B, M, C] in the compute dtype."""
+    # Energies do not see a constant: taking it away keeps large means from cancelling.
+    z = z - z.mean(1, keepdim=True)
+    squares = z.square().sum(-1, keepdim=True)
+    cross = (z * operator.apply(z)).sum(-1, keepdim=True)
+    terms = operator.apply(squares) + operator.sums * squares - 2 * cross
+    return 0.5 * terms.sum((1, 2))
 
 
 def position_weights(affinity: Affinity, dtype: torch.dtype) -> Tensor:

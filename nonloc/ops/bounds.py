@@ -1,0 +1,131 @@
+"""How large W may be so that no step can make a signal grow, by kernel and normalisation: the CFL condition.
+
+A step is z − L z Wᵀ with L = diag(K1) − K. With W symmetric and its spectrum in [0, w] it is non-expansive in the
+kernel's own norm ‖z‖² = Σ_i π_i |z_i|², where π is the law of detailed balance for a symmetric Ω
+(`self_adjoint_weights`) and the stationary law of −L otherwise, whenever
+
+    Ω ≥ 0                             w max_i Σ_{j≠i} K_ij ≤ 1     (I − wL is then a stochastic matrix)
+    Ω ≥ 0, "row" and "sinkhorn"       w ≤ 1                        (the same, with rows that sum to 1)
+    Ω ≥ 0 positive semi-definite      w max_i Σ_j K_ij ≤ 2         (L is then at most diag(K1))
+
+A signed Ω has no such bound. Positions without measure weigh nothing in the norm: it does not see them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from nonloc.ops.affinity import Affinity
+from nonloc.ops.functional import without_masked
+from nonloc.ops.inner import has_negative_entries, row_sums
+from nonloc.ops.operator import inverse_or_zero, position_weights
+from nonloc.ops.sparse import SparseAffinity, weights
+
+STOCHASTIC = ("row", "sinkhorn")
+
+
+def universal_weight_limit(affinity: Affinity) -> float | None:
+    """The w that holds for every value of the features, told by what the kernel is and never by its numbers.
+
+    None where there is none: "none", "count" and "symmetric" have degrees without a bound, "dot" may be negative.
+    """
+    if affinity.kind == "delta":
+        return float("inf")
+    if affinity.kind == "dot" or affinity.normalize not in STOCHASTIC:
+        return None
+    return 2.0 if _is_inner_product(affinity) and affinity.left is affinity.right else 1.0
+
+
+def stable_weight_limit(affinity: Affinity | SparseAffinity) -> Tensor | None:
+    """The largest w [B] (float64) that is known to be non-expansive; inf where nothing moves; None for a signed Ω.
+
+    By what the kernel is where that decides, otherwise by its degrees, in memory linear in M; a little below the
+    bound where it rests on numbers, so that rounding cannot break it. It is a bound, not the limit itself, which is
+    2/λ_max(L) for a symmetric Ω.
+    """
+    device = affinity.matrix.device if isinstance(affinity, SparseAffinity) else affinity.left.device
+    known = universal_weight_limit(affinity) if isinstance(affinity, Affinity) else None
+    with torch.no_grad():
+        if known is None and has_negative_entries(affinity):
+            return None
+        definite = is_definite(affinity)
+        if known is None and affinity.normalize in STOCHASTIC:
+            known = 2.0 if definite else 1.0
+        if known is not None:
+            return torch.full((affinity.batch,), known, dtype=torch.float64, device=device)
+        return _by_degrees(wide(affinity), definite)
+
+
+def is_definite(affinity: Affinity | SparseAffinity) -> bool:
+    """Whether Ω is positive semi-definite by what it is: inner products of one set of features, or exp of them."""
+    if isinstance(affinity, SparseAffinity):
+        return False
+    if affinity.kind == "delta":
+        return True
+    if not _is_inner_product(affinity) or not affinity.is_square:
+        return False
+    affinity = without_masked(affinity)
+    return affinity.left is affinity.right or torch.equal(affinity.left, affinity.right)
+
+
+def _is_inner_product(affinity: Affinity) -> bool:
+    return affinity.kind in ("gaussian", "heat", "dot") and affinity.scale >= 0
+
+
+def _by_degrees(affinity: Affinity | SparseAffinity, definite: bool) -> Tensor:
+    degrees = row_sums(affinity)
+    # What a sum of M numbers, and the logits in it, may have lost to rounding.
+    slack = (affinity.positions + 64) * torch.finfo(degrees.dtype).eps
+    largest = degrees.amax(-1)
+    if affinity.normalize == "symmetric":
+        # K is similar to D⁻¹Ω, whose eigenvalues are at least −1.
+        radius = torch.minimum(2 * largest, largest + 1)
+    else:
+        others = degrees - _diagonal(affinity) + slack * degrees
+        radius = 2 * others.amax(-1)
+    if definite:
+        radius = torch.minimum(radius, largest)
+    return (1 - slack) * 2 / radius
+
+
+def _diagonal(affinity: Affinity | SparseAffinity) -> Tensor:
+    """K_ii [B, M] under "none" and "count"."""
+    if isinstance(affinity, SparseAffinity):
+        giver = weights(affinity, affinity.matrix.dtype).squeeze(-1)
+        raw = _sparse_diagonal(affinity.matrix).unsqueeze(0)
+    else:
+        affinity = without_masked(affinity)
+        giver = position_weights(affinity, affinity.left.dtype)
+        raw = _raw_diagonal(affinity)
+    share = 1.0 if affinity.normalize == "none" else inverse_or_zero(giver.sum(-1, keepdim=True))
+    return raw * giver * share
+
+
+def _sparse_diagonal(matrix: Tensor) -> Tensor:
+    """Ω_ii [M]."""
+    index = torch.arange(matrix.shape[0], device=matrix.device)
+    rows = torch.repeat_interleave(index, matrix.crow_indices().diff().long())
+    own = matrix.col_indices() == rows
+    return torch.zeros_like(index, dtype=matrix.dtype).index_add_(0, rows[own], matrix.values()[own])
+
+
+def _raw_diagonal(affinity: Affinity) -> Tensor:
+    """Ω_ii [B, M]."""
+    if affinity.kind == "concat":
+        return torch.relu(affinity.left + affinity.right).squeeze(-1)
+    if affinity.kind == "heat":
+        return (-affinity.scale * (affinity.left - affinity.right).square().sum(-1)).exp()
+    product = affinity.scale * (affinity.left * affinity.right).sum(-1)
+    return product if affinity.kind == "dot" else product.exp()
+
+
+def wide(affinity: Affinity | SparseAffinity) -> Affinity | SparseAffinity:
+    """The same in float64."""
+    if isinstance(affinity, SparseAffinity):
+        return replace(affinity, matrix=affinity.matrix.detach().double())
+    left = affinity.left.detach().double()
+    right = left if affinity.right is affinity.left else affinity.right.detach().double()
+    return replace(affinity, left=left, right=right)

@@ -1,0 +1,86 @@
+"""Certificate: what is known of a stage's stability. Stage: what it is asked of, one sample of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from nonloc.ops import Affinity, SparseAffinity, aggregate, diffuse
+
+# Up to here a growth factor above 1 may be rounding and still count as none.
+TOLERANCE = 1e-10
+TOLERANCE_NARROW = 1e-3  # for weights in less than float64, which are rounded themselves
+
+
+@dataclass(frozen=True, eq=False)
+class Certificate:
+    """Whether a stage T = Π_n (I − L ⊗ W_n) can make a signal grow.
+
+    verdict   "stable": ‖Tz‖ ≤ ‖z‖ in the stated norm, for every z; "unstable": there is a z that grows in that norm by
+              more than rounding, and `witness` is one; "not decided": neither is known
+    growth    the factor: sup ‖Tz‖ / ‖z‖ where it is exact, that of the witness where it is the best found, a bound from
+              above (perhaps inf) where nothing is decided
+    norm      the norm, in words
+    reason    how the verdict came about
+    repeated  the growth of each further pass, if the stage were repeated for ever (the spectral radius): at most 1
+              means that what grows at first does not go on growing. None where it is not known
+    witness   z [M, C] that grows by `growth`, for "unstable"
+    weights   π [M] of the norm; None where it was not needed
+    sample    of the batch: the worst one
+    """
+
+    verdict: str
+    growth: float
+    norm: str
+    reason: str
+    repeated: float | None = None
+    witness: Tensor | None = field(default=None, repr=False)
+    weights: Tensor | None = field(default=None, repr=False)
+    sample: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class Stage:
+    """One sample of a stage: a kernel for each sub-block (the same object where they share one), all in float64."""
+
+    kernels: list[Affinity | SparseAffinity]
+    weights: list[Tensor]
+    form: str
+    precision: float
+
+    @property
+    def is_shared(self) -> bool:
+        return all(kernel is self.kernels[0] for kernel in self.kernels)
+
+    @property
+    def channels(self) -> int:
+        return self.weights[0].shape[0]
+
+    @property
+    def positions(self) -> int:
+        return self.kernels[0].positions
+
+    def apply(self, z: Tensor) -> Tensor:
+        """T z [1, M, C]."""
+        operate = diffuse if self.form == "diffusive" else aggregate
+        for kernel, weight in zip(self.kernels, self.weights, strict=True):
+            z = z + operate(kernel, z) @ weight.mT
+        return z
+
+    def rounding(self, sizes: Sequence[float], steps: float) -> float:
+        """What a growth factor may be off by: sizes ‖A_n‖ of the kernels, steps Π_n max(1, ‖I − A_n ⊗ W_n‖)."""
+        eps = torch.finfo(torch.float64).eps
+        moved = sum(
+            size * float(torch.linalg.matrix_norm(weight, 2))
+            for size, weight in zip(sizes, self.weights, strict=True)
+        )
+        lost = 32 * eps * self.positions**0.5 * (len(self.weights) + moved)
+        return steps * (lost + (32 * self.precision * moved if self.precision > eps else 0))
+
+    @property
+    def tolerance(self) -> float:
+        narrow = self.precision > torch.finfo(torch.float64).eps
+        return TOLERANCE_NARROW if narrow else TOLERANCE

@@ -1,0 +1,222 @@
+"""Graphs as SparseAffinity: nearest neighbours or a horizon of up to millions of points, or any scipy matrix."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from nonloc.ops import SparseAffinity
+
+try:
+    import scipy.sparse as scipy_sparse
+    import scipy.spatial as scipy_spatial
+except ImportError:  # an extra; whoever asks for a graph is told which
+    scipy_sparse = scipy_spatial = None
+
+NEIGHBOR_KINDS = ("heat", "constant")
+HORIZON_KERNELS = ("constant", "linear")
+POINTS_AT_ONCE = 2**16
+
+RadialKernel = Callable[[Tensor], Tensor]  # distances [E] -> values [E]
+
+
+def neighbors(
+    points: Tensor,
+    k: int,
+    *,
+    kind: str = "heat",
+    scale: float = 1.0,
+    normalize: str = "row",
+    include_self: bool = True,
+    measure: Tensor | None = None,
+) -> SparseAffinity:
+    """The graph that joins i and j when either is among the k nearest of the other.
+
+    points        [M, d]; the graph has their dtype and device. Of points at the same place, any k count as nearest
+    kind          "heat": Ω_ij = exp(−scale |x_i − x_j|²); "constant": 1
+    include_self  each position is its own neighbour besides the k others
+    """
+    found = _checked_points(points)
+    size = found.shape[0]
+    if isinstance(k, bool) or not isinstance(k, int) or k < 1:
+        raise ValueError(f"k must be a whole number ≥ 1, got {k!r}")
+    if k >= size:
+        raise ValueError(
+            f"k = {k} neighbours besides itself need at least {k + 1} points, got {size}; use k ≤ {size - 1}, or "
+            'Affinity(points, points, "heat") for the graph of all pairs'
+        )
+    if kind not in NEIGHBOR_KINDS:
+        raise ValueError(f"kind={kind!r} is unknown; choose one of {', '.join(NEIGHBOR_KINDS)}")
+    if not 0 < scale < float("inf"):
+        raise ValueError(f"scale must be a number > 0, got {scale!r}")
+    tree = scipy_spatial.cKDTree(found)
+    width = k + 1 if include_self else k
+    columns = np.empty((size, width), dtype=_index_dtype(2 * size * width))
+    values = np.empty((size, width), dtype=_numpy_dtype(points.dtype))
+    # In the order of the tree's leaves a query finds its part of the tree still in the cache: twice as fast.
+    for rows in np.array_split(tree.indices, -(-size // POINTS_AT_ONCE)):
+        distances, nearest = tree.query(found[rows], k + 1, workers=-1)
+        if nearest.max() == size:
+            raise ValueError("points are so far apart that their distances overflow; scale them down")
+        _put_self_first(distances, nearest, rows)
+        columns[rows] = nearest[:, -width:]
+        if kind == "heat":
+            values[rows] = np.exp(-scale * np.square(distances[:, -width:]))
+    if kind == "constant":
+        values.fill(1)
+    starts = np.arange(0, size * width + 1, width, dtype=columns.dtype)
+    directed = scipy_sparse.csr_array((values.ravel(), columns.ravel(), starts), shape=(size, size))
+    directed.sort_indices()
+    return _affinity(directed.maximum(directed.T.tocsr()), points.device, normalize, measure)
+
+
+def horizon(
+    points: Tensor,
+    radius: float,
+    *,
+    kernel: str | RadialKernel = "constant",
+    normalize: str = "row",
+    include_self: bool = True,
+    measure: Tensor | None = None,
+) -> SparseAffinity:
+    """The graph that joins all points at a distance r ≤ radius, the horizon of nonlocal modelling.
+
+    points        [M, d]; the graph has their dtype and device
+    kernel        "constant": 1; "linear": 1 − r / radius; or a function of the distances [E] that gives values [E]
+    include_self  False: no entry (i, i); a position without another within the radius then has an empty row and
+                  does not move
+    """
+    found = _checked_points(points)
+    size = found.shape[0]
+    if isinstance(radius, bool) or not isinstance(radius, (int, float)) or not 0 < radius < float("inf"):
+        raise ValueError(f"radius must be a number > 0, got {radius!r}")
+    pairs = scipy_spatial.cKDTree(found).query_pairs(radius, output_type="ndarray")
+    dtype = _index_dtype(2 * len(pairs) + size)
+    first, second = pairs[:, 0].astype(dtype), pairs[:, 1].astype(dtype)
+    distances = np.linalg.norm(found[first] - found[second], axis=1)
+    values = _radial(kernel, distances, float(radius), points)
+    rows, columns, entries = [first, second], [second, first], [values, values]
+    if include_self:
+        own = np.arange(size, dtype=dtype)
+        at_zero = _radial(kernel, np.zeros(1), float(radius), points)
+        rows, columns, entries = [*rows, own], [*columns, own], [*entries, np.repeat(at_zero, size)]
+    coordinates = (np.concatenate(rows), np.concatenate(columns))
+    matrix = scipy_sparse.coo_array((np.concatenate(entries), coordinates), shape=(size, size))
+    return _affinity(matrix.tocsr(), points.device, normalize, measure)
+
+
+def from_scipy(
+    matrix: Any, normalize: str = "row", *, symmetrize: bool = False, measure: Tensor | None = None
+) -> SparseAffinity:
+    """Any scipy sparse matrix [M, M] as Ω; copied, with int32 indices where they fit.
+
+    symmetrize  True: Ω = (A + Aᵀ) / 2. False takes A as it is: "symmetric" and "sinkhorn" then ask for A = Aᵀ
+    """
+    _require_scipy()
+    if not scipy_sparse.issparse(matrix):
+        raise ValueError(
+            f"matrix must be a scipy sparse matrix, got {type(matrix).__name__}; scipy.sparse.csr_array(matrix) "
+            "makes one from an array"
+        )
+    if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
+        raise ValueError(f"matrix must be square, [M, M], got {list(matrix.shape)}")
+    if np.issubdtype(matrix.dtype, np.complexfloating):
+        raise ValueError("matrix must be real, got complex values; use matrix.real")
+    wide = matrix.dtype if matrix.dtype in (np.float32, np.float64) else np.float64
+    copied = scipy_sparse.csr_array(matrix, dtype=wide, copy=True)
+    copied.sum_duplicates()
+    if symmetrize:
+        copied = (copied + copied.T.tocsr()) / 2
+    if not np.isfinite(copied.data).all():
+        raise ValueError("matrix has values that are not finite; replace them first")
+    return _affinity(copied, torch.device("cpu"), normalize, measure)
+
+
+def _checked_points(points: Tensor) -> np.ndarray:
+    """The points in float64 on the CPU [M, d]."""
+    _require_scipy()
+    if not isinstance(points, Tensor) or points.dim() != 2:
+        got = list(points.shape) if isinstance(points, Tensor) else type(points).__name__
+        raise ValueError(
+            f"points must be a tensor [M, d], got {got}; use torch.as_tensor(points), and x.view(-1, 1) on a line"
+        )
+    if points.dtype not in (torch.float32, torch.float64):
+        raise ValueError(f"points must be float32 or float64, got {points.dtype}; use points.double()")
+    if points.shape[0] == 0 or points.shape[1] == 0:
+        raise ValueError(f"points need M ≥ 1 and d ≥ 1, got {list(points.shape)}")
+    found = np.ascontiguousarray(points.detach().cpu().numpy(), dtype=np.float64)
+    bad = ~np.isfinite(found).all(1)
+    if bad.any():
+        raise ValueError(
+            f"points has {int(bad.sum())} points with NaN or infinite coordinates (the first is {int(bad.argmax())}); "
+            "leave them out"
+        )
+    return found
+
+
+def _put_self_first(distances: np.ndarray, nearest: np.ndarray, rows: np.ndarray) -> None:
+    """Of the k + 1 nearest of each row, move the row itself to the front, in place; it replaces the farthest where
+    more than k others lie at the same place and it is not among them."""
+    own = nearest == rows[:, None]
+    where = np.where(own.any(1), own.argmax(1), nearest.shape[1] - 1)
+    moved = np.flatnonzero(where)
+    nearest[moved, where[moved]] = nearest[moved, 0]
+    distances[moved, where[moved]] = distances[moved, 0]
+    nearest[:, 0], distances[:, 0] = rows, 0
+
+
+def _radial(kernel: str | RadialKernel, distances: np.ndarray, radius: float, points: Tensor) -> np.ndarray:
+    """ρ(r) [E] in the points' dtype."""
+    if callable(kernel):
+        given = kernel(torch.from_numpy(distances))
+        if not isinstance(given, Tensor) or list(given.shape) != [len(distances)]:
+            got = list(given.shape) if isinstance(given, Tensor) else type(given).__name__
+            raise ValueError(
+                f"kernel must give one value for each of the {len(distances)} distances, a tensor "
+                f"[{len(distances)}], got {got}"
+            )
+        if not bool(torch.isfinite(given).all()):
+            raise ValueError(
+                "kernel gave values that are not finite; a kernel that is singular at r = 0 needs include_self=False "
+                "and points that differ"
+            )
+        return given.to(points.dtype).numpy()
+    if kernel == "constant":
+        return np.ones(len(distances), dtype=_numpy_dtype(points.dtype))
+    if kernel == "linear":
+        return (1 - distances / radius).clip(min=0).astype(_numpy_dtype(points.dtype))
+    raise ValueError(
+        f"kernel={kernel!r} is unknown; choose one of {', '.join(HORIZON_KERNELS)}, or give a function of the distance"
+    )
+
+
+def _affinity(matrix: Any, device: torch.device, normalize: str, measure: Tensor | None) -> SparseAffinity:
+    """A scipy CSR array as a torch one, without a copy on the CPU."""
+    dtype = _index_dtype(matrix.nnz)
+    starts = torch.from_numpy(matrix.indptr.astype(dtype, copy=False))
+    columns = torch.from_numpy(matrix.indices.astype(dtype, copy=False))
+    with warnings.catch_warnings():
+        # torch says once that CSR is beta, and that what was switched off by hand is off.
+        warnings.filterwarnings("ignore", message="Sparse (CSR tensor support|invariant checks)")
+        graph = torch.sparse_csr_tensor(
+            starts, columns, torch.from_numpy(matrix.data), matrix.shape, check_invariants=False
+        )
+    return SparseAffinity(graph.to(device), normalize, measure=measure)
+
+
+def _index_dtype(entries: int) -> type[np.signedinteger]:
+    return np.int32 if entries < 2**31 else np.int64
+
+
+def _numpy_dtype(dtype: torch.dtype) -> type[np.floating]:
+    return np.float32 if dtype == torch.float32 else np.float64
+
+
+def _require_scipy() -> None:
+    if scipy_sparse is None:
+        raise ImportError("graphs need scipy, which is not installed; pip install 'nonloc[analysis]'")

@@ -1,0 +1,151 @@
+"""By how much a stage z ← z − A z W_nᵀ, n = 1 … N, can enlarge a signal: exactly, bounded, or shown on one signal.
+
+With a self-adjoint A the stage falls into one map Π_n (I − λ W_n) of C channels for each eigenvalue λ of A, and its
+norm is the largest of theirs. For a single step ‖I − λ W‖ is convex in λ, so over an interval of λ it is largest at
+one of the two ends: that bounds a stage whose eigenvalues are not known, without a grid.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+# Numbers in memory at once: blocks [C, C], one for each eigenvalue.
+BLOCK_ENTRIES = 2**23
+POWER_STEPS = 30
+# M · C up to which the eigenvalues of a map that is not normal are computed; smaller maps as their work allows.
+LARGEST_RADIUS = 640
+
+Map = Callable[[Tensor], Tensor]  # z [1, M, C] -> z [1, M, C], linear
+
+
+@dataclass(frozen=True, eq=False)
+class Growth:
+    """What a stage does to a norm.
+
+    factor   the largest ‖Tz‖ / ‖z‖
+    radius   the largest |eigenvalue| of T: the growth of each further pass, if it were repeated for ever; or None
+    witness  z [M, C], in the coordinates of the norm, that grows by the factor
+    """
+
+    factor: float
+    radius: float | None
+    witness: Tensor
+
+
+def spectral_growth(matrix: Tensor, weights: Sequence[Tensor]) -> Growth:
+    """Of a symmetric A [M, M]: exact over its eigenvalues."""
+    values, vectors = torch.linalg.eigh(matrix)
+    channels = weights[0].shape[0]
+    best = (-1.0, 0, torch.zeros(channels))
+    radius: float | None = 0.0 if len(values) * channels**3 <= LARGEST_RADIUS**3 else None
+    rows = max(1, BLOCK_ENTRIES // channels**2)
+    for start in range(0, len(values), rows):
+        maps = channel_maps(values[start : start + rows], weights)
+        squares, directions = torch.linalg.eigh(maps.mT @ maps)
+        factors = squares[:, -1].clamp(min=0).sqrt()
+        top = int(factors.argmax())
+        if float(factors[top]) > best[0]:
+            best = (float(factors[top]), start + top, directions[top, :, -1])
+        if radius is not None:
+            radius = max(radius, float(torch.linalg.eigvals(maps).abs().max()))
+    factor, mode, direction = best
+    return Growth(factor, radius, torch.outer(vectors[:, mode], direction.to(vectors)))
+
+
+def channel_maps(values: Tensor, weights: Sequence[Tensor]) -> Tensor:
+    """Π_n (I − λ W_n) [K, C, C] for each λ of `values` [K]."""
+    identity = torch.eye(weights[0].shape[0], dtype=values.dtype, device=values.device)
+    maps = identity.expand(len(values), -1, -1)
+    for weight in weights:
+        maps = maps - values.view(-1, 1, 1) * (weight @ maps)
+    return maps
+
+
+def dense_growth(matrices: Sequence[Tensor], weights: Sequence[Tensor]) -> Growth:
+    """Of any A_n [M, M], one for each W_n: exact, from the whole map [M · C, M · C]."""
+    positions, channels = len(matrices[0]), len(weights[0])
+    whole = torch.eye(positions * channels, dtype=matrices[0].dtype, device=matrices[0].device)
+    for matrix, weight in zip(matrices, weights, strict=True):
+        whole = whole - torch.kron(matrix.contiguous(), weight.contiguous()) @ whole
+    squares, directions = torch.linalg.eigh(whole.T @ whole)
+    radius = None
+    if len(whole) <= LARGEST_RADIUS:
+        radius = float(torch.linalg.eigvals(whole).abs().max())
+    return Growth(float(squares[-1].clamp(min=0).sqrt()), radius, directions[:, -1].view(positions, channels))
+
+
+def interval_bounds(low: float, high: float, weights: Sequence[Tensor]) -> list[float]:
+    """sup ‖I − λ W_n‖ over λ in [low, high], for each n: exact, at an end of the interval."""
+    ends = torch.tensor([low, high], dtype=weights[0].dtype, device=weights[0].device)
+    return [float(torch.linalg.matrix_norm(channel_maps(ends, [weight]), 2).max()) for weight in weights]
+
+
+def symmetric_weight_bounds(matrix: Tensor, weights: Sequence[Tensor]) -> list[float] | None:
+    """‖I − A ⊗ W_n‖ for each n and any A [M, M], where every W_n is symmetric; None where one is not.
+
+    In W's eigenvectors the step is I − w A for each eigenvalue w, convex in w: the two extreme ones decide.
+    """
+    if not all(is_symmetric(weight) for weight in weights):
+        return None
+    identity = torch.eye(len(matrix), dtype=matrix.dtype, device=matrix.device)
+    bounds = []
+    for weight in weights:
+        extremes = torch.linalg.eigvalsh(weight)[[0, -1]]
+        bounds.append(max(largest_singular(identity - w * matrix) for w in extremes))
+    return bounds
+
+
+def exhibited_growth(stage: Map, roots: Tensor, channels: int) -> Growth:
+    """The growth of one signal, searched for by power iteration: no bound, but what is found is there.
+
+    stage  T, linear
+    roots  √π [M]; 0 where a position weighs nothing
+    """
+    generator = torch.Generator().manual_seed(0)
+    v = torch.randn(1, len(roots), channels, dtype=torch.float64, generator=generator).to(roots.device)
+    scale = roots.view(1, -1, 1)
+    unscale = torch.where(scale > 0, 1 / torch.where(scale > 0, scale, 1), 0)
+    factor, witness = 0.0, v
+    v = torch.where(scale > 0, v, 0)
+    for _ in range(POWER_STEPS):
+        v = (v / v.norm()).requires_grad_()
+        with torch.enable_grad():
+            image = scale * stage(unscale * v)
+            # T is linear: the gradient of ½|Tv|² is T*T v.
+            (back,) = torch.autograd.grad(0.5 * image.square().sum(), v)
+        found = float(image.norm())
+        if found > factor:
+            factor, witness = found, v.detach()
+        if not bool(back.isfinite().all()) or not bool(back.any()):
+            break
+        v = back
+    return Growth(factor, None, witness[0])
+
+
+def repeated_growth(stage: Map, like: Tensor) -> float:
+    """The growth of a signal in each of many passes, as a mean over the later ones; near the spectral radius of T."""
+    generator = torch.Generator().manual_seed(0)
+    z = torch.randn(like.shape, dtype=torch.float64, generator=generator).to(like.device)
+    logs = []
+    for _ in range(2 * POWER_STEPS):
+        z = stage(z / z.norm())
+        size = float(z.norm())
+        if size == 0 or not size < float("inf"):
+            return size
+        logs.append(math.log(size))
+    return math.exp(sum(logs[POWER_STEPS:]) / POWER_STEPS)
+
+
+def largest_singular(matrix: Tensor) -> float:
+    """‖A‖₂, to rounding near 1 and above."""
+    return float(torch.linalg.eigvalsh(matrix.T @ matrix)[-1].clamp(min=0).sqrt())
+
+
+def is_symmetric(weight: Tensor) -> bool:
+    """W = Wᵀ but for rounding."""
+    return bool((weight - weight.T).abs().max() <= 1e-14 * weight.abs().max())

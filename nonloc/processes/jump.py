@@ -1,0 +1,233 @@
+"""JumpProcess: a walker that jumps from i to j with probability K_ij, the Markov reading of the operator."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from nonloc.ops import Affinity, SparseAffinity
+from nonloc.ops.functional import compute_dtype
+from nonloc.ops.inner import has_negative_entries, has_symmetric_kernel
+from nonloc.ops.operator import inverse_or_zero
+from nonloc.processes.mixing import MixingTime, mixing_time
+from nonloc.processes.paths import sample_paths
+from nonloc.processes.process import Process
+from nonloc.processes.spectral import SpectralGap, spectral_gap
+from nonloc.processes.stationary import BALANCE_TOLERANCE, balance_residual, stationary_law
+from nonloc.processes.transitions import Transitions
+
+STOCHASTIC = ("row", "sinkhorn")
+
+
+class JumpProcess(Process):
+    """The Markov jump process with K_ij = P(i → j), whose laws move by ∂p = Kᵀp − p.
+
+    A state is a law p [B, M, C], C of them side by side: p_i is the probability of position i, its mass and not its
+    density (which is p_i / μ_i where there is a measure). In continuous time a walker waits for a time with an
+    exponential law of mean 1 and then jumps; in discrete time it jumps with probability h in each step of length h.
+    A walker at a masked position, or where the row of K is empty (𝒞_i = 0), stays there for ever.
+
+    `simulate(process, p)` is the master equation: stepper="euler" its discrete form p + h (Kᵀp − p), "exact" its
+    continuous one. The energy of a law is that of its density p/π under the stationary law, which never grows; it is
+    None where Ω is not symmetric. The weighted mean is the plain one: Σ_i p_i is conserved.
+
+    affinity   normalize "row" or "sinkhorn", so that rows sum to 1, and nowhere negative
+    """
+
+    def __init__(self, affinity: Affinity | SparseAffinity) -> None:
+        _check(affinity)
+        self.affinity: Affinity | SparseAffinity = affinity
+        self._ready: dict[torch.dtype, Transitions] = {}
+        self._law: Tensor | None = None
+        self._balance: Tensor | None = None
+        self._symmetric: bool | None = None
+
+    def rate(self, z: Tensor) -> Tensor:
+        """Kᵀp − p [B, M, C] of a law p [B, M, C]."""
+        self._check_law(z)
+        transitions = self._transitions(compute_dtype(self.affinity, z))
+        return transitions.change(z.to(transitions.dtype)).to(z.dtype)
+
+    def evolve(self, law: Tensor, step_size: float = 1.0) -> Tensor:
+        """The law [B, M, C] after one step of length h ≤ 1, without a matrix: p + h (Kᵀp − p)."""
+        return law + _checked_step(step_size) * self.rate(law)
+
+    def rates(self) -> Tensor:
+        """γ [B, M, M] in float64: how many jumps i → j a walker at i makes in a unit of time, 0 for i = j.
+
+        For small M.
+        """
+        rates = self._wide.matrix()
+        rates.diagonal(dim1=-2, dim2=-1).zero_()
+        return rates
+
+    def transition_matrix(self, step_size: float = 1.0) -> Tensor:
+        """I + h (K − I) [B, M, M] in float64: p_ij = h γ_ij for i ≠ j, and rows sum to 1. For small M.
+
+        `evolve` and `simulate` do the same to a law without the matrix.
+        """
+        step_size = _checked_step(step_size)
+        identity = torch.eye(self.affinity.positions, dtype=torch.float64, device=self._wide.sums.device)
+        return (1 - step_size) * identity + step_size * self._wide.matrix()
+
+    def sample_paths(
+        self,
+        num_walkers: int,
+        num_steps: int | None = None,
+        *,
+        until: float | None = None,
+        step_size: float = 1.0,
+        start: int | Tensor | None = None,
+        sample: int = 0,
+        only_final: bool = False,
+        generator: torch.Generator | None = None,
+    ) -> Tensor:
+        """Positions [num_steps + 1, num_walkers] (int64) of independent walkers, the start among them.
+
+        num_steps   discrete time: this many steps, in each of which a walker jumps with probability `step_size`
+        until       continuous time: walkers jump after exponential waiting times; they are looked at at
+                    num_steps + 1 times, equally spaced from 0 to `until` (num_steps is 1 when left out)
+        start       a position for all; positions [num_walkers]; a law [M] to draw them from; None: any valid position
+        sample      which kernel of the batch to walk on
+        only_final  return the last positions alone [num_walkers], in memory that does not grow with num_steps
+        generator   a torch.Generator on the affinity's device, for walks that can be repeated
+
+        M × M entries exist only while they are few: otherwise the rows of the occupied positions are made, a block at
+        a time.
+        """
+        return sample_paths(
+            self._wide,
+            num_walkers,
+            num_steps,
+            until=until,
+            step_size=_checked_step(step_size),
+            start=start,
+            sample=sample,
+            only_final=only_final,
+            generator=generator,
+        )
+
+    def stationary_law(self) -> Tensor:
+        """π [B, M] in float64 with Kᵀπ = π and Σ π = 1, to a residual of 1e-12.
+
+        Known for a symmetric Ω: in proportion to μ 𝒞 under "row", to μ under "sinkhorn". Otherwise found by iteration.
+        Where positions do not all reach one another there are several such laws, and this is one of them.
+        """
+        if self._law is None:
+            self._law = stationary_law(self._wide)
+        return self._law
+
+    def balance_residual(self) -> Tensor:
+        """[B]: the largest violation of π_i K_ij = π_j K_ji, seen by fixed vectors, relative to the flow there."""
+        if self._balance is None:
+            self._balance = balance_residual(self._wide, self.stationary_law())
+        return self._balance
+
+    def is_reversible(self) -> bool:
+        """Whether detailed balance π_i K_ij = π_j K_ji holds by value, in every sample of the batch."""
+        return bool((self.balance_residual() <= BALANCE_TOLERANCE).all())
+
+    def spectral_gap(self, *, absolute: bool = False, method: str = "auto") -> SpectralGap:
+        """The rate at which laws approach π in L²(π); see `SpectralGap`.
+
+        absolute  False: of the process in continuous time, 1 − λ₂. True: of the chain with h = 1, 1 − max |λ| over
+                  all other eigenvalues λ, which is 0 for a periodic one
+        method    "dense": all eigenvalues, exact; "lanczos": an estimate, without a matrix; "auto": by M
+        """
+        return spectral_gap(self._wide, self.stationary_law(), absolute, method)
+
+    def mixing_time(
+        self, epsilon: float = 0.25, *, discrete: bool = False, method: str = "auto"
+    ) -> MixingTime:
+        """When every walker's law is within `epsilon` of π in total variation, wherever it started; see `MixingTime`.
+
+        discrete  True: in steps of the chain with h = 1, instead of continuous time
+        method    as in `spectral_gap`; the exact time is computed beside the bound where the gap is exact
+        """
+        gap = self.spectral_gap(absolute=discrete, method=method)
+        return mixing_time(self._wide, self.stationary_law(), gap, epsilon)
+
+    def inner_weights(self) -> Tensor | None:
+        """1/π where Ω is symmetric: Kᵀ − I is then self-adjoint and dissipative in Σ_i u_i v_i / π_i."""
+        if not self._has_symmetric_kernel():
+            return None
+        law = self.stationary_law()
+        # Nothing arrives where π = 0, and nothing leaves: any weight serves there.
+        return torch.where(law > 0, law.amax(-1, keepdim=True) * inverse_or_zero(law), 1)
+
+    def mean_weights(self) -> Tensor:
+        """Ones [B, M]: the total probability is conserved."""
+        return torch.ones_like(self._wide.sums.squeeze(-1))
+
+    def energy(self, z: Tensor) -> Tensor | None:
+        """½ Σ_ij π_i K_ij (f_i − f_j)² [B] of the density f = p/π, where Ω is symmetric, else None."""
+        if not self._has_symmetric_kernel():
+            return None
+        law = self.stationary_law().unsqueeze(-1)
+        wide = z.to(torch.float64)
+        # The stationary part has no energy; without it, little cancels.
+        rest = wide - wide.sum(1, keepdim=True) * law
+        return -(rest * inverse_or_zero(law) * self.rate(rest)).sum((1, 2)).to(z.dtype)
+
+    def _has_symmetric_kernel(self) -> bool:
+        # Symmetry is cheap to tell and makes the stationary law known; finding one for a trajectory would not be.
+        if self._symmetric is None:
+            self._symmetric = has_symmetric_kernel(self.affinity)
+        return self._symmetric
+
+    @property
+    def _wide(self) -> Transitions:
+        return self._transitions(torch.float64)
+
+    def _transitions(self, dtype: torch.dtype) -> Transitions:
+        if dtype not in self._ready:
+            self._ready[dtype] = Transitions(self.affinity, dtype)
+        return self._ready[dtype]
+
+    def _check_law(self, law: Tensor) -> None:
+        any_batch = isinstance(self.affinity, SparseAffinity)
+        batch = "B" if any_batch else self.affinity.batch
+        fits = law.dim() == 3 and law.shape[1] == self.affinity.positions
+        if not fits or not (any_batch or law.shape[0] == batch):
+            raise ValueError(
+                f"a law must be [{batch}, {self.affinity.positions}, C] like the affinity, got {list(law.shape)}"
+            )
+
+    def __repr__(self) -> str:
+        kind = self.affinity.kind if isinstance(self.affinity, Affinity) else "sparse"
+        return (
+            f"JumpProcess({kind} {self.affinity.normalize}, B = {self.affinity.batch}, "
+            f"M = {self.affinity.positions})"
+        )
+
+
+def _check(affinity: Affinity | SparseAffinity) -> None:
+    if not isinstance(affinity, (Affinity, SparseAffinity)):
+        raise ValueError(
+            f"affinity must be an Affinity or a SparseAffinity, got {type(affinity).__name__}; "
+            'for example Affinity(points, points, "heat")'
+        )
+    if affinity.normalize not in STOCHASTIC:
+        raise ValueError(
+            f"a jump process needs rows that sum to 1, and normalize={affinity.normalize!r} does not see to that; "
+            f"use one of {', '.join(STOCHASTIC)}"
+        )
+    if isinstance(affinity, Affinity) and not affinity.is_square:
+        raise ValueError(
+            f"affinity must have the same positions on both sides, got {affinity.positions} and "
+            f"{affinity.right.shape[1]}; a walker must be able to go on from where it arrives"
+        )
+    if has_negative_entries(affinity):
+        raise ValueError(
+            "affinity has negative entries, which are no probabilities; use features ≥ 0 (a ReLU) on both sides, or "
+            'kind="gaussian" or "heat"'
+        )
+
+
+def _checked_step(step_size: float) -> float:
+    if isinstance(step_size, bool) or not isinstance(step_size, (int, float)) or not 0 < step_size <= 1:
+        raise ValueError(
+            f"step_size must be a number in (0, 1], the probability of a jump in one step, got {step_size!r}; a longer "
+            'time is several steps, or simulate(..., stepper="exact")'
+        )
+    return float(step_size)

@@ -1,0 +1,131 @@
+"""The norm ‖z‖² = Σ_i π_i |z_i|² in which a kernel is to be judged, with the matrix it moves by. For small M.
+
+π is the law of detailed balance for a symmetric Ω, the stationary law of the jumps for another Ω ≥ 0. A signed kernel,
+or one with positions that are left for ever, has no such π > 0: it is judged in the plain norm, which is not its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from nonloc.ops import Affinity, SparseAffinity, kernel_matrix, self_adjoint_weights
+
+# Of √π A √π⁻¹, relative to its largest entry: what rounding of π and of the kernel may leave.
+ASYMMETRY = 1e-12
+
+
+@dataclass(frozen=True, eq=False)
+class OwnNorm:
+    """π > 0 [M] and what it is.
+
+    is_own  False: the plain norm, for want of another
+    """
+
+    weights: Tensor
+    text: str
+    is_own: bool = True
+
+    @property
+    def roots(self) -> Tensor:
+        """√π [M]."""
+        return self.weights.sqrt()
+
+    def in_coordinates(self, matrix: Tensor) -> Tensor:
+        """√π A √π⁻¹ [M, M]: its plain norm is that of A here. Made symmetric where it is but for rounding."""
+        turned = self.roots.unsqueeze(1) * matrix / self.roots
+        if float((turned - turned.T).abs().max()) <= ASYMMETRY * float(turned.abs().max()):
+            turned = (turned + turned.T) / 2
+        return turned
+
+
+def step_matrix(affinity: Affinity | SparseAffinity, form: str) -> Tensor:
+    """A [M, M] of the step z − A z Wᵀ, in float64: L = diag(K1) − K of the diffusive form, −K of the original one.
+
+    affinity  of one sample, in float64
+    """
+    kernel = kernel_matrix(affinity)[0].double()
+    if not bool(kernel.isfinite().all()):
+        raise ValueError("affinity has a kernel with values that are not finite; there is nothing to certify")
+    if form == "original":
+        return -kernel
+    # Without the diagonal, which cancels: what is left has row sums 0 to the last digit.
+    kernel.diagonal().zero_()
+    return torch.diag(kernel.sum(1)) - kernel
+
+
+def own_norm(affinity: Affinity | SparseAffinity) -> OwnNorm:
+    """The norm of one sample's kernel; positions that neither give nor receive weigh 1."""
+    rates = -step_matrix(affinity, "diffusive")
+    rates.diagonal().zero_()
+    moves = (rates != 0).any(0) | (rates != 0).any(1)
+    balance = self_adjoint_weights(affinity)
+    if balance is not None and _is_weight(balance[0], moves):
+        norm = OwnNorm(torch.where(moves, balance[0].double(), 1), _balance_text(affinity))
+        turned = norm.in_coordinates(rates)
+        if torch.equal(turned, turned.T):
+            return norm
+    if bool((rates >= 0).all()):
+        law = stationary_weights(rates)
+        if law is not None:
+            return OwnNorm(
+                torch.where(moves, law, 1), "‖z‖² = Σ_i π_i |z_i|², π the stationary law of the kernel"
+            )
+    return OwnNorm(
+        torch.ones_like(rates[0]), "‖z‖² = Σ_i |z_i|², for want of a norm of the kernel's own", False
+    )
+
+
+def stationary_weights(rates: Tensor) -> Tensor | None:
+    """π > 0 [M] with Σ_i π_i (rate i → j) = π_j Σ_k (rate j → k), for rates ≥ 0 [M, M] with an empty diagonal.
+
+    Each set of positions that reach one another has a π of its own. None where a position can be left for ever, so
+    that every such law vanishes there, and where π leaves the range of its dtype.
+    """
+    reach = _closure(rates > 0)
+    if not torch.equal(reach, reach.T):
+        return None
+    law = torch.zeros_like(rates[0])
+    pending = torch.ones_like(reach[0])
+    while bool(pending.any()):
+        members = reach[int(pending.int().argmax())].nonzero().squeeze(1)
+        law[members] = _eliminated(rates[members][:, members])
+        pending[members] = False
+    return law if bool((law.isfinite() & (law > 0)).all()) else None
+
+
+def _eliminated(rates: Tensor) -> Tensor:
+    """The stationary law by taking positions out one by one (Grassmann, Taksar and Heyman): nothing is subtracted,
+    so that every entry is accurate, however small."""
+    rates = rates.clone()
+    for last in range(rates.shape[0] - 1, 0, -1):
+        rates[:last, last] /= rates[last, :last].sum()
+        rates[:last, :last] += torch.outer(rates[:last, last], rates[last, :last])
+    law = torch.ones_like(rates[0])
+    for next_one in range(1, rates.shape[0]):
+        law[next_one] = law[:next_one] @ rates[:next_one, next_one]
+    return law / law.max()
+
+
+def _closure(joined: Tensor) -> Tensor:
+    """Which positions can be reached from which, in any number of jumps [M, M]."""
+    reach = joined | torch.eye(len(joined), dtype=torch.bool, device=joined.device)
+    while True:
+        counts = reach.float()
+        further = counts @ counts > 0
+        if torch.equal(further, reach):
+            return reach
+        reach = further
+
+
+def _is_weight(weights: Tensor, moves: Tensor) -> bool:
+    return bool((weights.isfinite() & (weights > 0))[moves].all())
+
+
+def _balance_text(affinity: Affinity | SparseAffinity) -> str:
+    measure = "1" if affinity.measure is None else "μ"
+    if affinity.normalize == "row":
+        return f"‖z‖² = Σ_i π_i |z_i|², π = {'' if affinity.measure is None else 'μ '}𝒞"
+    return "‖z‖² = Σ_i |z_i|²" if measure == "1" else "‖z‖² = Σ_i μ_i |z_i|²"

@@ -1,0 +1,111 @@
+"""simulate: a process, a state and a number of steps; a Trajectory comes back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import isfinite
+
+import torch
+from torch import Tensor
+
+from nonloc.outcomes import DivergedError, Outcome
+from nonloc.processes.process import Process
+from nonloc.processes.steppers import STEPPERS
+from nonloc.processes.trajectory import Recorder, Trajectory
+
+try:
+    from tqdm import tqdm
+except ImportError:  # an extra; without it there is no bar
+    tqdm = None
+
+
+def simulate(
+    process: Process,
+    z0: Tensor,
+    *,
+    num_steps: int,
+    step_size: float = 1.0,
+    save_every: int = 1,
+    throw: bool = True,
+    stepper: str = "euler",
+    progress: bool = False,
+) -> Trajectory:
+    """Move z0 [B, M, C] through `num_steps` steps of length `step_size`.
+
+    z0          float64 is the dtype to use; another floating dtype is kept, with its rounding
+    save_every  save each state whose number is a multiple of it, and always the first and the last
+    throw       a simulation whose values stop being finite ends there: True raises DivergedError, False returns the
+                trajectory up to the last finite state, with the Outcome "diverged"
+    stepper     "euler": z + h · rate(z), the paper's discrete process; "exact": the solution of dz/dt = rate(z), up
+                to rounding; "implicit": backward Euler, stable for every h where the process is dissipative. The
+                last two need a linear process
+    progress    show a bar
+    Nothing is learned here, and no gradient is kept: `propagate` is the differentiable form.
+    """
+    _check(process, z0, num_steps, step_size, save_every)
+    if stepper not in STEPPERS:
+        raise ValueError(f"stepper={stepper!r} is unknown; choose one of {', '.join(STEPPERS)}")
+    with torch.no_grad(), torch.autocast(z0.device.type, enabled=False):
+        z = z0.detach()
+        step = STEPPERS[stepper](process, float(step_size))
+        recorder = Recorder(process, z, 1 + -(-num_steps // save_every))
+        recorder.save(0.0, z)
+        saved, outcome = 0, Outcome("converged", step=num_steps)
+        for n in _counted(num_steps, progress):
+            moved = step(z)
+            if not _is_finite(process, moved):
+                outcome = Outcome(
+                    "diverged",
+                    step=n,
+                    message=f"State {n}, at time {n * step_size:g}, has values that are not finite; a smaller "
+                    'step_size or stepper="exact" or "implicit" may help.',
+                )
+                if saved != n - 1:
+                    recorder.save((n - 1) * step_size, z)
+                break
+            z = moved
+            if n % save_every == 0 or n == num_steps:
+                recorder.save(n * step_size, z)
+                saved = n
+    if throw and outcome.ending == "diverged":
+        raise DivergedError(outcome)
+    return recorder.finish(outcome)
+
+
+def _is_finite(process: Process, z: Tensor) -> bool:
+    mask = None if process.affinity is None else process.affinity.mask
+    return bool(torch.isfinite(z if mask is None else torch.where(mask.unsqueeze(-1), z, 0)).all())
+
+
+def _counted(num_steps: int, progress: bool) -> Iterable[int]:
+    steps = range(1, num_steps + 1)
+    if not progress:
+        return steps
+    if tqdm is None:
+        raise ValueError("progress=True needs tqdm; pip install 'nonloc[train]', or leave progress out")
+    return tqdm(steps, desc="simulate", unit="step")
+
+
+def _check(process: Process, z0: Tensor, num_steps: int, step_size: float, save_every: int) -> None:
+    if not isinstance(process, Process):
+        raise ValueError(
+            f"process must be a Process, got {type(process).__name__}; for example Diffusion(affinity)"
+        )
+    if not isinstance(z0, Tensor) or z0.dim() != 3:
+        got = list(z0.shape) if isinstance(z0, Tensor) else type(z0).__name__
+        raise ValueError(
+            f"z0 must be a tensor [B, M, C], got {got}; one signal on M positions is z0.view(1, -1, 1)"
+        )
+    if not z0.dtype.is_floating_point:
+        raise ValueError(f"z0 must be floating point, got {z0.dtype}; use z0.double()")
+    for name, value, least in (("num_steps", num_steps, 0), ("save_every", save_every, 1)):
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise ValueError(f"{name} must be a whole number ≥ {least}, got {value!r}")
+    if isinstance(step_size, bool) or not isinstance(step_size, (int, float)) or not isfinite(step_size):
+        raise ValueError(f"step_size must be a finite number, got {step_size!r}")
+    if step_size <= 0:
+        raise ValueError(
+            f"step_size must be > 0, got {step_size}; use backwards=True for the reversed process"
+        )
+    if not _is_finite(process, z0):
+        raise ValueError("z0 has values that are not finite; replace them, or mask their positions")

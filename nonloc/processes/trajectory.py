@@ -1,0 +1,121 @@
+"""Trajectory: the states that a simulation saved, and what was measured on each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from nonloc.ops import Affinity, SparseAffinity
+from nonloc.outcomes import Outcome
+from nonloc.processes.process import Process
+
+
+@dataclass(frozen=True, eq=False)
+class Trajectory:
+    """S saved states in the order of time, the first and the last always among them.
+
+    states         [S, B, M, C]
+    times          [S] float64 on the CPU
+    mean           [S, B, C]  over the positions, weighted by the measure where there is one; masked ones left out
+    weighted_mean  [S, B, C]  under π, in which the kernel is in detailed balance: what diffusion conserves. None
+                              where there is no π (Ω not symmetric) or no kernel
+    variance       [S, B, C]  the mean of |z − mean|², the paper's var(z)
+    energy         [S, B]     ½ Σ_ij K_ij |z_i − z_j|²; None where the process has no kernel
+    outcome        how it ended; `outcome.step` of a diverged one is the state that was not finite
+    """
+
+    states: Tensor
+    times: Tensor
+    mean: Tensor
+    weighted_mean: Tensor | None
+    variance: Tensor
+    energy: Tensor | None
+    outcome: Outcome
+
+    @property
+    def final(self) -> Tensor:
+        """The last state [B, M, C]."""
+        return self.states[-1]
+
+    def __len__(self) -> int:
+        return self.states.shape[0]
+
+    def __repr__(self) -> str:
+        saved, batch, positions, channels = self.states.shape
+        text = (
+            f"Trajectory({self.outcome.ending}: {saved} states of [{batch}, {positions}, {channels}], "
+            f"t = {float(self.times[0]):g} … {float(self.times[-1]):g}"
+        )
+        if self.variance.numel():
+            first, last = (float(v.mean()) for v in (self.variance[0], self.variance[-1]))
+            text += f", variance {first:.3g} → {last:.3g}"
+        if self.energy is not None and self.energy.numel():
+            first, last = (float(e.mean()) for e in (self.energy[0], self.energy[-1]))
+            text += f", energy {first:.3g} → {last:.3g}"
+        return text + ")"
+
+
+class Recorder:
+    """Fills the tensors of a Trajectory while the simulation runs."""
+
+    def __init__(self, process: Process, z0: Tensor, saved: int) -> None:
+        affinity = process.affinity
+        self._energy = process.energy
+        self._mask = None if affinity is None or affinity.mask is None else affinity.mask.unsqueeze(-1)
+        self._plain = None if affinity is None else _shares(_position_weights(affinity), z0)
+        self._balance = _shares(process.mean_weights(), z0)
+        self._states = torch.empty(saved, *z0.shape, dtype=z0.dtype, device=z0.device)
+        self._times: list[float] = []
+        self._rows: dict[str, list[Tensor]] = {"mean": [], "weighted_mean": [], "variance": [], "energy": []}
+
+    def save(self, time: float, z: Tensor) -> None:
+        """The state z [B, M, C] at a time, and its numbers."""
+        self._states[len(self._times)] = z
+        self._times.append(time)
+        energy = self._energy(z)
+        z = z if self._mask is None else torch.where(self._mask, z, 0)
+        mean = _average(z, self._plain)
+        self._rows["mean"].append(mean)
+        self._rows["variance"].append(_average((z - mean.unsqueeze(1)).square(), self._plain))
+        if self._balance is not None:
+            self._rows["weighted_mean"].append(_average(z, self._balance))
+        if energy is not None:
+            self._rows["energy"].append(energy)
+
+    def finish(self, outcome: Outcome) -> Trajectory:
+        """What was saved, as one value."""
+
+        def rows(name: str) -> Tensor | None:
+            return torch.stack(self._rows[name]) if self._rows[name] else None
+
+        return Trajectory(
+            states=self._states[: len(self._times)],
+            times=torch.tensor(self._times, dtype=torch.float64),
+            mean=torch.stack(self._rows["mean"]),
+            weighted_mean=rows("weighted_mean"),
+            variance=torch.stack(self._rows["variance"]),
+            energy=rows("energy"),
+            outcome=outcome,
+        )
+
+
+def _position_weights(affinity: Affinity | SparseAffinity) -> Tensor | None:
+    """The measure without the masked positions [B or 1, M], None where all count alike."""
+    if affinity.mask is None:
+        return None if affinity.measure is None else affinity.measure.unsqueeze(0)
+    return affinity.mask if affinity.measure is None else affinity.mask * affinity.measure
+
+
+def _shares(weights: Tensor | None, like: Tensor) -> Tensor | None:
+    """Weights that sum to 1 [B or 1, M, 1], in the dtype of `like`."""
+    if weights is None:
+        return None
+    weights = weights.double()
+    return (weights / weights.sum(-1, keepdim=True)).unsqueeze(-1).to(like)
+
+
+def _average(z: Tensor, shares: Tensor | None) -> Tensor:
+    """[B, M, C] -> [B, C]."""
+    return z.mean(1) if shares is None else (shares * z).sum(1)

@@ -1,0 +1,190 @@
+"""A sparse Ω against the double loop on its dense form, and what a sparse matrix may be."""
+
+import math
+
+import pytest
+import torch
+from problems import SYMMETRIC, generator, relative
+
+from nonloc.bench import double_loop
+from nonloc.ops import (
+    NORMALIZATIONS,
+    Affinity,
+    SparseAffinity,
+    aggregate,
+    choose_backend,
+    diffuse,
+    dirichlet_energy,
+    kernel_matrix,
+    propagate,
+)
+
+M = 9
+each_normalization = pytest.mark.parametrize("normalize", NORMALIZATIONS)
+each_backend = pytest.mark.parametrize("backend", ["reference", "factored"])
+
+
+def omega(normalize="row", seed=0):
+    """[M, M] with two thirds of its entries 0, a full diagonal, symmetric where it must be."""
+    full = torch.rand(M, M, dtype=torch.float64, generator=generator(seed))
+    full = full * (torch.rand(M, M, generator=generator(seed + 1)) > 0.66)
+    return (full + full.T if normalize in SYMMETRIC else full) + 0.3 * torch.eye(M, dtype=torch.float64)
+
+
+def both(normalize, batch=2, measure=None):
+    """The sparse affinity, and the dense one with Ω_ij = Ω_i · e_j."""
+    dense = omega(normalize)
+    eye = torch.eye(M, dtype=torch.float64).expand(batch, -1, -1)
+    truth = Affinity(dense.expand(batch, -1, -1), eye, "dot", normalize, measure=measure)
+    return SparseAffinity(dense.to_sparse_csr(), normalize, measure=measure), truth
+
+
+def state(batch=2, channels=3):
+    return torch.randn(batch, M, channels, dtype=torch.float64, generator=generator(5))
+
+
+@each_backend
+@each_normalization
+@pytest.mark.parametrize("measured", [False, True])
+def test_values_are_those_of_the_double_loop(normalize, measured, backend):
+    measure = torch.linspace(0.2, 1.4, M, dtype=torch.float64) if measured else None
+    sparse, dense = both(normalize, measure=measure)
+    z, weights = state(), 0.3 * torch.randn(2, 3, 3, dtype=torch.float64, generator=generator(6))
+    assert relative(aggregate(sparse, z, backend=backend), double_loop.aggregate(dense, z)) <= 1e-12
+    assert relative(diffuse(sparse, z, backend=backend), double_loop.diffuse(dense, z)) <= 1e-12
+    found = propagate(sparse, z, weights, backend=backend)
+    assert relative(found, double_loop.propagate(dense, z, weights)) <= 1e-12
+    squares = (z.unsqueeze(2) - z.unsqueeze(1)).square().sum(-1)
+    energy = 0.5 * (kernel_matrix(dense) * squares).sum((1, 2))
+    assert relative(dirichlet_energy(sparse, z, backend=backend), energy) <= 1e-12
+    assert relative(kernel_matrix(sparse), kernel_matrix(dense)[:1]) <= 1e-14
+
+
+@pytest.mark.parametrize("channels", [1, 4])
+@pytest.mark.parametrize("batch", [1, 5])
+def test_one_graph_serves_every_batch(batch, channels):
+    sparse, _ = both("row")
+    z = state(batch, channels)
+    assert relative(diffuse(sparse, z), kernel_matrix(sparse) @ z - z) <= 1e-14
+
+
+def test_no_sample_at_all():
+    assert diffuse(both("row")[0], state(0)).shape == (0, M, 3)
+
+
+@pytest.mark.parametrize("index", [torch.int32, torch.int64])
+def test_both_index_types_are_taken(index):
+    sparse, dense = both("row")
+    m = sparse.matrix
+    typed = torch.sparse_csr_tensor(
+        m.crow_indices().to(index), m.col_indices().to(index), m.values(), m.shape, check_invariants=True
+    )
+    assert relative(aggregate(SparseAffinity(typed), state()), double_loop.aggregate(dense, state())) <= 1e-12
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_the_gradient_of_the_state_is_that_of_the_matrix(channels):
+    sparse, _ = both("row")
+    z, cotangent = state(channels=channels).requires_grad_(), state(channels=channels)
+    (found,) = torch.autograd.grad(aggregate(sparse, z), z, cotangent)
+    assert relative(found, kernel_matrix(sparse).mT @ cotangent) <= 1e-14
+
+
+def test_dtypes_follow_the_state():
+    sparse, dense = both("row")
+    truth = double_loop.aggregate(dense, state().float().double())
+    assert relative(aggregate(sparse, state().float()).double(), truth) <= 1e-6
+    assert aggregate(sparse, state().bfloat16()).dtype == torch.bfloat16
+    narrow = SparseAffinity(omega().float().to_sparse_csr())
+    assert aggregate(narrow, state()).dtype == torch.float64
+
+
+def test_a_row_without_entries_is_a_row_of_zeros():
+    dense = omega()
+    dense[4] = 0
+    change = diffuse(SparseAffinity(dense.to_sparse_csr()), state())
+    assert bool((change[:, 4] == 0).all())
+    assert bool((change[:, 3] != 0).all())
+
+
+def test_nan_reaches_the_neighbours_and_nobody_else():
+    dense = torch.eye(M, dtype=torch.float64)
+    dense[0, 1] = dense[1, 0] = 1.0
+    z = state(1)
+    z[0, 1] = torch.nan
+    out = aggregate(SparseAffinity(dense.to_sparse_csr()), z)
+    assert out.isnan().all(-1)[0].tolist() == [True, True] + [False] * (M - 2)
+
+
+@pytest.mark.parametrize("normalize", SYMMETRIC)
+@pytest.mark.parametrize("row", range(M))
+def test_one_wrong_entry_is_found(normalize, row):
+    dense = omega(normalize)
+    dense[row, (row + 2) % M] += 1e-9
+    with pytest.raises(ValueError, match="needs a symmetric matrix.*matrix.t"):
+        aggregate(SparseAffinity(dense.to_sparse_csr(), normalize), state())
+
+
+@pytest.mark.parametrize("normalize", SYMMETRIC)
+def test_negative_entries_are_refused(normalize):
+    dense = omega(normalize)
+    dense[2, 3] = dense[3, 2] = -0.1
+    with pytest.raises(ValueError, match="nowhere negative"):
+        aggregate(SparseAffinity(dense.to_sparse_csr(), normalize), state())
+
+
+def test_no_total_support_is_refused():
+    dense = torch.tensor([[1.0, 1.0], [1.0, 0.0]], dtype=torch.float64)
+    with pytest.raises(ValueError, match="no total support"):
+        aggregate(SparseAffinity(dense.to_sparse_csr(), "sinkhorn"), torch.ones(1, 2, 1, dtype=torch.float64))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            {"matrix": omega()},
+            r"must be a torch.sparse_csr tensor \[M, M\], got torch.strided; use .*to_sparse_csr",
+        ),
+        ({"matrix": [[1.0]]}, "got list"),
+        ({"matrix": torch.ones(2, 3).to_sparse_csr()}, r"must be square.*got \[2, 3\]"),
+        ({"matrix": torch.ones(2, 2, dtype=torch.long).to_sparse_csr()}, "floating point"),
+        ({"normalize": "softmax"}, "normalize='softmax' is unknown; choose one of row, count"),
+        ({"measure": torch.ones(4)}, r"measure must be a tensor \[M\] = \[9\]"),
+        ({"measure": torch.ones(M, dtype=torch.long)}, "measure must be floating point"),
+        ({"measure": -torch.ones(M)}, "negative weights"),
+    ],
+)
+def test_wrong_arguments_name_the_fix(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        SparseAffinity(**{"matrix": omega().to_sparse_csr(), **arguments})
+
+
+def test_a_state_of_other_positions_is_refused():
+    with pytest.raises(ValueError, match=r"batch and positions, \[2, 9, C\]"):
+        diffuse(both("row")[0], torch.zeros(2, 8, 3))
+
+
+def test_what_it_answers():
+    sparse, _ = both("count")
+    assert (sparse.batch, sparse.positions, sparse.normalize, sparse.mask) == (1, M, "count", None)
+    assert choose_backend(sparse) == "factored"
+    with pytest.raises(AttributeError):
+        sparse.normalize = "row"
+
+
+def test_memory_is_that_of_the_entries():
+    size = 200_000
+    ring = torch.arange(size)
+    rows = torch.cat([ring, ring])
+    columns = torch.cat([(ring + 1) % size, (ring - 1) % size])
+    matrix = torch.sparse_coo_tensor(
+        torch.stack([rows, columns]),
+        torch.ones(2 * size, dtype=torch.float64),
+        (size, size),
+        check_invariants=True,
+    )
+    sparse = SparseAffinity(matrix.to_sparse_csr(), "sinkhorn")
+    z = torch.cos(2 * math.pi * ring.double() / size).view(1, -1, 1)
+    # On a ring the cosine is an eigenvector: K z = cos(2π / M) z.
+    assert relative(aggregate(sparse, z), math.cos(2 * math.pi / size) * z) <= 1e-13

@@ -1,0 +1,185 @@
+"""The rates of both processes against the equations, and the inner product in which they dissipate."""
+
+import pytest
+import torch
+from problems import CELLS, affinity, features, generator, relative, signal
+
+from nonloc.ops import Affinity, SparseAffinity, dirichlet_energy, kernel_matrix
+from nonloc.processes import DampedFlow, Diffusion
+from nonloc.processes import diffusion as module
+
+C = 4
+WEIGHTS = {
+    "number": 0.7,
+    "diagonal": torch.tensor([0.2, 1.0, -0.5, 2.0], dtype=torch.float64),
+    "full": torch.randn(C, C, dtype=torch.float64, generator=generator(3)),
+}
+each_weight = pytest.mark.parametrize("weight", WEIGHTS.values(), ids=WEIGHTS)
+
+
+def matrix_of(weight):
+    if isinstance(weight, float):
+        return weight * torch.eye(C, dtype=torch.float64)
+    return torch.diag(weight) if weight.dim() == 1 else weight
+
+
+@pytest.mark.parametrize("backwards", [False, True])
+@each_weight
+@pytest.mark.parametrize(("kind", "normalize"), CELLS)
+def test_rates_are_the_equations(kind, normalize, weight, backwards):
+    a = affinity(kind, normalize)
+    z, k = signal(a, C), kernel_matrix(a)
+    sign, w = -1 if backwards else 1, matrix_of(weight)
+    laplacian = k @ z - k.sum(-1, keepdim=True) * z
+    diffusion = Diffusion(a, weight=weight, backwards=backwards)
+    damped = DampedFlow(a, weight=weight, backwards=backwards)
+    assert relative(diffusion.rate(z), sign * laplacian @ w.T) <= 1e-12
+    assert relative(damped.rate(z), -sign * (k @ z) @ w.T) <= 1e-12
+
+
+def test_masked_positions_do_not_move_and_reach_nobody():
+    mask = torch.tensor([[True, False, True, True, True, False]] * 2)
+    process = Diffusion(affinity("heat", mask=mask))
+    z = signal(process.affinity)
+    truth = process.rate(z)
+    z[~mask] = torch.nan
+    assert torch.equal(process.rate(z), truth)
+    assert bool((truth[~mask] == 0).all())
+
+
+def test_a_kernel_that_follows_the_state():
+    z = signal(affinity("heat"))
+    process = DampedFlow(lambda z: Affinity(z, z, "gaussian", "row"))
+    assert not process.is_linear
+    assert process.affinity is None
+    assert process.inner_weights() is None
+    assert process.mean_weights() is None
+    for state in (z, 2 * z):
+        truth = -kernel_matrix(Affinity(state, state, "gaussian")) @ state
+        assert relative(process.rate(state), truth) <= 1e-12
+    assert relative(process.energy(z), dirichlet_energy(Affinity(z, z, "gaussian"), z)) <= 1e-14
+
+
+def test_the_kernel_is_made_ready_once(monkeypatch):
+    calls = []
+    real = module.prepare
+    monkeypatch.setattr(module, "prepare", lambda *args: calls.append(args) or real(*args))
+    process = Diffusion(affinity("heat", "sinkhorn"))
+    z = signal(process.affinity)
+    for _ in range(3):
+        process.rate(z)
+        process.energy(z)
+    assert len(calls) == 1
+    process.rate(z.float())
+    assert len(calls) == 1  # float64 features compute in float64
+
+
+def test_the_energy_is_dirichlets():
+    a = affinity("heat", "count")
+    z = signal(a)
+    assert relative(Diffusion(a).energy(z), dirichlet_energy(a, z)) <= 1e-15
+
+
+def test_learned_features_leave_their_graph_behind():
+    x = features("heat", "row").requires_grad_()
+    process = Diffusion(Affinity(x, x, "heat"))
+    assert process.affinity.left is process.affinity.right
+    z = signal(process.affinity).requires_grad_()
+    rate = process.rate(z)
+    rate.sum().backward()
+    assert z.grad is not None
+    assert x.grad is None
+
+
+def symmetric(kind="heat", normalize="row"):
+    x = features(kind, "symmetric")
+    return Affinity(x, x, kind, normalize)
+
+
+def test_diffusion_dissipates_where_the_theory_says_so():
+    a = symmetric()
+    assert relative(Diffusion(a).inner_weights(), kernel_matrix(symmetric(normalize="none")).sum(-1)) <= 1e-13
+    assert Diffusion(a, weight=torch.tensor([0.0, 2.0])).inner_weights() is not None
+    assert Diffusion(a, weight=torch.tensor([[2.0, 1.0], [1.0, 2.0]])).inner_weights() is not None
+    assert Diffusion(symmetric("concat")).inner_weights() is not None
+
+
+@pytest.mark.parametrize(
+    "process",
+    [
+        Diffusion(symmetric(), backwards=True),
+        Diffusion(symmetric(), weight=-1.0),
+        Diffusion(symmetric(), weight=torch.tensor([1.0, -1.0])),
+        Diffusion(symmetric(), weight=torch.tensor([[0.1, 1.0], [-1.0, 0.1]])),
+        Diffusion(symmetric(), weight=torch.tensor([[1.0, 2.0], [2.0, 1.0]])),
+        Diffusion(affinity("heat")),
+        Diffusion(Affinity(features("heat", "row"), features("heat", "row"), "dot", "none")),
+        DampedFlow(symmetric(), backwards=True),
+        DampedFlow(symmetric("concat")),  # symmetric, and yet not positive semi-definite
+        DampedFlow(symmetric(), weight=-1.0),
+        DampedFlow(SparseAffinity(torch.eye(3).flip(0).to_sparse_csr())),
+    ],
+    ids=repr,
+)
+def test_no_inner_product_is_promised_elsewhere(process):
+    assert process.inner_weights() is None
+
+
+@pytest.mark.parametrize("kind", ["gaussian", "heat", "dot", "delta"])
+def test_the_damped_flow_dissipates_where_the_kernel_is_definite(kind):
+    a = symmetric(kind, "none")
+    values = torch.linalg.eigvalsh(kernel_matrix(a))
+    assert float(values.min()) >= -1e-12 * float(values.max())
+    assert DampedFlow(a).inner_weights() is not None
+
+
+def test_the_balance_is_known_in_both_directions_of_time():
+    assert torch.equal(
+        Diffusion(symmetric(), backwards=True).mean_weights(), Diffusion(symmetric()).mean_weights()
+    )
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Diffusion(torch.eye(3)), "affinity must be an Affinity or a SparseAffinity, got Tensor"),
+        (lambda: Diffusion(symmetric(), weight="1"), "weight must be a number, or a tensor .* got str"),
+        (lambda: Diffusion(symmetric(), weight=torch.ones(2, 3)), r"\[C\] or \[C, C\], got \[2, 3\]"),
+        (
+            lambda: Diffusion(symmetric(), weight=torch.ones(2, dtype=torch.long)),
+            "weight must be floating point",
+        ),
+        (
+            lambda: Diffusion(Affinity(torch.ones(1, 4, 2), torch.ones(1, 2, 2), "heat")),
+            "same positions on both sides, got 4 and 2",
+        ),
+        (lambda: DampedFlow(lambda z: z).rate(torch.ones(1, 2, 1)), r"affinity\(z\) must be an Affinity"),
+    ],
+)
+def test_wrong_arguments_name_the_fix(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("z", "message"),
+    [
+        (torch.zeros(1, 6, 3), r"z must be \[2, 6, C\] like the affinity, got \[1, 6, 3\]"),
+        (torch.zeros(2, 6), r"got \[2, 6\]"),
+        (torch.zeros(2, 6, 3, device="meta"), "z is on meta, the affinity on cpu"),
+        (torch.zeros(2, 6, 3, dtype=torch.float64), r"weight \[4\] does not fit z with C = 3"),
+    ],
+)
+def test_a_state_that_does_not_fit(z, message):
+    with pytest.raises(ValueError, match=message):
+        Diffusion(symmetric(), weight=WEIGHTS["diagonal"]).rate(z)
+
+
+def test_they_say_what_they_are():
+    assert (
+        repr(Diffusion(symmetric(), backwards=True)) == "Diffusion(heat row, B = 2, M = 6, W = 1, backwards)"
+    )
+    assert (
+        repr(DampedFlow(lambda z: z, weight=torch.ones(2, 2)))
+        == "DampedFlow(kernel follows the state, W [2, 2])"
+    )

@@ -1,0 +1,196 @@
+"""Graphs of points against all pairs, and what happens at their edges."""
+
+import numpy as np
+import pytest
+import scipy.sparse
+import torch
+from problems import generator, relative
+
+from nonloc.ops import SparseAffinity, diffuse, kernel_matrix, row_sums
+from nonloc.processes import from_scipy, horizon, neighbors
+from nonloc.processes import graphs as module
+
+
+def cloud(size=60, d=2, seed=0):
+    return torch.rand(size, d, dtype=torch.float64, generator=generator(seed))
+
+
+def dense(graph):
+    return graph.matrix.to_dense()
+
+
+def by_all_pairs(x, k, scale, include_self):
+    """The symmetrised graph of k nearest others from the matrix of all distances."""
+    squares = (x.unsqueeze(1) - x.unsqueeze(0)).square().sum(-1)
+    others = squares.clone().fill_diagonal_(torch.inf)
+    near = torch.zeros_like(squares, dtype=torch.bool).scatter_(
+        1, others.topk(k, largest=False).indices, True
+    )
+    near = near | near.T
+    if include_self:
+        near = near.fill_diagonal_(True)
+    return torch.where(near, torch.exp(-scale * squares), 0)
+
+
+@pytest.mark.parametrize("include_self", [True, False])
+@pytest.mark.parametrize(("k", "d", "scale"), [(1, 1, 1.0), (5, 2, 30.0), (9, 3, 0.5), (59, 2, 2.0)])
+def test_neighbors_are_those_of_all_pairs(k, d, scale, include_self):
+    x = cloud(d=d)
+    found = neighbors(x, k, scale=scale, include_self=include_self)
+    assert relative(dense(found), by_all_pairs(x, k, scale, include_self)) <= 1e-14
+    assert torch.equal(dense(found), dense(found).T)
+
+
+def test_many_small_queries_give_the_same_graph(monkeypatch):
+    x = cloud()
+    truth = dense(neighbors(x, 4))
+    monkeypatch.setattr(module, "POINTS_AT_ONCE", 7)
+    assert torch.equal(dense(neighbors(x, 4)), truth)
+
+
+def test_constant_neighbors_are_the_pattern():
+    x = cloud()
+    graph = dense(neighbors(x, 4, kind="constant", include_self=False))
+    assert torch.equal(graph, (by_all_pairs(x, 4, 1.0, False) > 0).double())
+
+
+def test_the_graph_has_the_points_dtype_and_lean_indices():
+    graph = neighbors(cloud().float(), 3, normalize="symmetric")
+    assert graph.matrix.dtype == torch.float32
+    assert graph.matrix.col_indices().dtype == graph.matrix.crow_indices().dtype == torch.int32
+    assert graph.normalize == "symmetric"
+
+
+def test_row_normalised_by_default():
+    assert relative(row_sums(neighbors(cloud(), 5)), torch.ones(1, 60, dtype=torch.float64)) <= 1e-15
+
+
+def test_points_at_one_place():
+    """Seven duplicates and k = 3: each has three others at distance 0, none is its own neighbour by accident."""
+    x = torch.cat([torch.zeros(7, 2), torch.rand(5, 2, generator=generator(1)) + 5]).double()
+    graph = dense(neighbors(x, 3, kind="constant", include_self=False))
+    assert bool((graph.diagonal() == 0).all())
+    assert bool((graph.sum(1) >= 3).all())
+    assert bool((graph[:7, 7:] == 0).all())
+    assert torch.equal(dense(neighbors(x, 3, kind="constant")), graph + torch.eye(12, dtype=torch.float64))
+
+
+def test_all_points_at_one_place():
+    graph = dense(neighbors(torch.ones(6, 2, dtype=torch.float64), 2))
+    assert bool((graph.diagonal() == 1).all())
+    assert bool((graph.sum(1) >= 3).all())
+
+
+@pytest.mark.parametrize("include_self", [True, False])
+@pytest.mark.parametrize("kernel", ["constant", "linear", lambda r: torch.exp(-r)])
+@pytest.mark.parametrize("d", [1, 2])
+def test_a_horizon_is_that_of_all_pairs(kernel, include_self, d):
+    x, radius = cloud(d=d), 0.3
+    distances = (x.unsqueeze(1) - x.unsqueeze(0)).norm(dim=-1)
+    values = {"constant": torch.ones_like, "linear": lambda r: 1 - r / radius}.get(kernel, kernel)(distances)
+    truth = torch.where(distances <= radius, values, 0)
+    if not include_self:
+        truth.fill_diagonal_(0)
+    assert relative(dense(horizon(x, radius, kernel=kernel, include_self=include_self)), truth) <= 1e-14
+
+
+def test_an_isolated_position_does_not_move():
+    x = torch.tensor([[0.0], [0.1], [5.0]], dtype=torch.float64)
+    z = torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64).view(1, -1, 1)
+    alone = horizon(x, 1.0, include_self=False)
+    assert kernel_matrix(alone)[0, 2].tolist() == [0, 0, 0]
+    assert diffuse(alone, z).flatten().tolist() == [1, -1, 0]
+    kept = horizon(x, 1.0)
+    assert kernel_matrix(kept)[0, 2].tolist() == [0, 0, 1]
+    assert diffuse(kept, z).flatten().tolist() == [0.5, -0.5, 0]
+
+
+def test_nobody_within_the_radius():
+    graph = horizon(cloud(5), 1e-9, include_self=False)
+    z = torch.ones(2, 5, 3, dtype=torch.float64)
+    assert bool((diffuse(graph, z) == 0).all())
+    assert row_sums(graph).tolist() == [[0] * 5]
+
+
+def test_from_scipy_takes_any_format_and_copies():
+    matrix = scipy.sparse.random_array((8, 8), density=0.4, rng=np.random.default_rng(0), format="coo")
+    graph = from_scipy(matrix, "none")
+    truth = torch.from_numpy(matrix.toarray())
+    matrix.data[:] = 0
+    assert torch.equal(dense(graph), truth)
+    assert graph.matrix.col_indices().dtype == torch.int32
+    assert torch.equal(
+        dense(from_scipy(scipy.sparse.csr_matrix(np.eye(3, dtype=np.int64)))), torch.eye(3).double()
+    )
+
+
+def test_from_scipy_symmetrised_on_request():
+    matrix = scipy.sparse.csr_array(np.array([[0.0, 2.0], [0.0, 1.0]]))
+    assert dense(from_scipy(matrix)).tolist() == [[0, 2], [0, 1]]
+    assert dense(from_scipy(matrix, "sinkhorn", symmetrize=True)).tolist() == [[0, 1], [1, 1]]
+
+
+def test_from_scipy_adds_up_what_is_written_twice():
+    matrix = scipy.sparse.csr_array((np.ones(3), np.array([1, 1, 0]), np.array([0, 2, 3])), shape=(2, 2))
+    assert dense(from_scipy(matrix)).tolist() == [[0, 2], [1, 0]]
+
+
+def test_a_measure_travels_along():
+    measure = torch.rand(60, dtype=torch.float64, generator=generator(3))
+    for graph in (neighbors(cloud(), 3, measure=measure), horizon(cloud(), 0.2, measure=measure)):
+        assert isinstance(graph, SparseAffinity)
+        assert graph.measure is measure
+
+
+NAN = cloud(5)
+NAN[3, 1] = torch.nan
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (
+            lambda: neighbors(cloud(5), 5),
+            "k = 5 neighbours besides itself need at least 6 points, got 5; use k ≤ 4",
+        ),
+        (lambda: neighbors(cloud(5), 0), "k must be a whole number ≥ 1, got 0"),
+        (lambda: neighbors(cloud(5), 2.0), "k must be a whole number"),
+        (lambda: neighbors(NAN, 2), r"1 points with NaN or infinite coordinates \(the first is 3\)"),
+        (lambda: neighbors(cloud(5).numpy(), 2), r"a tensor \[M, d\], got ndarray; use torch.as_tensor"),
+        (lambda: neighbors(cloud(5)[:, 0], 2), r"got \[5\].*x.view\(-1, 1\)"),
+        (lambda: neighbors(cloud(5).half(), 2), "points must be float32 or float64"),
+        (lambda: neighbors(torch.zeros(0, 2), 1), "points need M ≥ 1"),
+        (lambda: neighbors(1e300 * cloud(5), 2), "their distances overflow; scale them down"),
+        (
+            lambda: neighbors(cloud(5), 2, kind="cosine"),
+            "kind='cosine' is unknown; choose one of heat, constant",
+        ),
+        (lambda: neighbors(cloud(5), 2, scale=0.0), "scale must be a number > 0"),
+        (lambda: neighbors(cloud(5), 2, normalize="softmax"), "normalize='softmax' is unknown"),
+        (lambda: horizon(cloud(5), 0.0), "radius must be a number > 0, got 0.0"),
+        (lambda: horizon(cloud(5), float("nan")), "radius must be a number > 0"),
+        (lambda: horizon(NAN, 1.0), "NaN or infinite"),
+        (
+            lambda: horizon(cloud(5), 1.0, kernel="cubic"),
+            "kernel='cubic' is unknown; choose one of constant, linear",
+        ),
+        (lambda: horizon(cloud(5), 1.0, kernel=lambda r: r.sum()), "one value for each of the"),
+        (
+            lambda: horizon(cloud(5), 1.0, kernel=lambda r: 1 / r),
+            "singular at r = 0 needs include_self=False",
+        ),
+        (lambda: from_scipy(np.eye(3)), "must be a scipy sparse matrix, got ndarray"),
+        (lambda: from_scipy(scipy.sparse.csr_array((2, 3))), r"must be square, \[M, M\], got \[2, 3\]"),
+        (lambda: from_scipy(scipy.sparse.csr_array(1j * np.eye(2))), "must be real"),
+        (lambda: from_scipy(scipy.sparse.csr_array(np.nan * np.eye(2))), "not finite"),
+    ],
+)
+def test_wrong_arguments_name_the_fix(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_without_scipy_the_extra_is_named(monkeypatch):
+    monkeypatch.setattr(module, "scipy_sparse", None)
+    with pytest.raises(ImportError, match=r"nonloc\[analysis\]"):
+        neighbors(cloud(5), 2)

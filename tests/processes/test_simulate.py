@@ -1,0 +1,186 @@
+"""simulate: the discrete process step by step, what is saved, how it ends, and the bridge to the network's stage."""
+
+import pytest
+import torch
+from generators import path_graph
+from problems import affinity, features, generator, relative, signal
+
+from nonloc.nn import DiffusiveStage
+from nonloc.ops import NORMALIZATIONS, Affinity, kernel_matrix, propagate
+from nonloc.outcomes import DivergedError
+from nonloc.processes import DampedFlow, Diffusion, Process, simulate
+
+
+def symmetric(normalize="row", kind="heat"):
+    x = features(kind, "symmetric")
+    return Affinity(x, x, kind, normalize)
+
+
+def test_euler_is_the_paper_s_discrete_process():
+    a = affinity("gaussian")
+    z = signal(a)
+    w = 0.3 * torch.randn(4, 4, dtype=torch.float64, generator=generator(2))
+    run = simulate(Diffusion(a, weight=w), z, num_steps=5, step_size=0.4)
+    for n in range(6):
+        assert relative(run.states[n], propagate(a, z, [0.4 * w] * n)) <= 1e-13
+    assert run.times.tolist() == pytest.approx([0.4 * n for n in range(6)])
+
+
+@pytest.mark.parametrize("kind", ["gaussian", "embedded_gaussian", "heat", "dot", "concat"])
+@pytest.mark.parametrize("h", [0.05, 0.5])
+def test_the_bridge_a_stage_with_w_equal_to_h_is_a_simulation(kind, h):
+    torch.manual_seed(0)
+    stage = DiffusiveStage(6, 4, affinity=kind, weight="full", layout="positions").double()
+    identity = torch.eye(6, dtype=torch.float64)
+    x = torch.randn(2, 10, 6, dtype=torch.float64, generator=generator(4))
+    with torch.no_grad():
+        for one in stage.maps:
+            one.w_z.weight.copy_(h * identity)
+        out, a = stage(x), stage.affinity(x)
+    assert [float((w.detach() - h * identity).abs().max()) for w in stage.weights()] == [0] * 4
+    run = simulate(Diffusion(a), x, num_steps=4, step_size=h)
+    assert relative(run.final, out) <= 1e-13
+
+
+@pytest.mark.parametrize(
+    ("num_steps", "save_every", "saved"),
+    [(6, 1, [0, 1, 2, 3, 4, 5, 6]), (6, 2, [0, 2, 4, 6]), (7, 3, [0, 3, 6, 7]), (3, 10, [0, 3]), (0, 1, [0])],
+)
+def test_first_and_last_are_always_saved(num_steps, save_every, saved):
+    a = symmetric()
+    z = signal(a)
+    every = simulate(Diffusion(a), z, num_steps=num_steps)
+    some = simulate(Diffusion(a), z, num_steps=num_steps, save_every=save_every)
+    assert some.times.tolist() == saved
+    assert torch.equal(some.states, every.states[saved])
+    assert len(some) == len(saved)
+    assert (some.outcome.ending, some.outcome.step) == ("converged", num_steps)
+
+
+@pytest.mark.parametrize("stepper", ["euler", "exact", "implicit"])
+@pytest.mark.parametrize("normalize", NORMALIZATIONS)
+def test_the_weighted_mean_is_conserved(normalize, stepper):
+    a = symmetric(normalize)
+    run = simulate(Diffusion(a), 5 + signal(a), num_steps=8, step_size=0.3, stepper=stepper)
+    drift = (run.weighted_mean - run.weighted_mean[0]).abs().max()
+    assert float(drift) <= 1e-12
+    plain = float((run.mean - run.mean[0]).abs().max())
+    assert plain > 1e-3 if normalize == "row" else plain <= 1e-12
+
+
+def test_variance_and_energy_only_fall():
+    a = symmetric("sinkhorn")
+    run = simulate(Diffusion(a), signal(a), num_steps=10, step_size=0.5)
+    assert bool((run.variance.diff(dim=0) < 0).all())
+    assert bool((run.energy.diff(dim=0) < 0).all())
+
+
+def test_the_original_operation_damps_everything_out_or_explodes():
+    a = symmetric("none")
+    step = 1 / float(torch.linalg.eigvalsh(kernel_matrix(a)).max())
+    run = simulate(DampedFlow(a), signal(a), num_steps=200, step_size=step)
+    assert float(run.final.abs().max()) < 0.5 * float(run.states[0].abs().max())
+    grown = simulate(DampedFlow(a, backwards=True), signal(a), num_steps=20, step_size=step)
+    assert float(grown.final.abs().max()) > 1e4
+
+
+def test_a_state_that_is_not_finite_ends_the_simulation_there():
+    # L of a path has eigenvalues up to 4: with h = 1e60 a step multiplies by up to 4e60, and 1e308 is passed in step 6.
+    process, z = Diffusion(path_graph(5)), torch.eye(5, dtype=torch.float64)[:1].unsqueeze(-1)
+    run = simulate(process, z, num_steps=50, step_size=1e60, save_every=4, throw=False)
+    assert (run.outcome.ending, run.outcome.step) == ("diverged", 6)
+    assert run.times.tolist() == [0, 4e60, 5e60]
+    assert bool(torch.isfinite(run.states).all())
+    truth = z
+    for _ in range(5):
+        truth = truth + 1e60 * process.rate(truth)
+    assert relative(run.final / 1e300, truth / 1e300) <= 1e-12
+    assert "State 6, at time 6e+60, has values that are not finite" in run.outcome.sentence
+    with pytest.raises(DivergedError, match="State 6") as error:
+        simulate(process, z, num_steps=50, step_size=1e60)
+    assert error.value.outcome.step == 6
+
+
+@pytest.mark.parametrize("stepper", ["euler", "exact", "implicit"])
+def test_padding_stays_as_it_is(stepper):
+    mask = torch.tensor([[True, True, False, True, True, True]] * 2)
+    x = features("heat", "row")
+    process = Diffusion(Affinity(x, x, "heat", mask=mask))
+    z = signal(process.affinity)
+    truth = simulate(process, z, num_steps=3, step_size=0.3, stepper=stepper)
+    z[~mask] = torch.nan
+    run = simulate(process, z, num_steps=3, step_size=0.3, stepper=stepper)
+    assert bool(run.final[~mask].isnan().all())
+    assert torch.equal(run.final[mask], truth.final[mask])
+    assert torch.equal(run.variance, truth.variance)
+
+
+@pytest.mark.parametrize("stepper", ["euler", "exact", "implicit"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_another_floating_dtype_is_kept(dtype, stepper):
+    a = symmetric()
+    z = signal(a).to(dtype)
+    run = simulate(Diffusion(a), z, num_steps=4, step_size=0.3, stepper=stepper)
+    exact = simulate(Diffusion(a), z.double(), num_steps=4, step_size=0.3, stepper=stepper)
+    assert run.states.dtype == run.mean.dtype == dtype
+    assert relative(run.final.double(), exact.final) <= {torch.float32: 2e-6, torch.bfloat16: 2e-2}[dtype]
+
+
+def test_no_gradient_is_kept():
+    a = symmetric()
+    run = simulate(Diffusion(a), signal(a).requires_grad_(), num_steps=2)
+    assert not run.states.requires_grad
+
+
+def test_one_graph_moves_every_sample():
+    graph = path_graph(7, "row")
+    z = torch.randn(3, 7, 2, dtype=torch.float64, generator=generator(1))
+    together = simulate(Diffusion(graph), z, num_steps=4)
+    for n in range(3):
+        assert (
+            relative(simulate(Diffusion(graph), z[n : n + 1], num_steps=4).final, together.final[n : n + 1])
+            <= 1e-14
+        )
+
+
+def test_a_process_of_one_s_own():
+    class Decay(Process):
+        def rate(self, z):
+            return -2 * z
+
+    run = simulate(
+        Decay(), torch.ones(1, 3, 1, dtype=torch.float64), num_steps=2, step_size=0.25, stepper="exact"
+    )
+    assert run.final.flatten().tolist() == pytest.approx([torch.e**-1] * 3, rel=1e-14)
+    assert run.weighted_mean is None
+    assert run.energy is None
+
+
+def test_progress_is_shown_when_asked_for(capsys):
+    simulate(Diffusion(path_graph(4)), torch.ones(1, 4, 1), num_steps=3, progress=True)
+    assert "3/3" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            {"process": symmetric()},
+            r"process must be a Process, got Affinity; for example Diffusion\(affinity\)",
+        ),
+        ({"z0": torch.ones(6)}, r"z0 must be a tensor \[B, M, C\], got \[6\]; .*z0.view\(1, -1, 1\)"),
+        ({"z0": torch.ones(2, 6, 1, dtype=torch.long)}, "z0 must be floating point.*z0.double()"),
+        ({"z0": torch.full((2, 6, 1), torch.nan)}, "z0 has values that are not finite"),
+        ({"z0": torch.ones(2, 5, 1)}, r"z must be \[2, 6, C\]"),
+        ({"num_steps": -1}, "num_steps must be a whole number ≥ 0, got -1"),
+        ({"num_steps": 1.5}, "num_steps must be a whole number"),
+        ({"save_every": 0}, "save_every must be a whole number ≥ 1, got 0"),
+        ({"step_size": float("inf")}, "step_size must be a finite number"),
+        ({"step_size": -0.1}, "step_size must be > 0.*backwards=True"),
+        ({"stepper": "rk4"}, "stepper='rk4' is unknown; choose one of euler, exact, implicit"),
+    ],
+)
+def test_wrong_arguments_name_the_fix(arguments, message):
+    arguments = {"process": Diffusion(symmetric()), "z0": torch.ones(2, 6, 1), "num_steps": 1, **arguments}
+    with pytest.raises(ValueError, match=message):
+        simulate(arguments.pop("process"), arguments.pop("z0"), **arguments)

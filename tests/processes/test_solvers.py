@@ -1,0 +1,112 @@
+"""(I − hA) x = z: conjugate gradients and GMRES against the dense solution, and the honest end where there is none."""
+
+import pytest
+import torch
+from problems import generator
+
+from nonloc.processes.solvers import NotSolvedError, solve_implicit
+
+
+def system(size=80, batch=2):
+    a = torch.randn(batch, size, size, dtype=torch.float64, generator=generator(0)) / size**0.5
+    return a, torch.randn(batch, size, dtype=torch.float64, generator=generator(1))
+
+
+def solve(a, z, step, weights=None):
+    return solve_implicit(lambda v: (a @ v.unsqueeze(-1)).squeeze(-1), z, step, weights)
+
+
+def residual(a, z, step, x):
+    """Of each sample, relative to |z|, the largest."""
+    left = x - step * (a @ x.unsqueeze(-1)).squeeze(-1)
+    return float(((z - left).norm(dim=-1) / z.norm(dim=-1)).max())
+
+
+def weighted_laplacian(size=80):
+    """−D⁻¹(D − S) with a random symmetric S ≥ 0: self-adjoint and dissipative in the weights D."""
+    s = torch.rand(2, size, size, dtype=torch.float64, generator=generator(2))
+    s = s + s.mT
+    degrees = s.sum(-1)
+    return s / degrees.unsqueeze(-1) - torch.eye(size, dtype=torch.float64), degrees
+
+
+@pytest.mark.parametrize("step", [0.01, 1.0, 100.0])
+def test_conjugate_gradients_in_the_weights(step):
+    a, weights = weighted_laplacian()
+    z = system()[1]
+    x = solve(a, z, step, weights)
+    assert residual(a, z, step, x) <= 1e-12
+    truth = torch.linalg.solve(torch.eye(80, dtype=torch.float64) - step * a, z)
+    assert float((x - truth).abs().max()) <= 1e-11
+
+
+@pytest.mark.parametrize("step", [0.01, 1.0, 10.0])
+def test_gmres_without_weights(step):
+    a, z = system()
+    a = a - 1.5 * torch.eye(80, dtype=torch.float64)
+    assert residual(a, z, step, solve(a, z, step)) <= 1e-12
+
+
+def test_gmres_takes_over_where_the_weights_see_too_little():
+    a, z = system()
+    a = a - 1.5 * torch.eye(80, dtype=torch.float64)
+    half = torch.ones(1, 80, dtype=torch.float64)
+    half[:, 40:] = 0
+    assert residual(a, z, 1.0, solve(a, z, 1.0, half)) <= 1e-12
+
+
+def test_gmres_starts_anew_when_its_space_is_full():
+    # A shift that needs more vectors than a space has.
+    a = 3 * torch.diag(torch.linspace(-100, -1, 400, dtype=torch.float64)).unsqueeze(0)
+    a = a + torch.diag(torch.ones(399, dtype=torch.float64), 1)
+    z = torch.ones(1, 400, dtype=torch.float64)
+    assert residual(a, z, 1.0, solve(a, z, 1.0)) <= 1e-12
+
+
+def test_conjugate_gradients_need_fewer_products_than_a_full_space():
+    a, weights = weighted_laplacian()
+    z, products = system()[1], []
+
+    def apply(v):
+        products.append(1)
+        return (a @ v.unsqueeze(-1)).squeeze(-1)
+
+    solve_implicit(apply, z, 1.0, weights)
+    assert len(products) < 30
+
+
+def test_a_singular_system_is_an_error_that_names_the_residual():
+    a = torch.diag(torch.tensor([1.0, -1.0], dtype=torch.float64)).unsqueeze(0)
+    z = torch.ones(1, 2, dtype=torch.float64)
+    with pytest.raises(NotSolvedError, match=r"the residual is \d.*\|z\| after .* stepper=\"exact\""):
+        solve(a, z, 1.0)
+
+
+def test_a_nearly_singular_system_is_not_solved_by_rounding():
+    a = torch.diag(torch.tensor([1.0 + 1e-16, 0.2, -1.0], dtype=torch.float64)).unsqueeze(0)
+    with pytest.raises(NotSolvedError, match="nearly"):
+        solve(a, torch.ones(1, 3, dtype=torch.float64), 1.0)
+
+
+def test_a_zero_sample_is_its_own_solution():
+    a, z = system()
+    a = a - 1.5 * torch.eye(80, dtype=torch.float64)
+    z[1] = 0
+    x = solve(a, z, 1.0)
+    assert bool((x[1] == 0).all())
+    assert (
+        float((x[0] - torch.linalg.solve(torch.eye(80, dtype=torch.float64) - a[0], z[0])).abs().max())
+        <= 1e-11
+    )
+
+
+def test_nan_and_overflow_are_handed_on():
+    a, z = system()
+    z[0, 0] = torch.nan
+    assert not bool(torch.isfinite(solve(a, z, 1.0)).all())
+    assert not bool(torch.isfinite(solve(a, torch.full_like(z, 1e308), 1e9)).all())
+
+
+def test_no_sample():
+    a, z = system()
+    assert solve(a[:0], z[:0], 1.0).shape == (0, 80)

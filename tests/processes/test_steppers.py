@@ -1,0 +1,142 @@
+"""The steppers on processes: the exact semigroup, backward Euler far beyond CFL, and the order of each."""
+
+import math
+
+import pytest
+import torch
+from generators import generator_matrix, path_graph, vectors
+from problems import affinity, features, generator, relative, signal
+
+from nonloc.ops import NORMALIZATIONS, Affinity, SparseAffinity
+from nonloc.processes import DampedFlow, Diffusion, simulate
+from nonloc.processes.steppers import STEPPERS
+
+C = 3
+WEIGHTS = {
+    "number": 1.0,
+    "diagonal": torch.tensor([0.2, 1.0, 0.5], dtype=torch.float64),
+    "definite": torch.tensor([[1.0, 0.3, 0.0], [0.3, 0.5, 0.1], [0.0, 0.1, 0.2]], dtype=torch.float64),
+    "rotating": torch.tensor([[0.1, 1.0, 0.0], [-1.0, 0.1, 0.3], [0.0, 0.2, 0.5]], dtype=torch.float64),
+}
+each_weight = pytest.mark.parametrize("weight", WEIGHTS.values(), ids=WEIGHTS)
+
+
+def symmetric(normalize="row", kind="heat", positions=12):
+    x = features(kind, "symmetric", positions=positions)
+    return Affinity(x, x, kind, normalize)
+
+
+@pytest.mark.parametrize("h", [0.1, 5.0])
+@pytest.mark.parametrize("backwards", [False, True])
+@each_weight
+@pytest.mark.parametrize("process", [Diffusion, DampedFlow])
+@pytest.mark.parametrize("kind", ["gaussian", "heat", "dot", "concat"])
+def test_exact_is_the_dense_exponential(kind, process, weight, backwards, h):
+    p = process(affinity(kind, positions=12), weight=weight, backwards=backwards)
+    z = signal(p.affinity, C)
+    truth = torch.matrix_exp(h * generator_matrix(p, z)) @ vectors(z)
+    found = vectors(STEPPERS["exact"](p, h)(z))
+    assert float(((found - truth).norm(dim=1) / truth.norm(dim=1)).max()) <= 1e-11
+
+
+@pytest.mark.parametrize("normalize", NORMALIZATIONS)
+def test_exact_forwards_and_backwards_is_where_it_began(normalize):
+    a = symmetric(normalize)
+    z = signal(a)
+    there = simulate(Diffusion(a), z, num_steps=2, step_size=0.4, stepper="exact").final
+    back = simulate(Diffusion(a, backwards=True), there, num_steps=1, step_size=0.8, stepper="exact").final
+    assert relative(back, z) <= 1e-11
+
+
+@pytest.mark.parametrize("stepper", ["exact", "implicit", "euler"])
+def test_a_path_decays_at_the_rate_of_its_eigenvalue(stepper):
+    size, mode, h, steps = 30, 3, 0.2, 25
+    z = torch.cos(math.pi * mode * (torch.arange(size, dtype=torch.float64) + 0.5) / size).view(1, -1, 1)
+    value = 2 - 2 * math.cos(math.pi * mode / size)
+    factor = {"exact": math.exp(-h * value), "implicit": 1 / (1 + h * value), "euler": 1 - h * value}[stepper]
+    run = simulate(Diffusion(path_graph(size)), z, num_steps=steps, step_size=h, stepper=stepper)
+    assert relative(run.final, factor**steps * z) <= 1e-12
+
+
+@pytest.mark.parametrize("backwards", [False, True])
+@each_weight
+@pytest.mark.parametrize("kind", ["heat", "concat"])
+def test_implicit_is_the_dense_solution(kind, weight, backwards):
+    p = Diffusion(affinity(kind, positions=12), weight=weight, backwards=backwards)
+    z, h = signal(p.affinity, C), 0.3
+    matrix = torch.eye(12 * C, dtype=torch.float64) - h * generator_matrix(p, z)
+    found = vectors(STEPPERS["implicit"](p, h)(z))
+    assert float(((matrix @ found - vectors(z)).norm(dim=1) / vectors(z).norm(dim=1)).max()) <= 1e-12
+    assert relative(found, torch.linalg.solve(matrix, vectors(z))) <= 1e-11
+
+
+@pytest.mark.parametrize("weight", ["number", "rotating"])
+@pytest.mark.parametrize("h", [1e5, 1e7])
+@pytest.mark.parametrize("normalize", NORMALIZATIONS)
+def test_implicit_is_stable_far_beyond_cfl(normalize, h, weight):
+    """Steps of any length end in the weighted mean, channel by channel (both W have their spectrum in Re > 0)."""
+    a, steps = symmetric(normalize), 8
+    process = Diffusion(a, weight=WEIGHTS[weight])
+    run = simulate(process, 3 + signal(a, C), num_steps=steps, step_size=h, stepper="implicit")
+    modes = torch.linalg.eigvals(generator_matrix(process, signal(a, C)))
+    slowest = float(modes.abs()[modes.abs() > 1e-9].min())
+    # Each step divides the slowest mode by |1 + h λ|; the others are gone before it.
+    left = 100 * (h * slowest - 1) ** -steps
+    assert left < 1e-3
+    solved = steps * 1e-12 * float(run.states[0].norm())  # what the residuals may add up to
+    assert float((run.final - run.weighted_mean[0].unsqueeze(1)).abs().max()) <= left + solved
+    assert float((run.weighted_mean - run.weighted_mean[0]).abs().max()) <= solved
+
+
+def test_euler_is_not():
+    run = simulate(
+        Diffusion(symmetric("none")), signal(symmetric()), num_steps=2000, step_size=10.0, throw=False
+    )
+    assert run.outcome.ending == "diverged"
+
+
+@pytest.mark.parametrize("stepper", ["euler", "implicit"])
+def test_both_euler_methods_are_of_first_order(stepper):
+    a = symmetric()
+    z = signal(a)
+    truth = simulate(Diffusion(a), z, num_steps=1, step_size=1.0, stepper="exact").final
+
+    def error(n):
+        found = simulate(Diffusion(a), z, num_steps=n, step_size=1 / n, stepper=stepper, save_every=n).final
+        return float((found - truth).norm())
+
+    assert math.log2(error(64) / error(128)) == pytest.approx(1, abs=0.03)
+
+
+def test_a_graph_with_separate_components_keeps_a_mean_in_each():
+    block = torch.ones(3, 3, dtype=torch.float64)
+    graph = SparseAffinity(torch.block_diag(block, block).to_sparse_csr())
+    z = torch.randn(1, 6, 2, dtype=torch.float64, generator=generator(2))
+    run = simulate(Diffusion(graph), z, num_steps=3, step_size=1e4, stepper="implicit")
+    means = z.view(1, 2, 3, 2).mean(2, keepdim=True).expand(1, 2, 3, 2).reshape(1, 6, 2)
+    assert relative(run.final, means) <= 1e-11
+
+
+@pytest.mark.parametrize("stepper", ["exact", "implicit"])
+def test_a_nonlinear_flow_is_refused_with_the_fix(stepper):
+    flow = DampedFlow(lambda z: Affinity(z, z, "heat"))
+    with pytest.raises(ValueError, match='linear in z.*use stepper="euler".*DampedFlow a fixed affinity'):
+        simulate(flow, torch.ones(1, 4, 2), num_steps=1, stepper=stepper)
+
+
+@pytest.mark.parametrize("stepper", STEPPERS)
+def test_a_sub_sampled_measure_of_zero_is_no_trouble(stepper):
+    # A position of measure 0 receives and does not give: π is 0 there, and an implicit step must solve it too.
+    x = features("heat", "row", positions=8)
+    measure = torch.ones(8, dtype=torch.float64)
+    measure[3] = 0
+    p = Diffusion(Affinity(x, x, "heat", measure=measure))
+    z, h = signal(p.affinity, C), 2.0
+    a = generator_matrix(p, z)
+    identity = torch.eye(8 * C, dtype=torch.float64)
+    truth = {
+        "euler": lambda: vectors(z) + h * a @ vectors(z),
+        "exact": lambda: torch.matrix_exp(h * a) @ vectors(z),
+        "implicit": lambda: torch.linalg.solve(identity - h * a, vectors(z)),
+    }[stepper]()
+    assert relative(vectors(STEPPERS[stepper](p, h)(z)), truth) <= 1e-12

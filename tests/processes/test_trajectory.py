@@ -1,0 +1,63 @@
+"""The numbers of a trajectory against their definitions."""
+
+import pytest
+import torch
+from problems import affinity, features, relative, signal
+
+from nonloc.ops import Affinity, dirichlet_energy, self_adjoint_weights
+from nonloc.processes import DampedFlow, Diffusion, simulate
+
+MASK = torch.tensor([[True, False, True, True, True, False], [True] * 6])
+MEASURE = torch.linspace(0.2, 1.4, 6, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("form", ["plain", "masked", "measured", "both"])
+def test_numbers_are_their_definitions(form):
+    x = features("heat", "row")
+    mask = MASK if form in ("masked", "both") else None
+    measure = MEASURE if form in ("measured", "both") else None
+    a = Affinity(x, x, "heat", "row", mask=mask, measure=measure)
+    run = simulate(Diffusion(a), signal(a), num_steps=3, step_size=0.3)
+    plain = torch.ones(2, 6, dtype=torch.float64)
+    plain = plain * (1 if mask is None else mask) * (1 if measure is None else measure)
+    balance = self_adjoint_weights(a)
+    for n in range(4):
+        z = run.states[n]
+
+        def average(values, weights):
+            return torch.einsum("bm,bmc->bc", weights, values) / weights.sum(-1, keepdim=True)
+
+        mean = average(z, plain)
+        assert relative(run.mean[n], mean) <= 1e-14
+        assert relative(run.variance[n], average((z - mean.unsqueeze(1)).square(), plain)) <= 1e-14
+        assert relative(run.weighted_mean[n], average(z, balance)) <= 1e-14
+        assert relative(run.energy[n], dirichlet_energy(a, z)) <= 1e-14
+
+
+def test_no_balance_no_weighted_mean():
+    a = affinity("gaussian")
+    run = simulate(Diffusion(a), signal(a), num_steps=1)
+    assert run.weighted_mean is None
+    assert run.energy.shape == (2, 2)
+
+
+def test_the_energy_follows_a_kernel_that_follows_the_state():
+    z = signal(affinity("heat"))
+    run = simulate(DampedFlow(lambda z: Affinity(z, z, "heat")), z, num_steps=2, step_size=0.1)
+    for state, energy in zip(run.states, run.energy, strict=True):
+        assert relative(energy, dirichlet_energy(Affinity(state, state, "heat"), state)) <= 1e-14
+
+
+def test_shapes_and_what_it_says():
+    a = affinity("heat", "sinkhorn")
+    run = simulate(Diffusion(a), signal(a), num_steps=5, step_size=0.2, save_every=2)
+    assert run.states.shape == (4, 2, 6, 4)
+    assert run.mean.shape == run.weighted_mean.shape == run.variance.shape == (4, 2, 4)
+    assert run.energy.shape == (4, 2)
+    assert run.times.dtype == torch.float64
+    assert torch.equal(run.final, run.states[-1])
+    text = repr(run)
+    assert text.startswith("Trajectory(converged: 4 states of [2, 6, 4], t = 0 … 1, variance 1.")
+    assert "energy" in text
+    with pytest.raises(AttributeError):
+        run.states = None
