@@ -58,7 +58,9 @@ def prepare(affinity: Affinity, dtype: torch.dtype) -> Operator:
     else:
         half = _scaling(query, key, row, logged, column, weights, valid)
     kernel = _lean_apply(query, key, row + half, logged + half)
-    return Operator(lambda z: keep * kernel(z), keep * kernel(ones))
+    # Where nobody gives, LOG_ZERO is on both sides of the quotient and would cancel.
+    givers = (weights != 0).unsqueeze(-1).to(dtype)
+    return Operator(lambda z: keep * kernel(givers * z), keep * kernel(givers * ones))
 
 
 def _logit_factors(affinity: Affinity, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -136,6 +136,14 @@ def test_a_sample_without_any_valid_position_is_left_alone(kind, normalize, back
 
 
 @each_backend
+@pytest.mark.parametrize("normalize", ["row", "count", "none", "symmetric"])
+@pytest.mark.parametrize("kind", ["gaussian", "heat", "dot", "concat", "delta"])
+def test_where_nothing_weighs_nothing_is_given(kind, normalize, backend):
+    a = affinity(kind, normalize, measure=torch.zeros(6, dtype=torch.float64))
+    assert torch.equal(aggregate(a, signal(a), backend=backend), torch.zeros(2, 6, 4, dtype=torch.float64))
+
+
+@each_backend
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @each_cell
 def test_the_output_has_the_signals_dtype_and_is_near_the_exact_one(kind, normalize, dtype, backend):
