@@ -186,17 +186,17 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 
 def _dump(value: Any, indent: int | None = None) -> str:
-    return json.dumps(_strict(value), indent=indent, allow_nan=False, ensure_ascii=False)
+    return json.dumps(finite_or_none(value), indent=indent, allow_nan=False, ensure_ascii=False)
 
 
-def _strict(value: Any) -> Any:
+def finite_or_none(value: Any) -> Any:
     """JSON has no infinities: a number that is not finite becomes None."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
-        return {key: _strict(item) for key, item in value.items()}
+        return {key: finite_or_none(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_strict(item) for item in value]
+        return [finite_or_none(item) for item in value]
     return value
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from jsonargparse import ArgumentParser, Namespace
 
-from nonloc.cli import bench, data, report, reproduce, simulate, spectrum, train
+from nonloc.cli import bench, check, data, report, reproduce, simulate, spectrum, stability, train
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,8 @@ COMMANDS: dict[str, Command] = {
     "spectrum": Command(spectrum.SUMMARY, spectrum.DESCRIPTION, spectrum.add_arguments, spectrum.run),
     "reproduce": Command(reproduce.SUMMARY, reproduce.DESCRIPTION, reproduce.add_arguments, reproduce.run),
     "report": Command(report.SUMMARY, report.DESCRIPTION, report.add_arguments, report.run),
+    "stability": Command(stability.SUMMARY, stability.DESCRIPTION, stability.add_arguments, stability.run),
+    "check": Command(check.SUMMARY, check.DESCRIPTION, check.add_arguments, check.run),
     "simulate": Command(simulate.SUMMARY, simulate.DESCRIPTION, simulate.add_arguments, simulate.run),
     "bench": Command(bench.SUMMARY, bench.DESCRIPTION, bench.add_arguments, bench.run),
     "data": Command(data.SUMMARY, data.DESCRIPTION, data.add_arguments, data.run),

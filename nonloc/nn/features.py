@@ -31,6 +31,12 @@ def feature_trace(model: nn.Module, inputs: Inputs) -> list[dict[str, Any]]:
         energy    ½ Σ_ij K_ij |Z_i − Z_j|² under the sub-block's own K, averaged over the batch;
                   None where sub-sampled keys leave it without a meaning
     """
+    with evaluating(model):
+        return [_trace(*one) for one in stage_inputs(model, inputs)]
+
+
+def stage_inputs(model: nn.Module, inputs: Inputs) -> list[tuple[str, NonlocalModule, Tensor, Tensor | None]]:
+    """(name, module, x, mask) of every nonlocal module that ran when the model was run once on `inputs`."""
     seen: list[tuple[str, NonlocalModule, Tensor, Tensor | None]] = []
 
     def watch(name: str) -> Any:
@@ -52,8 +58,7 @@ def feature_trace(model: nn.Module, inputs: Inputs) -> list[dict[str, Any]]:
     finally:
         for handle in handles:
             handle.remove()
-    with evaluating(model):
-        return [_trace(*one) for one in seen]
+    return seen
 
 
 def _trace(name: str, module: NonlocalModule, x: Tensor, mask: Tensor | None) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from nonloc.runs import TEMPORARY, Run, write_atomically
 from nonloc.training.machine import versions
 from nonloc.training.recipe import Recipe
 
-FORMAT = 1
+FORMAT = 2
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,6 @@ A number that is not finite is written as null, a tensor that is not finite is l
 from __future__ import annotations
 
 import json
-import math
 import os
 from pathlib import Path
 from typing import Any, cast
@@ -22,13 +21,11 @@ from torch import Tensor, nn
 
 from nonloc.data.dataset import Dataset
 from nonloc.data.load import load
-from nonloc.nn.features import feature_trace
-from nonloc.nn.nonlocal_module import NonlocalModule
-from nonloc.nn.probe import call, evaluating
+from nonloc.nn.features import feature_trace, stage_inputs
 from nonloc.nn.stage import stages
 from nonloc.nn.weight import WeightMap
 from nonloc.ops import kernel_matrix
-from nonloc.runs import Run, write_atomically
+from nonloc.runs import Run, finite_or_none, write_atomically
 from nonloc.spectrum import CAPTION, random_band, weight_spectrum
 from nonloc.training.checkpoint import Checkpoint, latest_valid
 from nonloc.training.recipe import Recipe
@@ -160,7 +157,7 @@ def _affinities(
     entries has no such share.
     """
     found = []
-    for name, (stage, x) in _stage_inputs(model, inputs).items():
+    for name, stage, x, _ in stage_inputs(model, inputs) if any(stages(model)) else []:
         if stage.subsample is not None:
             continue  # pooled givers have no position of their own to show
         height, width = x.shape[-2:]
@@ -194,35 +191,7 @@ def _same_pixels(images: Tensor) -> Tensor:
     return (colours[:, 0] * 256 + colours[:, 1]) * 256 + colours[:, 2]
 
 
-def _stage_inputs(model: nn.Module, inputs: Tensor) -> dict[str, tuple[NonlocalModule, Tensor]]:
-    """What reaches each stage when the model sees `inputs`."""
-    reached: dict[str, tuple[NonlocalModule, Tensor]] = {}
-    found = list(stages(model))
-
-    def watch(name: str, stage: NonlocalModule) -> Any:
-        return stage.register_forward_pre_hook(lambda module, args: reached.update({name: (stage, args[0])}))
-
-    handles = [watch(name, stage) for name, stage in found]
-    try:
-        with evaluating(model):
-            call(model, inputs)
-    finally:
-        for handle in handles:
-            handle.remove()
-    return reached
-
-
 def _write(path: Path, value: dict[str, Any]) -> dict[str, Any]:
-    value = _finite(value)
+    value = finite_or_none(value)
     write_atomically(path, (json.dumps(value, indent=1, allow_nan=False, ensure_ascii=False) + "\n").encode())
-    return value
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_finite(item) for item in value]
     return value

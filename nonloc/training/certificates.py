@@ -1,0 +1,73 @@
+"""certify_run: whether the stages that a run has trained can make features grow, on the features that reach them."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import torch
+
+from nonloc.data.dataset import Dataset
+from nonloc.data.load import load
+from nonloc.nn.features import stage_inputs
+from nonloc.nn.stage import stages
+from nonloc.processes.stability import certify, cfl_limit
+from nonloc.runs import Run
+from nonloc.training.recipe import Recipe
+from nonloc.training.tasks import TASKS
+from nonloc.training.trained import trained_network
+
+
+def certify_run(
+    run: Run | str | os.PathLike[str],
+    data: Dataset | None = None,
+    *,
+    data_dir: str | os.PathLike[str] | None = None,
+    device: torch.device | str = "cpu",
+    images: int = 4,
+) -> list[dict[str, Any]]:
+    """One dict for each nonlocal stage of the newest checkpoint: its certificate over the first test images.
+
+    {"name", "form", "num_blocks", "positions", "verdict", "growth", "repeated", "norm", "reason",
+     "blocks": [{"verdict", "growth", "largest", "limit"}]}
+
+    with, for each sub-block alone, the largest singular value of its W and the limit below which a symmetric W ≥ 0
+    would be stable with the sub-block's kernel.
+    """
+    run = run if isinstance(run, Run) else Run.open(run)
+    recipe = Recipe.from_dict(run.read_recipe())
+    model = trained_network(run, device)
+    if not any(True for _ in stages(model)):
+        raise ValueError(f"{recipe.network} has no nonlocal blocks, so there is nothing to certify")
+    dataset = data if data is not None else load(recipe.data, data_dir)
+    inputs, _ = next(iter(TASKS[recipe.task](recipe, dataset, device).test_batches(images)))
+    return [_certificate(name, stage, x) for name, stage, x, _ in stage_inputs(model, inputs)]
+
+
+def _certificate(name: str, stage: Any, x: torch.Tensor) -> dict[str, Any]:
+    with torch.no_grad():
+        whole = certify(stage, x)
+        affinities, weights = stage.affinities(x), stage.weights()
+        blocks = []
+        for affinity, weight in zip(affinities, weights, strict=True):
+            alone = certify(affinity, [weight.detach()], form=stage.form)
+            blocks.append(
+                {
+                    "verdict": alone.verdict,
+                    "growth": alone.growth,
+                    "largest": float(torch.linalg.matrix_norm(weight.double(), 2)),
+                    "limit": cfl_limit(affinity).limit if stage.form == "diffusive" else None,
+                }
+            )
+    return {
+        "name": name,
+        "form": stage.form,
+        "num_blocks": stage.num_blocks,
+        "positions": affinities[0].positions,
+        "verdict": whole.verdict,
+        "growth": whole.growth,
+        "repeated": whole.repeated,
+        "norm": whole.norm,
+        "reason": whole.reason,
+        "blocks": blocks,
+    }

@@ -1,0 +1,38 @@
+"""nonloc stability and nonloc check through the command line."""
+
+import json
+
+import pytest
+
+from nonloc.cli import main
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("stability") / "run"
+    words = (
+        "train --network restorer8/diffusive-2@2 --data motifs --train_images 64 --test_images 16 --epochs 1 "
+    )
+    words += f"--batch_size 16 --optimizer adam --learning_rate 0.01 --augment false --quiet --run {folder}"
+    assert main(words.split()) == 0
+    return folder
+
+
+def test_the_verdict_is_printed_for_every_stage_and_block(run, capsys):
+    assert main(["stability", str(run), "--images", "2"]) == 0
+    text = capsys.readouterr().out
+    assert "2 diffusive sub-blocks on 144 positions" in text
+    assert any(verdict in text for verdict in ("STABLE", "UNSTABLE", "NOT DECIDED"))
+
+
+def test_json_has_the_numbers(run, capsys):
+    assert main(["stability", str(run), "--images", "2", "--json"]) == 0
+    (stage,) = json.loads(capsys.readouterr().out)["stages"]
+    assert stage["verdict"] in ("stable", "unstable", "not decided")
+    assert len(stage["blocks"]) == 2
+
+
+def test_wrong_usage(run, capsys, tmp_path):
+    assert main(["stability", str(tmp_path)]) == 2
+    assert main(["stability", str(run), "--images", "0"]) == 2
+    assert "--images must be at least 1" in capsys.readouterr().err

@@ -1,0 +1,64 @@
+"""certify_run: the verdict of a trained stage, and that it follows the weights."""
+
+import pytest
+import torch
+from tiny import tiny_data, tiny_recipe
+
+from nonloc.runs import Run
+from nonloc.training import certificates
+from nonloc.training.certificates import certify_run
+from nonloc.training.loop import fit
+from nonloc.training.trained import trained_network
+
+RECIPE = tiny_recipe(
+    network="restorer8/diffusive-2@1", learning_rate=0.01, epochs=1, stage={"normalize": "row"}
+)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    run = Run(tmp_path_factory.mktemp("certificates") / "run")
+    fit(RECIPE, run, data=tiny_data(labels=False), device="cpu", progress=False)
+    return run
+
+
+def certified_with(run, monkeypatch, scale):
+    """The certificate when every W of the trained network is `scale` I."""
+
+    def network(run, device):
+        model = trained_network(run, device)
+        for stage in (m for m in model.modules() if hasattr(m, "weights")):
+            monkeypatch.setattr(stage, "weights", lambda: [scale * torch.eye(8)] * 2)
+        return model
+
+    monkeypatch.setattr(certificates, "trained_network", network)
+    (found,) = certify_run(run, tiny_data(labels=False), images=2)
+    return found
+
+
+def test_a_stage_is_described(run):
+    (found,) = certify_run(run, tiny_data(labels=False), images=2)
+    assert (found["form"], found["num_blocks"], found["positions"]) == ("diffusive", 2, 64)
+    assert len(found["blocks"]) == 2
+    assert all(block["limit"] > 0 for block in found["blocks"])
+
+
+def test_small_symmetric_weights_are_stable(run, monkeypatch):
+    found = certified_with(run, monkeypatch, 0.5)
+    assert found["verdict"] == "stable"
+    assert found["growth"] <= 1 + 1e-9
+    assert [block["verdict"] for block in found["blocks"]] == ["stable", "stable"]
+
+
+def test_negative_weights_are_not(run, monkeypatch):
+    found = certified_with(run, monkeypatch, -0.5)
+    assert found["verdict"] == "unstable"
+    assert found["growth"] > 1.01
+
+
+def test_a_network_without_stages_is_refused(tmp_path):
+    run = Run(tmp_path / "run")
+    recipe = tiny_recipe(network="restorer8/baseline", learning_rate=0.01, epochs=1)
+    fit(recipe, run, data=tiny_data(labels=False), device="cpu", progress=False)
+    with pytest.raises(ValueError, match="restorer8/baseline has no nonlocal blocks"):
+        certify_run(run, tiny_data(labels=False))
