@@ -71,7 +71,11 @@ class Stage:
         return z
 
     def rounding(self, sizes: Sequence[float], steps: float) -> float:
-        """What a growth factor may be off by: sizes ‖A_n‖ of the kernels, steps Π_n max(1, ‖I − A_n ⊗ W_n‖)."""
+        """What a growth factor may be off by, here or where the stage is run.
+
+        sizes  of what each sub-block adds and takes away again, see `kernel_size`
+        steps  a bound of Π_n max(1, ‖I − A_n ⊗ W_n‖)
+        """
         eps = torch.finfo(torch.float64).eps
         moved = sum(
             size * float(torch.linalg.matrix_norm(weight, 2))

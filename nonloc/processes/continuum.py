@@ -76,7 +76,7 @@ class Continuum:
     def sample(self, function: Callable[[Tensor], Tensor]) -> Tensor:
         """z [1, M, C] of a function of the points [M, d] with values [M] or [M, C]."""
         values = function(self.points)
-        return values.view(len(self.points), -1).unsqueeze(0)
+        return values.reshape(len(self.points), -1).unsqueeze(0)
 
     def apply(self, z: Tensor) -> Tensor:
         """ℒʰz [1, M, C] for z [1, M, C]."""

@@ -52,6 +52,14 @@ class JumpProcess(Process):
         """The law [B, M, C] after one step of length h ≤ 1, without a matrix: p + h (Kᵀp − p)."""
         return law + _checked_step(step_size) * self.rate(law)
 
+    def expect(self, f: Tensor, step_size: float = 1.0) -> Tensor:
+        """What f [B, M, C] is on average after one step, by where the walker starts: f_i + h Σ_j K_ij (f_j − f_i).
+
+        For h = 1 that is K f, because rows sum to 1: the paper's two discrete forms. It is the other side of `evolve`,
+        Σ_i p_i expect(f)_i = Σ_i evolve(p)_i f_i; both do the same to a density only where K is symmetric.
+        """
+        return f + _checked_step(step_size) * self._diffuse(f)
+
     def rates(self) -> Tensor:
         """γ [B, M, M] in float64: how many jumps i → j a walker at i makes in a unit of time, 0 for i = j.
 
@@ -108,9 +116,10 @@ class JumpProcess(Process):
         )
 
     def stationary_law(self) -> Tensor:
-        """π [B, M] in float64 with Kᵀπ = π and Σ π = 1, to a residual of 1e-12.
+        """π [B, M] in float64 with Kᵀπ = π and Σ π = 1.
 
-        Known for a symmetric Ω: in proportion to μ 𝒞 under "row", to μ under "sinkhorn". Otherwise found by iteration.
+        Known for a symmetric Ω: in proportion to μ 𝒞 under "row", to μ under "sinkhorn". Otherwise found, to a residual
+        of 1e-12 or with a NotSolvedError.
         Where positions do not all reach one another there are several such laws, and this is one of them.
         """
         if self._law is None:
@@ -183,6 +192,11 @@ class JumpProcess(Process):
         if dtype not in self._ready:
             self._ready[dtype] = Transitions(self.affinity, dtype)
         return self._ready[dtype]
+
+    def _diffuse(self, f: Tensor) -> Tensor:
+        self._check_law(f)
+        transitions = self._transitions(compute_dtype(self.affinity, f))
+        return transitions.difference(f.to(transitions.dtype)).to(f.dtype)
 
     def _check_law(self, law: Tensor) -> None:
         any_batch = isinstance(self.affinity, SparseAffinity)

@@ -6,12 +6,14 @@ or one with positions that are left for ever, has no such π > 0: it is judged i
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from nonloc.ops import Affinity, SparseAffinity, kernel_matrix, self_adjoint_weights
+from nonloc.ops import Affinity, SparseAffinity, kernel_matrix, row_sums, self_adjoint_weights
+from nonloc.ops.inner import has_negative_entries
+from nonloc.ops.operator import inverse_or_zero
 
 # Of √π A √π⁻¹, relative to its largest entry: what rounding of π and of the kernel may leave.
 ASYMMETRY = 1e-12
@@ -54,6 +56,27 @@ def step_matrix(affinity: Affinity | SparseAffinity, form: str) -> Tensor:
     # Without the diagonal, which cancels: what is left has row sums 0 to the last digit.
     kernel.diagonal().zero_()
     return torch.diag(kernel.sum(1)) - kernel
+
+
+def kernel_size(affinity: Affinity | SparseAffinity) -> float:
+    """At least 2 max_i Σ_j |K_ij|, the diagonal included: diffusion adds K_ii z_i and takes it away again, and rounds
+    both. In memory linear in M."""
+    if not has_negative_entries(affinity):
+        return 2 * float(row_sums(affinity).max())
+    raw = replace(affinity, normalize="none")
+    if isinstance(raw, SparseAffinity):
+        sizes = row_sums(replace(raw, matrix=raw.matrix.abs()))
+    else:
+        # |l·r| ≤ |l| |r|
+        left, right = (side.norm(dim=-1, keepdim=True) for side in (raw.left, raw.right))
+        sizes = row_sums(replace(raw, left=left, right=right, scale=abs(raw.scale)))
+    if affinity.normalize == "row":
+        sizes = sizes * inverse_or_zero(row_sums(raw)).abs()
+    elif affinity.normalize == "count":
+        ones = torch.ones(1, affinity.positions, 1, dtype=torch.float64, device=sizes.device)
+        every = Affinity(ones, ones, "dot", "none", mask=affinity.mask, measure=affinity.measure)
+        sizes = sizes / row_sums(every).amax()
+    return 2 * float(sizes.max())
 
 
 def own_norm(affinity: Affinity | SparseAffinity) -> OwnNorm:

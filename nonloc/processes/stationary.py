@@ -19,11 +19,11 @@ BALANCE_TOLERANCE = 1e-9
 
 
 def stationary_law(transitions: Transitions) -> Tensor:
-    """π ≥ 0 [B, M] with Pᵀπ = π and Σ π = 1, to a residual of 1e-12.
+    """π ≥ 0 [B, M] with Pᵀπ = π and Σ π = 1.
 
     For a symmetric Ω it is known: μ 𝒞 under "row", μ under "sinkhorn". Otherwise it is the limit of the averaged law
-    of a walker that starts anywhere with equal probability. Where the kernel falls apart, or has positions that keep
-    their walkers, there are several such laws, and this is one of them.
+    of a walker that starts anywhere with equal probability, found to a residual |Pᵀπ − π|₁ of 1e-12. Where the kernel
+    falls apart, or has positions that keep their walkers, there are several such laws, and this is one of them.
     """
     valid = _valid(transitions)
     known = self_adjoint_weights(transitions.affinity)
@@ -31,8 +31,8 @@ def stationary_law(transitions: Transitions) -> Tensor:
         known = known.to(transitions.dtype)
         # Nobody moves in a sample without entries: every law is stationary.
         known = torch.where(known.sum(-1, keepdim=True) > 0, known, valid)
-        law = known / known.sum(-1, keepdim=True)
-    elif transitions.positions <= LARGEST_DENSE:
+        return known / known.sum(-1, keepdim=True)
+    if transitions.positions <= LARGEST_DENSE:
         matrix = transitions.matrix()
         eliminated = _by_elimination(matrix)
         law = _by_squaring(matrix, valid) if eliminated is None else eliminated

@@ -51,6 +51,11 @@ class Transitions:
         law = self._valid(law)
         return self._adjoint(law) - self.sums * law
 
+    def difference(self, f: Tensor) -> Tensor:
+        """Kf − f [B, M, C], and 0 where a walker stays: the other side of `change`."""
+        f = self._valid(f)
+        return self._apply(f) - self.sums * f
+
     def average(self, f: Tensor) -> Tensor:
         """P f [B, M, C]: what f is on average after one jump."""
         f = self._valid(f)

@@ -15,7 +15,7 @@ from nonloc.processes import growth as grow
 from nonloc.processes.certificate import Certificate, Stage
 from nonloc.processes.growth import Growth
 from nonloc.processes.jump import STOCHASTIC, JumpProcess
-from nonloc.processes.own_norm import OwnNorm, own_norm, step_matrix
+from nonloc.processes.own_norm import OwnNorm, kernel_size, own_norm, step_matrix
 from nonloc.processes.solvers import NotSolvedError
 
 LARGEST_WHOLE = 1536  # M · C up to which a stage is looked at as one matrix
@@ -43,7 +43,7 @@ def _judge_by_matrix(stage: Stage) -> Certificate:
     if not stage.is_shared and not symmetric:
         norm = replace(norm, is_own=False)
     matrices = [known[kernel] for kernel in stage.kernels]
-    sizes = [grow.largest_singular(matrix) for matrix in matrices]
+    sizes = [kernel_size(kernel) for kernel in stage.kernels]
     if stage.is_shared and symmetric:
         ends = torch.linalg.eigvalsh(matrices[0])
         steps = grow.interval_bounds(float(ends[0]), float(ends[-1]), stage.weights)
@@ -52,8 +52,10 @@ def _judge_by_matrix(stage: Stage) -> Certificate:
         reason = f"the largest ‖Π (I − λ W_n)‖ over the {len(ends)} eigenvalues λ of {_operator(stage)}"
         return _decided(stage, found, slack, norm, reason)
     bounds = _step_bounds(matrices, stage.weights)
-    norms = [float(torch.linalg.matrix_norm(weight, 2)) for weight in stage.weights]
-    steps = [1 + size * weight for size, weight in zip(sizes, norms, strict=True)]
+    steps = [
+        1 + grow.largest_singular(matrix) * grow.largest_singular(weight)
+        for matrix, weight in zip(matrices, stage.weights, strict=True)
+    ]
     if bounds is not None:
         slack = stage.rounding(sizes, prod(max(1.0, bound) for bound in bounds))
         if prod(max(1.0, bound) for bound in bounds) <= 1 + slack <= 1 + stage.tolerance:
@@ -107,10 +109,10 @@ def _judge_by_bound(stage: Stage) -> Certificate:
     bound = float("inf")
     if all(interval is not None for interval in intervals) and _are_equal(balances):
         steps, sizes = [], []
-        for interval, weight in zip(intervals, stage.weights, strict=True):
+        for kernel, interval, weight in zip(stage.kernels, intervals, stage.weights, strict=True):
             assert interval is not None
             steps += grow.interval_bounds(*interval, [weight])
-            sizes.append(max(abs(end) for end in interval))
+            sizes.append(kernel_size(kernel))
         bound = prod(max(1.0, step) for step in steps)
         slack = stage.rounding(sizes, bound)
         if bound <= 1 + slack <= 1 + stage.tolerance:
@@ -130,7 +132,8 @@ def _judge_by_bound(stage: Stage) -> Certificate:
 def _searched(stage: Stage, norm: OwnNorm, bound: float) -> Certificate:
     found = grow.exhibited_growth(stage.apply, norm.roots, stage.channels)
     repeated = None
-    if found.factor <= CLEAR_GROWTH:
+    slack = stage.rounding([kernel_size(kernel) for kernel in stage.kernels], max(1.0, found.factor))
+    if not found.factor > CLEAR_GROWTH + slack:
         reason = f"no signal was found that grows, and the growth is known to be at most {bound:.6g} alone"
         return Certificate("not decided", bound, norm.text, reason, None, None, norm.weights)
     reason = f"a signal was found that grows by {found.factor:.6g}; others may grow more"
@@ -176,7 +179,7 @@ def _is_convex_step(stage: Stage) -> bool:
         return False
     if kernel.measure is not None and not bool((kernel.measure > 0).all()):
         return False
-    slack = stage.rounding([1.0] * len(stage.weights), 1.0)
+    slack = stage.rounding([kernel_size(kernel)] * len(stage.weights), 1.0)
     return slack <= stage.tolerance and all(_is_within(weight, slack) for weight in stage.weights)
 
 

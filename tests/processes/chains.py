@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from itertools import pairwise
 
 import torch
 from scipy.stats import chi2
@@ -50,4 +51,4 @@ def surprise(counts: Tensor, law: Tensor) -> float:
 
 def order(errors: list[float]) -> list[float]:
     """The orders of convergence between successive halvings."""
-    return [math.log2(a / b) for a, b in zip(errors, errors[1:], strict=False)]
+    return [math.log2(a / b) for a, b in pairwise(errors)]

@@ -21,7 +21,9 @@ def law_of(like, channels=2, seed=3):
 
 @pytest.mark.parametrize("normalize", ["count", "none", "symmetric"])
 def test_rows_that_need_not_sum_to_1_are_refused_with_the_fix(normalize):
-    with pytest.raises(ValueError, match=f"normalize='{normalize}' does not see to that; use one of row, sinkhorn"):
+    with pytest.raises(
+        ValueError, match=f"normalize='{normalize}' does not see to that; use one of row, sinkhorn"
+    ):
         JumpProcess(heat(normalize))
 
 
@@ -79,6 +81,15 @@ def test_a_law_moves_by_the_transposed_matrix(kind, normalize):
     process = JumpProcess(affinity(kind, normalize))
     law = law_of(process.affinity)
     assert relative(process.evolve(law, 0.3), process.transition_matrix(0.3).mT @ law) < 1e-12
+
+
+@pytest.mark.parametrize("step_size", [1.0, 0.3])
+def test_expectations_are_the_other_side_of_laws(step_size):
+    process = JumpProcess(affinity("gaussian"))
+    law, f = law_of(process.affinity), torch.randn(2, 6, 2, generator=generator(8), dtype=torch.float64)
+    found = process.expect(f, step_size)
+    assert relative(found, process.transition_matrix(step_size) @ f) < 1e-14
+    assert relative((law * found).sum(1), (process.evolve(law, step_size) * f).sum(1)) < 1e-15
 
 
 def test_without_a_matrix_a_law_moves_the_same():
@@ -165,7 +176,9 @@ class TestBothFormsOfThePaper:
     @pytest.mark.parametrize("normalize", ["row", "sinkhorn"])
     def test_they_agree_where_rows_sum_to_1(self, normalize):
         kernel = heat(normalize)
-        assert relative(aggregate(kernel, self.z), self.z + diffuse(kernel, self.z)) < 1e-13
+        found = JumpProcess(kernel).expect(self.z)
+        assert relative(found, aggregate(kernel, self.z)) < 1e-13
+        assert relative(found, self.z + diffuse(kernel, self.z)) < 1e-13
 
     @pytest.mark.parametrize("normalize", ["none", "count", "symmetric"])
     def test_they_differ_by_what_the_rows_lack(self, normalize):

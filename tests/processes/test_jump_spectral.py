@@ -1,0 +1,187 @@
+"""Spectral gap and mixing time, on chains whose eigenvalues are known."""
+
+import math
+
+import pytest
+import torch
+from chains import chain, cycle, drift, two_states
+from problems import affinity, features, generator, relative
+
+from nonloc.ops import Affinity, SparseAffinity
+from nonloc.processes import JumpProcess
+from nonloc.processes.lanczos import largest_eigenvalue
+
+METHODS = ["dense", "lanczos"]
+
+
+def heat(normalize="row", positions=40, **keywords):
+    x = features("heat", normalize, positions=positions)
+    return Affinity(x, x, "heat", normalize, 0.7, **keywords)
+
+
+def distance(process, law, matrix):
+    return float((matrix - law).abs().sum(-1).max()) / 2
+
+
+class TestGap:
+    @pytest.mark.parametrize("method", METHODS)
+    def test_two_states(self, method):
+        process = JumpProcess(two_states(0.9, 0.8))
+        assert float(process.spectral_gap(method=method)) == pytest.approx(1.7, abs=1e-14)
+        assert float(process.spectral_gap(absolute=True, method=method)) == pytest.approx(0.3, abs=1e-14)
+
+    @pytest.mark.parametrize("method", METHODS)
+    def test_a_cycle(self, method):
+        gap = JumpProcess(cycle(15)).spectral_gap(method=method)
+        assert float(gap) == pytest.approx(1 - math.cos(2 * math.pi / 15), rel=1e-9)
+
+    @pytest.mark.parametrize("method", METHODS)
+    def test_a_walk_in_step_never_settles_in_discrete_time(self, method):
+        assert float(JumpProcess(cycle(8)).spectral_gap(absolute=True, method=method)) == 0
+        assert float(JumpProcess(cycle(8)).spectral_gap(method=method)) > 0.2
+
+    @pytest.mark.parametrize("method", METHODS)
+    def test_two_parts_that_never_meet_have_none(self, method):
+        block = torch.full((3, 3), 1 / 3)
+        assert float(JumpProcess(chain(torch.block_diag(block, block))).spectral_gap(method=method)) == 0
+
+    @pytest.mark.parametrize("method", METHODS)
+    def test_all_alike_are_mixed_by_one_jump(self, method):
+        for absolute in (False, True):
+            gap = JumpProcess(chain(torch.ones(6, 6))).spectral_gap(absolute=absolute, method=method)
+            assert float(gap) == pytest.approx(1, abs=1e-12)
+
+    @pytest.mark.parametrize("normalize", ["row", "sinkhorn"])
+    def test_dense_is_the_second_eigenvalue(self, normalize):
+        process = JumpProcess(heat(normalize))
+        values = torch.linalg.eigvals(process.transition_matrix()).real.sort(-1).values
+        assert relative(process.spectral_gap().value, 1 - values[:, -2]) < 1e-12
+
+    @pytest.mark.parametrize("absolute", [False, True])
+    @pytest.mark.parametrize("kernel", [heat(), heat("sinkhorn"), affinity("gaussian", positions=40)])
+    def test_lanczos_comes_close_from_above_and_says_that_it_is_an_estimate(self, kernel, absolute):
+        process = JumpProcess(kernel)
+        exact = process.spectral_gap(absolute=absolute, method="dense")
+        found = process.spectral_gap(absolute=absolute, method="lanczos")
+        assert (exact.kind, found.kind) == ("exact", "estimate")
+        assert relative(found.value, exact.value) < 1e-8
+        assert bool((found.value >= exact.value - 1e-13).all())
+        assert bool((found.residual <= 1e-5).all())
+
+    def test_lanczos_resolves_a_small_gap_of_a_large_graph(self):
+        size = 1200
+        found = JumpProcess(cycle(size)).spectral_gap()
+        assert found.kind == "estimate"
+        assert float(found) == pytest.approx(1 - math.cos(2 * math.pi / size), rel=1e-6)
+
+    @pytest.mark.parametrize("method", METHODS)
+    def test_masked_positions_have_no_part_in_it(self, method):
+        mask = torch.tensor([[True] * 6, [True, False, True, True, True, True]])
+        whole = heat(positions=6, mask=mask)
+        kept = whole.left[1:, mask[1]]
+        expected = JumpProcess(Affinity(kept, kept, "heat", "row", 0.7)).spectral_gap(method=method).value
+        assert relative(JumpProcess(whole).spectral_gap(method=method).value[1:], expected) < 1e-13
+
+    def test_without_reversibility_deviations_shrink_at_least_as_fast_as_the_gap_says(self):
+        process = JumpProcess(affinity("gaussian", positions=20, batch=1))
+        law, gap = process.stationary_law()[0], process.spectral_gap()
+        generator_ = process.transition_matrix()[0] - torch.eye(20, dtype=torch.float64)
+        flow = law.sqrt().unsqueeze(-1) * (torch.matrix_exp(0.9 * generator_) - law) / law.sqrt()
+        assert float(torch.linalg.matrix_norm(flow, 2)) <= math.exp(-0.9 * float(gap))
+        chain_gap = process.spectral_gap(absolute=True)
+        step = law.sqrt().unsqueeze(-1) * (process.transition_matrix()[0] - law) / law.sqrt()
+        assert float(torch.linalg.matrix_norm(step, 2)) == pytest.approx(1 - float(chain_gap), rel=1e-12)
+
+    def test_a_drift_does_not_change_the_gap_of_a_circle_in_continuous_time(self):
+        found = JumpProcess(drift(9, 0.9)).spectral_gap()
+        assert float(found) == pytest.approx(1 - math.cos(2 * math.pi / 9), rel=1e-12)
+
+    def test_a_single_position_has_nothing_to_approach(self):
+        assert float(JumpProcess(chain([[1.0]])).spectral_gap()) == 1
+
+    def test_an_unknown_method_lists_the_choices(self):
+        with pytest.raises(ValueError, match="choose one of auto, dense, lanczos"):
+            JumpProcess(cycle(4)).spectral_gap(method="power")
+
+
+class TestMixingTime:
+    def test_two_states_in_continuous_time(self):
+        a, b, epsilon = 0.3, 0.5, 0.01
+        found = JumpProcess(two_states(a, b)).mixing_time(epsilon)
+        assert float(found.exact) == pytest.approx(math.log(0.625 / epsilon) / (a + b), abs=2e-6)
+        assert float(found.bound) == pytest.approx(math.log(1 / (epsilon * math.sqrt(0.375))) / (a + b))
+
+    def test_two_states_in_discrete_time(self):
+        a, b, epsilon = 0.3, 0.5, 0.01
+        found = JumpProcess(two_states(a, b)).mixing_time(epsilon, discrete=True)
+        assert float(found.exact) == math.ceil(math.log(0.625 / epsilon) / -math.log(1 - a - b))
+
+    @pytest.mark.parametrize("discrete", [False, True])
+    @pytest.mark.parametrize("epsilon", [0.25, 1e-3])
+    @pytest.mark.parametrize("kernel", [heat(), heat("sinkhorn"), affinity("gaussian", positions=20)])
+    def test_it_is_the_first_time_and_never_beyond_the_bound(self, kernel, epsilon, discrete):
+        process = JumpProcess(kernel)
+        found = process.mixing_time(epsilon, discrete=discrete)
+        assert found.kind == "certified"
+        assert bool((found.exact <= found.bound).all())
+        matrix, law, tick = process.transition_matrix(), process.stationary_law(), 1 if discrete else 2e-6
+        for b in range(2):
+            time = float(found.exact[b])
+
+            def at(t, b=b):
+                if discrete:
+                    return torch.linalg.matrix_power(matrix[b], int(t))
+                return torch.matrix_exp(t * (matrix[b] - torch.eye(len(law[b]), dtype=torch.float64)))
+
+            assert distance(process, law[b], at(time)) <= epsilon * (1 + 1e-9)
+            assert distance(process, law[b], at(time - tick)) > epsilon
+
+    def test_it_grows_by_the_gap_for_a_small_epsilon(self):
+        process = JumpProcess(cycle(9))
+        one, two = (float(process.mixing_time(e).exact) for e in (1e-6, 1e-8))
+        assert (two - one) * float(process.spectral_gap()) == pytest.approx(math.log(100), rel=1e-3)
+
+    def test_what_never_mixes_takes_for_ever(self):
+        apart = JumpProcess(chain(torch.eye(3))).mixing_time()
+        assert apart.bound.tolist() == apart.exact.tolist() == [math.inf]
+        assert JumpProcess(cycle(8)).mixing_time(discrete=True).exact.tolist() == [math.inf]
+        assert JumpProcess(cycle(8)).mixing_time().exact.isfinite()
+
+    def test_a_large_epsilon_needs_no_time(self):
+        assert float(JumpProcess(two_states(0.5, 0.5)).mixing_time(0.6).exact) == 0
+
+    def test_an_estimated_gap_gives_an_estimate_and_no_exact_time(self):
+        found = JumpProcess(heat()).mixing_time(method="lanczos")
+        assert (found.kind, found.exact) == ("estimate", None)
+
+    @pytest.mark.parametrize("epsilon", [0, 1, -0.1, True])
+    def test_an_epsilon_that_is_no_distance_is_refused(self, epsilon):
+        with pytest.raises(ValueError, match="epsilon must be a number between 0 and 1"):
+            JumpProcess(cycle(5)).mixing_time(epsilon)
+
+
+def test_lanczos_finds_the_largest_eigenvalue_of_each_sample():
+    values = torch.stack([torch.linspace(-1, 0.9, 300), torch.linspace(-1, -0.5, 300)]).double()
+    start = torch.rand(2, 300, generator=generator(), dtype=torch.float64)
+    found, residual = largest_eigenvalue(lambda v: values * v, start)
+    assert relative(found, values[:, -1]) < 1e-9
+    assert bool((residual < 1e-4).all())
+
+
+def test_lanczos_ends_with_an_exhausted_space():
+    values = torch.tensor([[-0.7, -0.2, -0.2]], dtype=torch.float64)
+    found, residual = largest_eigenvalue(lambda v: values * v, torch.ones_like(values))
+    assert float(found) == pytest.approx(-0.2, abs=1e-14)
+    assert float(residual) == 0
+
+
+def test_a_graph_too_large_for_its_matrix():
+    size = 20_000
+    index = torch.arange(size)
+    entries = torch.stack([torch.cat([index, index]), torch.cat([(index + 1) % size, (index - 1) % size])])
+    graph = torch.sparse_coo_tensor(
+        entries, torch.ones(2 * size, dtype=torch.float64), (size, size), check_invariants=False
+    )
+    process = JumpProcess(SparseAffinity(graph.to_sparse_csr()))
+    assert process.is_reversible()
+    assert relative(process.stationary_law(), torch.full((1, size), 1 / size, dtype=torch.float64)) < 1e-15

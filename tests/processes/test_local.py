@@ -1,0 +1,113 @@
+"""The local heat equation, and the reversal of time: ill-posed there, harmless here."""
+
+import math
+from itertools import pairwise
+
+import pytest
+import torch
+from chains import order
+from problems import generator, relative
+
+from nonloc.ops import diffuse, kernel_matrix
+from nonloc.processes import (
+    Continuum,
+    Diffusion,
+    HorizonKernel,
+    local_laplacian,
+    quadrature,
+    reversal_growth,
+    simulate,
+)
+
+MESHES = (16, 32, 64, 128)
+
+
+def mode(num_cells, wave, dimension=1):
+    points = quadrature(num_cells, dimension=dimension).points
+    return torch.cos(wave * math.pi * points).prod(-1).view(1, -1, 1)
+
+
+@pytest.mark.parametrize("dimension", [1, 2])
+def test_cosines_are_its_modes(dimension):
+    """The reflecting boundary makes cos(kπx) an eigenvector, to −4d/h² sin²(kπh/2)."""
+    found = diffuse(local_laplacian(20, dimension=dimension), mode(20, 3, dimension))
+    expected = -4 * dimension * 20**2 * math.sin(3 * math.pi / 40) ** 2 * mode(20, 3, dimension)
+    assert relative(found, expected) < 1e-12
+
+
+def test_it_tends_to_the_second_derivative_with_order_2():
+    errors = [
+        float((diffuse(local_laplacian(n), mode(n, 1)) + math.pi**2 * mode(n, 1)).abs().max()) for n in MESHES
+    ]
+    assert all(1.95 < p < 2.05 for p in order(errors)), errors
+
+
+def test_a_cell_has_a_neighbour_across_each_face():
+    matrix = kernel_matrix(local_laplacian(3, dimension=2))[0] / 9
+    assert matrix.sum(-1).tolist() == [2, 3, 2, 3, 4, 3, 2, 3, 2]
+    assert torch.equal(matrix, matrix.T)
+
+
+def test_the_heat_equation_conserves_the_mean():
+    z = torch.rand(1, 16, 1, generator=generator(), dtype=torch.float64)
+    final = simulate(Diffusion(local_laplacian(16)), z, num_steps=1, step_size=0.01, stepper="exact").final
+    assert relative(final.mean(1), z.mean(1)) < 1e-14
+
+
+class TestReversal:
+    grown = tuple(reversal_growth(n) for n in MESHES)
+
+    def test_the_local_rate_is_that_of_the_shortest_wave(self):
+        for growth in self.grown:
+            n = growth.num_cells
+            assert growth.local_rate == pytest.approx(4 * n**2 * math.cos(math.pi / (2 * n)) ** 2, rel=1e-12)
+
+    def test_the_local_rate_is_four_times_larger_for_each_halving_of_the_mesh(self):
+        for coarse, fine in pairwise(self.grown):
+            assert fine.local_rate / coarse.local_rate == pytest.approx(4, rel=0.02)
+
+    def test_the_nonlocal_rate_converges_with_the_mesh(self):
+        rates = [growth.nonlocal_rate for growth in self.grown]
+        steps = [abs(b - a) for a, b in pairwise(rates)]
+        assert all(p > 1.9 for p in order(steps)), rates
+        assert steps[-1] < 1e-4
+
+    def test_the_nonlocal_rate_is_bounded_by_the_degree_on_every_mesh(self):
+        limit = math.sqrt(math.pi) * math.erf(0.5)  # max_x ∫ exp(−(x − y)²) dy, at x = ½
+        for growth in self.grown:
+            assert growth.nonlocal_rate <= growth.largest_degree <= limit
+
+    def test_a_kernel_that_is_not_positive_definite_stays_below_twice_the_degree(self):
+        apart = reversal_growth(64, kernel=lambda x, y: ((x - 0.5) * (y - 0.5) < 0).double().squeeze(-1))
+        assert apart.largest_degree == pytest.approx(0.5)
+        assert apart.nonlocal_rate == pytest.approx(1.0)
+
+    def test_a_shrinking_horizon_grows_like_its_degree(self):
+        """The degree of the horizon kernel is 6/δ²: as δ → 0 the nonlocal equation takes over the local trouble."""
+        wide, narrow = (reversal_growth(200, kernel=HorizonKernel(r)).nonlocal_rate for r in (0.2, 0.1))
+        assert narrow / wide == pytest.approx(4, rel=0.05)
+
+    def test_in_the_plane_the_local_rate_doubles(self):
+        growth = reversal_growth(12, dimension=2)
+        assert growth.local_rate == pytest.approx(8 * 144 * math.cos(math.pi / 24) ** 2, rel=1e-12)
+        assert growth.nonlocal_rate <= growth.largest_degree
+
+    def test_noise_grows_in_the_simulation_as_the_rates_say(self):
+        num_cells, time = 32, 0.002
+        worst = mode(num_cells, num_cells - 1)
+        local = Diffusion(local_laplacian(num_cells), backwards=True)
+        grown = simulate(local, 1e-9 * worst, num_steps=1, step_size=time, stepper="exact").final
+        rate = reversal_growth(num_cells).local_rate
+        assert relative(1e9 * grown, math.exp(rate * time) * worst) < 1e-9
+        nonlocal_ = Continuum("heat", num_cells).diffusion(backwards=True)
+        grown = simulate(nonlocal_, 1e-9 * worst, num_steps=1, step_size=time, stepper="exact").final
+        size = math.exp(reversal_growth(num_cells).nonlocal_rate * time)
+        assert float(grown.norm()) <= 1e-9 * size * float(worst.norm()) * (1 + 1e-12)
+
+    def test_a_kernel_that_is_not_symmetric_is_refused(self):
+        with pytest.raises(ValueError, match="kernel must be symmetric"):
+            reversal_growth(8, kernel=lambda x, y: (x + 2 * y).squeeze(-1))
+
+    def test_a_mesh_too_fine_for_its_eigenvalues_is_refused(self):
+        with pytest.raises(ValueError, match="must be at most 2048"):
+            reversal_growth(50, dimension=2)
