@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: help install demo test test-slow test-gpu lint format types clean
+.PHONY: help install demo test test-slow test-long test-gpu lint format types clean
 .DEFAULT_GOAL := help
 
 help: ## Show the targets
@@ -20,11 +20,14 @@ install: $(STAMP) ## Make the virtual environment and install everything into it
 demo: $(STAMP) ## Train the demo networks (a few minutes on two cores) and write demo/report.html
 	$(BIN)/nonloc reproduce demo --output demo
 
-test: $(STAMP) ## Run the ordinary tests
-	$(BIN)/python -m pytest -q
+test: $(STAMP) ## Run the ordinary tests, on all cores
+	$(BIN)/python -m pytest -q -n auto
 
 test-slow: $(STAMP) ## Run the long tests: kill -9 twenty times, memory at full size, the whole demo
 	$(BIN)/python -m pytest -q -m slow --timeout 3600
+
+test-long: $(STAMP) ## Look for counter-examples: every property on 1,000 new examples
+	HYPOTHESIS_PROFILE=long $(BIN)/python -m pytest -q tests/properties tests/ops tests/processes --timeout 3600
 
 test-gpu: ## Run the tests that need a CUDA device, with whichever Python has torch
 	$(PYTHON) -m pytest -q -m gpu

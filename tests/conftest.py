@@ -1,9 +1,19 @@
-"""What every test shares: one thread, so that timings and sums do not depend on the machine's cores."""
+"""What every test shares: one thread, so that timings and sums do not depend on the machine's cores; and how many
+examples a property is held to."""
+
+import os
 
 import pytest
 import torch
+from hypothesis import settings
 
 
 @pytest.fixture(autouse=True, scope="session")
 def _one_thread():
     torch.set_num_threads(1)
+
+
+# The same examples on every machine by default; HYPOTHESIS_PROFILE=long looks for new ones, and for more of them.
+settings.register_profile("default", max_examples=200, deadline=None, derandomize=True)
+settings.register_profile("long", max_examples=1000, deadline=None, derandomize=False, print_blob=True)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))

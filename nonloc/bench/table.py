@@ -80,6 +80,62 @@ def backends_table(rows: Sequence[dict[str, Any]]) -> str:
     return markdown(["kernel", "B × M × C", "reference, ms", "factored, ms", "auto takes"], cells)
 
 
+def graphs_table(rows: Sequence[dict[str, Any]]) -> str:
+    cells = [
+        [name, f"{row['seconds'][side]:.2f} s", f"{row['peak_bytes'][side] / 2**20:.0f} MiB"]
+        for row in rows
+        for side, name in (("nonloc", "nonloc"), ("by_hand", "scikit-learn and scipy by hand"))
+    ]
+    row = rows[0]
+    shown = markdown(
+        [f"{row['points']:,} points, k = {row['k']}, {row['steps']} steps", "time", "peak memory"], cells
+    )
+    return f"{shown}\n\nTime ratio {row['time_ratio']:.2f}; the final states differ by {row['largest_difference']:.1e}."
+
+
+def certificates_table(rows: Sequence[dict[str, Any]]) -> str:
+    cells = [
+        [
+            "as matrices" if row["by_matrix"] else "by bounds alone",
+            f"{row['cases']:,}",
+            f"{row['near the boundary']:,}",
+            *(f"{row[verdict]:,}" for verdict in ("stable", "unstable", "not decided")),
+            str(len(row["wrong"])),
+        ]
+        for row in rows
+    ]
+    shown = markdown(
+        ["kernels are looked at", "stages", "within 1e-3 of 1", "stable", "unstable", "not decided", "wrong"],
+        cells,
+    )
+    why = (
+        f"Not decided {'as matrices' if row['by_matrix'] else 'by bounds'}: "
+        + "; ".join(f"{reason}: {count:,}" for reason, count in row["undecided_because"].items())
+        for row in rows
+        if row["undecided_because"]
+    )
+    return "\n\n".join([shown, *why])
+
+
+def stable_table(rows: Sequence[dict[str, Any]]) -> str:
+    names = ("constant", "top mode", "random", "control")
+    cells = [
+        [
+            f"{row['dtype']}, {row['embedding']}",
+            *(_growth(row[name]) for name in names),
+            _growth(row["allowed"]),
+            _mark(row["passed"]),
+        ]
+        for row in rows
+    ]
+    blocks = rows[0]["blocks"]
+    return markdown([f"growth over {blocks} sub-blocks", *names, "allowed", "passed"], cells)
+
+
+def _growth(value: float) -> str:
+    return f"1 {'+' if value >= 1 else '−'} {abs(value - 1):.1e}"
+
+
 def _mark(passed: bool) -> str:
     return "yes" if passed else "NO"
 

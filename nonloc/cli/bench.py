@@ -1,34 +1,37 @@
-"""nonloc bench: how exact the operator is, how much memory it takes, which backend is faster where."""
+"""nonloc bench: measurements of the operator, the processes and the certificates, as tables and JSON."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 from jsonargparse import ArgumentParser, Namespace
 
 from nonloc.cli.output import Output, add_output_arguments
 from nonloc.outcomes import EXIT_DONE, EXIT_FAILED
+from nonloc.runs import write_atomically
 
-SUMMARY = "measure the operator: exactness, memory against M, reference against factored"
+SUMMARY = "measure exactness, memory, speed, and audit the stability certificates"
 DESCRIPTION = """\
-Measure the operator on this machine and print a table; with --output, keep it as JSON with machine and versions.
+Measure on this machine and print a table; with --output, keep it as JSON with machine and versions.
 
-  nonloc bench accuracy    every kernel × normalisation × backend against two plain loops over i and j: the largest
-                           deviation in value and in gradient, in float64
-  nonloc bench memory      peak memory and time of forward and backward against M, each size in a fresh process:
-                           dot and concat up to 1,048,576 positions, gaussian up to 65,536
-  nonloc bench backends    reference against factored, taking turns in one run
+  nonloc bench accuracy      every kernel × normalisation × backend against two plain loops over i and j: the largest
+                             deviation in value and in gradient, in float64
+  nonloc bench memory        peak memory and time of forward and backward against M, each size in a fresh process:
+                             dot and concat up to 1,048,576 positions, gaussian up to 65,536
+  nonloc bench backends      reference against factored, taking turns in one run
+  nonloc bench graphs        a graph of a million points, ten steps, beside scikit-learn and scipy by hand
+  nonloc bench certificates  `certify` on random stages, a third of them at the boundary, against dense norms
+  nonloc bench stable        weight="stable", 64 sub-blocks, saturated weights, on inputs chosen to grow
 
   nonloc bench memory --output results/bench
 
-Exit codes: 0 measured; 1 a deviation is above its limit."""
-
-SUBJECTS = ("accuracy", "memory", "backends")
+Exit codes: 0 measured; 1 a deviation is above its limit, or a certificate is wrong."""
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("subject", choices=SUBJECTS, help="what to measure")
+    parser.add_argument("subject", choices=tuple(SUBJECTS), help="what to measure")
     parser.add_argument(
         "--output",
         type=str | None,
@@ -38,35 +41,24 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
     parser.add_argument("--repeats", type=int, default=7, help="timings of each side (backends)")
     parser.add_argument("--trials", type=int, default=3, help="random problems of each cell (accuracy)")
+    parser.add_argument(
+        "--cases", type=int, default=10_000, help="random stages (certificates), inputs (stable: a tenth)"
+    )
     parser.add_argument("--device", default="cpu", help="where to time (backends): cpu or cuda")
     add_output_arguments(parser)
 
 
 def run(options: Namespace) -> int:
     output = Output(options)
-    for name in ("repeats", "trials"):
+    for name in ("repeats", "trials", "cases"):
         if options[name] < 1:
             raise ValueError(f"--{name} must be at least 1, got {options[name]}")
 
     import torch
 
-    from nonloc.bench import accuracy, backends, memory, table
-    from nonloc.runs import write_atomically
     from nonloc.training.machine import machine, versions
 
-    if options.subject == "accuracy":
-        rows = [found.to_dict() for found in accuracy.deviations(options.trials)]
-        text = table.accuracy_table(rows)
-    elif options.subject == "memory":
-        rows = []
-        for kind, normalize, sizes in memory.LADDERS:
-            for found in memory.ladder(kind, normalize, sizes):
-                output.talk(f"{kind} at M = {found.positions:,}: {found.peak_bytes / 2**20:.1f} MiB")
-                rows.append(found.to_dict())
-        text = table.memory_table(rows)
-    else:
-        rows = [found.to_dict() for found in backends.timings(options.repeats, options.device)]
-        text = table.backends_table(rows)
+    rows, text = SUBJECTS[options.subject](options, output)
     value = {
         "command": f"nonloc bench {options.subject}",
         "rows": rows,
@@ -80,3 +72,68 @@ def run(options: Namespace) -> int:
         write_atomically(folder / f"{options.subject}.json", f"{content}\n".encode())
     output.result(text, value)
     return EXIT_DONE if all(row.get("passed", True) for row in rows) else EXIT_FAILED
+
+
+Rows = list[dict[str, Any]]
+
+
+def _accuracy(options: Namespace, output: Output) -> tuple[Rows, str]:
+    from nonloc.bench import accuracy, table
+
+    rows = [found.to_dict() for found in accuracy.deviations(options.trials)]
+    return rows, table.accuracy_table(rows)
+
+
+def _memory(options: Namespace, output: Output) -> tuple[Rows, str]:
+    from nonloc.bench import memory, table
+
+    rows = []
+    for kind, normalize, sizes in memory.LADDERS:
+        for found in memory.ladder(kind, normalize, sizes):
+            output.talk(f"{kind} at M = {found.positions:,}: {found.peak_bytes / 2**20:.1f} MiB")
+            rows.append(found.to_dict())
+    return rows, table.memory_table(rows)
+
+
+def _backends(options: Namespace, output: Output) -> tuple[Rows, str]:
+    from nonloc.bench import backends, table
+
+    rows = [found.to_dict() for found in backends.timings(options.repeats, options.device)]
+    return rows, table.backends_table(rows)
+
+
+def _graphs(options: Namespace, output: Output) -> tuple[Rows, str]:
+    from nonloc.bench import graphs, table
+
+    rows = [graphs.compare()]
+    return rows, table.graphs_table(rows)
+
+
+def _certificates(options: Namespace, output: Output) -> tuple[Rows, str]:
+    from nonloc.bench import certificates, table
+
+    rows = []
+    for by_matrix, share in ((True, 1), (False, 3)):
+        found = certificates.audit(max(1, options.cases // share), by_matrix=by_matrix)
+        rows.append({**found, "passed": not found["wrong"]})
+        output.talk(
+            f"{'by matrix' if by_matrix else 'by bounds'}: {len(found['wrong'])} wrong of {found['cases']:,}"
+        )
+    return rows, table.certificates_table(rows)
+
+
+def _stable(options: Namespace, output: Output) -> tuple[Rows, str]:
+    from nonloc.bench import stable_stage, table
+
+    rows = stable_stage.audit(max(1, options.cases // 10))
+    return rows, table.stable_table(rows)
+
+
+SUBJECTS = {
+    "accuracy": _accuracy,
+    "memory": _memory,
+    "backends": _backends,
+    "graphs": _graphs,
+    "certificates": _certificates,
+    "stable": _stable,
+}

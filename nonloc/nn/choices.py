@@ -11,7 +11,7 @@ from collections.abc import Iterable
 FORMS = ("original", "diffusive")
 AFFINITY_NAMES = ("gaussian", "embedded_gaussian", "dot", "concat", "heat", "delta")
 NORMALIZATIONS = ("row", "count", "none", "symmetric", "sinkhorn")
-WEIGHTS = ("factored", "full")
+WEIGHTS = ("factored", "full", "stable")
 INITS = ("normal", "zero", "kaiming", "torch", "fan_in")
 LAYOUTS = ("channels_first", "positions")
 

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from nonloc.nn.affinity import AffinityLike, PairwiseAffinity, make_affinity
-from nonloc.nn.choices import INITS, LAYOUTS, check_choice, check_deviation, check_size
+from nonloc.nn.choices import INITS, LAYOUTS, WEIGHTS, check_choice, check_deviation, check_size
 from nonloc.nn.layout import flat_mask, from_positions, pool_positions, to_positions
+from nonloc.nn.stable_weight import StableWeightMap, check_stable, known_limit
 from nonloc.nn.weight import WeightMap
 from nonloc.ops import BACKENDS, Affinity
 
@@ -24,8 +25,11 @@ class NonlocalModule(nn.Module, ABC):
     num_blocks        N
     num_affinities    1: ω is computed once, from the module's input; N: from the current state, each with its
                       own embedding
-    hidden            r, the rank of W = W_Z W_g; C // 2 when None
-    weight            "factored" (W = W_Z W_g) or "full" (one W [C, C])
+    hidden            r, the rank of W = W_Z W_g or of the stable W; C // 2 when None
+    weight            "factored" (W = W_Z W_g) or "full" (one W [C, C]); diffusive forms also "stable": W of rank r,
+                      symmetric and so small for its kernel that no input can grow, see `StableWeightMap`. It needs
+                      normalize "row" or "sinkhorn" and a kernel that is nowhere negative, and takes neither bias,
+                      batch_norm nor init="zero"
     bias              give every map a bias. The diffusive forms have none in W_g, where z_j − z_i cancels it.
     affinity          a name of AFFINITIES; a module x [B, M, C] -> Affinity (copied for the further
                       sub-blocks that need their own); or a factory channels -> module
@@ -71,6 +75,7 @@ class NonlocalModule(nn.Module, ABC):
         super().__init__()
         check_size("channels", channels)
         check_size("num_blocks", num_blocks)
+        check_choice("weight", weight, WEIGHTS)
         check_choice("init", init, INITS)
         check_deviation("init_std", init_std)
         check_choice("layout", layout, LAYOUTS)
@@ -83,8 +88,12 @@ class NonlocalModule(nn.Module, ABC):
         self.layout = layout
         self.backend = backend
         self.subsample = self._check_subsample(subsample)
+        if weight == "stable":
+            check_stable(uses_differences=self.uses_differences, bias=bias, batch_norm=batch_norm, init=init)
 
-        def one_map() -> WeightMap:
+        def one_map() -> WeightMap | StableWeightMap:
+            if weight == "stable":
+                return StableWeightMap(channels, hidden=hidden)
             inner_bias = bias and not self.uses_differences
             return WeightMap(
                 channels,
@@ -105,6 +114,10 @@ class NonlocalModule(nn.Module, ABC):
 
         self.maps = nn.ModuleList(one_map() for _ in range(num_blocks))
         self.embeddings = nn.ModuleList(one_embedding(n) for n in range(num_affinities))
+        if weight == "stable":
+            limit = known_limit(self.embeddings, channels)
+            for one in self.maps:
+                cast(StableWeightMap, one).limit = limit
         self._draws_embeddings = isinstance(affinity, str)
         self.reset_parameters()
 
@@ -162,7 +175,9 @@ class NonlocalModule(nn.Module, ABC):
                 cast(PairwiseAffinity, embedding).reset(self.init, self.init_std)
 
     def extra_repr(self) -> str:
-        weight = self.weight if self.weight == "full" else f"factored, hidden={self._weight_maps()[0].rank}"
+        weight = (
+            self.weight if self.weight == "full" else f"{self.weight}, hidden={self._weight_maps()[0].rank}"
+        )
         parts = [f"channels={self.channels}", f"num_blocks={self.num_blocks}", f"weight={weight}"]
         if self.num_blocks > 1:
             parts.append("one affinity for all" if self.shares_affinity else "an affinity for each")
@@ -212,8 +227,8 @@ class NonlocalModule(nn.Module, ABC):
             return result
         return torch.where(mask.unsqueeze(-1 if self.layout == "positions" else 1), result, x)
 
-    def _weight_maps(self) -> list[WeightMap]:
-        return [cast(WeightMap, weight) for weight in self.maps]
+    def _weight_maps(self) -> list[WeightMap | StableWeightMap]:
+        return [cast(WeightMap | StableWeightMap, weight) for weight in self.maps]
 
     def _check_subsample(self, subsample: int | None) -> int | None:
         if subsample is None:

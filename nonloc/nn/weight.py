@@ -7,7 +7,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from nonloc.nn.choices import WEIGHTS, check_choice, check_size
+from nonloc.nn.choices import check_choice, check_size
 from nonloc.nn.initialization import initialize_map
 
 
@@ -28,7 +28,7 @@ class WeightMap(nn.Module):
         batch_norm: bool,
     ) -> None:
         super().__init__()
-        check_choice("weight", weight, WEIGHTS)
+        check_choice("weight", weight, ("factored", "full"))
         if hidden is not None:
             check_size("hidden", hidden)
             if weight == "full":

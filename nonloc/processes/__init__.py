@@ -5,6 +5,8 @@ from nonloc._lazy import lazy
 # One line a name, sorted by file.
 _WHERE = {
     "cell_kernel": "nonloc.processes.averaged",
+    "Certificate": "nonloc.processes.certificate",
+    "CFLLimit": "nonloc.processes.cfl",
     "Continuum": "nonloc.processes.continuum",
     "Diffusion": "nonloc.processes.diffusion",
     "DampedFlow": "nonloc.processes.diffusion",
@@ -24,7 +26,13 @@ _WHERE = {
     "simulate": "nonloc.processes.simulate",
     "NotSolvedError": "nonloc.processes.solvers",
     "SpectralGap": "nonloc.processes.spectral",
+    "certify": "nonloc.processes.stability",
+    "cfl_limit": "nonloc.processes.stability",
+    "Check": "nonloc.processes.statements.check",
     "STEPPERS": "nonloc.processes.steppers",
+    "all_as_expected": "nonloc.processes.theory",
+    "check_all": "nonloc.processes.theory",
+    "summary": "nonloc.processes.theory",
     "Trajectory": "nonloc.processes.trajectory",
 }
 

@@ -38,7 +38,7 @@ class Diffusion(Process):
         """± (ℒz) Wᵀ [B, M, C]."""
         operator, signal = self._kernel.at(z)
         # ℒ does not see a constant: without it, rounding is relative to how far z is from its mean, not to z.
-        signal = self._kernel.zero_masked(signal - signal.mean(1, keepdim=True))
+        signal = self._kernel.zero_masked(signal - self._kernel.mean(signal))
         change = operator.apply(signal) - operator.sums * signal
         return _times_weight(change, self.weight, -1 if self.backwards else 1).to(z.dtype)
 
@@ -148,6 +148,13 @@ class _ReadyKernel:
     def zero_masked(self, z: Tensor) -> Tensor:
         mask = self.affinity.mask
         return z if mask is None else torch.where(mask.unsqueeze(-1), z, 0)
+
+    def mean(self, signal: Tensor) -> Tensor:
+        """The mean [B, 1, C] over the valid positions of a signal that is 0 at the others."""
+        if self.affinity.mask is None:
+            return signal.mean(1, keepdim=True)
+        counts = self.affinity.mask.sum(1).clamp_min(1).view(-1, 1, 1)
+        return signal.sum(1, keepdim=True) / counts
 
     def balance(self) -> Tensor | None:
         if not self._balance:

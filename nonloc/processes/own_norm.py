@@ -107,7 +107,7 @@ def stationary_weights(rates: Tensor) -> Tensor | None:
     Each set of positions that reach one another has a π of its own. None where a position can be left for ever, so
     that every such law vanishes there, and where π leaves the range of its dtype.
     """
-    reach = _closure(rates > 0)
+    reach = joined_positions(rates)
     if not torch.equal(reach, reach.T):
         return None
     law = torch.zeros_like(rates[0])
@@ -132,9 +132,9 @@ def _eliminated(rates: Tensor) -> Tensor:
     return law / law.max()
 
 
-def _closure(joined: Tensor) -> Tensor:
-    """Which positions can be reached from which, in any number of jumps [M, M]."""
-    reach = joined | torch.eye(len(joined), dtype=torch.bool, device=joined.device)
+def joined_positions(rates: Tensor) -> Tensor:
+    """Which positions can be reached from which [M, M], in any number of jumps along rates > 0."""
+    reach = (rates > 0) | torch.eye(len(rates), dtype=torch.bool, device=rates.device)
     while True:
         counts = reach.float()
         further = counts @ counts > 0

@@ -19,6 +19,7 @@ from nonloc.processes.own_norm import OwnNorm, kernel_size, own_norm, step_matri
 from nonloc.processes.solvers import NotSolvedError
 
 LARGEST_WHOLE = 1536  # M · C up to which a stage is looked at as one matrix
+LARGEST_WORK = 2**33  # M · C³ up to which it is looked at eigenvalue by eigenvalue
 # What a repeated pass must grow by, where the norm is not the kernel's own: eigenvalues of such maps are less exact.
 CLEAR_RADIUS = 1 + 1e-6
 CLEAR_GROWTH = 1 + 1e-6
@@ -44,7 +45,7 @@ def _judge_by_matrix(stage: Stage) -> Certificate:
         norm = replace(norm, is_own=False)
     matrices = [known[kernel] for kernel in stage.kernels]
     sizes = [kernel_size(kernel) for kernel in stage.kernels]
-    if stage.is_shared and symmetric:
+    if stage.is_shared and symmetric and stage.positions * stage.channels**3 <= LARGEST_WORK:
         ends = torch.linalg.eigvalsh(matrices[0])
         steps = grow.interval_bounds(float(ends[0]), float(ends[-1]), stage.weights)
         slack = stage.rounding(sizes, prod(max(1.0, step) for step in steps))
@@ -122,6 +123,8 @@ def _judge_by_bound(stage: Stage) -> Certificate:
         reason = "W_n symmetric with eigenvalues in [0, 1], and a stochastic kernel contracts this norm"
         return Certificate("stable", 1.0, STATIONARY, reason)
     norm = _known_norm(stage.kernels[0], balances[0])
+    if norm is not None and not stage.is_shared and not _are_equal(balances):
+        norm = replace(norm, is_own=False)
     if norm is None:
         return Certificate(
             "not decided", bound, "none is known", "no bound applies to this kernel at this size"
@@ -157,7 +160,7 @@ def _interval(kernel: Affinity | SparseAffinity, form: str) -> tuple[float, floa
     """Between which numbers the eigenvalues of A lie, for Ω ≥ 0 in detailed balance under π > 0; None for others."""
     limit = stable_weight_limit(kernel)
     balance = self_adjoint_weights(kernel)
-    if limit is None or balance is None:
+    if limit is None or balance is None or not bool(limit > 0):
         return None
     degrees = prepare(kernel, torch.float64).sums.squeeze(-1).expand(1, kernel.positions)
     if not bool((balance > 0)[degrees != 0].all()):

@@ -57,7 +57,7 @@ def test_stages_take_the_keywords():
     ("values", "message"),
     [
         ({"affinity": "rbf"}, "affinity='rbf' is unknown; choose one of gaussian, embedded_gaussian"),
-        ({"weight": "stable"}, "weight='stable' is unknown; choose one of factored, full"),
+        ({"weight": "lean"}, "weight='lean' is unknown; choose one of factored, full, stable"),
         ({"normalize": "softmax"}, "normalize='softmax' is unknown"),
         ({"init": "xavier"}, "init='xavier' is unknown"),
         ({"embed": 0}, "embed=0 must be a whole number ≥ 1"),

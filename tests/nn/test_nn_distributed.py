@@ -17,6 +17,7 @@ def network():
         DiffusiveStage(8, 3, init="torch"),
         OriginalStage(8, 2, init="torch", bias=True),
         DiffusiveStage(8, 2, init="torch", share_affinity=False, bias=True, affinity="concat"),
+        DiffusiveStage(8, 2, init="torch", weight="stable"),
         nn.Conv2d(8, 1, 1),
     ).double()
 

@@ -214,7 +214,7 @@ def test_repr_tells_the_story():
 @pytest.mark.parametrize(
     ("keywords", "message"),
     [
-        ({"weight": "stable"}, "weight='stable' is unknown; choose one of factored, full"),
+        ({"weight": "lean"}, "weight='lean' is unknown; choose one of factored, full, stable"),
         ({"init": "xavier"}, "init='xavier' is unknown; choose one of normal, zero, kaiming, torch, fan_in"),
         ({"init_std": 0.0}, "init_std=0.0 must be a finite number > 0"),
         ({"layout": "nhwc"}, "layout='nhwc' is unknown; choose one of channels_first, positions"),

@@ -54,16 +54,17 @@ def random_weights(affinity: Affinity, draw: torch.Generator) -> list[Tensor]:
         size = limit * 1.2 * float(torch.rand((), generator=draw))
         turn, _ = torch.linalg.qr(normal(channels, channels))
         share = torch.rand(channels, generator=draw, dtype=torch.float64)
+        positive = turn @ torch.diag(share) @ turn.T
         one = {
-            "positive": lambda: size * turn @ torch.diag(share) @ turn.T,
-            "at the limit": lambda: limit * torch.eye(channels, dtype=torch.float64),
-            "negative": lambda: -size * turn @ torch.diag(share) @ turn.T,
-            "any": lambda: size * normal(channels, channels),
-            "rotation": lambda: size * turn,
-            "factored": lambda: size * normal(channels, 1) @ normal(1, channels),
-            "mixed": lambda: size * (turn @ torch.diag(share) @ turn.T + 0.05 * normal(channels, channels)),
-            "zero": lambda: torch.zeros(channels, channels, dtype=torch.float64),
-        }[kind]()
+            "positive": size * positive,
+            "at the limit": limit * torch.eye(channels, dtype=torch.float64),
+            "negative": -size * positive,
+            "any": size * normal(channels, channels),
+            "rotation": size * turn,
+            "factored": size * normal(channels, 1) @ normal(1, channels),
+            "mixed": size * (positive + 0.05 * normal(channels, channels)),
+            "zero": torch.zeros(channels, channels, dtype=torch.float64),
+        }[kind]
         found.append(one)
     return found
 

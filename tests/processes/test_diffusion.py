@@ -5,7 +5,7 @@ import torch
 from problems import CELLS, affinity, features, generator, relative, signal
 
 from nonloc.ops import Affinity, SparseAffinity, dirichlet_energy, kernel_matrix
-from nonloc.processes import DampedFlow, Diffusion
+from nonloc.processes import DampedFlow, Diffusion, simulate
 from nonloc.processes import diffusion as module
 
 C = 4
@@ -183,3 +183,14 @@ def test_they_say_what_they_are():
         repr(DampedFlow(lambda z: z, weight=torch.ones(2, 2)))
         == "DampedFlow(kernel follows the state, W [2, 2])"
     )
+
+
+def test_a_masked_constant_does_not_move_at_all():
+    """Otherwise a long implicit step would have to solve for rounding."""
+    x = torch.tensor([[[0.7], [1.0]]], dtype=torch.float64)
+    mask = torch.tensor([[True, False]])
+    process = Diffusion(Affinity(x, x, "dot", "none", 0.1, mask=mask))
+    z = torch.full((1, 2, 1), 0.3, dtype=torch.float64)
+    assert torch.equal(process.rate(z), torch.zeros_like(z))
+    moved = simulate(process, z, num_steps=1, step_size=1e6, stepper="implicit")
+    assert torch.equal(moved.final, z)

@@ -182,7 +182,9 @@ def test_a_stage_is_judged_as_a_whole():
 
 def test_growth_that_does_not_go_on_is_told_apart():
     """A W of rank 1 that is not symmetric always stretches something once; this one never twice."""
-    weight = torch.tensor([[0.5], [0.0]], dtype=torch.float64) @ torch.tensor([[1.0, 0.3]], dtype=torch.float64)
+    weight = torch.tensor([[0.5], [0.0]], dtype=torch.float64) @ torch.tensor(
+        [[1.0, 0.3]], dtype=torch.float64
+    )
     found = certify(heat(), [weight])
     assert found.verdict == "unstable"
     assert 1 < found.growth < 1.1
@@ -297,7 +299,10 @@ def test_propagate_itself_does_not_grow_where_it_is_certified():
         (lambda: certify(heat(), [torch.ones(2, 3)]), r"weights\[0\] must be W \[C, C\]"),
         (lambda: certify(heat(), [torch.ones(2, 2), torch.ones(3, 3)]), r"weights\[1\] is \[3, 3\]"),
         (lambda: certify(heat(), [torch.full((1, 1), math.nan)]), "not finite"),
-        (lambda: certify(heat(), 1.0, form="wang"), "form='wang' is unknown; choose one of diffusive, original"),
+        (
+            lambda: certify(heat(), 1.0, form="wang"),
+            "form='wang' is unknown; choose one of diffusive, original",
+        ),
         (lambda: certify(Affinity(points(4), points(3), "heat"), 1.0), "do not sub-sample"),
         (lambda: certify(DiffusiveStage(2, 1), 1.0), "x must be an input of the stage"),
         (lambda: certify(Affinity(points(4)[:0], points(4)[:0], "heat"), 1.0), "the batch is empty"),
@@ -306,3 +311,33 @@ def test_propagate_itself_does_not_grow_where_it_is_certified():
 def test_what_is_wrong_is_refused(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def test_many_channels_are_judged_by_bounds():
+    weight = 0.5 * torch.eye(700)
+    assert certify(heat(size=30), [weight]).verdict == "stable"
+    assert certify(heat(size=30), [-weight]).verdict == "unstable"
+
+
+def test_kernels_without_a_common_norm_are_not_judged_by_that_of_the_first():
+    """Every sub-block is stable in its own norm, and none of them says anything about the stage as a whole."""
+    torch.manual_seed(0)
+    stage = DiffusiveStage(
+        3, 2, weight="full", affinity="heat", share_affinity=False, layout="positions"
+    ).double()
+    with torch.no_grad():
+        for one in stage.maps:
+            one.w_z.weight.copy_(0.9 * identity(3))
+        stage.embeddings[1].theta.weight.mul_(300)
+    x = 3 * points(9, width=3)
+    for exact_up_to in (1024, 1):
+        assert certify(stage, x, exact_up_to=exact_up_to).verdict == "not decided"
+
+
+def test_features_that_are_not_finite_are_never_stable():
+    x = points(6)
+    x[0, 2] = math.nan
+    for left, right in ((x, x), (x, x.clone())):
+        with pytest.raises(ValueError, match="not finite"):
+            certify(Affinity(left, right, "heat"), 0.5)
+        assert certify(Affinity(left, right, "heat"), 0.5, exact_up_to=1).verdict == "not decided"

@@ -1,0 +1,130 @@
+"""An audit of `certify`: thousands of random stages against the norm of the dense operator.
+
+A third of the stages are scaled to lie within 1e-3 of the boundary between stable and unstable, where a careless
+certificate would err. Every verdict is held to the largest singular value of the stage as one matrix, in the norm that
+the certificate states; the degree bound is audited too, on its own.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nonloc.ops import Affinity, kernel_matrix
+from nonloc.processes.stability import certify
+
+KINDS = ("gaussian", "heat", "dot", "concat", "delta")
+NORMALIZATIONS = ("row", "count", "none", "symmetric", "sinkhorn")
+# A norm within this of 1 counts as either: both sides are computed with rounding.
+ROUNDING = 1e-9
+
+
+def audit(cases: int = 10_000, seed: int = 0, by_matrix: bool = True) -> dict[str, Any]:
+    """Count right, wrong and undecided answers over `cases` random stages with M · C ≤ 512.
+
+    by_matrix  False: the certificate may not look at kernels as matrices, so that bounds have to decide
+    """
+    generator = torch.Generator().manual_seed(seed)
+    counts: Counter[str] = Counter()
+    wrong: list[dict[str, Any]] = []
+    undecided: Counter[str] = Counter()
+    for case in range(cases):
+        affinity, weights = _stage(generator, near=case % 3 == 0)
+        found = certify(affinity, weights, exact_up_to=1024 if by_matrix else 0)
+        norm = _norm(affinity, weights, found.weights)
+        counts[found.verdict] += 1
+        counts["near the boundary"] += abs(norm - 1) <= 1e-3
+        is_wrong = (found.verdict == "stable" and norm > 1 + ROUNDING) or (
+            found.verdict == "unstable" and norm < 1 - ROUNDING
+        )
+        if is_wrong:
+            wrong.append({"case": case, "verdict": found.verdict, "norm": norm, "reason": found.reason})
+        if found.verdict == "not decided":
+            undecided[_why_undecided(found.reason, norm)] += 1
+    return {
+        "cases": cases,
+        "seed": seed,
+        "by_matrix": by_matrix,
+        **{name: counts[name] for name in ("stable", "unstable", "not decided", "near the boundary")},
+        "wrong": wrong,
+        "undecided_because": dict(undecided.most_common()),
+    }
+
+
+def _why_undecided(reason: str, norm: float) -> str:
+    if "no norm of its own" in reason:
+        return "the kernel has no norm of its own"
+    return "the norm is 1 to rounding (1e-9)" if abs(norm - 1) <= ROUNDING else "the bound does not decide"
+
+
+def _stage(generator: torch.Generator, near: bool) -> tuple[Affinity, list[Tensor]]:
+    def whole(low: int, high: int) -> int:
+        return int(torch.randint(low, high + 1, (), generator=generator))
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+    kind, normalize = KINDS[whole(0, 4)], NORMALIZATIONS[whole(0, 4)]
+    positions = (whole(2, 12), whole(2, 12), whole(13, 64))[whole(0, 2)]
+    channels = whole(1, min(8, 512 // positions))
+    left = normal(1, positions, 1 if kind == "concat" else whole(1, 3))
+    symmetric = normalize in ("symmetric", "sinkhorn")
+    if symmetric and kind in ("dot", "concat"):
+        left = left.abs() + 0.05
+    right = left if symmetric or whole(0, 1) else normal(*left.shape)
+    affinity = Affinity(left, right, kind, normalize)
+    weights = []
+    for _ in range(whole(1, 3)):
+        w = normal(channels, channels) / channels**0.5
+        if whole(0, 1):
+            w = w @ w.T  # symmetric and ≥ 0: the case that can be stable
+        weights.append(w * (10 ** (2 * float(torch.rand((), generator=generator)) - 1.5)))
+    if near:
+        weights = _scaled_to_boundary(affinity, weights, generator)
+    return affinity, weights
+
+
+def _scaled_to_boundary(
+    affinity: Affinity, weights: list[Tensor], generator: torch.Generator
+) -> list[Tensor]:
+    """The weights times the factor at which the norm passes 1, moved by up to 1e-3 to either side; where there is no
+    such factor they stay as they are."""
+    low, high = 0.0, 1.0
+    norm = certify(affinity, [high * w for w in weights]).growth
+    if norm > 1:
+        small = certify(affinity, [1e-3 * w for w in weights])
+        if small.growth > 1 + ROUNDING:
+            return weights
+        low = 1e-3
+    else:
+        while norm <= 1 + ROUNDING and high < 1e3:
+            low, high = high, 2 * high
+            norm = certify(affinity, [high * w for w in weights]).growth
+    for _ in range(30):
+        middle = (low + high) / 2
+        inside = certify(affinity, [middle * w for w in weights]).growth <= 1 + ROUNDING
+        low, high = (middle, high) if inside else (low, middle)
+    shift = 2e-3 * float(torch.rand((), generator=generator)) - 1e-3
+    return [low * (1 + shift) * w for w in weights]
+
+
+def _norm(affinity: Affinity, weights: list[Tensor], law: Tensor | None) -> float:
+    """The largest singular value of Π_n (I − L ⊗ W_n) in ‖z‖² = Σ π_i |z_i|², by the dense matrix alone."""
+    kernel = kernel_matrix(affinity)[0]
+    laplacian = torch.diag(kernel.sum(-1)) - kernel
+    positions, channels = affinity.positions, weights[0].shape[0]
+    total = torch.eye(positions * channels, dtype=torch.float64)
+    for weight in weights:
+        total = total - torch.kron(laplacian, weight) @ total
+    if law is None:
+        law = torch.ones(positions, dtype=torch.float64)
+    root = law.sqrt().repeat_interleave(channels)
+    seen = root > 0
+    # What the norm does not see must not reach what it sees.
+    if bool((total[seen][:, ~seen] != 0).any()):
+        return float("inf")
+    root = root[seen]
+    return float(torch.linalg.matrix_norm(root.unsqueeze(1) * total[seen][:, seen] / root, 2))

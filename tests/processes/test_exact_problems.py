@@ -1,0 +1,215 @@
+"""Problems with a closed form: two points, the complete graph, a circle, a birth–death chain; orders, rates, limits."""
+
+from dataclasses import replace
+from functools import partial
+
+import pytest
+import torch
+from chains import chain
+from problems import features, generator, relative, signal
+from scipy.linalg import expm
+
+from nonloc.ops import NORMALIZATIONS, Affinity, SparseAffinity, kernel_matrix, self_adjoint_weights
+from nonloc.processes import Diffusion, JumpProcess, simulate
+from nonloc.processes.stability import cfl_limit
+
+# By stepper: what n steps of length h make of a mode that decays at rate λ.
+FACTORS = {
+    "euler": lambda rate, h, n: (1 - h * rate) ** n,
+    "exact": lambda rate, h, n: torch.exp(-n * h * rate),
+    "implicit": lambda rate, h, n: (1 + h * rate) ** -n,
+}
+
+
+def eigen(affinity):
+    """π [M], and eigenvalues [M] (rising) and eigenvectors [M, M] of L = diag(K1) − K, for one symmetric sample."""
+    weights, kernel = self_adjoint_weights(affinity)[0], kernel_matrix(affinity)[0]
+    roots = weights.sqrt()
+    similar = roots.unsqueeze(-1) * (torch.diag(kernel.sum(-1)) - kernel) / roots
+    values, vectors = torch.linalg.eigh((similar + similar.T) / 2)
+    return weights, values, vectors / roots.unsqueeze(-1)
+
+
+def length(z, weights):
+    return float((weights.view(1, -1, 1) * z.square()).sum().sqrt())
+
+
+@pytest.mark.parametrize("stepper", FACTORS)
+@pytest.mark.parametrize("normalize", NORMALIZATIONS)
+def test_two_points(normalize, stepper):
+    """With ω = [[1, k], [k, 1]] the difference decays at 2k, and at 2k / (1 + k) once rows are divided."""
+    points = torch.tensor([[[0.0], [0.9]]], dtype=torch.float64)
+    k = torch.exp(torch.tensor(-(0.9**2), dtype=torch.float64))
+    rate = {"none": 2 * k, "count": k}.get(normalize, 2 * k / (1 + k))
+    z = torch.tensor([[[3.0], [-1.0]]], dtype=torch.float64)
+    process = Diffusion(Affinity(points, points, "heat", normalize))
+    run = simulate(process, z, num_steps=7, step_size=0.2, stepper=stepper)
+    steps = torch.arange(8, dtype=torch.float64)
+    difference = run.states[:, 0, 0, 0] - run.states[:, 0, 1, 0]
+    assert relative(difference, 4 * FACTORS[stepper](rate, 0.2, steps)) <= 1e-12
+    assert relative(run.states.sum(2), torch.full((8, 1, 1), 2, dtype=torch.float64)) <= 1e-12
+
+
+@pytest.mark.parametrize("stepper", FACTORS)
+@pytest.mark.parametrize(("normalize", "rate"), [("none", 6), ("count", 1), ("row", 1), ("sinkhorn", 1)])
+def test_the_complete_graph_moves_everybody_straight_to_the_mean(normalize, rate, stepper):
+    points = torch.zeros(1, 6, 2, dtype=torch.float64)
+    a = Affinity(points, points, "heat", normalize)
+    z, rate = signal(a), torch.tensor(rate, dtype=torch.float64)
+    run = simulate(Diffusion(a), z, num_steps=5, step_size=0.1, stepper=stepper)
+    mean = z.mean(1, keepdim=True)
+    for n, state in enumerate(run.states):
+        assert relative(state, mean + FACTORS[stepper](rate, 0.1, n) * (z - mean)) <= 1e-12
+
+
+@pytest.mark.parametrize("stepper", FACTORS)
+@pytest.mark.parametrize("normalize", ["none", "row"])
+def test_cosines_on_a_circle_decay_at_the_rates_of_the_fourier_transform(normalize, stepper):
+    size = 12
+    angles = 2 * torch.pi * torch.arange(size, dtype=torch.float64) / size
+    points = torch.stack([angles.cos(), angles.sin()], -1).unsqueeze(0)
+    # |x_i − x_j|² = 4 sin²((i − j)π / M): the first row says it all.
+    row = torch.exp(-1.5 * 4 * torch.sin(angles / 2).square())
+    row = row / row.sum() if normalize == "row" else row
+    spectrum = torch.fft.rfft(row).real
+    rates = spectrum[0] - spectrum
+    modes = torch.stack([torch.cos(k * angles) for k in range(len(rates))], -1).unsqueeze(0)
+    process = Diffusion(Affinity(points, points, "heat", normalize, 1.5))
+    run = simulate(process, modes, num_steps=6, step_size=0.15, stepper=stepper)
+    for n, state in enumerate(run.states):
+        assert relative(state, FACTORS[stepper](rates, 0.15, n) * modes) <= 1e-11
+
+
+def birth_death():
+    """Up with probability p_i, down with q_i, stay otherwise, on 0 … 6."""
+    up = torch.tensor([0.6, 0.5, 0.4, 0.3, 0.3, 0.2, 0.0], dtype=torch.float64)
+    down = torch.tensor([0.0, 0.2, 0.3, 0.3, 0.5, 0.6, 0.7], dtype=torch.float64)
+    return torch.diag(up[:-1], 1) + torch.diag(down[1:], -1) + torch.diag(1 - up - down), up, down
+
+
+def test_a_birth_death_chain_has_the_law_of_detailed_balance():
+    matrix, up, down = birth_death()
+    ratios = torch.cat([torch.ones(1, dtype=torch.float64), up[:-1] / down[1:]]).cumprod(0)
+    process = JumpProcess(chain(matrix))
+    assert relative(process.stationary_law(), (ratios / ratios.sum()).unsqueeze(0)) <= 1e-14
+    assert process.is_reversible()
+
+
+@pytest.mark.parametrize("time", [0.3, 2.0, 40.0])
+def test_the_law_of_a_birth_death_chain_is_that_of_the_dense_exponential(time):
+    matrix, _, _ = birth_death()
+    start = torch.eye(7, dtype=torch.float64).unsqueeze(0)
+    run = simulate(JumpProcess(chain(matrix)), start, num_steps=1, step_size=time, stepper="exact")
+    truth = torch.from_numpy(expm((time * (matrix.T - torch.eye(7, dtype=torch.float64))).numpy()))
+    assert float((run.final[0] - truth).abs().max()) <= 1e-12
+
+
+def test_the_discrete_law_of_a_birth_death_chain_is_a_power_of_its_matrix():
+    matrix, _, _ = birth_death()
+    start = torch.eye(7, dtype=torch.float64).unsqueeze(0)
+    run = simulate(JumpProcess(chain(matrix)), start, num_steps=9)
+    assert float((run.final[0] - torch.linalg.matrix_power(matrix.T, 9)).abs().max()) <= 1e-13
+
+
+def test_the_gap_of_a_birth_death_chain_is_that_of_its_symmetric_form():
+    matrix, up, down = birth_death()
+    roots = (up[:-1] * down[1:]).sqrt()
+    symmetric = torch.diag(matrix.diagonal()) + torch.diag(roots, 1) + torch.diag(roots, -1)
+    truth = 1 - float(torch.linalg.eigvalsh(symmetric)[-2])
+    assert float(JumpProcess(chain(matrix)).spectral_gap()) == pytest.approx(truth, abs=1e-13)
+
+
+def heat(normalize, seed=0):
+    x = features("heat", normalize, batch=1, positions=9, seed=seed)
+    return Affinity(x, x, "heat", normalize, 0.8)
+
+
+@pytest.mark.parametrize("stepper", ["euler", "implicit"])
+@pytest.mark.parametrize("normalize", NORMALIZATIONS)
+def test_both_euler_methods_are_of_first_order(normalize, stepper):
+    a = heat(normalize)
+    z, process = signal(a), Diffusion(a)
+    # In units of the fastest mode, so that the finest steps are small for every one.
+    time = 0.5 * cfl_limit(a).limit
+    truth = simulate(process, z, num_steps=1, step_size=time, stepper="exact").final
+    halvings = torch.arange(5, 8, dtype=torch.float64)
+    errors = []
+    for k in halvings.int().tolist():
+        run = simulate(process, z, num_steps=2**k, step_size=time / 2**k, save_every=2**k, stepper=stepper)
+        errors.append((run.final - truth).square().sum().sqrt())
+    logs, steps = torch.stack(errors).log2(), -(halvings - halvings.mean())
+    order = float((steps * logs).sum() / steps.square().sum())
+    assert order == pytest.approx(1, abs=0.02)
+
+
+@pytest.mark.parametrize("stepper", ["euler", "exact"])
+@pytest.mark.parametrize("normalize", NORMALIZATIONS)
+def test_a_simulation_decays_at_the_rate_of_the_spectral_gap(normalize, stepper):
+    a = heat(normalize)
+    weights, rates, _ = eigen(a)
+    gap, h = float(rates[1]), 0.01 / float(rates[-1])
+    mean = (weights.view(1, -1, 1) * (z := signal(a))).sum(1, keepdim=True) / weights.sum()
+    # Until the next mode is e⁻¹² of the slowest, and then for twice the slowest's own time.
+    wait, look = 12 / float(rates[2] - rates[1]), 2 / gap
+    early = simulate(Diffusion(a), z - mean, num_steps=1, step_size=wait, stepper="exact").final
+    num_steps = int(look / h) if stepper == "euler" else 1
+    step = look / num_steps
+    run = simulate(
+        Diffusion(a), early, num_steps=num_steps, step_size=step, save_every=num_steps, stepper=stepper
+    )
+    first, last = (length(state, weights) for state in run.states)
+    assert -torch.tensor(last / first).log().item() / look == pytest.approx(gap, rel=0.01)
+
+
+@pytest.mark.parametrize("normalize", NORMALIZATIONS)
+def test_the_stable_step_is_two_over_the_largest_eigenvalue(normalize):
+    _, values, _ = eigen(heat(normalize))
+    found = cfl_limit(heat(normalize))
+    assert found.kind == "exact"
+    assert found.limit == pytest.approx(2 / float(values[-1]), rel=1e-12)
+
+
+@pytest.mark.parametrize("normalize", NORMALIZATIONS)
+def test_just_below_the_stable_step_nothing_grows_and_just_above_something_does(normalize):
+    a = heat(normalize)
+    weights, _, vectors = eigen(a)
+    limit, top = cfl_limit(a).limit, vectors[:, -1].view(1, -1, 1)
+
+    def growth(z, step):
+        states = simulate(Diffusion(a), z, num_steps=100, step_size=step, save_every=100).states
+        return length(states[-1], weights) / length(states[0], weights)
+
+    # One step multiplies the top mode by 1 ± 2e-6 in magnitude.
+    assert growth(top, (1 - 1e-6) * limit) == pytest.approx((1 - 2e-6) ** 100, rel=1e-9)
+    assert growth(top, (1 + 1e-6) * limit) == pytest.approx((1 + 2e-6) ** 100, rel=1e-9)
+    for n in range(10):
+        z = torch.randn(1, 9, 2, dtype=torch.float64, generator=generator(n))
+        assert growth(z, (1 - 1e-6) * limit) <= 1
+
+
+def test_a_product_of_two_complete_graphs_decays_at_the_sum_of_their_rates():
+    """On a grid whose kernel is ω ⊗ I + I ⊗ ω, products of modes are modes and their rates add."""
+    ones, eye = (partial(make, dtype=torch.float64) for make in (torch.ones, torch.eye))
+    matrix = torch.kron(ones(3, 3), eye(4)) + torch.kron(eye(3), ones(4, 4))
+    a = SparseAffinity(matrix.to_sparse_csr(), "none")
+    rows, columns = (x - x.mean() for x in (torch.arange(3.0).double(), torch.arange(4.0).double().square()))
+    modes = [torch.kron(rows, ones(4)), torch.kron(ones(3), columns), torch.kron(rows, columns)]
+    z = torch.stack(modes, -1).unsqueeze(0)
+    run = simulate(Diffusion(a), z, num_steps=1, step_size=0.4, stepper="exact")
+    rates = torch.tensor([3.0, 4.0, 7.0], dtype=torch.float64)
+    assert relative(run.final, torch.exp(-0.4 * rates) * z) <= 1e-12
+
+
+def test_a_measure_weighs_the_two_points():
+    """K = [[μ₁, kμ₂], [kμ₁, μ₂]]: the difference decays at k (μ₁ + μ₂), and μ₁z₁ + μ₂z₂ stays."""
+    points = torch.tensor([[[0.0], [0.5]]], dtype=torch.float64)
+    a = replace(
+        Affinity(points, points, "heat", "none"), measure=torch.tensor([0.3, 1.1], dtype=torch.float64)
+    )
+    z = torch.tensor([[[3.0], [-1.0]]], dtype=torch.float64)
+    run = simulate(Diffusion(a), z, num_steps=1, step_size=0.7, stepper="exact")
+    rate = 1.4 * torch.exp(torch.tensor(-0.25, dtype=torch.float64))
+    assert float(run.final[0, 0] - run.final[0, 1]) == pytest.approx(
+        4 * float(torch.exp(-0.7 * rate)), rel=1e-13
+    )
+    assert float(a.measure @ run.final[0, :, 0]) == pytest.approx(0.3 * 3 - 1.1, abs=1e-13)
