@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from nonloc.bench.memory import _resident
+from nonloc.bench.memory import resident
 from nonloc.processes.diffusion import Diffusion
 from nonloc.processes.graphs import neighbors
 from nonloc.processes.simulate import simulate
@@ -79,11 +79,11 @@ def _by_hand(x: np.ndarray, z: np.ndarray, k: int, steps: int) -> np.ndarray:
 
 def _measured(work: Callable[[], np.ndarray]) -> tuple[float, int, np.ndarray]:
     gc.collect()
-    before = _resident("VmRSS")
+    before = resident("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")
     start = time.perf_counter()
     result = work()
-    return time.perf_counter() - start, _resident("VmHWM") - before, result
+    return time.perf_counter() - start, resident("VmHWM") - before, result
 
 
 if __name__ == "__main__":

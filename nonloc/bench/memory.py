@@ -78,7 +78,7 @@ def exponent(sizes: Sequence[float], values: Sequence[float]) -> float:
     return covariance / sum((a - mean_x) ** 2 for a in x)
 
 
-def _resident(field: str) -> int:
+def resident(field: str) -> int:
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith(field):
             return int(line.split()[1]) * 1024
@@ -96,12 +96,12 @@ def main(job: str) -> None:
     torch.set_num_threads(threads)
     torch.manual_seed(0)
     _work(kind, normalize, 64, channels, backend)  # libraries and thread pools, not to be counted
-    before = _resident("VmRSS")
+    before = resident("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")
     start = time.perf_counter()
     _work(kind, normalize, positions, channels, backend)
     seconds = time.perf_counter() - start
-    peak = _resident("VmHWM") - before
+    peak = resident("VmHWM") - before
     print(json.dumps(Measurement(kind, normalize, backend, positions, channels, peak, seconds).to_dict()))
 
 

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from nonloc.ops import Affinity, Operator, SparseAffinity, prepare, self_adjoint_weights
+from nonloc.ops.bounds import is_definite
 from nonloc.ops.functional import compute_dtype
-from nonloc.ops.inner import has_negative_entries, has_symmetric_kernel
+from nonloc.ops.inner import has_negative_entries
 from nonloc.ops.operator import energy
 from nonloc.processes.process import Process
 
@@ -96,7 +97,7 @@ class DampedFlow(Process):
         """π where K is positive semi-definite in it by construction, W too, and time runs forwards."""
         if self.backwards or self._kernel is None or not _is_positive(self.weight):
             return None
-        return self.mean_weights() if _has_definite_kernel(self._kernel.affinity) else None
+        return self.mean_weights() if is_definite(self._kernel.affinity) else None
 
     def mean_weights(self) -> Tensor | None:
         """π [B, M] of detailed balance, None where the kernel follows the state."""
@@ -223,16 +224,6 @@ def _is_positive(weight: Weight) -> bool:
         return False
     values = torch.linalg.eigvalsh(weight.double())
     return bool(values[0] >= -1e-14 * values.abs().amax())
-
-
-def _has_definite_kernel(affinity: Affinity | SparseAffinity) -> bool:
-    """Whether Ω is positive semi-definite by what it is: an inner product or a heat kernel of one set of features."""
-    if isinstance(affinity, SparseAffinity) or affinity.kind == "concat":
-        return False
-    if affinity.kind == "delta":
-        return True
-    same = affinity.left is affinity.right or torch.equal(affinity.left, affinity.right)
-    return same and affinity.scale >= 0 and has_symmetric_kernel(affinity)
 
 
 def _describe(name: str, affinity: Affinity | SparseAffinity | None, weight: Weight, backwards: bool) -> str:

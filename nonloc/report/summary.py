@@ -18,6 +18,7 @@ def summary(collection: Collection) -> dict[str, Any]:
     """The same as plain values: every row with its runs, scores and endings."""
     return {
         "suite": collection.plan.get("name"),
+        "command": collection.plan.get("command"),
         "input_psnr": collection.input_psnr,
         "rows": [_row(row) for row in collection.rows],
         "conditions": _conditions(collection),
