@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from torch import Tensor, nn
 
+from nonloc.networks.norm_relu import NormReLU
 from nonloc.networks.residual import (
     ResidualBlock,
     StageFactory,
@@ -64,9 +65,9 @@ class PreResNet(nn.Module):
                 channels = out
         initialize_convolutions(nn.ModuleList([self.stem, *blocks]))
         self.trunk = Trunk(blocks, stages or {})
-        self.norm = nn.BatchNorm2d(channels)
+        self.norm = NormReLU(channels)
         self.head = nn.Linear(channels, num_classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        features = self.norm(self.trunk(self.stem(x))).relu()
+        features = self.norm(self.trunk(self.stem(x)))
         return self.head(features.mean((2, 3)))

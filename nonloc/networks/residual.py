@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import TypeGuard, TypeVar
 
+import torch.nn.functional as F
 from torch import Tensor, nn
+
+from nonloc.networks.norm_relu import NormReLU
 
 StageFactory = Callable[[int], nn.Module]
 """channels -> the module that stands after a residual block with that many channels"""
@@ -24,7 +28,7 @@ class ResidualBlock(nn.Module):
         super().__init__()
         norms, convolutions, width = [], [], channels
         for n, (kernel, out) in enumerate(plan):
-            norms.append(nn.BatchNorm2d(width))
+            norms.append(NormReLU(width))
             step = stride if n == 0 else 1
             convolutions.append(nn.Conv2d(width, out, kernel, stride=step, padding=kernel // 2, bias=False))
             width = out
@@ -35,11 +39,49 @@ class ResidualBlock(nn.Module):
         self.shortcut = nn.Conv2d(channels, width, 1, stride=stride, bias=False) if changes else None
 
     def forward(self, x: Tensor) -> Tensor:
-        active = self.norms[0](x).relu()
-        y = self.convolutions[0](active)
+        y, shortcut = self.terms(x)
+        return y + shortcut
+
+    def terms(self, x: Tensor, added: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """F and the shortcut, of x or of x + added: the block's output is their sum, for whoever comes next to add.
+
+        On CUDA the next BN adds them while it computes its statistics, and what a 1×1 convolution would step over
+        is never activated.
+        """
+        norm, first = self.norms[0], self.convolutions[0]
+        if _is_untouched(norm, NormReLU) and norm.fuses(x):
+            x, active = norm.sum_and_activation(x, added, self._stepped_over())
+        else:
+            x = x if added is None else x + added
+            active = norm(x)
+        y = _convolve(first, x, active)
+        shortcut = x if self.shortcut is None else _convolve(self.shortcut, x, active)
         for norm, convolution in zip(self.norms[1:], self.convolutions[1:], strict=True):
-            y = convolution(norm(y).relu())
-        return y + (x if self.shortcut is None else self.shortcut(active))
+            y = convolution(norm(y))
+        return y, shortcut
+
+    def _stepped_over(self) -> int:
+        """Every how many pixels the first activation is looked at, by all who look at it."""
+        first, shortcut = self.convolutions[0], self.shortcut
+        if not (_is_untouched(first, nn.Conv2d) and _is_untouched(shortcut, nn.Conv2d)):
+            return 1
+        return first.stride[0] if first.kernel_size == (1, 1) else 1
+
+
+def _convolve(convolution: nn.Module, x: Tensor, active: Tensor) -> Tensor:
+    """`convolution` of what was activated of x: all of it, or those pixels alone that it does not step over."""
+    if active.shape[2:] == x.shape[2:]:
+        return convolution(active)
+    assert isinstance(convolution, nn.Conv2d)
+    return F.conv2d(active, convolution.weight, convolution.bias, groups=convolution.groups)
+
+
+_M = TypeVar("_M", bound=nn.Module)
+
+
+def _is_untouched(module: nn.Module | None, kind: type[_M]) -> TypeGuard[_M]:
+    """Whether nobody has put something else in its place, or watches what goes in and comes out."""
+    return type(module) is kind and not (module._forward_hooks or module._forward_pre_hooks)
 
 
 def bottleneck(channels: int, width: int, out: int, stride: int = 1) -> ResidualBlock:
@@ -70,11 +112,15 @@ class Trunk(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
+        added: Tensor | None = None
         for number, block in enumerate(self.blocks, start=1):
-            x = block(x)
+            if _is_untouched(block, ResidualBlock):
+                x, added = block.terms(x, added)
+            else:
+                x, added = block(x if added is None else x + added), None
             if str(number) in self.stages:
-                x = self.stages[str(number)](x)
-        return x
+                x, added = self.stages[str(number)](x if added is None else x + added), None
+        return x if added is None else x + added
 
 
 def initialize_convolutions(module: nn.Module) -> None:

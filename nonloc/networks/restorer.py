@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from torch import Tensor, nn
 
+from nonloc.networks.norm_relu import NormReLU
 from nonloc.networks.residual import StageFactory, Trunk, bottleneck, initialize_convolutions
 from nonloc.networks.spec import RESTORER_BLOCKS
 from nonloc.nn.choices import check_size
@@ -28,10 +29,10 @@ class Restorer(nn.Module):
         blocks = [bottleneck(channels, channels // 2, channels) for _ in range(RESTORER_BLOCKS)]
         initialize_convolutions(nn.ModuleList([self.stem, *blocks]))
         self.trunk = Trunk(blocks, stages or {})
-        self.norm = nn.BatchNorm2d(channels)
+        self.norm = NormReLU(channels)
         self.head = nn.Conv2d(channels, 3, 3, padding=1)
         for parameter in self.head.parameters():
             nn.init.zeros_(parameter)
 
     def forward(self, x: Tensor) -> Tensor:
-        return x + self.head(self.norm(self.trunk(self.stem(x))).relu())
+        return x + self.head(self.norm(self.trunk(self.stem(x))))

@@ -59,6 +59,24 @@ def test_trunk_runs_stages_after_their_blocks_with_their_channels():
     assert trunk([]) == ["first", 4, "second", "third", 6]
 
 
+def test_trunk_is_its_blocks_in_a_row(x):
+    blocks = [bottleneck(4, 3, 4), bottleneck(4, 3, 8, stride=2), basic(8, 8)]
+    expected = x
+    for block in blocks:
+        expected = block(expected)
+    assert torch.equal(Trunk(blocks, {})(x), expected)
+
+
+def test_a_block_that_is_watched_has_its_output(x):
+    trunk = Trunk([bottleneck(4, 3, 4), basic(4, 4), basic(4, 4)], {}).eval()
+    seen = []
+    trunk.blocks[1].register_forward_hook(lambda block, inputs, output: seen.extend([*inputs, output]))
+    trunk(x)
+    first = trunk.blocks[0](x)
+    assert torch.equal(seen[0], first)
+    assert torch.equal(seen[1], trunk.blocks[1](first))
+
+
 @pytest.mark.parametrize("place", [0, 3])
 def test_trunk_refuses_a_place_that_is_not_there(place):
     with pytest.raises(ValueError, match="residual blocks go from 1 to 2"):
