@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -132,14 +133,7 @@ def random_band(
         raise ValueError(f"norm={norm!r} must be a finite number ≥ 0")
     if not 0 < quantile < 1:
         raise ValueError(f"quantile={quantile!r} must lie between 0 and 1")
-    generator = torch.Generator().manual_seed(seed)
-
-    def normal(rows: int, columns: int) -> Tensor:
-        return torch.randn(samples, rows, columns, dtype=torch.float64, generator=generator)
-
-    w = normal(channels, channels) if rank >= channels else normal(channels, rank) @ normal(rank, channels)
-    w = w * (norm / torch.linalg.matrix_norm(w)).view(-1, 1, 1)
-    values = _by_magnitude(torch.linalg.eigvalsh(symmetric_part(w)))
+    values = norm * _random_values(channels, rank, samples, seed)
     energy = values.square().sum(-1)
     # W = 0 has no share; 0 keeps the band a number.
     share = values.clamp(max=0).square().sum(-1) / torch.where(energy > 0, energy, 1)
@@ -151,6 +145,19 @@ def random_band(
 
     low, high = torch.quantile(values, tails, dim=0)
     return RandomBand(low, high, band(values.sum(-1)), band(share), quantile)
+
+
+@lru_cache(maxsize=64)
+def _random_values(channels: int, rank: int, samples: int, seed: int) -> Tensor:
+    """The eigenvalues of sym(W) of random W of norm 1 [samples, C]: those of another norm are multiples."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def normal(rows: int, columns: int) -> Tensor:
+        return torch.randn(samples, rows, columns, dtype=torch.float64, generator=generator)
+
+    w = normal(channels, channels) if rank >= channels else normal(channels, rank) @ normal(rank, channels)
+    w = w / torch.linalg.matrix_norm(w).view(-1, 1, 1)
+    return _by_magnitude(torch.linalg.eigvalsh(symmetric_part(w)))
 
 
 def _by_magnitude(values: Tensor) -> Tensor:

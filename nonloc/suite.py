@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
-from nonloc.data.dataset import Dataset
-from nonloc.data.load import load
 from nonloc.outcomes import LockedRunError
 from nonloc.runs import Run
-from nonloc.training.loop import fit
+from nonloc.training.estimates import seconds_to_go
+from nonloc.training.loop import device_or_best
+from nonloc.training.machine import machine
+from nonloc.training.many import Ending, fit_many
 from nonloc.training.observe import observe
 from nonloc.training.recipe import Recipe
-from nonloc.training.stopping import Stopping
+from nonloc.training.sharing import SharedData
 
 
 @dataclass(frozen=True)
@@ -45,53 +45,66 @@ def train_all(
     data_dir: str | os.PathLike[str] | None = None,
     device: torch.device | str | None = None,
     budget: float | None = None,
+    side_by_side: int | None = None,
     progress: bool = True,
-    tell: Callable[[int, Recipe], None] = lambda done, recipe: None,
+    tell: Callable[[int, Recipe], None] = lambda index, recipe: None,
 ) -> Progress:
     """Train and observe every recipe in `folder`/<its name>, each unless it is finished.
 
     A run that diverges is a result like any other. A run that another process holds is passed over, so two
-    processes may work through one folder. SIGINT, SIGTERM and a spent `budget` (seconds) end the call with the
-    current run saved; the same call goes on from there.
+    processes may work through one folder. A run that fails does not keep the others from being run; its error is
+    raised when they are. SIGINT, SIGTERM and a spent `budget` (seconds) end the call with the runs under way saved;
+    the same call goes on from there.
 
-    tell  is told the number of each recipe, from 0, and the recipe, before its run
+    budget        what is known not to fit into the rest of it is begun last; a run's time is known from others that
+                  differ in the seed alone, or from its own beginning
+    side_by_side  how many runs to have under way at once: None is 1 on the CPU, and on CUDA the number that gave most
+                  finished runs an hour when it was measured
+    tell          is told the number of each recipe, from 0, and the recipe, before its run
     """
-    data: dict[str, Dataset] = {}
+    where = device_or_best(device)
+    runs = [Run(Path(folder) / recipe.name) for recipe in recipes]
+    data = SharedData(where, data_dir=data_dir)
     locked: list[Recipe] = []
-    started = time.monotonic()
-    reason, signal = "", None
-    with Stopping(budget) as stopping:
-        for index, recipe in enumerate(recipes):
-            if stopping.reason:
-                reason, signal = stopping.reason, stopping.signal
-                break
-            tell(index, recipe)
-            run = Run(Path(folder) / recipe.name)
-            if recipe.data not in data and not run.is_finished:
-                data[recipe.data] = load(recipe.data, data_dir)
+    errors: list[Exception] = []
+
+    def choose(left: Sequence[int], seconds: float | None) -> int:
+        if seconds is None:
+            return left[0]
+        pairs, name = list(zip(recipes, runs, strict=True)), machine(where)["device"]
+        needed = ((number, seconds_to_go(*pairs[number], pairs, name)) for number in left)
+        return next((number for number, need in needed if need is None or need <= seconds), left[0])
+
+    def ended(number: int, ending: Ending) -> None:
+        if isinstance(ending.error, LockedRunError):
+            locked.append(ending.recipe)
+        elif ending.error is not None:
+            errors.append(ending.error)
+        elif ending.has_result:
             try:
-                outcome = fit(
-                    recipe,
-                    run,
-                    data=data.get(recipe.data),
-                    data_dir=data_dir,
-                    device=device,
-                    progress=progress,
-                    throw=False,
-                    stop_after=None if budget is None else max(budget - (time.monotonic() - started), 0),
-                )
-            except LockedRunError:
-                locked.append(recipe)
-                continue
-            if outcome.ending == "interrupted":
-                reason, signal = outcome.message, outcome.metrics.get("signal")
-                break
-            observe(run, data.get(recipe.data), data_dir=data_dir, device=device or "cpu")
-    finished = {recipe: Run(Path(folder) / recipe.name).is_finished for recipe in recipes}
+                observe(ending.run, data.found(ending.recipe.data), data_dir=data_dir, device=where)
+            except Exception as error:
+                errors.append(error)
+
+    endings = fit_many(
+        recipes,
+        runs,
+        side_by_side=side_by_side,
+        data=data,
+        device=where,
+        progress=progress,
+        stop_after=budget,
+        choose=choose,
+        begun=lambda number: tell(number, recipes[number]),
+        ended=ended,
+    )
+    if errors:
+        raise errors[0]
+    finished = [run.is_finished for run in runs]
     return Progress(
-        done=tuple(recipe for recipe in recipes if finished[recipe]),
-        left=tuple(recipe for recipe in recipes if not finished[recipe]),
+        done=tuple(recipe for recipe, is_done in zip(recipes, finished, strict=True) if is_done),
+        left=tuple(recipe for recipe, is_done in zip(recipes, finished, strict=True) if not is_done),
         locked=tuple(locked),
-        reason=reason,
-        signal=None if signal is None else int(signal),
+        reason=endings.reason,
+        signal=endings.signal,
     )

@@ -204,3 +204,33 @@ def test_changes_are_read_as_json_or_else_as_text():
         "epochs": 3,
         "stage": {"init_std": 0.01, "scaled": True},
     }
+
+
+def test_side_by_side_it_makes_the_same_table(demo, tmp_path, capsys):
+    words = [
+        *WORDS,
+        "--rows",
+        "1",
+        "3",
+        "--output",
+        str(tmp_path),
+        "--side-by-side",
+        "2",
+        "--quiet",
+        "--json",
+    ]
+    assert main(words) == 0
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    assert [row["median"] for row in rows] == [demo[1]["rows"][number]["median"] for number in (0, 2)]
+    assert "--side-by-side 2" in (tmp_path / "report.html").read_text()
+
+
+def test_the_help_teaches_side_by_side(capsys):
+    with pytest.raises(SystemExit):
+        main(["reproduce", "--help"])
+    assert "side by side" in capsys.readouterr().out
+
+
+def test_a_wrong_number_side_by_side_is_exit_2(tmp_path, capsys):
+    assert main([*WORDS, "--output", str(tmp_path), "--side-by-side", "0"]) == 2
+    assert "side_by_side must be a whole number" in capsys.readouterr().err

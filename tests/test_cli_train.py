@@ -167,3 +167,13 @@ def test_a_signal_saves_and_the_same_command_continues(tmp_path, number, code):
     assert main(words) == 0
     assert run.read_metrics()[: len(reached)] == reached, "what was done was not done again"
     assert [line["epoch"] for line in run.read_metrics()] == list(range(1, 11))
+
+
+def test_capturing_without_a_cuda_device_is_exit_2(tmp_path, capsys):
+    assert main(["train", *TINY, "--captured", "true", "--run", str(tmp_path / "run"), "--quiet"]) == 2
+    assert 'captured=True needs device="cuda"' in capsys.readouterr().err
+
+
+def test_the_plain_loop_can_be_asked_for(tmp_path):
+    assert main(["train", *TINY, "--captured", "false", "--run", str(tmp_path / "run"), "--quiet"]) == 0
+    assert Run.open(tmp_path / "run").is_finished

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from nonloc import suite
 from nonloc.runs import Run
 from nonloc.suite import train_all
 from nonloc.training.recipe import Recipe
@@ -75,3 +76,51 @@ def test_torchs_own_generator_is_left_alone(tmp_path):
     torch.manual_seed(0)
     go(tmp_path, RECIPES[:1])
     assert torch.equal(torch.rand(1), expected)
+
+
+def test_side_by_side_is_the_same_as_one_by_one(tmp_path):
+    told = []
+    go(tmp_path / "one")
+    progress = go(tmp_path / "two", side_by_side=2, tell=lambda index, recipe: told.append(index))
+    assert (progress.done, progress.left) == (tuple(RECIPES), ())
+    assert sorted(told) == [0, 1, 2]
+    for recipe in RECIPES:
+        one, two = (Run.open(tmp_path / folder / recipe.name) for folder in ("one", "two"))
+        assert two.read_result()["weights_sha256"] == one.read_result()["weights_sha256"]
+        assert (two.path / "observations.json").is_file()
+
+
+def test_a_failing_run_does_not_keep_the_others_from_being_run(tmp_path):
+    recipes = [RECIPES[0], BASE.with_(train_images=100_000), RECIPES[1]]
+    with pytest.raises(ValueError, match="train_images=100000"):
+        go(tmp_path, recipes)
+    assert all(Run(tmp_path / recipe.name).is_finished for recipe in (recipes[0], recipes[2]))
+
+
+def test_a_network_that_cannot_be_looked_at_does_not_stop_the_rest(tmp_path, monkeypatch):
+    def observe_one(run, *all, **keywords):
+        if run.name == RECIPES[0].name:
+            raise ValueError("nothing to see")
+
+    monkeypatch.setattr(suite, "observe", observe_one)
+    with pytest.raises(ValueError, match="nothing to see"):
+        go(tmp_path)
+    assert all(Run(tmp_path / recipe.name).is_finished for recipe in RECIPES)
+
+
+def test_with_a_budget_what_is_known_not_to_fit_is_begun_last(tmp_path, monkeypatch):
+    """The long recipe has taken a million seconds with another seed; of the short one nothing is known."""
+    long, short = BASE.with_(epochs=3), BASE
+    go(tmp_path, [long.with_(seed=1)])
+    run = Run(tmp_path / long.with_(seed=1).name)
+    run.write_result(run.read_result() | {"seconds": 1e6})
+    recipes, begun = [long.with_(seed=1), long, short, short.with_(seed=1)], []
+    progress = go(tmp_path, recipes, budget=1e5, tell=lambda index, recipe: begun.append(index))
+    assert begun == [0, 2, 3, 1]
+    assert progress.left == (), "begun last, but begun: what it does until the end of the budget is not lost"
+
+
+def test_without_a_budget_the_order_is_as_given(tmp_path):
+    begun = []
+    go(tmp_path, tell=lambda index, recipe: begun.append(index))
+    assert begun == [0, 1, 2]

@@ -25,8 +25,13 @@ Train every row of a suite with every seed, look at each trained network, and wr
 DIR/runs; what is finished is never done again, so the same command continues after any interruption. A run that
 diverges is a result. Two processes may work in the same DIR: each passes over what the other holds.
 
+On CUDA several runs are trained side by side in one process, each to the same end as alone, because one small network
+does not fill a GPU: --side-by-side says how many. With --budget, runs that are known not to fit into what is left of
+it are begun last; when it is spent, all that are under way are saved, and the same command goes on with them.
+
   nonloc reproduce demo                                        a few minutes on two cores
   nonloc reproduce table1 --seeds 1 --rows baseline 5-block --device cuda --budget 25m
+  nonloc reproduce table1 --device cuda --side-by-side 6
   nonloc reproduce table1 --set precision=bfloat16 channels_last=true stage.init_std=0.065
 
 Suites: {", ".join(SUITES)}.
@@ -51,6 +56,13 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
     parser.add_argument(
         "--budget", type=str | None, default=None, help="stop, saved, after so long: 90s, 25m, 2h"
+    )
+    parser.add_argument(
+        "--side_by_side",
+        type=int | None,
+        default=None,
+        metavar="K",
+        help="runs under way at once; null is 1 on the CPU and a measured number on CUDA",
     )
     parser.add_argument(
         "--set", type=str, nargs="+", default=[], metavar="FIELD=VALUE", help="change fields of all recipes"
@@ -139,6 +151,7 @@ def _train(suite: Suite, folder: Path, options: Namespace, budget: float | None,
             data_dir=options.data_dir,
             device=options.device,
             budget=budget,
+            side_by_side=options.side_by_side,
             progress=shown,
             tell=overall.tell,
         )
@@ -170,7 +183,7 @@ def parse_changes(words: list[str]) -> dict[str, Any]:
 def command_line(options: Namespace, folder: Path) -> str:
     """The command that makes the same again, or goes on with it."""
     words = ["nonloc", "reproduce", options.suite, "--output", str(folder)]
-    for name in ("seeds", "threads", "device", "data_dir"):
+    for name in ("seeds", "threads", "device", "side_by_side", "data_dir"):
         if getattr(options, name) is not None:
             words += [f"--{name.replace('_', '-')}", str(getattr(options, name))]
     for name in ("rows", "set"):

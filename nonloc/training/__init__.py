@@ -8,9 +8,10 @@ _WHERE = {
     "Outcome": "nonloc.outcomes",
     "Recipe": "nonloc.training.recipe",
     "fit": "nonloc.training.loop",
+    "fit_many": "nonloc.training.many",
     "trained_network": "nonloc.training.trained",
 }
 
-__all__ = ["Outcome", "Recipe", "fit", "trained_network"]
+__all__ = ["Outcome", "Recipe", "fit", "fit_many", "trained_network"]
 
 __getattr__, __dir__ = lazy(__name__, _WHERE)

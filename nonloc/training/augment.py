@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
+from types import ModuleType
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+PAD = 4
 
 
 def crop_and_flip(images: Tensor, offsets: Tensor, flips: Tensor, pad: int) -> Tensor:
@@ -24,13 +31,23 @@ def crop_and_flip(images: Tensor, offsets: Tensor, flips: Tensor, pad: int) -> T
     return padded.gather(3, columns[:, None, None, :].expand(batch, channels, height, width))
 
 
-def augment(images: Tensor, generator: torch.Generator, pad: int = 4) -> Tensor:
+def draw(batch: int, generator: torch.Generator, pad: int) -> tuple[Tensor, Tensor]:
+    """For each image of a batch, on the generator's device: offsets [B, 2] in 0 … 2·pad; 1 to mirror it or 0, [B]."""
+    offsets = torch.randint(0, 2 * pad + 1, (batch, 2), generator=generator, device=generator.device)
+    return offsets, torch.randint(0, 2, (batch,), generator=generator, device=generator.device)
+
+
+def augment(images: Tensor, generator: torch.Generator, pad: int = PAD) -> Tensor:
     """Random crop of the zero-padded images and random flip, drawn anew for every image of the batch.
 
     `images` [B, C, H, W] are normalised already, so that the zeros of the border are the mean image for
     classification and mid-grey for restoration. `generator` lives on the images' device.
     """
-    batch = images.shape[0]
-    offsets = torch.randint(0, 2 * pad + 1, (batch, 2), generator=generator, device=images.device)
-    flips = torch.randint(0, 2, (batch,), generator=generator, device=images.device).bool()
-    return crop_and_flip(images, offsets, flips, pad)
+    offsets, flips = draw(len(images), generator, pad)
+    return crop_and_flip(images, offsets, flips.bool(), pad)
+
+
+@cache
+def batch_kernel() -> ModuleType | None:
+    """All of it in one launch, where Triton is installed; imported when a CUDA device first asks."""
+    return None if find_spec("triton") is None else import_module("nonloc.training.augment_kernel")

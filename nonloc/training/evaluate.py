@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from nonloc.nn.probe import evaluating
+from nonloc.training.precision import precision_of
 from nonloc.training.recipe import Recipe
 from nonloc.training.step import forward
 from nonloc.training.tasks import Task
@@ -21,7 +22,7 @@ def evaluate(
     The model is in eval mode for the time, and sums stay on the device until the end.
     """
     sums = torch.zeros(2, dtype=torch.float64, device=task.device)
-    with evaluating(model):
+    with evaluating(model), precision_of(recipe, task.device):
         for inputs, targets in task.test_batches(recipe.batch_size):
             if should_stop is not None and should_stop():
                 return None

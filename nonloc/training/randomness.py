@@ -29,9 +29,14 @@ def epoch_order(seed: int, epoch: int, n: int) -> Tensor:
     return torch.randperm(n, generator=generator)
 
 
+def step_seed(seed: int, epoch: int, step: int) -> int:
+    """What seeds the generator of one step's augmentation and noise; `step` counts from 0 within the epoch."""
+    return mix("step", seed, epoch, step)
+
+
 def step_generator(seed: int, epoch: int, step: int, device: torch.device | str = "cpu") -> torch.Generator:
     """The generator of one step's augmentation and noise; `step` counts from 0 within the epoch."""
-    return torch.Generator(device).manual_seed(mix("step", seed, epoch, step))
+    return torch.Generator(device).manual_seed(step_seed(seed, epoch, step))
 
 
 @contextmanager

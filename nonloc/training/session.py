@@ -4,22 +4,34 @@ from __future__ import annotations
 
 import math
 import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import asdict
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from nonloc.data.dataset import Dataset
 from nonloc.networks.build import build
 from nonloc.runs import Run
+from nonloc.training.captured import CapturedEvaluation
 from nonloc.training.checkpoint import Checkpoint, save_checkpoint
-from nonloc.training.randomness import epoch_order, initialization, step_generator
+from nonloc.training.convoy import Convoy
+from nonloc.training.evaluate import evaluate
+from nonloc.training.graphs import CaptureError
+from nonloc.training.lean import LeanStep
+from nonloc.training.losses import Event, Losses
+from nonloc.training.plan import Batch, EpochPlan
+from nonloc.training.randomness import initialization
 from nonloc.training.recipe import Recipe
 from nonloc.training.schedule import learning_rate
-from nonloc.training.spectra import record_spectra
+from nonloc.training.spectra import record_spectra, stage_weights
 from nonloc.training.state import capture, has_finite_parameters, restore_model, restore_optimizer
 from nonloc.training.step import TrainingStep
 from nonloc.training.tasks import TASKS
+from nonloc.training.writing import Writing
 
 
 class Session:
@@ -27,9 +39,20 @@ class Session:
 
     epoch          whole epochs done, evaluated and recorded
     step_in_epoch  steps of the next epoch done
+
+    convoy         take steps in it, and evaluate, as CUDA graphs. The current stream is then the convoy's whenever a
+                   method is called. What cannot be recorded is done plainly, with a warning.
     """
 
-    def __init__(self, recipe: Recipe, run: Run, dataset: Dataset, device: torch.device) -> None:
+    def __init__(
+        self,
+        recipe: Recipe,
+        run: Run,
+        dataset: Dataset,
+        device: torch.device,
+        *,
+        convoy: Convoy | None = None,
+    ) -> None:
         self.recipe = recipe
         self.run = run
         self.device = device
@@ -42,16 +65,20 @@ class Session:
         # torch's own annotation of Module.to does not know the memory format alone.
         layout = torch.channels_last if recipe.channels_last else torch.contiguous_format
         self.model = model.to(device).to(memory_format=layout)  # type: ignore[call-overload]
-        self.train_step = TrainingStep(self.model, self.task, recipe)
+        self.train_step = (TrainingStep if convoy is None else LeanStep)(self.model, self.task, recipe)
+        self._generator = torch.Generator(device)
+        self._convoy = convoy
+        self._rider = None if convoy is None else convoy.join(self.train_step)
+        self._captured_evaluation: CapturedEvaluation | None = None
+        if convoy is not None:
+            self._captured_evaluation = CapturedEvaluation(self.model, self.task, recipe)
         self.epoch = 0
         self.step_in_epoch = 0
-        self._order = torch.empty(0, dtype=torch.int64)
-        # All losses of the epoch: their mean is then the same however often the run was resumed, and the
-        # first bad one can be named although the device is not asked after every step.
-        self._losses = torch.zeros(self.steps_per_epoch, device=device)
-        self._checked = 0
+        self._plans: dict[int, EpochPlan] = {}
+        self._losses = Losses(self.steps_per_epoch, device)
+        self._writing = Writing(in_background=device.type == "cuda")
         self._seconds_before = 0.0
-        self._started = time.monotonic()
+        self._started = self._saved = time.monotonic()
 
     @property
     def step(self) -> int:
@@ -67,10 +94,15 @@ class Session:
         """Seconds of work that led here, summed over resumptions."""
         return self._seconds_before + time.monotonic() - self._started
 
+    @property
+    def seconds_unsaved(self) -> float:
+        """Seconds of work since the last checkpoint."""
+        return time.monotonic() - self._saved
+
     def begin(self) -> None:
         """A new run: forget what a run without a checkpoint left behind, and record the initial spectra."""
         self.run.truncate(-1)
-        record_spectra(self.run, self.model, 0)
+        record_spectra(self.run, stage_weights(self.model), 0)
 
     def resume(self, checkpoint: Checkpoint) -> None:
         """Go on where `checkpoint` was made; what was recorded after it will be recorded again."""
@@ -82,42 +114,99 @@ class Session:
         restore_model(self.model, checkpoint.tensors)
         restore_optimizer(self.train_step.optimizer, self.model, checkpoint.tensors)
         self.epoch, self.step_in_epoch = checkpoint.epoch, checkpoint.step_in_epoch
-        self._losses[: len(checkpoint.losses)] = torch.tensor(checkpoint.losses, device=self.device)
+        self._losses.resume(checkpoint.losses)
         self._seconds_before = checkpoint.seconds
         self.run.truncate(checkpoint.epoch)
 
     def take_step(self) -> None:
-        """One batch. Does not wait for the device."""
-        self.model.train()
-        if self.step_in_epoch == 0 or not len(self._order):
-            order = epoch_order(self.recipe.seed, self.epoch, len(self.task.train))
-            self._order = order.to(self.device)
-        first = self.step_in_epoch * self.recipe.batch_size
-        self._losses[self.step_in_epoch] = self.train_step(
-            self._order[first : first + self.recipe.batch_size],
-            step_generator(self.recipe.seed, self.epoch, self.step_in_epoch, self.device),
-            learning_rate(self.recipe, self.step, self.steps_per_epoch),
-        )
+        """One batch: at once, or with the convoy's next departure. Does not wait for the device."""
+        batch = self._plan(self.epoch).batch(self.step_in_epoch)
+        loss = self._losses.place(self.step_in_epoch)
+        self.train_step.set_rate(learning_rate(self.recipe, self.step, self.steps_per_epoch))
+        if not self._board(batch, loss):
+            loss.copy_(self.train_step.work(batch.indices, self._generator.manual_seed(batch.seed)))
         self.step_in_epoch += 1
 
+    def _board(self, batch: Batch, loss: Tensor) -> bool:
+        """Whether the convoy takes the step."""
+        if self._convoy is None or self._rider is None:
+            return False
+        try:
+            self._convoy.board(self._rider, batch, loss)
+        except CaptureError as error:
+            self._leave_convoy()
+            self._captured_evaluation = None
+            _warn_of_plain("steps", self.recipe, error)
+            return False
+        return True
+
+    def _leave_convoy(self) -> None:
+        if self._convoy is not None and self._rider is not None:
+            self._convoy.leave(self._rider)
+        self._rider = None
+
+    def _plan(self, epoch: int) -> EpochPlan:
+        """What the steps of an epoch are given; does not wait for the device."""
+        if epoch not in self._plans:
+            # The one before may still be in use while the next is made ready.
+            self._plans = {known: self._plans[known] for known in self._plans if known == epoch - 1}
+            self._plans[epoch] = EpochPlan.make(
+                self.recipe, epoch, len(self.task.train), self.steps_per_epoch, self.device
+            )
+        return self._plans[epoch]
+
+    def send_losses(self) -> None:
+        """Let the losses up to here come to the host; does not wait for the device."""
+        self._losses.send(self.step_in_epoch)
+
+    def arrivals(self, most: int = 0) -> Iterator[Event]:
+        """The events to wait for until no more than `most` sendings of losses are on their way."""
+        while (event := self._losses.pending(most)) is not None:
+            yield event
+
     def read_losses(self) -> list[float]:
-        """The losses since the last reading, up to the first that is not finite; waits for the device."""
-        losses = self._losses[self._checked : self.step_in_epoch].tolist()
-        good = next((index for index, loss in enumerate(losses) if not math.isfinite(loss)), len(losses))
-        self._checked += good
-        return losses[: good + 1]
+        """The losses that arrived since the last reading, up to the first that is not finite."""
+        return self._losses.read()
 
     @property
     def first_unread_step(self) -> int:
         """The step, counted from 0 over the run, after those whose losses were read and found finite."""
-        return self.epoch * self.steps_per_epoch + self._checked
+        return self.epoch * self.steps_per_epoch + self._losses.first_unread
+
+    def launch_evaluation(self) -> None:
+        """Let the device evaluate after the steps it was given, if it can do so on its own; meanwhile, get ready."""
+        if self._captured_evaluation is not None:
+            try:
+                with self._apart():
+                    self._captured_evaluation.launch()
+            except (CaptureError, torch.cuda.OutOfMemoryError) as error:
+                self._captured_evaluation = None
+                _warn_of_plain("evaluation", self.recipe, error)
+        self._plan(self.epoch + 1)
+
+    def read_evaluation(self, should_stop: Callable[[], object]) -> dict[str, float] | None:
+        """What is measured of the network as it is; None if `should_stop` said so before."""
+        if self._captured_evaluation is not None and not self._captured_evaluation.is_launched:
+            # A run that is resumed between the last step of an epoch and its evaluation.
+            self.launch_evaluation()
+        if self._captured_evaluation is not None:
+            with self._apart():
+                return self._captured_evaluation.read()
+        return evaluate(self.model, self.task, self.recipe, should_stop=should_stop)
+
+    def _apart(self) -> AbstractContextManager[None]:
+        """Inside, work is launched beside that of the convoy's other riders."""
+        assert self._convoy is not None
+        assert self._rider is not None
+        return self._convoy.apart(self._rider)
 
     def finish_epoch(self, measured: dict[str, float]) -> dict[str, Any]:
         """Record the epoch whose steps are all done; returns its line of metrics."""
         rate = learning_rate(self.recipe, self.step - 1, self.steps_per_epoch)
         sizes = self._batch_sizes()
-        train_loss = float((self._losses.double().cpu() * sizes).sum() / sizes.sum())
-        self.epoch, self.step_in_epoch, self._checked = self.epoch + 1, 0, 0
+        train_loss = float((self._losses.at_hand().double() * sizes).sum() / sizes.sum())
+        self._losses.begin_epoch()
+        self.epoch, self.step_in_epoch = self.epoch + 1, 0
         line = {
             "epoch": self.epoch,
             "step": self.step,
@@ -126,9 +215,10 @@ class Session:
             "learning_rate": rate,
             "seconds": round(self.seconds, 3),
         }
-        self.run.append_metrics(line)
+        self._writing.do(lambda: self.run.append_metrics(line))
         if self.epoch in self.recipe.spectrum_epochs or self.epoch == self.recipe.epochs:
-            record_spectra(self.run, self.model, self.epoch)
+            weights, epoch = stage_weights(self.model), self.epoch
+            self._writing.do(lambda: record_spectra(self.run, weights, epoch))
         return line
 
     def save(self) -> None:
@@ -136,6 +226,7 @@ class Session:
         if not has_finite_parameters(self.model):
             return
         group = self.train_step.optimizer.param_groups[0]
+        rate = learning_rate(self.recipe, max(self.step - 1, 0), self.steps_per_epoch)
         checkpoint = Checkpoint(
             step=self.step,
             epoch=self.epoch,
@@ -143,17 +234,40 @@ class Session:
             seconds=self.seconds,
             num_classes=self.num_classes,
             data_sha256=self.data_sha256,
-            losses=self._losses[: self.step_in_epoch].tolist(),
+            losses=self._losses.at_hand()[: self.step_in_epoch].tolist(),
             tensors=capture(self.model, self.train_step.optimizer),
-            optimizer={key: value for key, value in group.items() if key != "params"},
+            optimizer={key: value for key, value in group.items() if key != "params"} | {"lr": rate},
         )
-        save_checkpoint(self.run, self.recipe, checkpoint)
+        self._saved = time.monotonic()
+        self._writing.do(lambda: save_checkpoint(self.run, self.recipe, checkpoint))
+
+    def finish_writing(self) -> None:
+        """Wait until all that was recorded and saved is in the folder."""
+        self._writing.finish()
+
+    def close(self) -> None:
+        """Wait for the files and the device, which must not be at work in memory that is about to be freed."""
+        try:
+            self._writing.close()
+        finally:
+            self._leave_convoy()
+            if self.device.type == "cuda":
+                torch.cuda.current_stream(self.device).synchronize()
 
     def _batch_sizes(self) -> torch.Tensor:
         """float64 [steps_per_epoch]; the last batch of a whole pass may be smaller."""
         size, images = self.recipe.batch_size, len(self.task.train)
         firsts = torch.arange(self.steps_per_epoch) * size
         return (images - firsts).clamp(max=size).double()
+
+
+def _warn_of_plain(what: str, recipe: Recipe, error: Exception) -> None:
+    warnings.warn(
+        f"the {what} of {recipe.network} cannot be captured as a CUDA graph ({error}); "
+        "going on with the plain loop, which gives the same result and takes longer",
+        RuntimeWarning,
+        stacklevel=4,
+    )
 
 
 def steps_per_epoch(recipe: Recipe, images: int) -> int:

@@ -49,6 +49,11 @@ class Stopping:
             return f"Its budget of {self._budget:g} s was spent."
         return ""
 
+    @property
+    def seconds_left(self) -> float | None:
+        """Of the budget, while entered; None without one."""
+        return None if self._deadline is None else max(self._deadline - time.monotonic(), 0.0)
+
     def _note(self, number: int, frame: FrameType | None) -> None:
         self.signal = signal.Signals(number)
         for each in self._previous:

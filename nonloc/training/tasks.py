@@ -11,11 +11,15 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from nonloc.data.dataset import Dataset, Split
-from nonloc.training.augment import augment
+from nonloc.training.augment import PAD, augment, batch_kernel, draw
 from nonloc.training.randomness import mix
 from nonloc.training.recipe import Recipe
 
 CHUNK = 4096  # images at a time where a whole split is looked at
+
+Chance = torch.Generator | Tensor
+"""What a batch's augmentation and noise come from: a generator on the device; or its seed, an int64 tensor [1] there,
+for a task that `draws_by_seed`."""
 
 
 class Task(ABC):
@@ -32,9 +36,18 @@ class Task(ABC):
         self.train = _first(dataset.train, recipe.train_images, "train_images", dataset.name)
         self.test = _first(dataset.test, recipe.test_images, "test_images", dataset.name)
 
+    @property
+    def draws_by_seed(self) -> bool:
+        """Whether a seed will do for all chance of a training batch, where no generator is to be asked."""
+        return False
+
     @abstractmethod
-    def train_batch(self, indices: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """(inputs [B, 3, H, W], targets) of the training images `indices` [B]; chance from `generator`."""
+    def train_batch(self, indices: Tensor, chance: Chance) -> tuple[Tensor, Tensor]:
+        """(inputs [B, 3, H, W], targets) of the training images `indices` [B]."""
+
+    @abstractmethod
+    def test_batch(self, indices: Tensor) -> tuple[Tensor, Tensor]:
+        """(inputs [B, 3, H, W], targets) of the test images `indices` [B], the same for every run."""
 
     @abstractmethod
     def test_batches(self, batch_size: int) -> Iterator[tuple[Tensor, Tensor]]:
@@ -54,9 +67,13 @@ class Classification(Task):
 
     The mean of each pixel over the training images is subtracted; the rest is divided by
     `recipe.pixel_scale`, one number for all pixels.
+
+    fused  on CUDA, make a batch in one launch, in the layout and precision in which the network's first convolution
+           would otherwise put it; False keeps to plain torch
     """
 
     score = "error"
+    fused: bool = True
 
     def __init__(self, recipe: Recipe, dataset: Dataset, device: torch.device | str) -> None:
         super().__init__(recipe, dataset, device)
@@ -69,15 +86,28 @@ class Classification(Task):
         scale = deviation if recipe.pixel_scale == "std" else recipe.pixel_scale
         if not scale > 0:
             raise ValueError('pixel_scale="std" needs training images that are not all alike; use a number')
-        self._mean, self._scale = mean.to(self.device), float(scale)
-        self.train, self.test = self.train.to(self.device), self.test.to(self.device)
+        # Multiplying gives the same numbers on every device; torch divides by a number in several ways.
+        self._mean, self._inverse = mean.to(self.device), float(torch.tensor(1.0) / torch.tensor(scale))
+        self.train, self.test = (_contiguous(split.to(self.device)) for split in (self.train, self.test))
 
-    def train_batch(self, indices: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    @property
+    def draws_by_seed(self) -> bool:
+        return self.fused and self.device.type == "cuda" and batch_kernel() is not None
+
+    def train_batch(self, indices: Tensor, chance: Chance) -> tuple[Tensor, Tensor]:
         assert self.train.labels is not None
+        if self.draws_by_seed:
+            return self._make_batch(self.train, indices, chance if self.recipe.augment else None)
         images = self._normalize(self.train.images[indices])
         if self.recipe.augment:
-            images = augment(images, generator)
+            images = augment(images, _generator(chance))
         return images, self.train.labels[indices]
+
+    def test_batch(self, indices: Tensor) -> tuple[Tensor, Tensor]:
+        assert self.test.labels is not None
+        if self.draws_by_seed:
+            return self._make_batch(self.test, indices, None)
+        return self._normalize(self.test.images[indices]), self.test.labels[indices]
 
     def test_batches(self, batch_size: int) -> Iterator[tuple[Tensor, Tensor]]:
         assert self.test.labels is not None
@@ -96,7 +126,30 @@ class Classification(Task):
         return torch.stack([loss, 100.0 * (~right).sum().double()])
 
     def _normalize(self, images: Tensor) -> Tensor:
-        return (images.float() - self._mean) / self._scale
+        return (images.float() - self._mean) * self._inverse
+
+    def _make_batch(self, split: Split, indices: Tensor, chance: Chance | None) -> tuple[Tensor, Tensor]:
+        kernel = batch_kernel()
+        assert kernel is not None
+        offsets, flips, seed = None, None, None
+        if isinstance(chance, torch.Generator):
+            offsets, flips = draw(len(indices), chance, PAD)
+        else:
+            seed = chance
+        with torch.cuda.device(self.device):
+            return kernel.make_batch(
+                split.images,
+                split.labels,
+                indices,
+                self._mean,
+                self._inverse,
+                dtype=torch.bfloat16 if self.recipe.precision == "bfloat16" else torch.float32,
+                channels_last=self.recipe.channels_last,
+                offsets=offsets,
+                flips=flips,
+                seed=seed,
+                pad=PAD,
+            )
 
 
 class Restoration(Task):
@@ -114,12 +167,16 @@ class Restoration(Task):
         self._test_noise = recipe.noise * fixed_noise(self.test.images.shape).to(self.device)
         self.train, self.test = self.train.to(self.device), self.test.to(self.device)
 
-    def train_batch(self, indices: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        images = self._scale(self.train.images[indices])
+    def train_batch(self, indices: Tensor, chance: Chance) -> tuple[Tensor, Tensor]:
+        images, generator = self._scale(self.train.images[indices]), _generator(chance)
         if self.recipe.augment:
             images = augment(images, generator)
         noise = torch.randn(images.shape, generator=generator, device=self.device)
         return images + self.recipe.noise * noise, images
+
+    def test_batch(self, indices: Tensor) -> tuple[Tensor, Tensor]:
+        images = self._scale(self.test.images[indices])
+        return images + self._test_noise[indices], images
 
     def test_batches(self, batch_size: int) -> Iterator[tuple[Tensor, Tensor]]:
         for images, noise in zip(
@@ -144,12 +201,14 @@ TASKS: dict[str, type[Task]] = {"classification": Classification, "restoration":
 
 def pixel_statistics(images: Tensor) -> tuple[Tensor, float]:
     """Of uint8 [N, 3, H, W]: the mean of every pixel, float32 [3, H, W], and the deviation from it of all."""
-    total = torch.zeros(images.shape[1:], dtype=torch.int64)
-    squares = torch.zeros(images.shape[1:], dtype=torch.int64)
+    total = torch.zeros(images.shape[1:], dtype=torch.int64, device=images.device)
+    squares = torch.zeros_like(total)
     for chunk in images.split(CHUNK):
         whole = chunk.to(torch.int64)
         total += whole.sum(0)
         squares += whole.square().sum(0)
+    # Whole numbers are the same everywhere; what is rounded is computed in one place.
+    total, squares = total.cpu(), squares.cpu()
     mean = total.double() / len(images)
     variance = (squares.double() / len(images) - mean.square()).mean()
     return mean.float(), float(variance.clamp_min(0).sqrt())
@@ -161,6 +220,17 @@ def fixed_noise(shape: torch.Size) -> Tensor:
     for index, row in enumerate(noise):
         torch.randn(row.shape, generator=torch.Generator().manual_seed(mix("test noise", index)), out=row)
     return noise
+
+
+def _generator(chance: Chance) -> torch.Generator:
+    if not isinstance(chance, torch.Generator):
+        raise TypeError("this batch draws from a generator; see Task.draws_by_seed")
+    return chance
+
+
+def _contiguous(split: Split) -> Split:
+    labels = None if split.labels is None else split.labels.contiguous()
+    return Split(split.images.contiguous(), labels)
 
 
 def _first(split: Split, wanted: int | None, name: str, data: str) -> Split:

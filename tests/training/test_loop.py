@@ -351,7 +351,7 @@ def test_the_train_loss_weighs_images_alike(tmp_path, monkeypatch):
     losses = iter([1.0, 2.0, 3.0, 4.0, 14.0])
 
     def fake_step(self):
-        self._losses[self.step_in_epoch] = next(losses)
+        self._losses.place(self.step_in_epoch).fill_(next(losses))
         self.step_in_epoch += 1
 
     monkeypatch.setattr(Session, "take_step", fake_step)

@@ -4,7 +4,7 @@ import hashlib
 
 import torch
 
-from nonloc.training.randomness import epoch_order, initialization, mix, step_generator
+from nonloc.training.randomness import epoch_order, initialization, mix, step_generator, step_seed
 
 
 def test_mix_is_the_documented_hash():
@@ -37,6 +37,14 @@ def test_a_step_has_its_own_chance():
     ]
     assert torch.stack(draws).unique(dim=0).shape[0] == 4
     assert torch.rand(4, generator=step_generator(0, 0, 1)).equal(draws[1])
+
+
+def test_a_generator_seeded_again_is_the_generator_of_the_step():
+    generator = torch.Generator()
+    for place in [(0, 0, 0), (3, 1, 4), (0, 0, 0)]:
+        torch.randn(3, generator=generator)
+        generator.manual_seed(step_seed(*place))
+        assert torch.randn(5, generator=generator).equal(torch.randn(5, generator=step_generator(*place)))
 
 
 def test_initialization_is_a_function_of_the_seed():

@@ -13,6 +13,7 @@ from nonloc.training.state import (
     restore_model,
     restore_optimizer,
     weights_sha256,
+    without_trace,
 )
 from nonloc.training.step import make_optimizer
 
@@ -90,3 +91,50 @@ def test_one_bad_parameter_is_found(bad):
     with torch.no_grad():
         model[4].weight[1, 5] = bad
     assert not has_finite_parameters(model)
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=["sgd", "no momentum", "nesterov", "adam"])
+@pytest.mark.parametrize("steps", [0, 2], ids=["at the start", "later"])
+def test_training_without_a_trace(recipe, steps):
+    model, other = small_model(), small_model()
+    optimizer, other_optimizer = make_optimizer(model, recipe), make_optimizer(other, recipe)
+    train(model, optimizer, steps, seed=1)
+    train(other, other_optimizer, steps, seed=1)
+    places = [value.data_ptr() for value in model.state_dict().values()]
+    with without_trace(model, optimizer):
+        train(model, optimizer, 3, seed=9)
+        assert weights_sha256(model) != weights_sha256(other)
+    assert [value.data_ptr() for value in model.state_dict().values()] == places
+    assert weights_sha256(model) == weights_sha256(other)
+    train(model, optimizer, 2, seed=2)
+    train(other, other_optimizer, 2, seed=2)
+    assert weights_sha256(model) == weights_sha256(other)
+
+
+def test_there_is_no_trace_of_what_failed_either():
+    model = small_model()
+    before = weights_sha256(model)
+    optimizer = make_optimizer(model, Recipe())
+
+    def train_and_fail():
+        with without_trace(model, optimizer):
+            train(model, optimizer, 1, seed=1)
+            raise RuntimeError("on purpose")
+
+    with pytest.raises(RuntimeError, match="on purpose"):
+        train_and_fail()
+    assert weights_sha256(model) == before
+
+
+def test_restored_state_has_the_layout_of_its_parameters():
+    model = small_model().to(memory_format=torch.channels_last)
+    optimizer = make_optimizer(model, Recipe())
+    train(model, optimizer, 1, seed=1)
+    tensors = capture(model, optimizer)
+    assert tensors["optimizer.0.weight.momentum_buffer"].is_contiguous()
+    other = small_model().to(memory_format=torch.channels_last)
+    restored = make_optimizer(other, Recipe())
+    restore_optimizer(restored, other, tensors)
+    buffer = restored.state[other[0].weight]["momentum_buffer"]
+    assert buffer.stride() == other[0].weight.stride()
+    assert torch.equal(buffer, tensors["optimizer.0.weight.momentum_buffer"])

@@ -73,3 +73,10 @@ def test_a_budget_is_a_reason_once_it_is_spent():
     with Stopping(stop_after=1000) as ample, Stopping(stop_after=0) as spent:
         assert ample.reason == ""
         assert spent.reason == "Its budget of 0 s was spent."
+
+
+def test_it_says_what_is_left_of_the_budget():
+    with Stopping(stop_after=1000) as ample, Stopping(stop_after=0) as spent, Stopping() as endless:
+        assert 990 < ample.seconds_left <= 1000
+        assert spent.seconds_left == 0
+        assert endless.seconds_left is None

@@ -126,3 +126,13 @@ def test_psnr_is_the_mean_of_each_images_own():
     assert loss == pytest.approx((0.04 + 0.0004) / 2, rel=1e-6)
     # Errors of a tenth and a hundredth of the peak 2 are 20 and 40 dB.
     assert psnr == pytest.approx(30.0, rel=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["classification", "restoration"])
+def test_test_images_by_number_are_those_in_order(kind):
+    task = restoration() if kind == "restoration" else Classification(tiny_recipe(), tiny_data(), "cpu")
+    [(inputs, targets)] = task.test_batches(24)
+    indices = torch.tensor([7, 0, 23])
+    some_inputs, some_targets = task.test_batch(indices)
+    assert torch.equal(some_inputs, inputs[indices])
+    assert torch.equal(some_targets, targets[indices])
