@@ -1,10 +1,11 @@
-"""Write the tables and the picture of README.md from kept results; no number in them is typed by hand.
+"""Write the tables of README.md and performance.md, and README's picture, from kept results: no number in them is
+typed by hand.
 
     nonloc reproduce demo --output demo --json > results/demo.json
-    nonloc bench accuracy --output results/bench     (likewise memory, backends)
+    nonloc bench accuracy --output results/bench     (likewise memory, backends, stage, graphs, certificates, stable)
     python docs/update_readme.py [--picture demo]
 
-A test holds README.md to what this script would write.
+A test holds both to what this script would write.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ import re
 from pathlib import Path
 from typing import Any
 
-from nonloc.bench import table
+from nonloc.bench import stage, stage_cpu, table, training_step
+from nonloc.bench.stage_kernels import StageKernel
+from nonloc.bench.stage_kernels import table as stage_kernels_table
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "results"
@@ -29,7 +32,10 @@ def conditions(result: dict[str, Any]) -> str:
     machine, versions = result["machine"], result["versions"]
     threads = "1 thread" if machine["threads"] == 1 else f"{machine['threads']} threads"
     where = f"{machine['cpu']}, {machine['cores']} cores, {threads}"
-    return f"*{where}; torch {versions['torch']}, Python {versions['python']}.*"
+    names = {"torch": "torch", "triton": "Triton", "cuda": "CUDA", "cudnn": "cuDNN", "python": "Python"}
+    if machine["device"] != "cpu":
+        where = f"{machine['device']}, {where}"
+    return f"*{where}; {', '.join(f'{names[n]} {versions[n]}' for n in names if n in versions)}.*"
 
 
 def demo() -> str:
@@ -47,6 +53,10 @@ def demo() -> str:
     )
 
 
+def is_exact(row: dict[str, Any]) -> bool:
+    return row.get("dtype", "float64") == "float64"
+
+
 def accuracy() -> str:
     result = load("bench/accuracy.json")
     worst = {
@@ -54,7 +64,7 @@ def accuracy() -> str:
             what: max((row for row in result["rows"] if row["backend"] == backend), key=lambda row: row[what])
             for what in ("value", "gradient")
         }
-        for backend in dict.fromkeys(row["backend"] for row in result["rows"])
+        for backend in dict.fromkeys(row["backend"] for row in result["rows"] if is_exact(row))
     }
     rows = [
         [
@@ -88,14 +98,163 @@ def backends() -> str:
     )
 
 
-SECTIONS = {"demo": demo, "accuracy": accuracy, "memory": memory, "backends": backends}
+def stage_on_cuda() -> str:
+    """With its heading: there is no such section before it was measured."""
+    if not (RESULTS / "bench/stage.json").exists():
+        return ""
+    result = load("bench/stage.json")
+    row = result["rows"][0]
+    return (
+        "**A stage on a GPU.** `nonloc bench stage`: forward and backward to q, k, x and all W, fused and by every "
+        "public way,\nin one run. What is further from float64 than the limit is not timed.\n\n"
+        f"{stage.table(result['rows'])}\n\n"
+        f"gaussian, row, C = {row['channels']}, d = r = {row['embed']}, {row['dtype']}; median and range of "
+        f"{row['repeats']}, in turns; memory at the peak above the inputs; error: the largest ‖found − float64‖ / "
+        f"‖float64‖ of value and gradients. {conditions(result)}"
+    )
 
 
-def rendered(text: str) -> str:
-    """README.md with all sections made anew."""
-    for name, section in SECTIONS.items():
+def stage_on_cpu() -> str:
+    if not (RESULTS / "bench/stage_cpu.json").exists():
+        return ""
+    result = load("bench/stage_cpu.json")
+    row = result["rows"][0]
+    return (
+        "**A stage on the CPU.** `nonloc bench stage --device cpu`: with the matrix and without it.\n\n"
+        f"{stage_cpu.table(result['rows'])}\n\n"
+        f"Forward and backward, gaussian, row, C = {row['channels']}, N = {row['blocks']}, float32, batch 1; median "
+        f"and range of {row['repeats']}, in turns; memory of a fresh process; error as above, at M = "
+        f"{stage_cpu.CHECKED:,}. {conditions(result)}"
+    )
+
+
+def graphs() -> str:
+    result = load("bench/graphs.json")
+    return (
+        f"{table.graphs_table(result['rows'])} Random points in the unit square, heat weights, row normalisation, "
+        f"float64; both in one process, in turns, the best of 3. {conditions(result)}"
+    )
+
+
+def certificates() -> str:
+    result = load("bench/certificates.json")
+    return (
+        f"{table.certificates_table(result['rows'])}\n\n"
+        "M · C ≤ 512, all kernels and normalisations, W of any kind; a verdict is wrong where the largest singular "
+        "value of the stage as one matrix, in the norm that the certificate states, is on the other side of 1 by more "
+        f"than 1e-9. {conditions(result)}"
+    )
+
+
+def stable() -> str:
+    result = load("bench/stable.json")
+    row = result["rows"][0]
+    return (
+        f"{table.stable_table(result['rows'])}\n\n"
+        f"‖Z^N‖ / ‖Z⁰‖ in the kernel's own norm, the largest over {row['inputs']:,} random inputs and weights V from "
+        "nearly nothing to saturated; the control has W 0.1 % above the exact limit, and must grow. "
+        f"{conditions(result)}"
+    )
+
+
+def training() -> str:
+    result = load("bench/training.json")
+    row = result["rows"][0]
+    return (
+        f"{training_step.table(result['rows'])}\n\n"
+        f"Batch {row['batch_size']}, bfloat16, channels-last, with augmentation; median and range. {conditions(result)}"
+    )
+
+
+def kernels() -> str:
+    result = load("bench/kernels.json")
+    found = [
+        StageKernel(**{key: value for key, value in row.items() if key != "ratio"}) for row in result["rows"]
+    ]
+    return f"{stage_kernels_table(found)} {conditions(result)}"
+
+
+def profile() -> str:
+    result = load("bench/profile.json")
+    parts = []
+    for row in result["rows"]:
+        cells = [
+            [
+                kind["name"],
+                f"{kind['calls']:.0f}",
+                f"{kind['microseconds']:.0f}",
+                f"{100 * kind['microseconds'] / row['microseconds']:.0f} %",
+            ]
+            for kind in row["kinds"]
+        ]
+        shown = table.markdown(["kernels of one step", "launches", "µs", "share"], cells)
+        parts.append(
+            f"{row['network']}: {row['microseconds'] / 1e3:.2f} ms in {row['launches']:.0f} launches\n\n{shown}"
+        )
+    return "\n\n".join([*parts, conditions(result)])
+
+
+def trials() -> str:
+    result = json.loads((ROOT / "docs" / "experiments" / "stage_trials.json").read_text())
+    cells = [
+        [row["trial"], row["of"], f"{row['microseconds']:.0f} µs", f"{row['against']:.0f} µs"]
+        for row in result["trials"]
+    ]
+    return table.markdown(["tried", "in", "took", "against"], cells)
+
+
+def busy() -> str:
+    result = json.loads((ROOT / "docs" / "experiments" / "stage_trials.json").read_text())
+    units = ("exponential unit", "tensor cores", "shared memory and L1", "L2", "memory", "issue slots")
+    cells = [[row["kernel"], *(f"{row[unit]:.0f} %" for unit in units)] for row in result["busy"]]
+    shown = table.markdown(["busy", *units], cells)
+    where = f"*{result['device']}; torch {result['torch']}, Triton {result['triton']}.*"
+    return f"{shown}\n\n{result['shape']}; Nsight Compute. {where}"
+
+
+def many_runs() -> str:
+    result = json.loads((ROOT / "docs" / "experiments" / "many_runs.json").read_text())
+    rows = sorted((row for row in result["rows"] if "ms" in row), key=lambda row: row["ms"])
+    cells = [
+        [
+            row["way"],
+            str(row["k"]),
+            f"{row['ms']:.3f} ({row['low']:.3f}–{row['high']:.3f})",
+            f"{row['setup_s']:.1f} s",
+        ]
+        for row in rows
+    ]
+    shown = table.markdown(["way", "runs", "ms a step and run", "set-up"], cells)
+    return f"{shown}\n\n*{result['device']}; torch {result['torch']}.*"
+
+
+SECTIONS = {
+    "demo": demo,
+    "accuracy": accuracy,
+    "memory": memory,
+    "backends": backends,
+    "stage": stage_on_cuda,
+    "stage_cpu": stage_on_cpu,
+    "graphs": graphs,
+    "certificates": certificates,
+    "stable": stable,
+}
+PERFORMANCE = {
+    "training": training,
+    "profile": profile,
+    "many_runs": many_runs,
+    "kernels": kernels,
+    "busy": busy,
+    "trials": trials,
+}
+DOCUMENTS = {"README.md": SECTIONS, "docs/performance.md": PERFORMANCE}
+
+
+def rendered(text: str, document: str = "README.md") -> str:
+    """The document with all sections made anew."""
+    for name, section in DOCUMENTS[document].items():
         pattern = re.compile(rf"<!-- {name} -->.*?<!-- /{name} -->", re.DOTALL)
-        assert len(pattern.findall(text)) == 1, f"README.md needs one section {name}"
+        assert len(pattern.findall(text)) == 1, f"{document} needs one section {name}"
         replacement = f"<!-- {name} -->\n{section()}\n<!-- /{name} -->"
         text = pattern.sub(lambda _, new=replacement: new, text)
     return text
@@ -109,8 +268,9 @@ def main() -> None:
         "--picture", metavar="FOLDER", help="draw docs/images/demo.png from this demo's folder"
     )
     folder = parser.parse_args().picture
-    path = ROOT / "README.md"
-    path.write_text(rendered(path.read_text()))
+    for document in DOCUMENTS:
+        path = ROOT / document
+        path.write_text(rendered(path.read_text(), document))
     if folder:
         from nonloc.report.cover import write_cover
 

@@ -1,8 +1,12 @@
-"""How far each (kind × normalize × backend) is from the double loop, in value and in gradient."""
+"""How far each (kind × normalize × backend) is from the double loop, in value and in gradient.
+
+The exact backends in float64; the fused one, which knows no float64, in float32 where its kernels run.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import copy
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -11,13 +15,15 @@ from torch import Tensor
 
 from nonloc.bench import double_loop
 from nonloc.ops import BACKENDS, KINDS, NORMALIZATIONS, Affinity, propagate
+from nonloc.ops.fused import is_available
 
 VALUE_LIMIT = {"reference": 1e-12, "factored": 1e-10}
+FUSED_LIMIT = 1e-5  # value and gradient, in float32: a hundred times its rounding
 
 
 @dataclass(frozen=True)
 class Deviation:
-    """The largest |difference| / (1 + largest |value|) over `trials` random problems, in float64."""
+    """The largest |difference| / (1 + largest |value|) over `trials` random problems, computed in `dtype`."""
 
     kind: str
     normalize: str
@@ -25,9 +31,12 @@ class Deviation:
     value: float
     gradient: float
     trials: int
+    dtype: str = "float64"
 
     @property
     def passed(self) -> bool:
+        if self.backend == "fused":
+            return max(self.value, self.gradient) <= FUSED_LIMIT
         limit = VALUE_LIMIT.get(self.backend, 1e-10)
         return self.value <= limit and self.gradient <= max(limit, 1e-10)
 
@@ -37,19 +46,46 @@ class Deviation:
 
 def deviations(trials: int = 3, positions: int = 6, seed: int = 0) -> Iterator[Deviation]:
     """One `Deviation` for each cell. Masks and measures are in every other trial."""
+    exact = [backend for backend in BACKENDS if backend != "fused"]
     for kind in KINDS:
         for normalize in NORMALIZATIONS:
-            worst = dict.fromkeys(BACKENDS, (0.0, 0.0))
+            worst = dict.fromkeys(exact, (0.0, 0.0))
             for trial in range(trials):
                 problem = Problem(kind, normalize, positions, seed + trial, decorated=trial % 2 == 1)
                 truth = problem.solve(double_loop.propagate)
-                for backend in BACKENDS:
-                    found = problem.solve(lambda a, z, w, b=backend: propagate(a, z, w, backend=b))
-                    errors = [relative_error(f, t) for f, t in zip(found, truth, strict=True)]
-                    value, gradient = worst[backend]
-                    worst[backend] = (max(value, errors[0]), max(gradient, *errors[1:]))
+                for backend in exact:
+                    worst[backend] = _worse(worst[backend], _by(problem, backend), truth)
             for backend, (value, gradient) in worst.items():
                 yield Deviation(kind, normalize, backend, value, gradient, trials)
+
+
+def fused_deviations(
+    device: torch.device, trials: int = 3, positions: int = 6, seed: int = 0
+) -> Iterator[Deviation]:
+    """The fused kernels' cells, if they run on `device`; masks, which are all they take, in every other trial."""
+    if not is_available(device):
+        return
+    for kind in ("gaussian", "heat"):
+        worst = (0.0, 0.0)
+        for trial in range(trials):
+            problem = Problem(kind, "row", positions, seed + trial, decorated=trial % 2 == 1)
+            problem.measure = None
+            rounded = problem.to(torch.float32)
+            truth = rounded.to(torch.float64).solve(double_loop.propagate)
+            found = [x.to(truth[0]) for x in _by(rounded.to(device), "fused")]
+            worst = _worse(worst, found, truth)
+        yield Deviation(kind, "row", "fused", *worst, trials, dtype="float32")
+
+
+def _by(problem: Problem, backend: str) -> list[Tensor]:
+    return problem.solve(lambda affinity, z, weights: propagate(affinity, z, weights, backend=backend))
+
+
+def _worse(
+    so_far: tuple[float, float], found: Sequence[Tensor], truth: Sequence[Tensor]
+) -> tuple[float, float]:
+    errors = [relative_error(f, t) for f, t in zip(found, truth, strict=True)]
+    return max(so_far[0], errors[0]), max(so_far[1], *errors[1:])
 
 
 def relative_error(found: Tensor, truth: Tensor) -> float:
@@ -59,7 +95,7 @@ def relative_error(found: Tensor, truth: Tensor) -> float:
 
 
 class Problem:
-    """Random features, signal, weights and cotangent of a two-block stage, in float64."""
+    """Random features, signal, weights and cotangent of a two-block stage, drawn in float64."""
 
     def __init__(self, kind: str, normalize: str, positions: int, seed: int, decorated: bool) -> None:
         generator = torch.Generator().manual_seed(seed)
@@ -83,6 +119,14 @@ class Problem:
             self.mask = torch.rand(batch, positions, generator=generator) > 0.3
             self.mask[1] = False  # a sample without any valid position
             self.measure = torch.rand(positions, generator=generator, dtype=torch.float64) + 0.1
+
+    def to(self, where: torch.dtype | torch.device) -> Problem:
+        """The same problem, rounded or moved."""
+        moved = copy.copy(self)
+        for name, value in vars(self).items():
+            if isinstance(value, Tensor) and not (name == "mask" and isinstance(where, torch.dtype)):
+                setattr(moved, name, value.to(where))
+        return moved
 
     def solve(self, function: Any) -> list[Tensor]:
         """[value, gradient to z, to weights, to left, to right]; zeros where nothing flows."""

@@ -68,7 +68,7 @@ def _time(kind: str, normalize: str, shape: tuple[int, int, int, int], repeats: 
         propagate(affinity, z, 0.1 * weights, backend=backend).sum().backward()
 
     names = ("reference", "factored")
-    seconds = _in_turns({name: partial(work, name) for name in names}, repeats, device)
+    seconds = in_turns({name: partial(work, name) for name in names}, repeats, device)
     reference, factored = (sorted(1e3 * s for s in seconds[name]) for name in names)
     return Timing(
         kind,
@@ -83,7 +83,7 @@ def _time(kind: str, normalize: str, shape: tuple[int, int, int, int], repeats: 
     )
 
 
-def _in_turns(works: dict[str, Callable[[], None]], repeats: int, device: str) -> dict[str, list[float]]:
+def in_turns(works: dict[str, Callable[[], None]], repeats: int, device: str) -> dict[str, list[float]]:
     """Seconds of each, one after the other in every round, so that a slow moment hits both sides."""
 
     def finish() -> None:

@@ -14,7 +14,10 @@ import torch
 from torch import Tensor
 
 from nonloc.ops import Affinity, kernel_matrix
-from nonloc.processes.stability import certify
+from nonloc.processes.stability.certificate import Certificate
+from nonloc.processes.stability.entry import certify
+from nonloc.processes.stability.own_norm import stationary_weights
+from nonloc.processes.stability.verdicts import STATIONARY
 
 KINDS = ("gaussian", "heat", "dot", "concat", "delta")
 NORMALIZATIONS = ("row", "count", "none", "symmetric", "sinkhorn")
@@ -34,7 +37,7 @@ def audit(cases: int = 10_000, seed: int = 0, by_matrix: bool = True) -> dict[st
     for case in range(cases):
         affinity, weights = _stage(generator, near=case % 3 == 0)
         found = certify(affinity, weights, exact_up_to=1024 if by_matrix else 0)
-        norm = _norm(affinity, weights, found.weights)
+        norm = _norm(affinity, weights, found)
         counts[found.verdict] += 1
         counts["near the boundary"] += abs(norm - 1) <= 1e-3
         is_wrong = (found.verdict == "stable" and norm > 1 + ROUNDING) or (
@@ -111,16 +114,16 @@ def _scaled_to_boundary(
     return [low * (1 + shift) * w for w in weights]
 
 
-def _norm(affinity: Affinity, weights: list[Tensor], law: Tensor | None) -> float:
-    """The largest singular value of Π_n (I − L ⊗ W_n) in ‖z‖² = Σ π_i |z_i|², by the dense matrix alone."""
+def _norm(affinity: Affinity, weights: list[Tensor], found: Certificate) -> float:
+    """The largest singular value of Π_n (I − L ⊗ W_n), by the dense matrix alone, in the norm ‖z‖² = Σ π_i |z_i|² that
+    the certificate states."""
     kernel = kernel_matrix(affinity)[0]
     laplacian = torch.diag(kernel.sum(-1)) - kernel
     positions, channels = affinity.positions, weights[0].shape[0]
     total = torch.eye(positions * channels, dtype=torch.float64)
     for weight in weights:
         total = total - torch.kron(laplacian, weight) @ total
-    if law is None:
-        law = torch.ones(positions, dtype=torch.float64)
+    law = _law(kernel, found)
     root = law.sqrt().repeat_interleave(channels)
     seen = root > 0
     # What the norm does not see must not reach what it sees.
@@ -128,3 +131,15 @@ def _norm(affinity: Affinity, weights: list[Tensor], law: Tensor | None) -> floa
         return float("inf")
     root = root[seen]
     return float(torch.linalg.matrix_norm(root.unsqueeze(1) * total[seen][:, seen] / root, 2))
+
+
+def _law(kernel: Tensor, found: Certificate) -> Tensor:
+    """π [M] of the norm that a certificate states. A bound that holds in the stationary law does not compute it."""
+    if found.weights is not None:
+        return found.weights
+    if found.norm != STATIONARY:
+        return torch.ones_like(kernel[0])
+    rates = kernel - torch.diag(kernel.diagonal())
+    law = stationary_weights(rates)
+    assert law is not None, "a kernel that is positive everywhere has a positive law"
+    return law

@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from nonloc.ops import Affinity, diffuse
+from nonloc.ops import Affinity, diffuse, propagate
 
 # What the linear-memory claim is shown on: kernel, normalisation, positions.
 LADDERS: tuple[tuple[str, str, tuple[int, ...]], ...] = (
@@ -31,7 +31,10 @@ LADDERS: tuple[tuple[str, str, tuple[int, ...]], ...] = (
 
 @dataclass(frozen=True)
 class Measurement:
-    """Forward and backward of `diffuse` with gradients to left, right and z; batch 1, float32."""
+    """Forward and backward of `diffuse` with gradients to left, right and z; batch 1, float32.
+
+    num_blocks  not 0: of a stage of that many sub-blocks instead, d = r = C / 2, with gradients to all W as well
+    """
 
     kind: str
     normalize: str
@@ -40,16 +43,22 @@ class Measurement:
     channels: int
     peak_bytes: int
     seconds: float
+    num_blocks: int = 0
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
 
 
 def measure(
-    kind: str, normalize: str, positions: int, channels: int = 16, backend: str = "factored"
+    kind: str,
+    normalize: str,
+    positions: int,
+    channels: int = 16,
+    backend: str = "factored",
+    num_blocks: int = 0,
 ) -> Measurement:
     """One size, in a fresh process, so that no earlier size's memory is counted."""
-    job = json.dumps([kind, normalize, positions, channels, backend, torch.get_num_threads()])
+    job = json.dumps([kind, normalize, positions, channels, backend, num_blocks, torch.get_num_threads()])
     done = subprocess.run(
         [sys.executable, "-m", "nonloc.bench.memory", job],
         env={
@@ -85,24 +94,39 @@ def resident(field: str) -> int:
     raise RuntimeError(f"{field} is not in /proc/self/status; this measurement needs Linux")
 
 
-def _work(kind: str, normalize: str, positions: int, channels: int, backend: str) -> None:
-    width = 1 if kind == "concat" else channels
-    left, right, z = (torch.randn(1, positions, c, requires_grad=True) for c in (width, width, channels))
-    diffuse(Affinity(left, right, kind, normalize), z, backend=backend).square().sum().backward()
+def stage_inputs(positions: int, channels: int, num_blocks: int) -> list[torch.Tensor]:
+    """left, right [1, M, d], z [1, M, C], W_Z [N, C, r], W_g [N, r, C] with d = r = C / 2."""
+    width = channels // 2
+    shapes = [(1, positions, width)] * 2 + [(1, positions, channels)]
+    shapes += [(num_blocks, channels, width), (num_blocks, width, channels)]
+    return [(shape[-1] ** -0.5 * torch.randn(shape)).requires_grad_() for shape in shapes]
+
+
+def _work(kind: str, normalize: str, positions: int, channels: int, backend: str, num_blocks: int) -> None:
+    if num_blocks:
+        left, right, z, w_z, w_g = stage_inputs(positions, channels, num_blocks)
+        pairs = list(zip(w_z, w_g, strict=True))
+        out = propagate(Affinity(left, right, kind, normalize), z, pairs, backend=backend)
+    else:
+        width = 1 if kind == "concat" else channels
+        left, right, z = (torch.randn(1, positions, c, requires_grad=True) for c in (width, width, channels))
+        out = diffuse(Affinity(left, right, kind, normalize), z, backend=backend)
+    out.square().sum().backward()
 
 
 def main(job: str) -> None:
-    kind, normalize, positions, channels, backend, threads = json.loads(job)
+    kind, normalize, positions, channels, backend, num_blocks, threads = json.loads(job)
     torch.set_num_threads(threads)
     torch.manual_seed(0)
-    _work(kind, normalize, 64, channels, backend)  # libraries and thread pools, not to be counted
+    _work(kind, normalize, 64, channels, backend, num_blocks)  # libraries and thread pools, not to be counted
     before = resident("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")
     start = time.perf_counter()
-    _work(kind, normalize, positions, channels, backend)
+    _work(kind, normalize, positions, channels, backend, num_blocks)
     seconds = time.perf_counter() - start
     peak = resident("VmHWM") - before
-    print(json.dumps(Measurement(kind, normalize, backend, positions, channels, peak, seconds).to_dict()))
+    found = Measurement(kind, normalize, backend, positions, channels, peak, seconds, num_blocks)
+    print(json.dumps(found.to_dict()))
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from nonloc.nn.stage import DiffusiveStage
 from nonloc.ops import Affinity, kernel_matrix, propagate, self_adjoint_weights
-from nonloc.processes.jump import JumpProcess
+from nonloc.processes.jump.process import JumpProcess
 
 BLOCKS, POSITIONS, CHANNELS = 64, 24, 6
 LIMITS = {torch.float64: 1e-12, torch.float32: 1e-5}

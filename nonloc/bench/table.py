@@ -32,7 +32,8 @@ def accuracy_table(rows: Sequence[dict[str, Any]]) -> str:
         [
             r["kind"],
             r["normalize"],
-            r["backend"],
+            # The others are in float64.
+            f"{r['backend']}, {r['dtype']}" if r.get("dtype", "float64") != "float64" else r["backend"],
             f"{r['value']:.1e}",
             f"{r['gradient']:.1e}",
             _mark(r["passed"]),
