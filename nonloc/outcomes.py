@@ -10,7 +10,7 @@ from typing import Any
 
 ENDINGS = {
     "converged": "ran to its end",
-    "diverged": "stopped because its values were no longer finite",
+    "diverged": "diverged: its values did not stay finite, or were on their way out",
     "interrupted": "was interrupted after saving; the same command continues it",
 }
 

@@ -74,12 +74,28 @@ def test_a_step_far_beyond_the_limit_diverges_and_is_written(capsys, picture, tm
     assert len(found["times"]) == found["outcome"]["step"]
 
 
+def test_a_step_beyond_the_limit_is_taken_and_said_to_diverge(capsys, picture, tmp_path):
+    code, found = simulated(capsys, picture, tmp_path, "diffusion", "--bandwidth", "0.5", "--step_size", "9")
+    assert code == 3
+    assert (found["outcome"]["ending"], found["outcome"]["step"]) == ("diverged", 2)
+    assert "beyond the limit of stability" in found["outcome"]["message"]
+    assert len(found["times"]) == 7
+
+
+def test_a_jump_that_is_no_probability_is_a_usage_error(capsys, picture):
+    assert main(["simulate", "jump", "--image", str(picture), "--size", "8", "--step_size", "2"]) == 2
+    assert "the probability of a jump in one step" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         (["--image", "no-such.png"], "there is no such file"),
         (["--steps", "0"], "--steps must be at least 1"),
         (["--bandwidth", "-1"], "--bandwidth must be > 0"),
+        (["--bandwidth", "1e-200"], "--bandwidth must be > 0, and at least 1e-100"),
+        (["--size", "100000"], "--size must be at most"),
+        (["--device", "gpu"], "--device gpu cannot be used here"),
         (["--normalize", "softmax"], "softmax"),
     ],
 )

@@ -37,8 +37,13 @@ def run(options: Namespace) -> int:
 
     from dataclasses import asdict
 
+    import torch
+
     from nonloc.processes.theory import all_as_expected, check_all, summary
 
+    # Thousands of products of small matrices: a second thread has nothing to do in them but wait, and on a machine
+    # that is busy elsewhere everything waits for it.
+    torch.set_num_threads(1)
     checks = check_all(positions=options.positions, seed=options.seed)
     good = all_as_expected(checks)
     text = summary(checks) if options.brief else f"{_statements(checks)}\n\n{summary(checks)}"

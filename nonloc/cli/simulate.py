@@ -9,6 +9,7 @@ from typing import Any
 from jsonargparse import ArgumentParser, Namespace
 
 from nonloc.cli.output import Output, add_output_arguments
+from nonloc.cli.simulate_picture import read_picture
 from nonloc.outcomes import EXIT_DIVERGED, EXIT_DONE
 from nonloc.runs import write_atomically
 
@@ -29,8 +30,12 @@ simulate-PROCESS.json (the numbers). Without --image a flower that comes with sc
   nonloc simulate diffusion
   nonloc simulate reverse --image cat.jpg --steps 5 --output pictures
 
-Exit codes: 0 done; 2 wrong usage; 3 the values stopped being finite (what came before is written)."""
+Greys, palettes, transparency (shown on white), 16 bits and CMYK are taken; the first frame of an animation counts.
 
+Exit codes: 0 done; 2 wrong usage; 3 it diverged: the values stopped being finite, or the step is beyond the limit of
+stability and they are growing (all finite states are written)."""
+
+SMALLEST_BANDWIDTH = 1e-100  # its square is divided by
 PROCESSES = ("diffusion", "damped", "jump", "reverse")
 
 
@@ -68,8 +73,10 @@ def run(options: Namespace) -> int:
     for name in ("size", "steps"):
         if options[name] < 1:
             raise ValueError(f"--{name} must be at least 1, got {options[name]}")
-    if not options.bandwidth > 0:
-        raise ValueError(f"--bandwidth must be > 0, got {options.bandwidth}")
+    if not options.bandwidth >= SMALLEST_BANDWIDTH:
+        raise ValueError(
+            f"--bandwidth must be > 0, and at least {SMALLEST_BANDWIDTH:g}, got {options.bandwidth}"
+        )
 
     import json
 
@@ -81,7 +88,7 @@ def run(options: Namespace) -> int:
     from nonloc.report import trajectories
     from nonloc.report.style import png, svg
 
-    image = _picture(options.image, options.size).to(options.device)
+    image = _on_device(read_picture(options.image, options.size), options.device)
     height, width = image.shape[1:]
     features = patch_features(image, options.radius)
     affinity = Affinity(features, features, "heat", options.normalize, scale=1 / options.bandwidth**2)
@@ -134,28 +141,14 @@ def run(options: Namespace) -> int:
     return EXIT_DONE if trajectory.outcome.ending == "converged" else EXIT_DIVERGED
 
 
-def _picture(path: str | None, size: int) -> Any:
-    """float64 [3, H, W] in [0, 1], its longer side scaled to `size`."""
-    import numpy as np
-    import torch
-    from PIL import Image
-
-    if path is None:
-        from sklearn.datasets import load_sample_image
-
-        picture = Image.fromarray(load_sample_image("flower.jpg")).crop((150, 40, 500, 390))
-    else:
-        try:
-            picture = Image.open(path).convert("RGB")
-        except FileNotFoundError:
-            raise ValueError(f"--image {path}: there is no such file") from None
-        except OSError as error:
-            raise ValueError(
-                f"--image {path} cannot be read as an image ({error}); use a PNG or JPEG"
-            ) from None
-    scale = size / max(picture.size)
-    picture = picture.resize((max(1, round(picture.width * scale)), max(1, round(picture.height * scale))))
-    return torch.from_numpy(np.asarray(picture).copy()).movedim(-1, 0).double() / 255
+def _on_device(image: Any, device: str) -> Any:
+    try:
+        return image.to(device)
+    except (
+        RuntimeError,
+        AssertionError,
+    ) as error:  # torch's answers to a device that it does not know, or have
+        raise ValueError(f"--device {device} cannot be used here ({error}); use cpu") from None
 
 
 def _series(trajectory: Any) -> dict[str, Any]:

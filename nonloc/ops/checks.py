@@ -21,19 +21,20 @@ def check_kernel_values(affinity: Affinity, dtype: torch.dtype) -> None:
     if not can_check_values(affinity.left) or affinity.left.numel() == 0:
         return
     left, right = affinity.left.detach().to(dtype), affinity.right.detach().to(dtype)
-    if affinity.left is not affinity.right and not _is_symmetric(affinity, left, right):
+    if affinity.left is not affinity.right and not is_symmetric(affinity, left, right):
         raise ValueError(
             f"normalize={affinity.normalize!r} needs a symmetric affinity, and this one is not (by value); use one "
             'embedding for both sides (left = right), or normalize="row"'
         )
-    if affinity.kind == "dot" and _has_negative(affinity, left, right):
+    if affinity.kind == "dot" and has_negative(affinity, left, right):
         raise ValueError(
             f'normalize={affinity.normalize!r} needs an affinity that is nowhere negative, and this kind="dot" has '
             'negative entries; use features ≥ 0 (a ReLU), kind="gaussian", or normalize="row"'
         )
 
 
-def _is_symmetric(affinity: Affinity, left: Tensor, right: Tensor) -> bool:
+def is_symmetric(affinity: Affinity, left: Tensor, right: Tensor) -> bool:
+    """Whether Ω_ij = Ω_ji by value, for the features left and right [B, M, d] of an affinity."""
     if torch.equal(left, right):
         return True
     probes = _probes(left)
@@ -65,8 +66,8 @@ def _apply(affinity: Affinity, left: Tensor, right: Tensor, probes: Tensor) -> T
     return squares - 2 * product
 
 
-def _has_negative(affinity: Affinity, left: Tensor, right: Tensor) -> bool:
-    """Exact and in memory linear in M; in time M² d, unless the features are ≥ 0 themselves."""
+def has_negative(affinity: Affinity, left: Tensor, right: Tensor) -> bool:
+    """Whether a "dot" affinity has entries below 0: in memory linear in M, in time M² d unless the features are ≥ 0."""
     if affinity.scale >= 0 and bool((left >= 0).all()) and bool((right >= 0).all()):
         return False
     # Two products that are equal in exact arithmetic may differ in sign by rounding alone.

@@ -30,7 +30,7 @@ WIDEST_ATTENTION = 256
 def prepare(affinity: Affinity, dtype: torch.dtype) -> Operator:
     """Row normalisation through attention where that is exact and lean, blocks of rows elsewhere."""
     weights = position_weights(affinity, dtype)
-    query, key, row, column = _logit_factors(affinity, dtype)
+    query, key, row, column = logit_factors(affinity, dtype)
     valid = valid_positions(affinity)
     keep = valid.unsqueeze(-1)
     if affinity.normalize == "row":
@@ -40,7 +40,7 @@ def prepare(affinity: Affinity, dtype: torch.dtype) -> Operator:
         sums = sums + nothing_or_nan(query, -1) + nothing_or_nan(key, -1).sum(1, keepdim=True)
         is_weighted = affinity.mask is not None or affinity.measure is not None
         if is_weighted or affinity.kind == "heat":
-            logged = column + _log_weights(weights) if is_weighted else column
+            logged = column + log_weights(weights) if is_weighted else column
             return Operator(lambda z: sums * _softmax(query, key, logged, z), sums)
         if _half_serves(affinity):
             query, key = affinity.scale * affinity.left, affinity.right
@@ -50,20 +50,20 @@ def prepare(affinity: Affinity, dtype: torch.dtype) -> Operator:
         share = 1.0 if affinity.normalize == "none" else inverse_or_zero(weights.sum(-1)).view(-1, 1, 1)
         factor = share * keep if affinity.mask is not None or affinity.normalize == "count" else share
         givers = weights.unsqueeze(-1)
-        apply = _lean_apply(query, key, row, column)
+        apply = lean_apply(query, key, row, column)
         return Operator(lambda z: factor * apply(givers * z), factor * apply(givers * ones))
-    logged = column + _log_weights(weights)
+    logged = column + log_weights(weights)
     if affinity.normalize == "symmetric":
         half = -0.5 * (row + log_sums(query, key, logged))
     else:
-        half = _scaling(query, key, row, logged, column, weights, valid)
-    kernel = _lean_apply(query, key, row + half, logged + half)
+        half = sinkhorn_scaling(query, key, row, logged, column, weights, valid)
+    kernel = lean_apply(query, key, row + half, logged + half)
     # Where nobody gives, LOG_ZERO is on both sides of the quotient and would cancel.
     givers = (weights != 0).unsqueeze(-1).to(dtype)
     return Operator(lambda z: keep * kernel(givers * z), keep * kernel(givers * ones))
 
 
-def _logit_factors(affinity: Affinity, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def logit_factors(affinity: Affinity, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """q [B, M, d], k [B, M', d], row a [B, M], column b [B, M'] with log Ω_ij = q_i·k_j + a_i + b_j."""
     left, right = affinity.left.to(dtype), affinity.right.to(dtype)
     if affinity.kind == "gaussian":
@@ -75,7 +75,8 @@ def _logit_factors(affinity: Affinity, dtype: torch.dtype) -> tuple[Tensor, Tens
     return 2 * affinity.scale * left, right, row, column
 
 
-def _log_weights(weights: Tensor) -> Tensor:
+def log_weights(weights: Tensor) -> Tensor:
+    """log of weights ≥ 0, and LOG_ZERO where nothing is given."""
     positive = weights > 0
     return torch.where(positive, torch.where(positive, weights, 1).log(), LOG_ZERO)
 
@@ -116,7 +117,7 @@ def _widened(x: Tensor, width: int) -> Tensor:
     return pad(x, (0, width - x.shape[-1])).unsqueeze(1).contiguous()
 
 
-def _lean_apply(query: Tensor, key: Tensor, row: Tensor, column: Tensor) -> Callable[[Tensor], Tensor]:
+def lean_apply(query: Tensor, key: Tensor, row: Tensor, column: Tensor) -> Callable[[Tensor], Tensor]:
     """z -> Σ_j exp(q_i·k_j + a_i + b_j) z_j."""
     return lambda z: _by_blocks(_exp_rows, query, row.unsqueeze(-1), key, column, z)
 
@@ -156,7 +157,7 @@ def _by_blocks(
     return torch.cat(blocks, 1)
 
 
-def _scaling(
+def sinkhorn_scaling(
     query: Tensor, key: Tensor, row: Tensor, logged: Tensor, column: Tensor, weights: Tensor, valid: Tensor
 ) -> Tensor:
     """x = log u of the Sinkhorn normalisation [B, M], with its derivative."""
@@ -165,7 +166,7 @@ def _scaling(
         return row + log_sums(query, key, logged + x)
 
     def kernel(x: Tensor) -> Callable[[Tensor], Tensor]:
-        apply = _lean_apply(query, key, row + x, column + x)
+        apply = lean_apply(query, key, row + x, column + x)
         return lambda v: valid * apply((valid * v).unsqueeze(-1)).squeeze(-1)
 
     mass = (weights * valid).detach()

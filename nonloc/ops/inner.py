@@ -63,7 +63,7 @@ def has_symmetric_kernel(affinity: Affinity | SparseAffinity) -> bool:
         return True
     affinity = without_masked(affinity)
     dtype = compute_dtype(affinity)
-    return checks._is_symmetric(affinity, affinity.left.detach().to(dtype), affinity.right.detach().to(dtype))
+    return checks.is_symmetric(affinity, affinity.left.detach().to(dtype), affinity.right.detach().to(dtype))
 
 
 def has_negative_entries(affinity: Affinity | SparseAffinity) -> bool:
@@ -74,7 +74,7 @@ def has_negative_entries(affinity: Affinity | SparseAffinity) -> bool:
         return False
     affinity = without_masked(affinity)
     dtype = compute_dtype(affinity)
-    return checks._has_negative(affinity, affinity.left.detach().to(dtype), affinity.right.detach().to(dtype))
+    return checks.has_negative(affinity, affinity.left.detach().to(dtype), affinity.right.detach().to(dtype))
 
 
 def apply_adjoint(affinity: Affinity | SparseAffinity, p: Tensor) -> Tensor:
@@ -132,9 +132,9 @@ def _weights(affinity: Affinity | SparseAffinity, dtype: torch.dtype) -> Tensor:
 
 def _log_row_sums(affinity: Affinity, dtype: torch.dtype) -> Tensor:
     """log Σ_j Ω_ij μ_j [B, M] of an exponential kernel."""
-    query, key, row, column = exponential._logit_factors(affinity, dtype)
+    query, key, row, column = exponential.logit_factors(affinity, dtype)
     return row + exponential.log_sums(
-        query, key, column + exponential._log_weights(position_weights(affinity, dtype))
+        query, key, column + exponential.log_weights(position_weights(affinity, dtype))
     )
 
 
@@ -148,8 +148,8 @@ def _moderate_exp(logs: Tensor) -> Tensor:
 def _exponential_adjoint(affinity: Affinity, dtype: torch.dtype) -> Apply:
     """K_ij = exp(q_i·k_j + a_i + b_j), read the other way round."""
     weights = position_weights(affinity, dtype)
-    query, key, row, column = exponential._logit_factors(affinity, dtype)
-    logged = column + exponential._log_weights(weights)
+    query, key, row, column = exponential.logit_factors(affinity, dtype)
+    logged = column + exponential.log_weights(weights)
     valid = valid_positions(affinity)
     if affinity.normalize == "none":
         a, b = row, logged
@@ -161,10 +161,10 @@ def _exponential_adjoint(affinity: Affinity, dtype: torch.dtype) -> Apply:
         half = -0.5 * (row + exponential.log_sums(query, key, logged))
         a, b = row + half, logged + half
     else:
-        half = exponential._scaling(query, key, row, logged, column, weights, valid)
+        half = exponential.sinkhorn_scaling(query, key, row, logged, column, weights, valid)
         a, b = row + half, logged + half
     # Without a giver the sums are empty and their logarithms mean nothing: such a row is 0.
     receives = (valid & (weights.sum(-1, keepdim=True) != 0)).unsqueeze(-1)
     gives = (weights != 0).unsqueeze(-1)
-    apply = exponential._lean_apply(key, query, b, torch.where(receives.squeeze(-1), a, exponential.LOG_ZERO))
+    apply = exponential.lean_apply(key, query, b, torch.where(receives.squeeze(-1), a, exponential.LOG_ZERO))
     return lambda p: gives * apply(receives * p)

@@ -35,8 +35,10 @@ class Normalized(Protocol):
 
 def energy(operator: Operator, z: Tensor) -> Tensor:
     """½ Σ_ij K_ij |z_i − z_j|² of each sample [B], for z [B, M, C] in the compute dtype."""
-    # Energies do not see a constant: taking it away keeps large means from cancelling.
-    z = z - z.mean(1, keepdim=True)
+    # Energies do not see a constant: taking it away keeps large means from cancelling. It is the mean of those that
+    # receive anything: zeros in the padding would pull it away from the others.
+    receives = (operator.sums != 0).to(z.dtype)
+    z = z - (receives * z).sum(1, keepdim=True) / receives.sum(1, keepdim=True).clamp(min=1)
     squares = z.square().sum(-1, keepdim=True)
     cross = (z * operator.apply(z)).sum(-1, keepdim=True)
     terms = operator.apply(squares) + operator.sums * squares - 2 * cross

@@ -73,20 +73,25 @@ def _iterate(x: Tensor, residue: Callable[[Tensor], Tensor], solve: Solve, large
     if x.numel() == 0:
         return x
     eps = torch.finfo(x.dtype).eps
+    # NaN that came in with a sample is handed on with it, and is no reason to leave the others unscaled.
+    g = residue(x)
+    known = torch.isfinite(g).all(-1)
+    if not bool(known.any()):
+        return x
     best, best_error, stalled = x, float("inf"), 0
     for step in range(MAX_HALVINGS + MAX_NEWTON):
-        g = residue(x)
-        error = float(torch.expm1(g).abs().max())
-        if error != error:  # NaN came in with the input: hand it on rather than search for ever
-            return x
+        error = float(torch.expm1(g[known]).abs().max())
+        if error != error:  # without a scaling to go to, Newton steps run out of the range of numbers
+            break
         stalled = 0 if error < best_error else stalled + 1
         if error < best_error:
             best, best_error = x, error
         # Logits are rounded at eps times their size, so this is as well as a scaling can be known.
-        reachable = 256 * eps * (1 + float(best.abs().max()) + largest)
+        reachable = 256 * eps * (1 + float(best[known].abs().max()) + largest)
         if best_error <= 2 * eps or (stalled >= STALLED and best_error <= reachable):
             return best
         x = x - (0.5 * g if step < MAX_HALVINGS else solve(x, g))
+        g = residue(x)
     if best_error <= reachable:
         return best
     raise ValueError(_no_support(f"rows sum to 1 ± {best_error:.1e} at best"))

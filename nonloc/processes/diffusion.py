@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -13,6 +14,7 @@ from nonloc.ops.bounds import is_definite
 from nonloc.ops.functional import compute_dtype
 from nonloc.ops.inner import has_negative_entries
 from nonloc.ops.operator import energy
+from nonloc.processes.kernel_checks import check_affinity, check_numbers, check_operator
 from nonloc.processes.process import Process
 
 Weight = float | Tensor
@@ -112,7 +114,7 @@ class DampedFlow(Process):
         if self._kernel is not None:
             return self._kernel
         assert self._follow is not None
-        return _ReadyKernel(self._follow(z), "affinity(z)")
+        return _ReadyKernel(self._follow(z), "affinity(z)", is_fixed=False)
 
     def __repr__(self) -> str:
         affinity = None if self._kernel is None else self._kernel.affinity
@@ -120,20 +122,17 @@ class DampedFlow(Process):
 
 
 class _ReadyKernel:
-    """An affinity made ready once for each dtype that asks: a simulation pays for its normalisation one time."""
+    """An affinity made ready once for each dtype that asks: a simulation pays for its normalisation one time.
 
-    def __init__(self, affinity: Affinity | SparseAffinity, name: str) -> None:
-        if not isinstance(affinity, (Affinity, SparseAffinity)):
-            raise ValueError(
-                f"{name} must be an Affinity or a SparseAffinity, got {type(affinity).__name__}; "
-                'for example Affinity(points, points, "heat")'
-            )
-        if isinstance(affinity, Affinity) and not affinity.is_square:
-            raise ValueError(
-                f"{name} must have the same positions on both sides, got {affinity.positions} and "
-                f"{affinity.right.shape[1]}; a process needs a state at every giver"
-            )
+    is_fixed  False: the kernel follows a state, and numbers that are not finite are how a simulation ends
+    """
+
+    def __init__(self, affinity: Affinity | SparseAffinity, name: str, is_fixed: bool = True) -> None:
+        check_affinity(affinity, name)
+        if is_fixed:
+            check_numbers(affinity, name)
         self.affinity = _without_gradient(affinity)
+        self._is_fixed = is_fixed
         self._ready: dict[torch.dtype, Operator] = {}
         self._balance: list[Tensor | None] = []
 
@@ -143,7 +142,10 @@ class _ReadyKernel:
         dtype = compute_dtype(self.affinity, z)
         if dtype not in self._ready:
             with torch.no_grad():
-                self._ready[dtype] = prepare(self.affinity, dtype)
+                operator = prepare(self.affinity, dtype)
+                if self._is_fixed:
+                    check_operator(operator, self.affinity)
+            self._ready[dtype] = operator
         return self._ready[dtype], self.zero_masked(z).to(dtype)
 
     def zero_masked(self, z: Tensor) -> Tensor:
@@ -189,14 +191,18 @@ def _without_gradient(affinity: Affinity | SparseAffinity) -> Affinity | SparseA
 def _checked_weight(weight: Weight) -> Weight:
     if isinstance(weight, Tensor):
         if weight.dim() == 0:
-            return float(weight)
+            return _checked_weight(float(weight))
         if weight.dim() == 1 or (weight.dim() == 2 and weight.shape[0] == weight.shape[1]):
             if not weight.dtype.is_floating_point:
                 raise ValueError(f"weight must be floating point, got {weight.dtype}; use weight.double()")
+            if not bool(torch.isfinite(weight).all()):
+                raise ValueError("weight has values that are not finite; replace them")
             return weight.detach()
         raise ValueError(f"weight must be a number, [C] or [C, C], got {list(weight.shape)}")
     if isinstance(weight, bool) or not isinstance(weight, (int, float)):
         raise ValueError(f"weight must be a number, or a tensor [C] or [C, C], got {type(weight).__name__}")
+    if not math.isfinite(weight):
+        raise ValueError(f"weight must be finite, got {weight}")
     return float(weight)
 
 

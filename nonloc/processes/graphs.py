@@ -21,6 +21,7 @@ except ImportError:  # an extra; whoever asks for a graph is told which
 NEIGHBOR_KINDS = ("heat", "constant")
 HORIZON_KERNELS = ("constant", "linear")
 POINTS_AT_ONCE = 2**16
+MOST_ENTRIES = 2**30  # of a graph: 12 to 16 GiB
 
 RadialKernel = Callable[[Tensor], Tensor]  # distances [E] -> values [E]
 
@@ -37,7 +38,8 @@ def neighbors(
 ) -> SparseAffinity:
     """The graph that joins i and j when either is among the k nearest of the other.
 
-    points        [M, d]; the graph has their dtype and device. Of points at the same place, any k count as nearest
+    points        [M, d]; the graph has their dtype and device. Of points at the same place, any k count as nearest (and
+                  finding them takes time in the square of their number)
     kind          "heat": Ω_ij = exp(−scale |x_i − x_j|²); "constant": 1
     include_self  each position is its own neighbour besides the k others
     """
@@ -46,13 +48,14 @@ def neighbors(
     if isinstance(k, bool) or not isinstance(k, int) or k < 1:
         raise ValueError(f"k must be a whole number ≥ 1, got {k!r}")
     if k >= size:
+        fewer = f"use k ≤ {size - 1}, or " if size > 1 else "use "
         raise ValueError(
-            f"k = {k} neighbours besides itself need at least {k + 1} points, got {size}; use k ≤ {size - 1}, or "
+            f"k = {k} neighbours besides itself need at least {k + 1} points, got {size}; {fewer}"
             'Affinity(points, points, "heat") for the graph of all pairs'
         )
     if kind not in NEIGHBOR_KINDS:
         raise ValueError(f"kind={kind!r} is unknown; choose one of {', '.join(NEIGHBOR_KINDS)}")
-    if not 0 < scale < float("inf"):
+    if isinstance(scale, bool) or not isinstance(scale, (int, float)) or not 0 < scale < float("inf"):
         raise ValueError(f"scale must be a number > 0, got {scale!r}")
     tree = scipy_spatial.cKDTree(found)
     width = k + 1 if include_self else k
@@ -61,12 +64,11 @@ def neighbors(
     # In the order of the tree's leaves a query finds its part of the tree still in the cache: twice as fast.
     for rows in np.array_split(tree.indices, -(-size // POINTS_AT_ONCE)):
         distances, nearest = tree.query(found[rows], k + 1, workers=-1)
-        if nearest.max() == size:
-            raise ValueError("points are so far apart that their distances overflow; scale them down")
         _put_self_first(distances, nearest, rows)
         columns[rows] = nearest[:, -width:]
         if kind == "heat":
-            values[rows] = np.exp(-scale * np.square(distances[:, -width:]))
+            with np.errstate(over="ignore"):  # what overflows is −inf, whose exponential is the right 0
+                values[rows] = np.exp(-scale * np.square(distances[:, -width:]))
     if kind == "constant":
         values.fill(1)
     starts = np.arange(0, size * width + 1, width, dtype=columns.dtype)
@@ -95,7 +97,14 @@ def horizon(
     size = found.shape[0]
     if isinstance(radius, bool) or not isinstance(radius, (int, float)) or not 0 < radius < float("inf"):
         raise ValueError(f"radius must be a number > 0, got {radius!r}")
-    pairs = scipy_spatial.cKDTree(found).query_pairs(radius, output_type="ndarray")
+    tree = scipy_spatial.cKDTree(found)
+    # Counting is cheap even where many points share a place, and storing all their pairs is not.
+    if size * size > MOST_ENTRIES and (joined := int(tree.count_neighbors(tree, radius))) > MOST_ENTRIES:
+        raise ValueError(
+            f"radius = {radius:g} joins {joined:,} pairs, and at most {MOST_ENTRIES:,} are stored; use a smaller "
+            "radius, or neighbors(points, k)"
+        )
+    pairs = tree.query_pairs(radius, output_type="ndarray")
     dtype = _index_dtype(2 * len(pairs) + size)
     first, second = pairs[:, 0].astype(dtype), pairs[:, 1].astype(dtype)
     distances = np.linalg.norm(found[first] - found[second], axis=1)
@@ -156,6 +165,10 @@ def _checked_points(points: Tensor) -> np.ndarray:
             f"points has {int(bad.sum())} points with NaN or infinite coordinates (the first is {int(bad.argmax())}); "
             "leave them out"
         )
+    with np.errstate(over="ignore"):
+        widest = np.square(found.max(0) - found.min(0)).sum()
+    if not np.isfinite(widest):
+        raise ValueError("points are so far apart that their distances overflow; scale them down")
     return found
 
 
@@ -185,7 +198,7 @@ def _radial(kernel: str | RadialKernel, distances: np.ndarray, radius: float, po
                 "kernel gave values that are not finite; a kernel that is singular at r = 0 needs include_self=False "
                 "and points that differ"
             )
-        return given.to(points.dtype).numpy()
+        return given.detach().cpu().to(points.dtype).numpy()
     if kernel == "constant":
         return np.ones(len(distances), dtype=_numpy_dtype(points.dtype))
     if kernel == "linear":

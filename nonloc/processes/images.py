@@ -14,15 +14,16 @@ def patch_features(image: Tensor, radius: int = 1) -> Tensor:
 
     Scaled by one over the root of their length: |l_i − l_j|² is then the mean squared difference of two patches.
     """
-    if image.dim() != 3 or not image.dtype.is_floating_point:
+    if image.dim() != 3 or not image.dtype.is_floating_point or image.numel() == 0:
         raise ValueError(
-            f"image must be a floating point tensor [C, H, W], got {image.dtype} {list(image.shape)}"
+            f"image must be a floating point tensor [C, H, W] with pixels, got {image.dtype} {list(image.shape)}"
         )
     if isinstance(radius, bool) or not isinstance(radius, int) or radius < 0:
         raise ValueError(f"radius must be a whole number ≥ 0, got {radius!r}; 1 means patches of 3 × 3")
     if radius >= min(image.shape[1:]):
         raise ValueError(
-            f"radius={radius} does not fit an image of {image.shape[1]} × {image.shape[2]} pixels"
+            f"radius={radius} does not fit an image of {image.shape[1]} × {image.shape[2]} pixels; use a radius of at "
+            f"most {min(image.shape[1:]) - 1}, or a larger image"
         )
     side = 2 * radius + 1
     widened = pad(image.unsqueeze(0), (radius,) * 4, mode="reflect") if radius else image.unsqueeze(0)

@@ -23,6 +23,10 @@ class Process(ABC):
     def rate(self, z: Tensor) -> Tensor:
         """dz/dt [B, M, C] at z [B, M, C]."""
 
+    def checked_euler_step(self, step_size: float) -> float:
+        """h, or a ValueError where z + h · rate(z) means nothing for it. Here every h > 0 is allowed."""
+        return step_size
+
     def inner_weights(self) -> Tensor | None:
         """π [B or 1, M] such that rate is self-adjoint and dissipative in ⟨u, v⟩ = Σ_i π_i u_i·v_i, else None."""
         return None

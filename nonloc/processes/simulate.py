@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from math import isfinite
+from numbers import Real
 
 import torch
 from torch import Tensor
 
 from nonloc.outcomes import DivergedError, Outcome
+from nonloc.processes.growth_watch import GrowthWatch
 from nonloc.processes.process import Process
 from nonloc.processes.steppers import STEPPERS
 from nonloc.processes.trajectory import Recorder, Trajectory
@@ -35,7 +37,9 @@ def simulate(
     z0          float64 is the dtype to use; another floating dtype is kept, with its rounding
     save_every  save each state whose number is a multiple of it, and always the first and the last
     throw       a simulation whose values stop being finite ends there: True raises DivergedError, False returns the
-                trajectory up to the last finite state, with the Outcome "diverged"
+                trajectory up to the last finite state, with the Outcome "diverged". Euler steps beyond the limit of
+                stability that stay finite are all taken and returned, with the Outcome "diverged" too, which says
+                from which state on they run away
     stepper     "euler": z + h · rate(z), the paper's discrete process; "exact": the solution of dz/dt = rate(z), up
                 to rounding; "implicit": backward Euler, stable for every h where the process is dissipative. The
                 last two need a linear process
@@ -43,33 +47,52 @@ def simulate(
     Nothing is learned here, and no gradient is kept: `propagate` is the differentiable form.
     """
     _check(process, z0, num_steps, step_size, save_every)
+    step_size = float(step_size)
     if stepper not in STEPPERS:
         raise ValueError(f"stepper={stepper!r} is unknown; choose one of {', '.join(STEPPERS)}")
     with torch.no_grad(), torch.autocast(z0.device.type, enabled=False):
         z = z0.detach()
-        step = STEPPERS[stepper](process, float(step_size))
+        step = STEPPERS[stepper](process, step_size)
         recorder = Recorder(process, z, 1 + -(-num_steps // save_every))
         recorder.save(0.0, z)
-        saved, outcome = 0, Outcome("converged", step=num_steps)
+        watch = GrowthWatch(process) if stepper == "euler" else None
+        saved, lost = 0, False
         for n in _counted(num_steps, progress):
             moved = step(z)
             if not _is_finite(process, moved):
-                outcome = Outcome(
-                    "diverged",
-                    step=n,
-                    message=f"State {n}, at time {n * step_size:g}, has values that are not finite; a smaller "
-                    'step_size or stepper="exact" or "implicit" may help.',
-                )
+                lost = True
                 if saved != n - 1:
                     recorder.save((n - 1) * step_size, z)
                 break
+            if watch is not None:
+                watch.look(n, z, moved)
             z = moved
             if n % save_every == 0 or n == num_steps:
                 recorder.save(n * step_size, z)
                 saved = n
-    if throw and outcome.ending == "diverged":
+    outcome = _outcome(n if lost else None, num_steps, step_size, None if watch is None else watch.since)
+    if throw and lost:
         raise DivergedError(outcome)
     return recorder.finish(outcome)
+
+
+def _outcome(lost: int | None, num_steps: int, step_size: float, since: int | None) -> Outcome:
+    """lost: the first state that was not finite; since: the first one from which on the process runs away."""
+    grows = (
+        f"From state {since} on, at time {since * step_size:g}, its changes grow, which those of this process never "
+        f"do: step_size = {step_size:g} is beyond the limit of stability (see cfl_limit)."
+        if since is not None
+        else ""
+    )
+    if lost is not None:
+        told = (
+            f"State {lost}, at time {lost * step_size:g}, has values that are not finite; a smaller "
+            'step_size or stepper="exact" or "implicit" may help.'
+        )
+        return Outcome("diverged", step=lost, message=f"{told} {grows}".rstrip())
+    if since is not None:
+        return Outcome("diverged", step=since, message=grows)
+    return Outcome("converged", step=num_steps)
 
 
 def _is_finite(process: Process, z: Tensor) -> bool:
@@ -101,8 +124,8 @@ def _check(process: Process, z0: Tensor, num_steps: int, step_size: float, save_
     for name, value, least in (("num_steps", num_steps, 0), ("save_every", save_every, 1)):
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             raise ValueError(f"{name} must be a whole number ≥ {least}, got {value!r}")
-    if isinstance(step_size, bool) or not isinstance(step_size, (int, float)) or not isfinite(step_size):
-        raise ValueError(f"step_size must be a finite number, got {step_size!r}")
+    if isinstance(step_size, bool) or not isinstance(step_size, Real) or not isfinite(step_size):
+        raise ValueError(f"step_size must be a finite number, got {step_size!r}; use float(step_size)")
     if step_size <= 0:
         raise ValueError(
             f"step_size must be > 0, got {step_size}; use backwards=True for the reversed process"

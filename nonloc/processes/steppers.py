@@ -7,16 +7,17 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from nonloc.processes.krylov import exponential_action
+from nonloc.processes.matrix_free.krylov import exponential_action
+from nonloc.processes.matrix_free.solvers import solve_implicit
 from nonloc.processes.process import Process
-from nonloc.processes.solvers import solve_implicit
 
 Step = Callable[[Tensor], Tensor]  # z [B, M, C] at time t -> z at time t + h
 
 
 def euler(process: Process, step_size: float) -> Step:
     """z + h · rate(z): the discrete process of the paper."""
-    return lambda z: z + step_size * process.rate(z)
+    h = process.checked_euler_step(step_size)
+    return lambda z: z + h * process.rate(z)
 
 
 def exact(process: Process, step_size: float) -> Step:
@@ -62,7 +63,7 @@ def _on_vectors(process: Process, step: Callable[[Step, Tensor], Tensor]) -> Ste
         wide = z.to(torch.promote_types(z.dtype, torch.float32))
         if mask is not None:
             wide = torch.where(mask.unsqueeze(-1), wide, 0)
-        moved = step(apply, wide.reshape(z.shape[0], -1)).view(z.shape).to(z.dtype)
+        moved = step(apply, wide.flatten(1)).view(z.shape).to(z.dtype)
         return moved if mask is None else torch.where(mask.unsqueeze(-1), moved, z)
 
     return move

@@ -75,6 +75,10 @@ def check_all(
     """
     if isinstance(positions, bool) or not isinstance(positions, int) or positions < LEAST_POSITIONS:
         raise ValueError(f"positions must be a whole number ≥ {LEAST_POSITIONS}, got {positions!r}")
+    if isinstance(seed, bool) or not isinstance(seed, int) or abs(seed) >= 2**62:
+        raise ValueError(f"seed must be a whole number of less than 63 bits, got {seed!r}")
+    if isinstance(normalizations, str):
+        normalizations = (normalizations,)
     for normalize in normalizations:
         if normalize not in NORMALIZATIONS:
             raise ValueError(

@@ -23,7 +23,8 @@ class Trajectory:
                               where there is no π (Ω not symmetric) or no kernel
     variance       [S, B, C]  the mean of |z − mean|², the paper's var(z)
     energy         [S, B]     ½ Σ_ij K_ij |z_i − z_j|²; None where the process has no kernel
-    outcome        how it ended; `outcome.step` of a diverged one is the state that was not finite
+    outcome        how it ended; `outcome.step` of a diverged one is the state that was not finite, or, where all are,
+                   the first from which on Euler steps beyond the limit of stability run away
     """
 
     states: Tensor
@@ -66,7 +67,13 @@ class Recorder:
         self._mask = None if affinity is None or affinity.mask is None else affinity.mask.unsqueeze(-1)
         self._plain = None if affinity is None else _shares(_position_weights(affinity), z0)
         self._balance = _shares(process.mean_weights(), z0)
-        self._states = torch.empty(saved, *z0.shape, dtype=z0.dtype, device=z0.device)
+        try:
+            self._states = torch.empty(saved, *z0.shape, dtype=z0.dtype, device=z0.device)
+        except RuntimeError:  # no room, in torch's words
+            size = saved * z0.numel() * z0.element_size() / 2**30
+            raise ValueError(
+                f"{saved:,} states need {size:,.1f} GiB, which {z0.device} does not have; use a larger save_every"
+            ) from None
         self._times: list[float] = []
         self._rows: dict[str, list[Tensor]] = {"mean": [], "weighted_mean": [], "variance": [], "energy": []}
 

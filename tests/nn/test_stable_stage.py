@@ -12,8 +12,8 @@ from nonloc.nn.affinity import DotProduct, Heat
 from nonloc.nn.block import DiffusiveBlock, OriginalBlock
 from nonloc.nn.stage import DiffusiveStage, OriginalStage
 from nonloc.ops import Affinity, propagate
-from nonloc.processes.jump import JumpProcess
-from nonloc.processes.own_norm import own_norm
+from nonloc.processes.jump.process import JumpProcess
+from nonloc.processes.stability.own_norm import own_norm
 
 C = 4
 # Keywords, and the w that their kernel bears.

@@ -4,7 +4,7 @@ import pytest
 import torch
 from problems import affinity, features, relative, signal
 
-from nonloc.ops import Affinity, aggregate
+from nonloc.ops import Affinity, SparseAffinity, aggregate
 
 BACKENDS = ("reference", "factored")
 KINDS = ("gaussian", "heat", "dot", "concat")
@@ -59,6 +59,26 @@ def test_no_total_support_is_refused(backend):
     assert torch.equal((left @ right.mT)[0], torch.tensor([[1.0, 1.0], [1.0, 0.0]], dtype=torch.float64))
     with pytest.raises(ValueError, match="no total support"):
         aggregate(a, torch.ones(1, 2, 1, dtype=torch.float64), backend=backend)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_star_has_no_total_support(backend):
+    """Every leaf must give all of its 1 to the centre, whose row then sums to 3: its Newton steps leave all bounds."""
+    star = torch.zeros(4, 4, dtype=torch.float64)
+    star[0, 1:] = star[1:, 0] = 1
+    with pytest.raises(ValueError, match="no total support"):
+        aggregate(
+            SparseAffinity(star.to_sparse_csr(), "sinkhorn"), torch.ones(1, 4, 1).double(), backend=backend
+        )
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_sample_with_nan_does_not_leave_the_others_unscaled(backend):
+    x = features("heat", "sinkhorn")[:1].repeat(2, 1, 1)
+    x[1, 0] = torch.nan
+    sums = dense(Affinity(x, x, "heat", "sinkhorn"), backend).sum(-1)
+    assert float((sums[0] - 1).abs().max()) <= 1e-13
+    assert bool(sums[1].isnan().any())
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

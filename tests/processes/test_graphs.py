@@ -7,7 +7,7 @@ import torch
 from problems import generator, relative
 
 from nonloc.ops import SparseAffinity, diffuse, kernel_matrix, row_sums
-from nonloc.processes import from_scipy, horizon, neighbors
+from nonloc.processes import Diffusion, from_scipy, horizon, neighbors, simulate
 from nonloc.processes import graphs as module
 
 
@@ -166,6 +166,9 @@ NAN[3, 1] = torch.nan
             "kind='cosine' is unknown; choose one of heat, constant",
         ),
         (lambda: neighbors(cloud(5), 2, scale=0.0), "scale must be a number > 0"),
+        (lambda: neighbors(cloud(5), 2, scale="1"), "scale must be a number > 0, got '1'"),
+        (lambda: neighbors(cloud(1), 1), r"need at least 2 points, got 1; use Affinity\(points, points"),
+        (lambda: horizon(1e300 * cloud(5), 1.0), "their distances overflow; scale them down"),
         (lambda: neighbors(cloud(5), 2, normalize="softmax"), "normalize='softmax' is unknown"),
         (lambda: horizon(cloud(5), 0.0), "radius must be a number > 0, got 0.0"),
         (lambda: horizon(cloud(5), float("nan")), "radius must be a number > 0"),
@@ -194,3 +197,34 @@ def test_without_scipy_the_extra_is_named(monkeypatch):
     monkeypatch.setattr(module, "scipy_sparse", None)
     with pytest.raises(ImportError, match=r"nonloc\[analysis\]"):
         neighbors(cloud(5), 2)
+
+
+def test_a_horizon_that_joins_too_many_is_refused_before_it_is_stored(monkeypatch):
+    monkeypatch.setattr(module, "MOST_ENTRIES", 50)
+    with pytest.raises(
+        ValueError, match=r"joins 100 pairs, and at most 50 are stored; .*neighbors\(points, k\)"
+    ):
+        horizon(torch.zeros(10, 2), 0.5)
+    assert horizon(cloud(10), 1e-6).matrix.values().numel() == 10
+
+
+def test_a_kernel_with_parameters_leaves_their_graph_behind():
+    width = torch.nn.Parameter(torch.tensor(0.3, dtype=torch.float64))
+    graph = horizon(cloud(), 0.2, kernel=lambda r: (-r / width).exp())
+    assert not graph.matrix.requires_grad
+
+
+def test_a_scale_that_underflows_leaves_positions_alone():
+    graph = neighbors(cloud(5), 2, scale=1e308, include_self=False)
+    assert diffuse(graph, torch.randn(1, 5, 1, dtype=torch.float64)).abs().max() == 0
+
+
+@pytest.mark.parametrize("normalize", ["row", "count", "none", "symmetric", "sinkhorn"])
+def test_duplicates_within_a_horizon_are_neighbours_at_no_distance(normalize):
+    """Three points at each of two places: two complete graphs, which forget everything but their means."""
+    points = torch.tensor([[0.0, 0.0]] * 3 + [[1.0, 1.0]] * 3, dtype=torch.float64)
+    z = torch.tensor([1.0, 2, 6, 0, 0, 3], dtype=torch.float64).view(1, -1, 1)
+    run = simulate(
+        Diffusion(horizon(points, 0.5, normalize=normalize)), z, num_steps=1, step_size=200.0, stepper="exact"
+    )
+    assert run.final.flatten().tolist() == pytest.approx([3.0] * 3 + [1.0] * 3, abs=1e-10)

@@ -1,5 +1,6 @@
 """simulate: the discrete process step by step, what is saved, how it ends, and the bridge to the network's stage."""
 
+import numpy as np
 import pytest
 import torch
 from generators import path_graph
@@ -8,7 +9,7 @@ from problems import affinity, features, generator, relative, signal
 from nonloc.nn import DiffusiveStage
 from nonloc.ops import NORMALIZATIONS, Affinity, kernel_matrix, propagate
 from nonloc.outcomes import DivergedError
-from nonloc.processes import DampedFlow, Diffusion, Process, simulate
+from nonloc.processes import DampedFlow, Diffusion, JumpProcess, Process, simulate
 
 
 def symmetric(normalize="row", kind="heat"):
@@ -177,6 +178,9 @@ def test_progress_is_shown_when_asked_for(capsys):
         ({"save_every": 0}, "save_every must be a whole number ≥ 1, got 0"),
         ({"step_size": float("inf")}, "step_size must be a finite number"),
         ({"step_size": -0.1}, "step_size must be > 0.*backwards=True"),
+        ({"step_size": 0.0}, "step_size must be > 0.*backwards=True"),
+        ({"step_size": torch.tensor(0.5)}, r"step_size must be a finite number.*use float\(step_size\)"),
+        ({"num_steps": 10**15}, "states need .* GiB, which cpu does not have; use a larger save_every"),
         ({"stepper": "rk4"}, "stepper='rk4' is unknown; choose one of euler, exact, implicit"),
     ],
 )
@@ -184,3 +188,39 @@ def test_wrong_arguments_name_the_fix(arguments, message):
     arguments = {"process": Diffusion(symmetric()), "z0": torch.ones(2, 6, 1), "num_steps": 1, **arguments}
     with pytest.raises(ValueError, match=message):
         simulate(arguments.pop("process"), arguments.pop("z0"), **arguments)
+
+
+@pytest.mark.parametrize("stepper", ["euler", "exact", "implicit"])
+@pytest.mark.parametrize(("batch", "channels"), [(0, 2), (1, 0)])
+def test_nothing_to_move_is_moved(stepper, batch, channels):
+    x = features("heat", "row")[:batch]
+    z = torch.zeros(batch, x.shape[1], channels, dtype=torch.float64)
+    run = simulate(Diffusion(Affinity(x, x, "heat")), z, num_steps=2, stepper=stepper)
+    assert run.states.shape == (3, batch, x.shape[1], channels)
+    assert run.outcome.ending == "converged"
+
+
+@pytest.mark.parametrize("stepper", ["euler", "exact", "implicit"])
+@pytest.mark.parametrize("kind", ["gaussian", "heat", "delta"])
+def test_one_position_stays_where_it_is(kind, stepper):
+    x = torch.ones(1, 1, 2, dtype=torch.float64)
+    run = simulate(Diffusion(Affinity(x, x, kind)), 3 * x, num_steps=2, stepper=stepper)
+    assert torch.equal(run.final, 3 * x)
+
+
+def test_a_number_of_numpy_is_a_step():
+    run = simulate(Diffusion(symmetric()), signal(symmetric()), num_steps=1, step_size=np.float32(0.5))
+    assert run.times.tolist() == [0, 0.5]
+
+
+@pytest.mark.parametrize("step_size", [1.0001, 1.5, 10.0])
+def test_a_step_of_a_jump_process_that_is_no_probability_is_refused(step_size):
+    a, law = symmetric(), torch.full((2, 6, 1), 1 / 6, dtype=torch.float64)
+    with pytest.raises(
+        ValueError, match=r"in \(0, 1\].*several steps, or simulate\(.*\"exact\" or \"implicit\""
+    ):
+        simulate(JumpProcess(a), law, num_steps=1, step_size=step_size)
+    for stepper in ("exact", "implicit"):
+        moved = simulate(JumpProcess(a), law, num_steps=1, step_size=step_size, stepper=stepper).final
+        assert float(moved.sum(1).sub(1).abs().max()) <= 1e-12
+        assert float(moved.min()) >= 0

@@ -167,6 +167,9 @@ def test_summary_is_a_table_with_what_is_needed_and_what_is_wrong_below():
         ({"positions": 3}, "positions must be a whole number ≥ 4, got 3"),
         ({"positions": 9.0}, "positions must be a whole number ≥ 4"),
         ({"normalizations": ["softmax"]}, "'softmax', which is unknown; choose from row, count"),
+        ({"normalizations": "softmax"}, "'softmax', which is unknown; choose from row, count"),
+        ({"seed": "a"}, "seed must be a whole number"),
+        ({"seed": 2**70}, "seed must be a whole number of less than 63 bits"),
     ],
 )
 def test_what_is_wrong_is_refused(keywords, message):

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from nonloc.ops import Affinity, aggregate
-from nonloc.processes.averaged import cell_kernel
-from nonloc.processes.continuum import Continuum
+from nonloc.processes.continuum.averaged import cell_kernel
+from nonloc.processes.continuum.continuum import Continuum
+from nonloc.processes.continuum.local import ReversalGrowth
 from nonloc.processes.diffusion import DampedFlow, Diffusion
-from nonloc.processes.local import ReversalGrowth
 from nonloc.processes.statements import (
     continuum,
     continuum_modelling,

@@ -3,6 +3,7 @@
 import json
 from dataclasses import dataclass
 
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -77,14 +78,19 @@ def cases(
 ):
     affinity = draw(st.sampled_from(affinities))
     shared = affinity not in SEPARATE or draw(st.booleans())
+    normalize = draw(st.sampled_from((SHARED if shared else SEPARATE)[affinity]))
+    share_affinity = draw(st.booleans()) if share_affinity is None else share_affinity
+    # Exponentials that nothing divides and that follow the state they make grow soon leave no digit to compare, and
+    # then leave the numbers: see test_a_stage_that_leaves_the_numbers.
+    is_wild = "gaussian" in affinity and normalize in ("count", "none") and not share_affinity
     return Case(
         form=draw(st.sampled_from(forms)),
         affinity=affinity,
-        normalize=draw(st.sampled_from((SHARED if shared else SEPARATE)[affinity])),
+        normalize=normalize,
         shared=shared,
         weight=draw(st.sampled_from(("factored", "full"))),
-        share_affinity=draw(st.booleans()) if share_affinity is None else share_affinity,
-        num_blocks=draw(st.integers(1, 3)),
+        share_affinity=share_affinity,
+        num_blocks=1 if is_wild else draw(st.integers(1, 3)),
         channels=draw(st.integers(1, 3)),
         batch=draw(st.integers(1, 2)) if batch is None else batch,
         positions=draw(st.integers(1, 8)),
@@ -135,6 +141,21 @@ def test_states_are_those_that_the_output_comes_from(case):
 def test_a_stage_of_permuted_positions_is_its_output_permuted(case):
     stage, order = case.stage(), torch.argsort(case.normal(2, case.positions))
     assert relative(stage(case.x[:, order]), stage(case.x)[:, order]) <= 1e-11
+
+
+@pytest.mark.parametrize("normalize", ["count", "none"])
+def test_a_stage_that_leaves_the_numbers_does_so_at_the_same_place_in_any_order(normalize):
+    """Found by the properties above: three blocks whose kernel exp(z·z) follows a state that it makes grow."""
+    case = Case("original", "gaussian", normalize, True, "full", False, 3, 1, batch=2, positions=3, seed=2)
+    stage, order = case.stage(), torch.tensor([2, 0, 1])
+    x = case.normal(2, 2, 3, 1) / 2 * torch.tensor([[[2.0]], [[0.1]]], dtype=torch.float64)
+    found = stage(x)
+    assert not bool(torch.isfinite(found[0]).all())
+    assert bool(torch.isfinite(found[1]).all())
+    assert torch.allclose(stage(x[:, order]), found[:, order], rtol=1e-11, atol=0, equal_nan=True)
+    image = x.transpose(1, 2).unsqueeze(-1)
+    pixels = case.stage(layout="channels_first")(image).flatten(2).transpose(1, 2)
+    assert torch.allclose(pixels, found, rtol=1e-11, atol=0, equal_nan=True)
 
 
 @given(cases(batch=2))

@@ -7,9 +7,16 @@ from problems import relative
 from scipy.linalg import expm
 from strategies import deviation, norm, problems
 
-from nonloc.ops import Affinity, dirichlet_energy, kernel_matrix, propagate, self_adjoint_weights
+from nonloc.ops import (
+    Affinity,
+    SparseAffinity,
+    dirichlet_energy,
+    kernel_matrix,
+    propagate,
+    self_adjoint_weights,
+)
 from nonloc.processes import DampedFlow, Diffusion, JumpProcess, simulate
-from nonloc.processes.stability import cfl_limit
+from nonloc.processes.stability.entry import cfl_limit
 
 STOCHASTIC = ("row", "sinkhorn")
 BALANCED = {"symmetric": True, "positive": True}
@@ -64,9 +71,29 @@ def test_beyond_the_limit_some_signal_grows(problem, excess):
     similar = roots.unsqueeze(-1) * generator / roots.unsqueeze(1)
     vectors = torch.linalg.eigh((similar + similar.mT) / 2).eigenvectors
     z = vectors[..., -1:] / roots.unsqueeze(-1)
-    run = simulate(Diffusion(problem.affinity), z, num_steps=1, step_size=excess * found.limit)
-    growth = norm(run.final, weights) / norm(z, weights)
+    run = simulate(Diffusion(problem.affinity), z, num_steps=2, step_size=excess * found.limit)
+    growth = norm(run.states[1], weights) / norm(z, weights)
     assert float(growth.max()) >= 1 + 1.9 * (excess - 1)
+    assert (run.outcome.ending, run.outcome.step) == ("diverged", 2)
+
+
+@given(problems(**BALANCED), FRACTIONS, st.sampled_from((0.0, 1e3)))
+def test_up_to_the_limit_there_is_no_false_alarm(problem, fraction, offset):
+    step = fraction * stable_step(problem.affinity)
+    run = simulate(Diffusion(problem.affinity), problem.z + offset, num_steps=12, step_size=step)
+    assert run.outcome.ending == "converged"
+
+
+@given(problems(normalizations=STOCHASTIC, positive=True), problems(normalizations=("row",), positive=True))
+def test_two_kernels_side_by_side_have_two_stationary_laws_and_no_rate(one, other):
+    kernels = [kernel_matrix(problem.affinity)[0] for problem in (one, other)]
+    both = JumpProcess(SparseAffinity(torch.block_diag(*kernels).to_sparse_csr()))
+    laws = both.stationary_laws()
+    moved = both.evolve(laws.T.unsqueeze(0))[0].T
+    assert len(laws) >= 2
+    assert float((laws.sum(-1) - 1).abs().max()) <= 1e-14
+    assert float((moved - laws).abs().max()) <= 1e-14
+    assert float(both.spectral_gap()) == 0
 
 
 @given(problems(), FRACTIONS)

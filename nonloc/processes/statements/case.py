@@ -11,9 +11,9 @@ from torch import Tensor
 
 from nonloc.ops import Affinity, kernel_matrix, self_adjoint_weights
 from nonloc.processes.diffusion import DampedFlow, Diffusion
-from nonloc.processes.own_norm import joined_positions
 from nonloc.processes.process import Process
 from nonloc.processes.simulate import simulate
+from nonloc.processes.stability.own_norm import joined_positions
 
 ROUNDING = 1e-12  # what counts as equal, relative to the largest entry
 

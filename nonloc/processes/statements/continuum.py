@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from nonloc.ops import kernel_matrix
-from nonloc.processes.continuum import Continuum
+from nonloc.processes.continuum.continuum import Continuum
 from nonloc.processes.statements.case import is_nothing, path
 from nonloc.processes.statements.check import Check, conclude
 

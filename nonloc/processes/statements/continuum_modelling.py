@@ -8,11 +8,11 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from nonloc.processes.averaged import cell_kernel
-from nonloc.processes.continuum import Continuum
-from nonloc.processes.hilbert_schmidt import hilbert_schmidt_norm
-from nonloc.processes.local import reversal_growth
-from nonloc.processes.quadrature import quadrature
+from nonloc.processes.continuum.averaged import cell_kernel
+from nonloc.processes.continuum.continuum import Continuum
+from nonloc.processes.continuum.hilbert_schmidt import hilbert_schmidt_norm
+from nonloc.processes.continuum.local import reversal_growth
+from nonloc.processes.continuum.quadrature import quadrature
 from nonloc.processes.statements.check import Check
 from nonloc.processes.statements.continuum import (
     MESHES,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from nonloc.processes.own_norm import stationary_weights
+from nonloc.processes.stability.own_norm import stationary_weights
 from nonloc.processes.statements.case import ROUNDING, Case
 from nonloc.processes.statements.check import Check, conclude
 

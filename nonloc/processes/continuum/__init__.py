@@ -1,0 +1,18 @@
+"""The integral operator on [0, 1]^d, its discretisations, and the local equation it tends to."""
+
+from nonloc._lazy import lazy
+
+_WHERE = {
+    "cell_kernel": "nonloc.processes.continuum.averaged",
+    "Continuum": "nonloc.processes.continuum.continuum",
+    "hilbert_schmidt_norm": "nonloc.processes.continuum.hilbert_schmidt",
+    "HorizonKernel": "nonloc.processes.continuum.horizon_kernel",
+    "ReversalGrowth": "nonloc.processes.continuum.local",
+    "local_laplacian": "nonloc.processes.continuum.local",
+    "reversal_growth": "nonloc.processes.continuum.local",
+    "Quadrature": "nonloc.processes.continuum.quadrature",
+    "quadrature": "nonloc.processes.continuum.quadrature",
+}
+
+__all__ = list(_WHERE)
+__getattr__, __dir__ = lazy(__name__, _WHERE)

@@ -1,0 +1,155 @@
+"""Continuum: the integral operator ℒz(x) = ∫ ρ(x, y) (z(y) − z(x)) dy on [0, 1]^d, and its discretisation."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nonloc.ops import KINDS, Affinity, SparseAffinity, diffuse
+from nonloc.processes.continuum.horizon_kernel import HorizonKernel
+from nonloc.processes.continuum.quadrature import Quadrature, quadrature
+from nonloc.processes.diffusion import Diffusion
+from nonloc.processes.graphs import horizon
+
+PairKernel = Callable[[Tensor, Tensor], Tensor]  # x [R, 1, d], y [1, M, d] -> ρ(x, y) [R, M]
+Features = Callable[[Tensor], Tensor]  # x [M, d] -> u(x) [M, k]
+
+# A kernel given as a function is tabulated: 2^27 entries are 2 GiB with their indices.
+LARGEST_TABLE = 2**27
+BLOCK_ENTRIES = 2**22
+
+
+class Continuum:
+    """The operator on the points of a quadrature rule: (ℒʰz)_i = Σ_j ρ(x_i, x_j) μ_j (z_j − z_i), which tends to ℒz.
+
+    kernel     a kind of Affinity, for ρ(x, y) = ω(u(x), u(y)) as in the paper; a function ρ(x, y) of points
+               x [R, 1, d] and y [1, M, d] with values [R, M]; or a HorizonKernel
+    num_cells  points an axis, M = num_cells ** dimension
+    dimension  d = 1 or 2
+    rule       "midpoint" or "gauss" (for smooth kernels: it converges faster than every power)
+    features   u, a function of points [M, d] with values [M, k]; u(x) = x when left out. For a kind alone
+    scale      of the kind
+    normalize  "none" is the operator above; "row" and "sinkhorn" make a jump process of it
+
+    quadrature, points [M, d], weights [M] and affinity are what it is made of. Everything is float64.
+    """
+
+    def __init__(
+        self,
+        kernel: str | PairKernel | HorizonKernel,
+        num_cells: int,
+        *,
+        dimension: int = 1,
+        rule: str = "midpoint",
+        features: Features | None = None,
+        scale: float = 1.0,
+        normalize: str = "none",
+        device: torch.device | str | None = None,
+    ) -> None:
+        self.quadrature: Quadrature = quadrature(num_cells, dimension=dimension, rule=rule, device=device)
+        self.kernel, self.num_cells, self.dimension, self.rule = kernel, num_cells, dimension, rule
+        if not isinstance(kernel, str) and (features is not None or scale != 1):
+            raise ValueError('features and scale belong to a kind of affinity, such as kernel="heat"')
+        if isinstance(kernel, str):
+            self.affinity: Affinity | SparseAffinity = self._of_kind(kernel, features, scale, normalize)
+        elif isinstance(kernel, HorizonKernel):
+            self.affinity = self._of_horizon(kernel, normalize)
+        elif callable(kernel):
+            self.affinity = self._of_function(kernel, normalize)
+        else:
+            raise ValueError(
+                f"kernel must be one of {', '.join(KINDS)}, a function ρ(x, y) or a HorizonKernel, got "
+                f"{type(kernel).__name__}"
+            )
+
+    @property
+    def points(self) -> Tensor:
+        return self.quadrature.points
+
+    @property
+    def weights(self) -> Tensor:
+        return self.quadrature.weights
+
+    def sample(self, function: Callable[[Tensor], Tensor]) -> Tensor:
+        """z [1, M, C] of a function of the points [M, d] with values [M] or [M, C]."""
+        values = function(self.points)
+        if not isinstance(values, Tensor) or values.dim() not in (1, 2) or len(values) != len(self.points):
+            raise ValueError(
+                f"function must give [M] or [M, C] for the {len(self.points)} points, got {described(values)}; "
+                "torch.full((len(x),), c) is a constant"
+            )
+        return values.reshape(len(self.points), -1).unsqueeze(0)
+
+    def apply(self, z: Tensor) -> Tensor:
+        """ℒʰz [1, M, C] for z [1, M, C]."""
+        return diffuse(self.affinity, z)
+
+    def diffusion(self, *, backwards: bool = False) -> Diffusion:
+        """∂z = ±ℒʰz as a process."""
+        return Diffusion(self.affinity, backwards=backwards)
+
+    def interior(self, margin: float) -> Tensor:
+        """[M] bool: the points at a distance of at least `margin` from the boundary."""
+        return ((self.points >= margin) & (self.points <= 1 - margin)).all(-1)
+
+    def _of_kind(self, kind: str, features: Features | None, scale: float, normalize: str) -> Affinity:
+        u = self.points if features is None else features(self.points)
+        if not isinstance(u, Tensor) or u.dim() != 2 or len(u) != len(self.points):
+            raise ValueError(
+                f"features must give [M, k] = [{len(self.points)}, k] for the points, got {described(u)}"
+            )
+        if not bool(torch.isfinite(u).all()):
+            raise ValueError("features gave values that are not finite; u must be bounded on all of [0, 1]^d")
+        u = u.unsqueeze(0)
+        return Affinity(u, u, kind, normalize, scale, measure=self.weights)
+
+    def _of_horizon(self, kernel: HorizonKernel, normalize: str) -> SparseAffinity:
+        if self.rule != "midpoint":
+            raise ValueError(
+                f'a HorizonKernel needs rule="midpoint", got {self.rule!r}: its edge would spoil a smooth rule'
+            )
+        width = 1 / self.num_cells
+        if kernel.radius < width:
+            raise ValueError(
+                f"radius = {kernel.radius:g} is less than a cell, {width:g}; use num_cells > {1 / kernel.radius:.0f}"
+            )
+        reach = kernel.radius + 0.5 * width
+        values = kernel.on_mesh(width, self.dimension)
+        return horizon(self.points, reach, kernel=values, normalize=normalize, measure=self.weights)
+
+    def _of_function(self, kernel: PairKernel, normalize: str) -> SparseAffinity:
+        size = len(self.points)
+        if size * size > LARGEST_TABLE:
+            raise ValueError(
+                f"a kernel given as a function is tabulated, and M = {size} positions would need {size * size} "
+                "entries; use fewer cells, a kind of affinity with features, or a HorizonKernel"
+            )
+        blocks = []
+        for rows in self.points.split(max(1, BLOCK_ENTRIES // size)):
+            blocks.append(pair_values(kernel, rows, self.points))
+        table = torch.cat(blocks)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
+            return SparseAffinity(table.to_sparse_csr(), normalize, measure=self.weights)
+
+
+def pair_values(kernel: PairKernel, x: Tensor, y: Tensor, name: str = "kernel") -> Tensor:
+    """ρ(x, y) [R, S] for points x [R, d] and y [S, d], in their dtype; a ValueError where it is no such table."""
+    values = kernel(x.unsqueeze(1), y.unsqueeze(0))
+    if not isinstance(values, Tensor) or values.shape not in ((len(x), len(y)), ()):
+        raise ValueError(
+            f"{name} must give values [{len(x)}, {len(y)}] for x {[len(x), 1, x.shape[1]]} and y "
+            f"{[1, len(y), y.shape[1]]}, got {described(values)}; sum or norm over the last axis"
+        )
+    if not bool(torch.isfinite(values).all()):
+        raise ValueError(f"{name} gave values that are not finite; it must be bounded, also for x = y")
+    return values.to(x).expand(len(x), len(y))
+
+
+def described(value: Any) -> str:
+    """The shape of a tensor, or the type of anything else."""
+    return str(list(value.shape)) if isinstance(value, Tensor) else type(value).__name__

@@ -1,0 +1,66 @@
+"""GrowthWatch: tells from which state on an Euler simulation runs away, although its process does not.
+
+Where A is self-adjoint and dissipative in ‖·‖_π, a step T = I + hA is non-expansive for every h up to the limit of
+stability, and so are the changes d_n = z_{n+1} − z_n, for d_{n+1} = T d_n. Changes that grow prove that h lies beyond
+the limit. Unlike the states they have no part at rest in which a growing mode could hide.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from nonloc.processes.process import Process
+
+GROWTH = 1 + 1e-9
+# Of the state's own size times eps: changes below it are rounding.
+ROUNDING = 1e3
+
+
+class GrowthWatch:
+    """Looks at every step of one simulation.
+
+    since  the number of the first state that was reached by a change larger than the one before; None while there
+           is none, and for a process that is not known to be dissipative
+    """
+
+    def __init__(self, process: Process) -> None:
+        self.since: int | None = None
+        self._process = process
+        # The weights of the mean are at hand; whether they are those of the norm too is asked when it matters.
+        self._weights = process.mean_weights()
+        self._is_norm = False
+        self._change: Tensor | None = None
+
+    def look(self, number: int, before: Tensor, after: Tensor) -> None:
+        """At the step from one state [B, M, C] to the next, which has this number."""
+        if self.since is not None or self._weights is None:
+            return
+        last, self._change = self._change, after - before
+        if last is None:
+            self._size_before = _size(self._change, self._weights)
+            return
+        size = _size(self._change, self._weights)
+        if self._is_larger(size, before) and not self._is_norm:
+            self._weights, self._is_norm = self._process.inner_weights(), True
+            if self._weights is None:
+                return
+            self._size_before, size = (_size(change, self._weights) for change in (last, self._change))
+        if self._is_norm and self._is_larger(size, before):
+            self.since = number
+        self._size_before = size
+
+    def _is_larger(self, size: Tensor, state: Tensor) -> bool:
+        """Than the size before, in any sample, and by more than rounding of the state."""
+        if not bool((size > GROWTH * self._size_before).any()):
+            return False
+        assert self._weights is not None
+        floor = ROUNDING * torch.finfo(state.dtype).eps * _size(state, self._weights)
+        return bool((size > GROWTH * self._size_before + floor).any())
+
+
+def _size(z: Tensor, weights: Tensor) -> Tensor:
+    """‖z‖_π [B]."""
+    # What weighs nothing may be anything, NaN included.
+    squares = torch.where(weights > 0, z.double().square().sum(-1), 0)
+    return (weights * squares).sum(-1).sqrt()

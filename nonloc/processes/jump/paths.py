@@ -1,0 +1,233 @@
+"""Walks: many walkers at once, in discrete and in continuous time.
+
+A walker at i jumps to the first j at which the sum of K_i1 … K_ij exceeds a uniform number. All rows that are at hand
+form one increasing sequence (row r runs from r to r + 1), so one sorted search serves all walkers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import isfinite
+
+import torch
+from torch import Tensor
+
+from nonloc.ops import Affinity, SparseAffinity
+from nonloc.processes.jump.kernel_rows import kernel_rows, one_sample, row_normalized
+from nonloc.processes.jump.transitions import Transitions
+
+# Entries of rows that exist at one time. A kernel with no more is tabulated once.
+BLOCK_ENTRIES = 2**22
+
+Jump = Callable[[Tensor, Tensor], Tensor]  # positions [W], uniform numbers [W] -> positions [W]
+
+
+def sample_paths(
+    transitions: Transitions,
+    num_walkers: int,
+    num_steps: int | None,
+    *,
+    until: float | None,
+    step_size: float,
+    start: int | Tensor | None,
+    sample: int,
+    only_final: bool,
+    generator: torch.Generator | None,
+) -> Tensor:
+    """Positions [num_steps + 1, num_walkers], or the last ones; see `JumpProcess.sample_paths`."""
+    _check(transitions, num_walkers, num_steps, until, step_size, sample, generator)
+    with torch.no_grad():
+        draw = _Draw(num_walkers, transitions.sums.device, generator)
+        positions = _start(transitions, sample, start, draw)
+        jump = _jump(transitions, sample)
+        stays = transitions.stays[sample]
+        steps = 1 if num_steps is None else num_steps
+        waiting = None if until is None else draw.waiting_times()
+        observed = positions.new_empty(1 if only_final else steps + 1, num_walkers)
+        observed[0] = positions
+        for n in range(1, steps + 1):
+            if until is None:
+                uniform = draw.uniform()
+                moves = (uniform < step_size) & ~stays[positions]
+                # Below h, u is uniform on [0, h): the same number serves for the jump.
+                positions = _moved(jump, positions, moves, uniform / step_size)
+            else:
+                assert waiting is not None
+                positions = _run_clocks(jump, positions, waiting, n * until / steps, stays, draw)
+            observed[0 if only_final else n] = positions
+    return observed[0] if only_final else observed
+
+
+class _Draw:
+    """Random numbers for all walkers, from one generator."""
+
+    def __init__(self, walkers: int, device: torch.device, generator: torch.Generator | None) -> None:
+        self.walkers, self.device, self.generator = walkers, device, generator
+
+    def uniform(self) -> Tensor:
+        """[W] in [0, 1)."""
+        return torch.rand(self.walkers, generator=self.generator, dtype=torch.float64, device=self.device)
+
+    def waiting_times(self) -> Tensor:
+        """[W] with an exponential law of mean 1."""
+        return -torch.log1p(-self.uniform())
+
+
+def _run_clocks(
+    jump: Jump, positions: Tensor, next_jump: Tensor, end: float, stays: Tensor, draw: _Draw
+) -> Tensor:
+    """Positions at time `end`; `next_jump` [W] is carried along in place."""
+    while True:
+        rings = next_jump <= end
+        if not bool(rings.any()):
+            return positions
+        positions = _moved(jump, positions, rings & ~stays[positions], draw.uniform())
+        next_jump += torch.where(rings, draw.waiting_times(), 0)
+
+
+def _moved(jump: Jump, positions: Tensor, moves: Tensor, uniform: Tensor) -> Tensor:
+    movers = moves.nonzero().squeeze(-1)
+    return positions.index_copy(0, movers, jump(positions[movers], uniform[movers]))
+
+
+def _jump(transitions: Transitions, sample: int) -> Jump:
+    affinity = transitions.affinity
+    if isinstance(affinity, SparseAffinity):
+        return _sparse_jump(affinity)
+    if affinity.kind == "delta":
+        return lambda positions, uniform: positions
+    rows = row_normalized(one_sample(affinity, sample))
+    assert isinstance(rows, Affinity)
+    size = rows.positions
+    if size * size <= BLOCK_ENTRIES:
+        table = _cumulative(kernel_rows(rows, torch.arange(size, device=rows.left.device)))
+        return lambda positions, uniform: _search(table, positions, uniform)
+    return lambda positions, uniform: _jump_by_blocks(rows, positions, uniform)
+
+
+def _jump_by_blocks(rows: Affinity, positions: Tensor, uniform: Tensor) -> Tensor:
+    """Walkers in the order of their positions, so that each row is made once, for all who stand there."""
+    order = positions.argsort()
+    occupied, counts = torch.unique_consecutive(positions[order], return_counts=True)
+    ends = counts.cumsum(0)
+    arrived = torch.empty_like(positions)
+    at_once, done = max(1, BLOCK_ENTRIES // rows.positions), 0
+    for first in range(0, len(occupied), at_once):
+        block = occupied[first : first + at_once]
+        last = int(ends[first + len(block) - 1])
+        walkers = order[done:last]
+        index = torch.searchsorted(block, positions[walkers])
+        arrived[walkers] = _search(_cumulative(kernel_rows(rows, block)), index, uniform[walkers])
+        done = last
+    return arrived
+
+
+def _cumulative(rows: Tensor) -> Tensor:
+    """[R, M] as one increasing sequence [R, M] in which row r runs from r to r + 1."""
+    sums = rows.clamp(min=0).cumsum(-1)
+    total = sums[:, -1:]
+    index = torch.arange(len(rows), dtype=rows.dtype, device=rows.device).unsqueeze(-1)
+    return index + sums / torch.where(total > 0, total, 1)
+
+
+def _search(table: Tensor, index: Tensor, uniform: Tensor) -> Tensor:
+    """The column at which row `index` of the table first exceeds `uniform` [W]."""
+    row = index.to(uniform.dtype)
+    below_end = torch.nextafter(row + 1, torch.zeros_like(row))
+    found = torch.searchsorted(table.view(-1), torch.minimum(row + uniform, below_end), right=True)
+    return found - index * table.shape[1]
+
+
+def _sparse_jump(affinity: SparseAffinity) -> Jump:
+    rows = row_normalized(affinity)
+    assert isinstance(rows, SparseAffinity)
+    starts, columns = rows.matrix.crow_indices().long(), rows.matrix.col_indices()
+    shares = rows.matrix.values().clamp(min=0)
+    if rows.measure is not None:
+        shares = shares * rows.measure.to(shares.dtype)[columns]
+    counts = starts.diff()
+    row = torch.repeat_interleave(torch.arange(len(counts), device=counts.device), counts)
+    total = torch.zeros(len(counts), dtype=shares.dtype, device=shares.device).index_add_(0, row, shares)
+    shares = shares / torch.where(total > 0, total, 1)[row]
+    # Entry e of the sequence is the sum of all before and e itself; each row adds 1.
+    sequence = torch.nn.functional.pad(shares.cumsum(0), (1, 0))
+
+    def jump(positions: Tensor, uniform: Tensor) -> Tensor:
+        low, high = sequence[starts[positions]], sequence[starts[positions + 1]]
+        target = torch.minimum(low + uniform * (high - low), torch.nextafter(high, torch.zeros_like(high)))
+        entry = torch.searchsorted(sequence, target, right=True) - 1
+        return columns[entry].long()
+
+    return jump
+
+
+def _start(transitions: Transitions, sample: int, start: int | Tensor | None, draw: _Draw) -> Tensor:
+    """Positions [W]."""
+    size = transitions.positions
+    if start is None:
+        mask = transitions.affinity.mask
+        law = torch.ones(size, device=draw.device) if mask is None else mask[sample].float()
+        start = law if bool(law.any()) else torch.ones_like(law)
+    if isinstance(start, Tensor):
+        start = start.to(draw.device)
+        if start.dtype.is_floating_point:
+            return _drawn(start, size, draw)
+        if list(start.shape) != [draw.walkers]:
+            raise ValueError(
+                f"start must be one position for each of the {draw.walkers} walkers, [{draw.walkers}], or a law "
+                f"[{size}] in floating point; got {start.dtype} {list(start.shape)}"
+            )
+        positions = start.long()
+    elif isinstance(start, bool) or not isinstance(start, int):
+        raise ValueError(f"start must be a position, a tensor or None, got {type(start).__name__}")
+    else:
+        positions = torch.full((draw.walkers,), start, device=draw.device)
+    if bool(((positions < 0) | (positions >= size)).any()):
+        raise ValueError(f"start has positions outside 0 … {size - 1}")
+    return positions
+
+
+def _drawn(law: Tensor, size: int, draw: _Draw) -> Tensor:
+    if list(law.shape) != [size]:
+        raise ValueError(f"start as a law must be [M] = [{size}], got {list(law.shape)}")
+    law = law.double()
+    if not bool((torch.isfinite(law) & (law >= 0)).all()) or not bool(law.any()):
+        raise ValueError("start as a law must be ≥ 0, finite, and not 0 everywhere")
+    nobody = torch.zeros(draw.walkers, dtype=torch.long, device=draw.device)
+    return _search(_cumulative(law.unsqueeze(0)), nobody, draw.uniform())
+
+
+def _check(
+    transitions: Transitions,
+    num_walkers: int,
+    num_steps: int | None,
+    until: float | None,
+    step_size: float,
+    sample: int,
+    generator: torch.Generator | None,
+) -> None:
+    if num_steps is None and until is None:
+        raise ValueError("say how long to walk: num_steps for discrete time, until for continuous time")
+    for name, value, least in (("num_walkers", num_walkers, 1), ("num_steps", num_steps, 0)):
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
+            raise ValueError(f"{name} must be a whole number ≥ {least}, got {value!r}")
+    if until is not None:
+        if (
+            isinstance(until, bool)
+            or not isinstance(until, (int, float))
+            or not (isfinite(until) and until >= 0)
+        ):
+            raise ValueError(f"until must be a finite time ≥ 0, got {until!r}")
+        if step_size != 1:
+            raise ValueError("step_size belongs to discrete time; leave it out with until")
+        if num_steps == 0:
+            raise ValueError(
+                "num_steps must be ≥ 1 with until: the walkers are looked at at num_steps + 1 times"
+            )
+    if isinstance(sample, bool) or not isinstance(sample, int) or not 0 <= sample < transitions.batch:
+        raise ValueError(f"sample must be one of 0 … {transitions.batch - 1}, got {sample!r}")
+    device = transitions.sums.device
+    if generator is not None and generator.device.type != device.type:
+        raise ValueError(
+            f"generator is on {generator.device}, the affinity on {device}; use torch.Generator({device.type!r})"
+        )

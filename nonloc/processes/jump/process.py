@@ -1,0 +1,260 @@
+"""JumpProcess: a walker that jumps from i to j with probability K_ij, the Markov reading of the operator."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from nonloc.ops import Affinity, SparseAffinity
+from nonloc.ops.functional import compute_dtype
+from nonloc.ops.inner import has_negative_entries, has_symmetric_kernel
+from nonloc.ops.operator import inverse_or_zero
+from nonloc.processes.jump.classes import class_laws
+from nonloc.processes.jump.mixing import MixingTime, mixing_time
+from nonloc.processes.jump.paths import sample_paths
+from nonloc.processes.jump.spectral import SpectralGap, spectral_gap
+from nonloc.processes.jump.stationary import BALANCE_TOLERANCE, balance_residual, stationary_law
+from nonloc.processes.jump.transitions import Transitions
+from nonloc.processes.kernel_checks import check_affinity, check_numbers
+from nonloc.processes.process import Process
+
+STOCHASTIC = ("row", "sinkhorn")
+
+
+class JumpProcess(Process):
+    """The Markov jump process with K_ij = P(i → j), whose laws move by ∂p = Kᵀp − p.
+
+    A state is a law p [B, M, C], C of them side by side: p_i is the probability of position i, its mass and not its
+    density (which is p_i / μ_i where there is a measure). In continuous time a walker waits for a time with an
+    exponential law of mean 1 and then jumps; in discrete time it jumps with probability h in each step of length h.
+    A walker at a masked position, or where the row of K is empty (𝒞_i = 0), stays there for ever.
+
+    `simulate(process, p)` is the master equation: stepper="euler" its discrete form p + h (Kᵀp − p), "exact" its
+    continuous one. The energy of a law is that of its density p/π under the stationary law, which never grows; it is
+    None where Ω is not symmetric. The weighted mean is the plain one: Σ_i p_i is conserved.
+
+    affinity   normalize "row" or "sinkhorn", so that rows sum to 1, and nowhere negative
+    """
+
+    def __init__(self, affinity: Affinity | SparseAffinity) -> None:
+        _check(affinity)
+        self.affinity: Affinity | SparseAffinity = affinity
+        self._ready: dict[torch.dtype, Transitions] = {}
+        self._law: Tensor | None = None
+        self._balance: Tensor | None = None
+        self._symmetric: bool | None = None
+
+    def rate(self, z: Tensor) -> Tensor:
+        """Kᵀp − p [B, M, C] of a law p [B, M, C]."""
+        self._check_law(z)
+        transitions = self._transitions(compute_dtype(self.affinity, z))
+        return transitions.change(z.to(transitions.dtype)).to(z.dtype)
+
+    def evolve(self, law: Tensor, step_size: float = 1.0) -> Tensor:
+        """The law [B, M, C] after one step of length h ≤ 1, without a matrix: p + h (Kᵀp − p)."""
+        return law + _checked_step(step_size) * self.rate(law)
+
+    def expect(self, f: Tensor, step_size: float = 1.0) -> Tensor:
+        """What f [B, M, C] is on average after one step, by where the walker starts: f_i + h Σ_j K_ij (f_j − f_i).
+
+        For h = 1 that is K f, because rows sum to 1: the paper's two discrete forms. It is the other side of `evolve`,
+        Σ_i p_i expect(f)_i = Σ_i evolve(p)_i f_i; both do the same to a density only where K is symmetric.
+        """
+        return f + _checked_step(step_size) * self._diffuse(f)
+
+    def rates(self) -> Tensor:
+        """γ [B, M, M] in float64: how many jumps i → j a walker at i makes in a unit of time, 0 for i = j.
+
+        For small M.
+        """
+        rates = self._wide.matrix()
+        rates.diagonal(dim1=-2, dim2=-1).zero_()
+        return rates
+
+    def transition_matrix(self, step_size: float = 1.0) -> Tensor:
+        """I + h (K − I) [B, M, M] in float64: p_ij = h γ_ij for i ≠ j, and rows sum to 1. For small M.
+
+        `evolve` and `simulate` do the same to a law without the matrix.
+        """
+        step_size = _checked_step(step_size)
+        identity = torch.eye(self.affinity.positions, dtype=torch.float64, device=self._wide.sums.device)
+        return (1 - step_size) * identity + step_size * self._wide.matrix()
+
+    def sample_paths(
+        self,
+        num_walkers: int,
+        num_steps: int | None = None,
+        *,
+        until: float | None = None,
+        step_size: float = 1.0,
+        start: int | Tensor | None = None,
+        sample: int = 0,
+        only_final: bool = False,
+        generator: torch.Generator | None = None,
+    ) -> Tensor:
+        """Positions [num_steps + 1, num_walkers] (int64) of independent walkers, the start among them.
+
+        num_steps   discrete time: this many steps, in each of which a walker jumps with probability `step_size`
+        until       continuous time: walkers jump after exponential waiting times; they are looked at at
+                    num_steps + 1 times, equally spaced from 0 to `until` (num_steps is 1 when left out)
+        start       a position for all; positions [num_walkers]; a law [M] to draw them from; None: any valid position
+        sample      which kernel of the batch to walk on
+        only_final  return the last positions alone [num_walkers], in memory that does not grow with num_steps
+        generator   a torch.Generator on the affinity's device, for walks that can be repeated
+
+        M × M entries exist only while they are few: otherwise the rows of the occupied positions are made, a block at
+        a time.
+        """
+        return sample_paths(
+            self._wide,
+            num_walkers,
+            num_steps,
+            until=until,
+            step_size=_checked_step(step_size),
+            start=start,
+            sample=sample,
+            only_final=only_final,
+            generator=generator,
+        )
+
+    def stationary_law(self) -> Tensor:
+        """π [B, M] in float64 with Kᵀπ = π and Σ π = 1.
+
+        Known for a symmetric Ω: in proportion to μ 𝒞 under "row", to μ under "sinkhorn". Otherwise found, to a residual
+        of 1e-12 or with a NotSolvedError.
+        Where positions do not all reach one another there may be several such laws, and this is one of them: see
+        `stationary_laws`.
+        """
+        if self._law is None:
+            self._law = stationary_law(self._wide)
+        return self._law
+
+    def stationary_laws(self, sample: int = 0) -> Tensor:
+        """Every stationary law of one sample is a mixture of these rows [K, M] (float64), one for each closed class.
+
+        A closed class is a set of positions that reach one another and that no walker leaves: K = 1 where all positions
+        reach one another, and one class for each component of a graph that falls apart. For M ≤ 2048.
+        """
+        return class_laws(self._wide, sample)
+
+    def balance_residual(self) -> Tensor:
+        """[B]: the largest violation of π_i K_ij = π_j K_ji, seen by fixed vectors, relative to the flow there."""
+        if self._balance is None:
+            self._balance = balance_residual(self._wide, self.stationary_law())
+        return self._balance
+
+    def is_reversible(self) -> bool:
+        """Whether detailed balance π_i K_ij = π_j K_ji holds by value, in every sample of the batch."""
+        return bool((self.balance_residual() <= BALANCE_TOLERANCE).all())
+
+    def spectral_gap(self, *, absolute: bool = False, method: str = "auto") -> SpectralGap:
+        """The rate at which laws approach π in L²(π); see `SpectralGap`.
+
+        absolute  False: of the process in continuous time, 1 − λ₂. True: of the chain with h = 1, 1 − max |λ| over
+                  all other eigenvalues λ, which is 0 for a periodic one
+        method    "dense": all eigenvalues, exact; "lanczos": an estimate, without a matrix; "auto": by M
+        """
+        return spectral_gap(self._wide, self.stationary_law(), absolute, method)
+
+    def mixing_time(
+        self, epsilon: float = 0.25, *, discrete: bool = False, method: str = "auto"
+    ) -> MixingTime:
+        """When every walker's law is within `epsilon` of π in total variation, wherever it started; see `MixingTime`.
+
+        discrete  True: in steps of the chain with h = 1, instead of continuous time
+        method    as in `spectral_gap`; the exact time is computed beside the bound where the gap is exact
+        """
+        gap = self.spectral_gap(absolute=discrete, method=method)
+        return mixing_time(self._wide, self.stationary_law(), gap, epsilon)
+
+    def checked_euler_step(self, step_size: float) -> float:
+        """h ≤ 1, for it is the probability of a jump."""
+        return _checked_step(step_size)
+
+    def inner_weights(self) -> Tensor | None:
+        """1/π where Ω is symmetric: Kᵀ − I is then self-adjoint and dissipative in Σ_i u_i v_i / π_i."""
+        if not self._has_symmetric_kernel():
+            return None
+        law = self.stationary_law()
+        # Nothing arrives where π = 0, and nothing leaves: any weight serves there.
+        return torch.where(law > 0, law.amax(-1, keepdim=True) * inverse_or_zero(law), 1)
+
+    def mean_weights(self) -> Tensor:
+        """Ones [B, M]: the total probability is conserved."""
+        return torch.ones_like(self._wide.sums.squeeze(-1))
+
+    def energy(self, z: Tensor) -> Tensor | None:
+        """½ Σ_ij π_i K_ij (f_i − f_j)² [B] of the density f = p/π, where Ω is symmetric, else None."""
+        self._check_law(z)
+        if not self._has_symmetric_kernel():
+            return None
+        law = self.stationary_law().unsqueeze(-1)
+        wide = z.to(torch.float64)
+        # The stationary part has no energy; without it, little cancels.
+        rest = wide - wide.sum(1, keepdim=True) * law
+        return -(rest * inverse_or_zero(law) * self.rate(rest)).sum((1, 2)).to(z.dtype)
+
+    def _has_symmetric_kernel(self) -> bool:
+        # Symmetry is cheap to tell and makes the stationary law known; finding one for a trajectory would not be.
+        if self._symmetric is None:
+            self._symmetric = has_symmetric_kernel(self.affinity)
+        return self._symmetric
+
+    @property
+    def _wide(self) -> Transitions:
+        return self._transitions(torch.float64)
+
+    def _transitions(self, dtype: torch.dtype) -> Transitions:
+        if dtype not in self._ready:
+            self._ready[dtype] = Transitions(self.affinity, dtype)
+        return self._ready[dtype]
+
+    def _diffuse(self, f: Tensor) -> Tensor:
+        self._check_law(f)
+        transitions = self._transitions(compute_dtype(self.affinity, f))
+        return transitions.difference(f.to(transitions.dtype)).to(f.dtype)
+
+    def _check_law(self, law: Tensor) -> None:
+        any_batch = isinstance(self.affinity, SparseAffinity)
+        batch = "B" if any_batch else self.affinity.batch
+        fits = law.dim() == 3 and law.shape[1] == self.affinity.positions
+        if not fits or not (any_batch or law.shape[0] == batch):
+            raise ValueError(
+                f"a law must be [{batch}, {self.affinity.positions}, C] like the affinity, got {list(law.shape)}"
+            )
+        device = self._wide.sums.device
+        if law.device != device:
+            raise ValueError(f"the law is on {law.device}, the affinity on {device}; move both to one device")
+
+    def __repr__(self) -> str:
+        kind = self.affinity.kind if isinstance(self.affinity, Affinity) else "sparse"
+        return (
+            f"JumpProcess({kind} {self.affinity.normalize}, B = {self.affinity.batch}, "
+            f"M = {self.affinity.positions})"
+        )
+
+
+def _check(affinity: Affinity | SparseAffinity) -> None:
+    check_affinity(affinity)
+    check_numbers(affinity)
+    if affinity.normalize not in STOCHASTIC:
+        raise ValueError(
+            f"a jump process needs rows that sum to 1, and normalize={affinity.normalize!r} does not see to that; "
+            f"use one of {', '.join(STOCHASTIC)}"
+        )
+    if has_negative_entries(affinity):
+        fix = (
+            'use features ≥ 0 (a ReLU) on both sides, or kind="gaussian" or "heat"'
+            if isinstance(affinity, Affinity)
+            else "use a matrix ≥ 0, such as matrix.abs()"
+        )
+        raise ValueError(f"affinity has negative entries, which are no probabilities; {fix}")
+
+
+def _checked_step(step_size: float) -> float:
+    if isinstance(step_size, bool) or not isinstance(step_size, (int, float)) or not 0 < step_size <= 1:
+        raise ValueError(
+            f"step_size must be a number in (0, 1], the probability of a jump in one step, got {step_size!r}; a longer "
+            'time is several steps, or simulate(..., stepper="exact" or "implicit")'
+        )
+    return float(step_size)

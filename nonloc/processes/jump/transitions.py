@@ -1,0 +1,91 @@
+"""Transitions: the kernel of a jump process, read in both directions, with walkers that stay where a row is empty."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from nonloc.ops import Affinity, SparseAffinity, adjoint, choose_backend, kernel_matrix, prepare
+from nonloc.ops.functional import without_masked
+from nonloc.ops.operator import inverse_or_zero
+from nonloc.processes.kernel_checks import check_operator, check_overflow
+
+Apply = Callable[[Tensor], Tensor]
+
+
+class Transitions:
+    """P = K, with P_ii = 1 for a position whose row of K is empty or masked, in one dtype.
+
+    sums   [B, M, 1]  the row sums of K: 1, or 0 where a walker stays
+    stays  [B, M]     bool, where it does
+    """
+
+    def __init__(self, affinity: Affinity | SparseAffinity, dtype: torch.dtype) -> None:
+        self.affinity = widened(affinity, dtype)
+        self.dtype = dtype
+        with torch.no_grad():
+            if choose_backend(self.affinity) == "reference":
+                kernel = kernel_matrix(self.affinity)
+                self.sums = kernel.sum(-1, keepdim=True)
+                self._apply: Apply = lambda f: kernel @ f
+                self._adjoint: Apply = lambda p: kernel.mT @ p
+            else:
+                operator = prepare(self.affinity, dtype)
+                self._apply = operator.apply
+                self._adjoint = adjoint(self.affinity, dtype)
+                self.sums = operator.sums.expand(affinity.batch, affinity.positions, 1)
+                check_operator(operator, self.affinity)
+        check_overflow(self.sums, affinity)
+        self.stays = (self.sums == 0).squeeze(-1)
+
+    @property
+    def batch(self) -> int:
+        return self.affinity.batch
+
+    @property
+    def positions(self) -> int:
+        return self.affinity.positions
+
+    def change(self, law: Tensor) -> Tensor:
+        """Kᵀp − p [B, M, C], and what arrives alone where a walker stays: the master equation's right-hand side."""
+        law = self._valid(law)
+        return self._adjoint(law) - self.sums * law
+
+    def difference(self, f: Tensor) -> Tensor:
+        """Kf − f [B, M, C], and 0 where a walker stays: the other side of `change`."""
+        f = self._valid(f)
+        return self._apply(f) - self.sums * f
+
+    def average(self, f: Tensor) -> Tensor:
+        """P f [B, M, C]: what f is on average after one jump."""
+        f = self._valid(f)
+        return self._apply(f) + self._remaining() * f
+
+    def move(self, law: Tensor) -> Tensor:
+        """Pᵀ p [B, M, C]: the law after one jump."""
+        law = self._valid(law)
+        return self._adjoint(law) + self._remaining() * law
+
+    def matrix(self) -> Tensor:
+        """P [B, M, M], its rows brought to sum 1 up to rounding. For small M."""
+        kernel = kernel_matrix(self.affinity)
+        return kernel * inverse_or_zero(self.sums) + torch.diag_embed(self.stays.to(self.dtype))
+
+    def _remaining(self) -> Tensor:
+        return self.stays.to(self.dtype).unsqueeze(-1)
+
+    def _valid(self, x: Tensor) -> Tensor:
+        mask = self.affinity.mask
+        return x if mask is None else torch.where(mask.unsqueeze(-1), x, 0)
+
+
+def widened(affinity: Affinity | SparseAffinity, dtype: torch.dtype) -> Affinity | SparseAffinity:
+    """The same affinity with its numbers in `dtype`, without a gradient, and zeros in the padding."""
+    if isinstance(affinity, SparseAffinity):
+        return replace(affinity, matrix=affinity.matrix.detach().to(dtype))
+    left = affinity.left.detach().to(dtype)
+    right = left if affinity.right is affinity.left else affinity.right.detach().to(dtype)
+    return without_masked(replace(affinity, left=left, right=right))

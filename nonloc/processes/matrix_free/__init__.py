@@ -1,0 +1,1 @@
+"""Exponentials, solutions and eigenvalues of an operator from its products with vectors alone."""

@@ -1,0 +1,182 @@
+"""CFLLimit: how large a step z + h ℒz of one kernel may be, and how that is known."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from nonloc.ops import Affinity, SparseAffinity, prepare, self_adjoint_weights
+from nonloc.ops.bounds import stable_weight_limit
+from nonloc.processes.kernel_checks import check_operator
+from nonloc.processes.matrix_free.krylov import KrylovSpace
+from nonloc.processes.stability.growth import largest_singular
+from nonloc.processes.stability.own_norm import OwnNorm, own_norm, step_matrix
+
+LANCZOS_VECTORS = 60
+# Relative to the largest eigenvalue: what counts as 0 and is no sign of anything.
+NOTHING = 1e-12
+LARGEST_CONDITION = 1e8
+MAX_NORM = "max_i |z_i|"
+
+
+@dataclass(frozen=True)
+class CFLLimit:
+    """The largest h for which z + h ℒz enlarges no signal.
+
+    limit     h; inf where nothing moves; 0 where no step at all is known to be safe
+    kind      "exact": to rounding, larger steps do enlarge a signal; "certified": every step up to it is safe, larger
+              ones may be
+    norm      the norm in which it holds
+    reason    how it is known
+    estimate  beside a certified limit, what Lanczos or the eigenvalues say. Lanczos finds λ_max from below, so this
+              may be too large: an estimate, never a certificate. None where there is none
+    """
+
+    limit: float
+    kind: str
+    norm: str
+    reason: str
+    estimate: float | None = None
+
+
+def sample_limit(affinity: Affinity | SparseAffinity, exact_up_to: int) -> CFLLimit:
+    """The limit of one sample in float64."""
+    if affinity.positions > exact_up_to:
+        return _by_bound(affinity)
+    matrix, norm = step_matrix(affinity, "diffusive"), own_norm(affinity)
+    turned = norm.in_coordinates(matrix)
+    if not bool(turned.any()):
+        return CFLLimit(float("inf"), "exact", norm.text, "nothing moves: ℒ = 0")
+    if norm.is_own and torch.equal(turned, turned.T):
+        return _by_eigenvalues(turned, norm)
+    if norm.is_own:
+        return _by_contraction(turned, matrix, norm)
+    if bool((matrix - torch.diag(matrix.diagonal()) <= 0).all()):
+        return _by_stochastic_step(matrix, _spectral_limit(torch.linalg.eigvals(matrix)))
+    return _by_eigenvectors(matrix, norm)
+
+
+def _by_eigenvalues(turned: Tensor, norm: OwnNorm) -> CFLLimit:
+    values = torch.linalg.eigvalsh(turned)
+    low, high = float(values[0]), float(values[-1])
+    if low < -NOTHING * max(abs(low), high):
+        return CFLLimit(
+            0.0,
+            "exact",
+            norm.text,
+            f"the signed kernel gives L the eigenvalue {low:.3g} < 0: every step enlarges its eigenvector",
+        )
+    return CFLLimit(2 / high, "exact", norm.text, f"2 / λ_max(L), with λ_max = {high:.6g}")
+
+
+def _by_contraction(turned: Tensor, matrix: Tensor, norm: OwnNorm) -> CFLLimit:
+    """The largest h with ‖I − hB‖ ≤ 1, that is B + Bᵀ ≥ h BᵀB, where B is not symmetric."""
+    values, vectors = torch.linalg.eigh(turned + turned.T)
+    # B and Bᵀ have the null space of B + Bᵀ in common: the signals that are constant where positions are joined.
+    kept = values > NOTHING * values[-1]
+    limit = 1 / largest_singular(turned @ (vectors[:, kept] * values[kept].rsqrt())) ** 2
+    identity = torch.eye(len(turned), dtype=turned.dtype, device=turned.device)
+    if largest_singular(identity - limit * turned) <= 1 + 1e-11:
+        return CFLLimit(
+            limit, "exact", norm.text, "the largest h with ‖I − hL‖ = 1, since Ω is not symmetric"
+        )
+    return _by_stochastic_step(matrix, limit)
+
+
+def _by_stochastic_step(matrix: Tensor, estimate: float | None) -> CFLLimit:
+    largest = float(matrix.diagonal().max())
+    return CFLLimit(
+        1 / largest,
+        "certified",
+        MAX_NORM,
+        f"up to 1 / max_i Σ_j≠i K_ij = 1 / {largest:.6g} the step takes averages",
+        estimate,
+    )
+
+
+def _by_eigenvectors(matrix: Tensor, norm: OwnNorm) -> CFLLimit:
+    """A signed kernel without a norm of its own: I − hL in the coordinates of its eigenvectors."""
+    values, vectors = torch.linalg.eig(matrix)
+    estimate = _spectral_limit(values)
+    condition = float(torch.linalg.cond(vectors))
+    if estimate == 0:
+        low = float(values.real.min())
+        return CFLLimit(
+            0.0,
+            "exact",
+            norm.text,
+            f"L has an eigenvalue with real part {low:.3g} < 0: steps of any size grow when repeated",
+        )
+    if condition < LARGEST_CONDITION:
+        return CFLLimit(
+            estimate,
+            "exact",
+            "‖V⁻¹z‖, V the eigenvectors of L",
+            f"|1 − hλ| ≤ 1 for all eigenvalues of L, whose eigenvectors have condition {condition:.1e}",
+        )
+    return CFLLimit(
+        0.0, "certified", norm.text, "L has no well-conditioned eigenvectors, so no norm is known", estimate
+    )
+
+
+def _spectral_limit(values: Tensor) -> float:
+    """The largest h with |1 − hλ| ≤ 1 for all λ: min 2 Re λ / |λ|² over λ ≠ 0."""
+    size = values.abs()
+    moving = values[size > NOTHING * size.max()]
+    return max(0.0, float((2 * moving.real / moving.abs().square()).min()))
+
+
+def _by_bound(affinity: Affinity | SparseAffinity) -> CFLLimit:
+    operator = prepare(affinity, torch.float64)
+    check_operator(operator, affinity)
+    degrees = operator.sums.expand(-1, affinity.positions, 1).squeeze(-1)
+    known = stable_weight_limit(affinity)
+    balance = self_adjoint_weights(affinity)
+    # Weights of 0 at a position that moves would make the norm blind to it.
+    own = balance is not None and bool((balance > 0)[degrees != 0].all())
+    low, high = _lanczos(affinity, balance) if balance is not None else (0.0, 0.0)
+    estimate = None if balance is None else 2 / high if high > 0 else float("inf")
+    if balance is not None and low < -1e-8 * max(high, -low):
+        return CFLLimit(
+            0.0,
+            "exact",
+            "‖z‖² = Σ_i π_i |z_i|², π of detailed balance",
+            f"the signed kernel has a signal with Σ π z Lz = {low:.3g} Σ π |z|²: every step enlarges it",
+        )
+    if known is None:
+        return CFLLimit(0.0, "certified", MAX_NORM, "a signed kernel has no bound by its degrees", estimate)
+    if not own:
+        # Then only what follows from averages holds, and not what follows from a positive semi-definite Ω.
+        largest = float(degrees.max())
+        limit = 1 / (largest * (1 + (affinity.positions + 64) * 2.0**-52)) if largest > 0 else float("inf")
+        return CFLLimit(
+            limit, "certified", MAX_NORM, "up to 1 / max_i Σ_j K_ij the step takes averages", None
+        )
+    return CFLLimit(
+        float(known[0]),
+        "certified",
+        "‖z‖² = Σ_i π_i |z_i|², π of detailed balance",
+        "by kernel and normalisation (nonloc.ops.bounds); the estimate is by Lanczos",
+        estimate,
+    )
+
+
+def _lanczos(affinity: Affinity | SparseAffinity, balance: Tensor) -> tuple[float, float]:
+    """The smallest and the largest eigenvalue of L as seen from inside: never outside of the true ones."""
+    operator = prepare(affinity, torch.float64)
+    roots = balance.double().sqrt()
+    inverse = torch.where(roots > 0, 1 / torch.where(roots > 0, roots, 1), 0)
+
+    def apply(v: Tensor) -> Tensor:
+        z = (inverse * v).unsqueeze(-1)
+        return roots * (operator.sums * z - operator.apply(z)).squeeze(-1)
+
+    generator = torch.Generator().manual_seed(0)
+    start = torch.randn(1, affinity.positions, dtype=torch.float64, generator=generator).to(roots.device)
+    space = KrylovSpace(apply, start * (roots > 0), LANCZOS_VECTORS)
+    space.extend(LANCZOS_VECTORS)
+    small = space.hessenberg[0, :-1]
+    values = torch.linalg.eigvalsh((small + small.T) / 2)
+    return float(values[0]), float(values[-1])

@@ -1,0 +1,147 @@
+"""The norm ‖z‖² = Σ_i π_i |z_i|² in which a kernel is to be judged, with the matrix it moves by. For small M.
+
+π is the law of detailed balance for a symmetric Ω, the stationary law of the jumps for another Ω ≥ 0. A signed kernel,
+or one with positions that are left for ever, has no such π > 0: it is judged in the plain norm, which is not its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from nonloc.ops import Affinity, SparseAffinity, kernel_matrix, row_sums, self_adjoint_weights
+from nonloc.ops.inner import has_negative_entries
+from nonloc.ops.operator import inverse_or_zero
+from nonloc.ops.sparse import check_values
+from nonloc.processes.jump.classes import joined_positions
+from nonloc.processes.kernel_checks import check_overflow
+
+# Of √π A √π⁻¹, relative to its largest entry: what rounding of π and of the kernel may leave.
+ASYMMETRY = 1e-12
+
+
+@dataclass(frozen=True, eq=False)
+class OwnNorm:
+    """π > 0 [M] and what it is.
+
+    is_own  False: the plain norm, for want of another
+    """
+
+    weights: Tensor
+    text: str
+    is_own: bool = True
+
+    @property
+    def roots(self) -> Tensor:
+        """√π [M]."""
+        return self.weights.sqrt()
+
+    def in_coordinates(self, matrix: Tensor) -> Tensor:
+        """√π A √π⁻¹ [M, M]: its plain norm is that of A here. Made symmetric where it is but for rounding."""
+        turned = self.roots.unsqueeze(1) * matrix / self.roots
+        if float((turned - turned.T).abs().max()) <= ASYMMETRY * float(turned.abs().max()):
+            turned = (turned + turned.T) / 2
+        return turned
+
+
+def step_matrix(affinity: Affinity | SparseAffinity, form: str) -> Tensor:
+    """A [M, M] of the step z − A z Wᵀ, in float64: L = diag(K1) − K of the diffusive form, −K of the original one.
+
+    affinity  of one sample, in float64
+    """
+    if isinstance(affinity, SparseAffinity):
+        check_values(affinity)
+    kernel = kernel_matrix(affinity)[0].double()
+    check_overflow(kernel, affinity)
+    if form == "original":
+        return -kernel
+    # Without the diagonal, which cancels: what is left has row sums 0 to the last digit.
+    kernel.diagonal().zero_()
+    return torch.diag(kernel.sum(1)) - kernel
+
+
+def kernel_size(affinity: Affinity | SparseAffinity) -> float:
+    """At least 2 max_i Σ_j |K_ij|, the diagonal included: diffusion adds K_ii z_i and takes it away again, and rounds
+    both. In memory linear in M."""
+    if not has_negative_entries(affinity):
+        return 2 * float(row_sums(affinity).max())
+    raw = replace(affinity, normalize="none")
+    if isinstance(raw, SparseAffinity):
+        sizes = row_sums(replace(raw, matrix=raw.matrix.abs()))
+    else:
+        # |l·r| ≤ |l| |r|
+        left, right = (side.norm(dim=-1, keepdim=True) for side in (raw.left, raw.right))
+        sizes = row_sums(replace(raw, left=left, right=right, scale=abs(raw.scale)))
+    if affinity.normalize == "row":
+        sizes = sizes * inverse_or_zero(row_sums(raw)).abs()
+    elif affinity.normalize == "count":
+        ones = torch.ones(1, affinity.positions, 1, dtype=torch.float64, device=sizes.device)
+        every = Affinity(ones, ones, "dot", "none", mask=affinity.mask, measure=affinity.measure)
+        sizes = sizes / row_sums(every).amax()
+    return 2 * float(sizes.max())
+
+
+def own_norm(affinity: Affinity | SparseAffinity) -> OwnNorm:
+    """The norm of one sample's kernel; positions that neither give nor receive weigh 1."""
+    rates = -step_matrix(affinity, "diffusive")
+    rates.diagonal().zero_()
+    moves = (rates != 0).any(0) | (rates != 0).any(1)
+    balance = self_adjoint_weights(affinity)
+    if balance is not None and _is_weight(balance[0], moves):
+        norm = OwnNorm(torch.where(moves, balance[0].double(), 1), _balance_text(affinity))
+        turned = norm.in_coordinates(rates)
+        if torch.equal(turned, turned.T):
+            return norm
+    if bool((rates >= 0).all()):
+        law = stationary_weights(rates)
+        if law is not None:
+            return OwnNorm(
+                torch.where(moves, law, 1), "‖z‖² = Σ_i π_i |z_i|², π the stationary law of the kernel"
+            )
+    return OwnNorm(
+        torch.ones_like(rates[0]), "‖z‖² = Σ_i |z_i|², for want of a norm of the kernel's own", False
+    )
+
+
+def stationary_weights(rates: Tensor) -> Tensor | None:
+    """π > 0 [M] with Σ_i π_i (rate i → j) = π_j Σ_k (rate j → k), for rates ≥ 0 [M, M] with an empty diagonal.
+
+    Each set of positions that reach one another has a π of its own. None where a position can be left for ever, so
+    that every such law vanishes there, and where π leaves the range of its dtype.
+    """
+    reach = joined_positions(rates)
+    if not torch.equal(reach, reach.T):
+        return None
+    law = torch.zeros_like(rates[0])
+    pending = torch.ones_like(reach[0])
+    while bool(pending.any()):
+        members = reach[int(pending.int().argmax())].nonzero().squeeze(1)
+        law[members] = _eliminated(rates[members][:, members])
+        pending[members] = False
+    return law if bool((law.isfinite() & (law > 0)).all()) else None
+
+
+def _eliminated(rates: Tensor) -> Tensor:
+    """The stationary law by taking positions out one by one (Grassmann, Taksar and Heyman): nothing is subtracted,
+    so that every entry is accurate, however small."""
+    rates = rates.clone()
+    for last in range(rates.shape[0] - 1, 0, -1):
+        rates[:last, last] /= rates[last, :last].sum()
+        rates[:last, :last] += torch.outer(rates[:last, last], rates[last, :last])
+    law = torch.ones_like(rates[0])
+    for next_one in range(1, rates.shape[0]):
+        law[next_one] = law[:next_one] @ rates[:next_one, next_one]
+    return law / law.max()
+
+
+def _is_weight(weights: Tensor, moves: Tensor) -> bool:
+    return bool((weights.isfinite() & (weights > 0))[moves].all())
+
+
+def _balance_text(affinity: Affinity | SparseAffinity) -> str:
+    measure = "1" if affinity.measure is None else "μ"
+    if affinity.normalize == "row":
+        return f"‖z‖² = Σ_i π_i |z_i|², π = {'' if affinity.measure is None else 'μ '}𝒞"
+    return "‖z‖² = Σ_i |z_i|²" if measure == "1" else "‖z‖² = Σ_i μ_i |z_i|²"

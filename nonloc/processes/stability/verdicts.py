@@ -1,0 +1,224 @@
+"""judge: how a verdict comes about, by the kernel's matrix where it is small and by bounds where it is not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import isfinite, prod
+
+import torch
+from torch import Tensor
+
+from nonloc.ops import Affinity, SparseAffinity, prepare, self_adjoint_weights
+from nonloc.ops.bounds import is_definite, stable_weight_limit
+from nonloc.ops.inner import has_negative_entries
+from nonloc.processes.jump.process import STOCHASTIC, JumpProcess
+from nonloc.processes.kernel_checks import check_operator
+from nonloc.processes.matrix_free.solvers import NotSolvedError
+from nonloc.processes.stability import growth as grow
+from nonloc.processes.stability.certificate import Certificate, Stage
+from nonloc.processes.stability.growth import Growth
+from nonloc.processes.stability.own_norm import OwnNorm, kernel_size, own_norm, step_matrix
+
+LARGEST_WHOLE = 1536  # M · C up to which a stage is looked at as one matrix
+LARGEST_WORK = 2**33  # M · C³ up to which it is looked at eigenvalue by eigenvalue
+# What a repeated pass must grow by, where the norm is not the kernel's own: eigenvalues of such maps are less exact.
+CLEAR_RADIUS = 1 + 1e-6
+CLEAR_GROWTH = 1 + 1e-6
+CLEAR_REPETITION = 1 + 1e-3  # of a mean over finitely many passes
+STATIONARY = "‖z‖² = Σ_i π_i |z_i|², π the stationary law of the kernel"
+BALANCED = "‖z‖² = Σ_i π_i |z_i|², π of detailed balance"
+
+
+def judge(stage: Stage, exact_up_to: int) -> Certificate:
+    """The certificate of one sample."""
+    if not stage.weights:
+        return Certificate("stable", 1.0, "every norm", "no sub-blocks: the identity", 1.0)
+    if stage.positions <= exact_up_to:
+        return _judge_by_matrix(stage)
+    return _judge_by_bound(stage)
+
+
+def _judge_by_matrix(stage: Stage) -> Certificate:
+    norm = own_norm(stage.kernels[0])
+    known = {kernel: norm.in_coordinates(step_matrix(kernel, stage.form)) for kernel in set(stage.kernels)}
+    symmetric = all(torch.equal(matrix, matrix.T) for matrix in known.values())
+    if not stage.is_shared and not symmetric:
+        norm = replace(norm, is_own=False)
+    matrices = [known[kernel] for kernel in stage.kernels]
+    sizes = [kernel_size(kernel) for kernel in stage.kernels]
+    if stage.is_shared and symmetric and stage.positions * stage.channels**3 <= LARGEST_WORK:
+        ends = torch.linalg.eigvalsh(matrices[0])
+        steps = grow.interval_bounds(float(ends[0]), float(ends[-1]), stage.weights)
+        slack = stage.rounding(sizes, prod(max(1.0, step) for step in steps))
+        found = grow.spectral_growth(matrices[0], stage.weights)
+        reason = f"the largest ‖Π (I − λ W_n)‖ over the {len(ends)} eigenvalues λ of {_operator(stage)}"
+        return _decided(stage, found, slack, norm, reason)
+    bounds = _step_bounds(matrices, stage.weights)
+    steps = [
+        1 + grow.largest_singular(matrix) * grow.largest_singular(weight)
+        for matrix, weight in zip(matrices, stage.weights, strict=True)
+    ]
+    if bounds is not None:
+        slack = stage.rounding(sizes, prod(max(1.0, bound) for bound in bounds))
+        if prod(max(1.0, bound) for bound in bounds) <= 1 + slack <= 1 + stage.tolerance:
+            reason = "no sub-block enlarges any signal by itself"
+            return Certificate("stable", 1.0, norm.text, reason, weights=norm.weights)
+    slack = stage.rounding(sizes, prod(steps))
+    if stage.positions * stage.channels <= LARGEST_WHOLE:
+        found = grow.dense_growth(matrices, stage.weights)
+        held = "" if stage.is_shared else ", with the kernels held as they are at this input"
+        return _decided(stage, found, slack, norm, f"the norm of the stage as one matrix{held}")
+    return _searched(stage, norm, prod(steps if bounds is None else bounds))
+
+
+def _step_bounds(matrices: list[Tensor], weights: list[Tensor]) -> list[float] | None:
+    """‖I − A_n ⊗ W_n‖ for each n, where A_n or W_n is symmetric; None where one of them has neither."""
+    bounds = []
+    for matrix, weight in zip(matrices, weights, strict=True):
+        if torch.equal(matrix, matrix.T):
+            values = torch.linalg.eigvalsh(matrix)
+            bounds += grow.interval_bounds(float(values[0]), float(values[-1]), [weight])
+            continue
+        one = grow.symmetric_weight_bounds(matrix, [weight])
+        if one is None:
+            return None
+        bounds += one
+    return bounds
+
+
+def _decided(stage: Stage, found: Growth, slack: float, norm: OwnNorm, reason: str) -> Certificate:
+    factor, radius = found.factor, found.radius
+
+    def certificate(verdict: str, why: str, witness: Tensor | None = None) -> Certificate:
+        return Certificate(verdict, factor, norm.text, why, radius, witness, norm.weights)
+
+    if factor <= 1 + slack:
+        if slack <= stage.tolerance:
+            return certificate("stable", f"{reason} is 1 or less")
+        return certificate("not decided", f"{reason} is {factor:.6g}, known to ± {slack:.1e} alone")
+    told = f"{reason} is {factor:.6g}"
+    if radius is not None and radius <= 1 + slack:
+        told += f"; repeated for ever it would not go on growing (spectral radius {radius:.6g})"
+    if norm.is_own or (radius is not None and radius > CLEAR_RADIUS):
+        return certificate("unstable", told, found.witness / norm.roots.unsqueeze(1))
+    return certificate("not decided", f"{told}. But {_lack(stage)}")
+
+
+def _judge_by_bound(stage: Stage) -> Certificate:
+    """Large M: bounds by kernel and normalisation for "stable", a signal that was seen to grow for "unstable"."""
+    for kernel in set(stage.kernels):
+        check_operator(prepare(kernel, torch.float64), kernel)
+    intervals = [_interval(kernel, stage.form) for kernel in stage.kernels]
+    balances = [self_adjoint_weights(kernel) for kernel in {id(k): k for k in stage.kernels}.values()]
+    bound = float("inf")
+    if all(interval is not None for interval in intervals) and _are_equal(balances):
+        steps, sizes = [], []
+        for kernel, interval, weight in zip(stage.kernels, intervals, stage.weights, strict=True):
+            assert interval is not None
+            steps += grow.interval_bounds(*interval, [weight])
+            sizes.append(kernel_size(kernel))
+        bound = prod(max(1.0, step) for step in steps)
+        slack = stage.rounding(sizes, bound)
+        if bound <= 1 + slack <= 1 + stage.tolerance:
+            reason = f"no sub-block enlarges any signal for any eigenvalue that {_operator(stage)} can have"
+            return Certificate("stable", 1.0, BALANCED, reason, weights=_first(balances[0]))
+    elif _is_convex_step(stage):
+        reason = "W_n symmetric with eigenvalues in [0, 1], and a stochastic kernel contracts this norm"
+        return Certificate("stable", 1.0, STATIONARY, reason)
+    norm = _known_norm(stage.kernels[0], balances[0])
+    if norm is not None and not stage.is_shared and not _are_equal(balances):
+        norm = replace(norm, is_own=False)
+    if norm is None:
+        return Certificate(
+            "not decided", bound, "none is known", "no bound applies to this kernel at this size"
+        )
+    return _searched(stage, norm, bound)
+
+
+def _searched(stage: Stage, norm: OwnNorm, bound: float) -> Certificate:
+    found = grow.exhibited_growth(stage.apply, norm.roots, stage.channels)
+    repeated = None
+    slack = stage.rounding([kernel_size(kernel) for kernel in stage.kernels], max(1.0, found.factor))
+    if not found.factor > CLEAR_GROWTH + slack:
+        known = (
+            f"is known to be at most {bound:.6g} alone" if isfinite(bound) else "has no bound that is known"
+        )
+        reason = f"no signal was found that grows, and the growth {known}"
+        return Certificate("not decided", bound, norm.text, reason, None, None, norm.weights)
+    reason = f"a signal was found that grows by {found.factor:.6g}; others may grow more"
+    if not norm.is_own:
+        repeated = grow.repeated_growth(stage.apply, found.witness.unsqueeze(0))
+        if repeated <= CLEAR_REPETITION:
+            reason = f"{reason}. But {_lack(stage)}"
+            return Certificate("not decided", bound, norm.text, reason, repeated, None, norm.weights)
+        reason = f"{reason}, and repeated passes go on growing, by {repeated:.6g} each"
+    roots = norm.roots.unsqueeze(1)
+    witness = torch.where(roots > 0, found.witness / torch.where(roots > 0, roots, 1), 0)
+    return Certificate("unstable", found.factor, norm.text, reason, repeated, witness, norm.weights)
+
+
+def _lack(stage: Stage) -> str:
+    lacks = "the kernel has no norm of its own" if stage.is_shared else "the kernels have no norm in common"
+    return f"{lacks}, and in this one even a stable stage may grow"
+
+
+def _interval(kernel: Affinity | SparseAffinity, form: str) -> tuple[float, float] | None:
+    """Between which numbers the eigenvalues of A lie, for Ω ≥ 0 in detailed balance under π > 0; None for others."""
+    limit = stable_weight_limit(kernel)
+    balance = self_adjoint_weights(kernel)
+    if limit is None or balance is None or not bool(limit > 0):
+        return None
+    degrees = prepare(kernel, torch.float64).sums.squeeze(-1).expand(1, kernel.positions)
+    if not bool((balance > 0)[degrees != 0].all()):
+        return None
+    if form == "diffusive":
+        return 0.0, 2 / float(limit[0])
+    # K is similar to a stochastic matrix under these, and no larger than its largest row sum under the others.
+    largest = 1.0 if kernel.normalize in (*STOCHASTIC, "symmetric") else float(degrees.max())
+    return -largest, 0.0 if is_definite(kernel) else largest
+
+
+def _is_convex_step(stage: Stage) -> bool:
+    """Whether each step mixes z and Kz as z − W (z − Kz) with W symmetric and its eigenvalues in [0, 1], where K is
+    stochastic and lets every position reach every other by what it is, so that its stationary law is positive."""
+    kernel = stage.kernels[0]
+    if stage.form != "diffusive" or not stage.is_shared or isinstance(kernel, SparseAffinity):
+        return False
+    if kernel.kind not in ("gaussian", "heat") or kernel.normalize not in STOCHASTIC:
+        return False
+    if kernel.measure is not None and not bool((kernel.measure > 0).all()):
+        return False
+    slack = stage.rounding([kernel_size(kernel)] * len(stage.weights), 1.0)
+    return slack <= stage.tolerance and all(_is_within(weight, slack) for weight in stage.weights)
+
+
+def _is_within(weight: Tensor, slack: float) -> bool:
+    """Whether W is symmetric with its eigenvalues in [0, 1], but for the slack."""
+    if not grow.is_symmetric(weight):
+        return False
+    values = torch.linalg.eigvalsh(weight)
+    return bool(values[0] >= -slack) and bool(values[-1] <= 1 + slack)
+
+
+def _known_norm(kernel: Affinity | SparseAffinity, balance: Tensor | None) -> OwnNorm | None:
+    if balance is not None:
+        return OwnNorm(balance[0].double(), BALANCED)
+    if kernel.normalize not in STOCHASTIC or has_negative_entries(kernel):
+        return None
+    try:
+        return OwnNorm(JumpProcess(kernel).stationary_law()[0], STATIONARY)
+    except NotSolvedError:
+        return None
+
+
+def _are_equal(balances: list[Tensor | None]) -> bool:
+    first = balances[0]
+    return first is not None and all(other is not None and torch.equal(first, other) for other in balances)
+
+
+def _first(balance: Tensor | None) -> Tensor | None:
+    return None if balance is None else balance[0]
+
+
+def _operator(stage: Stage) -> str:
+    return "L" if stage.form == "diffusive" else "−K"

@@ -1,0 +1,115 @@
+"""The horizon kernel: its constants, and the local Laplacian as its limit."""
+
+import math
+
+import pytest
+import torch
+from chains import order
+
+from nonloc.processes import Continuum, HorizonKernel
+
+LEADING = {1: 1 / 20, 2: 1 / 24}
+
+
+def cosine(x):
+    return torch.cos(math.pi * x).prod(-1)
+
+
+def relative_errors(radius, num_cells, dimension, margin):
+    """ℒz / Δz − 1 where z is not near 0, at points at a distance of `margin` from the boundary."""
+    continuum = Continuum(HorizonKernel(radius), num_cells, dimension=dimension)
+    z = continuum.sample(cosine)
+    found = continuum.apply(z).flatten()
+    laplacian = -dimension * math.pi**2 * z.flatten()
+    keep = continuum.interior(margin) & (z.flatten().abs() > 0.2)
+    return (found / laplacian - 1)[keep]
+
+
+@pytest.mark.parametrize("dimension", [1, 2])
+def test_the_second_moment_is_2d(dimension):
+    """∫ ρ r² dy by the shells of the ball: 2 dr on a line, 2πr dr in the plane."""
+    kernel = HorizonKernel(0.3)
+    shells = 2 * 0.3**3 / 3 if dimension == 1 else 2 * math.pi * 0.3**4 / 4
+    assert kernel.height(dimension) * shells == pytest.approx(2 * dimension, rel=1e-15)
+
+
+def test_the_constants():
+    assert HorizonKernel(0.5).height(1) == pytest.approx(3 / 0.5**3)
+    assert HorizonKernel(0.5).height(2) == pytest.approx(8 / (math.pi * 0.5**4))
+
+
+@pytest.mark.parametrize("dimension", [1, 2])
+def test_on_a_mesh_the_height_tends_to_the_constant(dimension):
+    kernel = HorizonKernel(0.3)
+    inside = torch.zeros(1, dtype=torch.float64)
+    errors = [
+        abs(float(kernel.on_mesh(0.3 / n, dimension)(inside)) / kernel.height(dimension) - 1) for n in (8, 64)
+    ]
+    assert errors[1] < errors[0] / 30
+    assert errors[1] < 1e-3
+
+
+@pytest.mark.parametrize("cells", [4, 10])
+def test_on_a_line_it_tends_to_the_second_derivative_with_order_2(cells):
+    errors = [
+        float(relative_errors(radius, round(cells / radius), 1, 0.2).abs().max())
+        for radius in (0.2, 0.1, 0.05, 0.025)
+    ]
+    assert all(1.9 < p < 2.1 for p in order(errors)), errors
+
+
+def test_in_the_plane_it_tends_to_the_laplacian_with_order_2():
+    errors = [
+        float(relative_errors(radius, round(5 / radius), 2, 0.25).abs().max()) for radius in (0.2, 0.1, 0.05)
+    ]
+    assert all(1.9 < p < 2.1 for p in order(errors)), errors
+
+
+@pytest.mark.parametrize(("dimension", "cells"), [(1, 40), (2, 10)])
+def test_the_error_is_the_next_term_of_its_expansion(dimension, cells):
+    radius = 0.1
+    expected = -(radius**2) * LEADING[dimension] * dimension * math.pi**2
+    found = relative_errors(radius, round(cells / radius), dimension, 0.2)
+    assert float((found / expected - 1).abs().max()) < 0.03
+
+
+def test_with_a_fixed_horizon_the_mesh_converges_to_the_integral():
+    """∫_{|s| ≤ δ} 3/δ³ (cos π(x+s) − cos πx) ds = 6/δ³ (sin(πδ)/π − δ) cos πx."""
+    radius = 0.2
+    exact = 6 / radius**3 * (math.sin(math.pi * radius) / math.pi - radius) / -(math.pi**2)
+    errors = [
+        float((relative_errors(radius, n, 1, 0.25) + 1 - exact).abs().max()) for n in (50, 100, 200, 400)
+    ]
+    assert all(1.9 < p < 2.1 for p in order(errors)), errors
+
+
+def test_constants_and_lines_are_seen_as_flat():
+    continuum = Continuum(HorizonKernel(0.1), 50)
+    z = continuum.sample(lambda x: 2 + 3 * x)
+    assert float(continuum.apply(z)[0, continuum.interior(0.12)].abs().max()) < 1e-10
+
+
+@pytest.mark.parametrize("radius", [0.0, -1.0, float("nan"), float("inf"), 1e-200, "1", True])
+def test_a_radius_that_is_no_length_is_refused(radius):
+    with pytest.raises(ValueError, match="radius must be a number > 1e-70 and finite"):
+        HorizonKernel(radius)
+
+
+def test_a_radius_of_more_cells_than_can_be_summed_over_is_refused():
+    with pytest.raises(ValueError, match="spans .* cells .*; use a smaller radius"):
+        Continuum(HorizonKernel(1e9), 10)
+
+
+def test_there_is_no_height_in_space():
+    with pytest.raises(ValueError, match="dimension=3 is not supported; choose one of 1, 2"):
+        HorizonKernel(0.5).height(3)
+
+
+def test_a_radius_below_a_cell_is_refused():
+    with pytest.raises(ValueError, match="radius = 0.01 is less than a cell, 0.1; use num_cells > 100"):
+        Continuum(HorizonKernel(0.01), 10)
+
+
+def test_gauss_points_are_refused():
+    with pytest.raises(ValueError, match='a HorizonKernel needs rule="midpoint"'):
+        Continuum(HorizonKernel(0.5), 10, rule="gauss")

@@ -1,0 +1,59 @@
+"""Quadrature on the unit interval and square, on integrals that are known."""
+
+import pytest
+import torch
+from chains import order
+
+from nonloc.processes import quadrature
+
+
+@pytest.mark.parametrize("dimension", [1, 2])
+@pytest.mark.parametrize("rule", ["midpoint", "gauss"])
+def test_weights_are_positive_and_sum_to_1(rule, dimension):
+    found = quadrature(7, dimension=dimension, rule=rule)
+    assert found.points.shape == (7**dimension, dimension)
+    assert bool((found.weights > 0).all())
+    assert float(found.weights.sum()) == pytest.approx(1, abs=1e-15)
+
+
+@pytest.mark.parametrize("degree", range(6))
+def test_three_gauss_points_are_exact_up_to_degree_5(degree):
+    found = quadrature(3, rule="gauss")
+    assert float(found.integral(found.points**degree)) == pytest.approx(1 / (degree + 1), abs=1e-15)
+
+
+def test_three_gauss_points_are_not_exact_for_degree_6():
+    found = quadrature(3, rule="gauss")
+    assert abs(float(found.integral(found.points**6)) - 1 / 7) > 1e-4
+
+
+def test_gauss_in_the_plane_is_exact_in_each_coordinate():
+    found = quadrature(3, dimension=2, rule="gauss")
+    values = found.points[:, :1] ** 5 * found.points[:, 1:] ** 4
+    assert float(found.integral(values)) == pytest.approx(1 / 30, abs=1e-15)
+
+
+def test_midpoints_are_of_order_2():
+    rules = [quadrature(n) for n in (8, 16, 32, 64)]
+    errors = [abs(float(r.integral(r.points.exp())) - (torch.e - 1)) for r in rules]
+    assert all(1.99 < p < 2.01 for p in order(errors)), errors
+
+
+def test_midpoints_are_the_centres_of_cells_with_the_first_coordinate_slowest():
+    found = quadrature(2, dimension=2)
+    assert found.points.tolist() == [[0.25, 0.25], [0.25, 0.75], [0.75, 0.25], [0.75, 0.75]]
+
+
+@pytest.mark.parametrize(
+    ("keywords", "message"),
+    [
+        ({"num_cells": 0}, "num_cells must be a whole number ≥ 1"),
+        ({"num_cells": 4, "dimension": 3}, "dimension=3 is not supported; choose one of 1, 2"),
+        ({"num_cells": 4, "dimension": 1.0}, "dimension=1.0 is not supported"),
+        ({"num_cells": 4, "dimension": True}, "dimension=True is not supported"),
+        ({"num_cells": 4, "rule": "simpson"}, "choose one of midpoint, gauss"),
+    ],
+)
+def test_what_is_asked_for_wrongly(keywords, message):
+    with pytest.raises(ValueError, match=message):
+        quadrature(**keywords)

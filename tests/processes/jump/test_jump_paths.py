@@ -1,0 +1,216 @@
+"""Walkers: their laws are those of the master equation, by chi-square tests with a false-alarm rate of 1e-6 each."""
+
+import pytest
+import torch
+from chains import chain, cycle, drift, surprise, two_states
+from problems import affinity, features, generator
+
+from nonloc.ops import Affinity
+from nonloc.processes import JumpProcess, simulate
+from nonloc.processes.jump import paths
+
+WALKERS = 100_000
+STEPS = 3
+
+
+def dense(normalize="row"):
+    x = features("heat", normalize, batch=1, positions=12)
+    return Affinity(x, x, "heat", normalize, 0.3)
+
+
+def sparse():
+    weights = torch.rand(12, 12, generator=generator(4), dtype=torch.float64) * (1 - torch.eye(12))
+    return chain(torch.where(weights > 0.4, weights, 0))
+
+
+PROBLEMS = {
+    "dense": dense,
+    "two embeddings": lambda: affinity("gaussian", batch=1, positions=12, scale=0.2),
+    "sinkhorn": lambda: dense("sinkhorn"),
+    "sparse": sparse,
+}
+
+
+def counts_of(positions, size):
+    return torch.bincount(positions, minlength=size)
+
+
+def pair_counts(before, after, size):
+    return torch.bincount(before * size + after, minlength=size * size).view(size, size)
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_final_laws_in_discrete_time(name):
+    process = JumpProcess(PROBLEMS[name]())
+    final = process.sample_paths(WALKERS, STEPS, start=0, only_final=True, generator=generator())
+    law = torch.eye(12, dtype=torch.float64)[:1].unsqueeze(-1)
+    law = simulate(process, law, num_steps=STEPS).final
+    assert surprise(counts_of(final, 12), law) < 1
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_final_laws_in_continuous_time(name):
+    process = JumpProcess(PROBLEMS[name]())
+    final = process.sample_paths(WALKERS, until=1.5, start=0, only_final=True, generator=generator(1))
+    law = torch.eye(12, dtype=torch.float64)[:1].unsqueeze(-1)
+    law = simulate(process, law, num_steps=1, step_size=1.5, stepper="exact").final
+    assert surprise(counts_of(final, 12), law) < 1
+
+
+def test_the_test_tells_the_kernel_from_its_transpose():
+    process = JumpProcess(PROBLEMS["two embeddings"]())
+    final = process.sample_paths(WALKERS, 1, start=0, only_final=True, generator=generator())
+    wrong = process.transition_matrix()[0, :, 0]
+    assert surprise(counts_of(final, 12), wrong / wrong.sum()) > 10
+
+
+@pytest.mark.parametrize("step_size", [1.0, 0.4])
+def test_one_step_is_independent_of_the_step_before(step_size):
+    process = JumpProcess(drift(4, 0.8))
+    matrix = process.transition_matrix(step_size)[0]
+    walk = process.sample_paths(WALKERS, 2, start=1, step_size=step_size, generator=generator(2))
+    joint = matrix[1].unsqueeze(-1) * matrix
+    assert surprise(pair_counts(walk[1], walk[2], 4), joint) < 1
+
+
+def test_continuous_time_is_seen_at_equally_spaced_times():
+    process = JumpProcess(drift(4, 0.8))
+    step = torch.matrix_exp(0.7 * (process.transition_matrix()[0] - torch.eye(4, dtype=torch.float64)))
+    walk = process.sample_paths(WALKERS, 2, until=1.4, start=1, generator=generator(3))
+    assert surprise(pair_counts(walk[1], walk[2], 4), step[1].unsqueeze(-1) * step) < 1
+
+
+def test_waiting_times_are_exponential_with_mean_1():
+    never_back = chain([[0.0, 1.0], [0.0, 0.0]])
+    walk = JumpProcess(never_back).sample_paths(WALKERS, 4, until=2.0, start=0, generator=generator(4))
+    jumped_by = 1 - torch.exp(-torch.tensor([0.5, 1.0, 1.5, 2.0], dtype=torch.float64))
+    law = torch.cat([jumped_by.diff(prepend=torch.zeros(1)), 1 - jumped_by[-1:]])
+    first = torch.cat([walk[1:].diff(dim=0, prepend=walk[:1]), 1 - walk[-1:]]).sum(1)
+    assert surprise(first, law) < 1
+
+
+def test_a_start_law_is_drawn_from():
+    law = torch.tensor([0.1, 0.0, 0.6, 0.3], dtype=torch.float64)
+    start = JumpProcess(cycle(4)).sample_paths(WALKERS, 0, start=law, generator=generator(5))[0]
+    assert surprise(counts_of(start, 4), law) < 1
+
+
+def test_without_a_start_walkers_begin_at_any_valid_position():
+    x = features("heat", "row", batch=2)
+    mask = torch.tensor([[True] * 6, [True, False, True, True, True, True]])
+    process = JumpProcess(Affinity(x, x, "heat", mask=mask))
+    start = process.sample_paths(WALKERS, 0, sample=1, generator=generator(6))[0]
+    assert surprise(counts_of(start, 6), mask[1].double() / 5) < 1
+
+
+def test_a_sample_of_the_batch_walks_on_its_own_kernel():
+    process = JumpProcess(affinity("heat", batch=2, scale=0.3))
+    final = process.sample_paths(WALKERS, 1, start=2, sample=1, only_final=True, generator=generator(7))
+    matrix = process.transition_matrix()
+    assert surprise(counts_of(final, 6), matrix[1, 2]) < 1
+    assert surprise(counts_of(final, 6), matrix[0, 2]) > 10
+
+
+def test_a_measure_weighs_where_walkers_arrive():
+    measure = torch.tensor([1.0, 2.0, 0.0, 3.0, 1.0, 1.0], dtype=torch.float64)
+    x = features("heat", "row", batch=1)
+    process = JumpProcess(Affinity(x, x, "heat", "row", 0.3, measure=measure))
+    final = process.sample_paths(WALKERS, 1, start=2, only_final=True, generator=generator(8))
+    assert surprise(counts_of(final, 6), process.transition_matrix()[0, 2]) < 1
+
+
+def test_shapes_and_the_start_among_them():
+    start = torch.arange(5) % 4
+    walk = JumpProcess(cycle(4)).sample_paths(5, 3, start=start, generator=generator())
+    assert walk.shape == (4, 5)
+    assert walk.dtype == torch.int64
+    assert torch.equal(walk[0], start)
+
+
+def test_the_last_positions_alone_are_those_of_the_whole_walk():
+    process = JumpProcess(sparse())
+    whole = process.sample_paths(50, 6, generator=generator(1))
+    assert torch.equal(process.sample_paths(50, 6, only_final=True, generator=generator(1)), whole[-1])
+
+
+def test_a_generator_repeats_a_walk():
+    process = JumpProcess(dense())
+    first, second = (process.sample_paths(50, until=3.0, generator=generator(1)) for _ in range(2))
+    assert torch.equal(first, second)
+
+
+def test_only_possible_jumps_are_made():
+    walk = JumpProcess(cycle(7)).sample_paths(2000, 20, generator=generator())
+    assert set((walk.diff(dim=0) % 7).unique().tolist()) == {1, 6}
+
+
+@pytest.mark.parametrize("uniform", [0.0, 1 - 2.0**-53])
+def test_the_ends_of_the_uniform_numbers_stay_within_the_support(uniform):
+    process = JumpProcess(
+        chain([[0.0, 1e-300, 1.0, 0.0], [0.0, 0.0, 1.0, 0.0], [1.0, 0, 0, 0], [0, 1.0, 0, 0]])
+    )
+    jump = paths._jump(process._wide, 0)
+    arrived = jump(torch.tensor([1, 2, 3]), torch.full((3,), uniform, dtype=torch.float64))
+    assert arrived.tolist() == [2, 0, 1]
+
+
+def test_in_a_long_table_the_last_uniform_number_stays_in_its_row():
+    table = paths._cumulative(torch.tensor([[0.0, 1.0, 0.0]], dtype=torch.float64).expand(5000, -1))
+    last = torch.full((5000,), 1 - 2.0**-53, dtype=torch.float64)
+    assert torch.equal(paths._search(table, torch.arange(5000), last), torch.ones(5000, dtype=torch.long))
+
+
+def test_walkers_stay_at_masked_and_empty_positions():
+    x = features("heat", "row", batch=1)
+    mask = torch.tensor([[True, True, False, True, True, True]])
+    masked = JumpProcess(Affinity(x, x, "heat", mask=mask))
+    assert bool((masked.sample_paths(100, 5, start=2, generator=generator()) == 2).all())
+    assert not bool((masked.sample_paths(100, 5, start=0, generator=generator()) == 2).any())
+    empty = JumpProcess(chain([[0.0, 1.0], [0.0, 0.0]]))
+    assert bool((empty.sample_paths(100, until=5.0, start=1, generator=generator()) == 1).all())
+
+
+class TestBlocksOfRows:
+    def test_they_give_the_walk_of_the_whole_table(self, monkeypatch):
+        process = JumpProcess(affinity("gaussian", positions=40, batch=1))
+        whole = process.sample_paths(3000, 5, generator=generator(1))
+        monkeypatch.setattr(paths, "BLOCK_ENTRIES", 150)
+        assert torch.equal(process.sample_paths(3000, 5, generator=generator(1)), whole)
+
+    def test_only_occupied_rows_are_made_and_few_at_a_time(self, monkeypatch):
+        asked = []
+
+        def watched(affinity, rows):
+            asked.append(rows)
+            return kernel_rows(affinity, rows)
+
+        kernel_rows = paths.kernel_rows
+        monkeypatch.setattr(paths, "kernel_rows", watched)
+        monkeypatch.setattr(paths, "BLOCK_ENTRIES", 4000)
+        process = JumpProcess(affinity("heat", positions=400, batch=1))
+        walk = process.sample_paths(500, 2, start=7, generator=generator(1))
+        assert asked[0].tolist() == [7]
+        assert all(len(rows) <= 10 for rows in asked)
+        assert torch.equal(torch.cat(asked[1:]), walk[1].unique())
+
+
+@pytest.mark.parametrize(
+    ("keywords", "message"),
+    [
+        ({}, "say how long to walk: num_steps for discrete time, until for continuous"),
+        ({"num_steps": 1.5}, "num_steps must be a whole number ≥ 0"),
+        ({"until": -1.0}, "until must be a finite time ≥ 0"),
+        ({"until": 1.0, "step_size": 0.5}, "step_size belongs to discrete time"),
+        ({"until": 1.0, "num_steps": 0}, "num_steps must be ≥ 1 with until"),
+        ({"num_steps": 1, "step_size": 2.0}, "step_size must be a number in"),
+        ({"num_steps": 1, "sample": 1}, "sample must be one of 0 … 0"),
+        ({"num_steps": 1, "start": 2}, "start has positions outside 0 … 1"),
+        ({"num_steps": 1, "start": torch.tensor([0, 1])}, "one position for each of the 3 walkers"),
+        ({"num_steps": 1, "start": torch.tensor([1.0, -1.0])}, "start as a law must be ≥ 0"),
+        ({"num_steps": 1, "start": torch.ones(3)}, r"start as a law must be \[M\] = \[2\]"),
+        ({"num_steps": 1, "start": "here"}, "start must be a position, a tensor or None"),
+    ],
+)
+def test_what_is_asked_for_wrongly(keywords, message):
+    with pytest.raises(ValueError, match=message):
+        JumpProcess(two_states(0.3, 0.5)).sample_paths(3, **keywords)

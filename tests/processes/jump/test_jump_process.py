@@ -1,0 +1,241 @@
+"""JumpProcess: who may be one, the transition matrix, and the master equation in both kinds of time."""
+
+import pytest
+import torch
+from chains import chain, drift, order, two_states
+from problems import affinity, features, generator, relative
+
+from nonloc.ops import Affinity, aggregate, diffuse, kernel_matrix
+from nonloc.processes import JumpProcess, simulate
+
+
+def heat(normalize="row", **keywords):
+    x = features("heat", normalize, **keywords)
+    return Affinity(x, x, "heat", normalize, 0.7)
+
+
+def law_of(like, channels=2, seed=3):
+    p = torch.rand(like.batch, like.positions, channels, generator=generator(seed), dtype=torch.float64)
+    return p / p.sum(1, keepdim=True)
+
+
+@pytest.mark.parametrize("normalize", ["count", "none", "symmetric"])
+def test_rows_that_need_not_sum_to_1_are_refused_with_the_fix(normalize):
+    with pytest.raises(
+        ValueError, match=f"normalize='{normalize}' does not see to that; use one of row, sinkhorn"
+    ):
+        JumpProcess(heat(normalize))
+
+
+def test_a_signed_kernel_is_refused():
+    with pytest.raises(ValueError, match="negative entries, which are no probabilities"):
+        JumpProcess(affinity("dot", "row"))
+
+
+def test_a_signed_sparse_kernel_is_refused():
+    with pytest.raises(ValueError, match="negative entries"):
+        JumpProcess(chain([[1.0, -0.5], [0.5, 1.0]]))
+
+
+def test_sub_sampled_givers_are_refused():
+    x = features("heat", "row")
+    with pytest.raises(ValueError, match="same positions on both sides, got 6 and 3"):
+        JumpProcess(Affinity(x, x[:, :3], "heat"))
+
+
+def test_something_else_than_an_affinity_is_refused():
+    with pytest.raises(ValueError, match="must be an Affinity or a SparseAffinity, got Tensor"):
+        JumpProcess(torch.eye(3))
+
+
+@pytest.mark.parametrize("step_size", [0.0, 1.5, -0.2, True, float("nan")])
+def test_a_step_that_is_no_probability_is_refused(step_size):
+    with pytest.raises(ValueError, match=r"step_size must be a number in \(0, 1\]"):
+        JumpProcess(heat()).transition_matrix(step_size)
+
+
+@pytest.mark.parametrize("stepper", ["euler", "exact", "implicit"])
+def test_a_law_of_another_size_is_refused(stepper):
+    with pytest.raises(ValueError, match=r"a law must be \[2, 6, C\]"):
+        simulate(JumpProcess(heat()), torch.ones(2, 5, 1), num_steps=1, stepper=stepper)
+
+
+def test_rates_are_the_kernel_off_the_diagonal():
+    kernel = kernel_matrix(heat())
+    expected = kernel - torch.diag_embed(kernel.diagonal(dim1=-2, dim2=-1))
+    assert relative(JumpProcess(heat()).rates(), expected) < 1e-15
+
+
+@pytest.mark.parametrize("step_size", [1.0, 0.25])
+def test_transitions_of_a_step_are_h_times_the_rates_and_rows_sum_to_1(step_size):
+    process = JumpProcess(heat())
+    matrix = process.transition_matrix(step_size)
+    off = matrix - torch.diag_embed(matrix.diagonal(dim1=-2, dim2=-1))
+    assert relative(off, step_size * process.rates()) < 1e-15
+    assert relative(matrix.sum(-1), torch.ones(2, 6)) < 1e-15
+    assert bool((matrix >= 0).all())
+
+
+@pytest.mark.parametrize("kind", ["gaussian", "heat", "concat", "delta"])
+@pytest.mark.parametrize("normalize", ["row", "sinkhorn"])
+def test_a_law_moves_by_the_transposed_matrix(kind, normalize):
+    process = JumpProcess(affinity(kind, normalize))
+    law = law_of(process.affinity)
+    assert relative(process.evolve(law, 0.3), process.transition_matrix(0.3).mT @ law) < 1e-12
+
+
+@pytest.mark.parametrize("step_size", [1.0, 0.3])
+def test_expectations_are_the_other_side_of_laws(step_size):
+    process = JumpProcess(affinity("gaussian"))
+    law, f = law_of(process.affinity), torch.randn(2, 6, 2, generator=generator(8), dtype=torch.float64)
+    found = process.expect(f, step_size)
+    assert relative(found, process.transition_matrix(step_size) @ f) < 1e-14
+    assert relative((law * found).sum(1), (process.evolve(law, step_size) * f).sum(1)) < 1e-15
+
+
+def test_without_a_matrix_a_law_moves_the_same():
+    big = heat(positions=1500, batch=1)
+    law = law_of(big)
+    assert relative(JumpProcess(big).evolve(law), kernel_matrix(big).mT @ law) < 1e-12
+
+
+def test_a_sparse_graph_moves_any_number_of_laws():
+    process = JumpProcess(drift(5, 0.8))
+    law = torch.rand(3, 5, 2, generator=generator(), dtype=torch.float64)
+    assert relative(process.evolve(law), process.transition_matrix().mT @ law) < 1e-15
+
+
+def test_float32_features_give_a_float64_law_its_precision():
+    exact = heat()
+    rounded = Affinity(exact.left.float(), exact.left.float(), "heat", "row", 0.7)
+    wide = Affinity(rounded.left.double(), rounded.left.double(), "heat", "row", 0.7)
+    law = law_of(exact)
+    assert torch.equal(JumpProcess(rounded).rate(law), JumpProcess(wide).rate(law))
+    assert JumpProcess(rounded).rate(law.float()).dtype == torch.float32
+
+
+def test_probability_is_conserved():
+    process = JumpProcess(affinity("gaussian"))
+    law = law_of(process.affinity)
+    trajectory = simulate(process, law, num_steps=50, step_size=0.9)
+    assert relative(trajectory.final.sum(1), torch.ones(2, 2)) < 1e-13
+    assert relative(trajectory.weighted_mean, torch.full_like(trajectory.weighted_mean, 1 / 6)) < 1e-13
+
+
+def test_two_states_in_continuous_time_have_their_closed_form():
+    a, b, time = 0.3, 0.5, 1.7
+    law = torch.tensor([[[1.0], [0.0]]], dtype=torch.float64)
+    found = simulate(JumpProcess(two_states(a, b)), law, num_steps=1, step_size=time, stepper="exact").final
+    there = a / (a + b) * (1 - torch.tensor(-(a + b) * time, dtype=torch.float64).exp())
+    assert float((found[0, 1, 0] - there).abs()) < 1e-15
+
+
+def test_the_discrete_master_equation_tends_to_the_continuous_one_with_order_1():
+    process = JumpProcess(affinity("heat"))
+    law = law_of(process.affinity)
+    exact = simulate(process, law, num_steps=1, step_size=1.0, stepper="exact").final
+    errors = [
+        float((simulate(process, law, num_steps=n, step_size=1 / n, save_every=n).final - exact).abs().max())
+        for n in (16, 32, 64, 128)
+    ]
+    assert all(0.9 < p < 1.1 for p in order(errors)), errors
+
+
+def test_implicit_steps_use_the_inner_product_of_1_over_pi():
+    process = JumpProcess(heat())
+    weights = process.inner_weights()
+    assert weights is not None
+    matrix = process.transition_matrix() - torch.eye(6, dtype=torch.float64)
+    form = weights.unsqueeze(-1) * matrix.mT
+    assert relative(form, form.mT) < 1e-14
+    law = law_of(process.affinity)
+    found = simulate(process, law, num_steps=1, step_size=5.0, stepper="implicit").final
+    assert relative(found - 5.0 * process.rate(found), law) < 1e-11
+
+
+def test_energy_is_that_of_the_density_and_never_grows():
+    process = JumpProcess(heat())
+    law = law_of(process.affinity)
+    pi = process.stationary_law()
+    f = law / pi.unsqueeze(-1)
+    squares = (f.unsqueeze(1) - f.unsqueeze(2)).square().sum(-1)
+    expected = 0.5 * (pi.unsqueeze(-1) * process.transition_matrix() * squares).sum((1, 2))
+    assert relative(process.energy(law), expected) < 1e-13
+    energy = simulate(process, law, num_steps=20).energy
+    assert bool((energy.diff(dim=0) < 0).all())
+
+
+def test_there_is_no_such_energy_without_a_symmetric_kernel():
+    assert JumpProcess(affinity("gaussian")).energy(torch.ones(2, 6, 1, dtype=torch.float64)) is None
+
+
+class TestBothFormsOfThePaper:
+    """z_i ← Σ_j K_ij z_j, and z_i ← z_i + Σ_j K_ij (z_j − z_i): one and the same where rows sum to 1."""
+
+    z = torch.randn(2, 6, 3, generator=generator(9), dtype=torch.float64)
+
+    @pytest.mark.parametrize("normalize", ["row", "sinkhorn"])
+    def test_they_agree_where_rows_sum_to_1(self, normalize):
+        kernel = heat(normalize)
+        found = JumpProcess(kernel).expect(self.z)
+        assert relative(found, aggregate(kernel, self.z)) < 1e-13
+        assert relative(found, self.z + diffuse(kernel, self.z)) < 1e-13
+
+    @pytest.mark.parametrize("normalize", ["none", "count", "symmetric"])
+    def test_they_differ_by_what_the_rows_lack(self, normalize):
+        kernel = heat(normalize)
+        sums = kernel_matrix(kernel).sum(-1, keepdim=True)
+        difference = aggregate(kernel, self.z) - (self.z + diffuse(kernel, self.z))
+        assert relative(difference, (sums - 1) * self.z) < 1e-14
+        assert float(difference.abs().max()) > 1e-2
+
+    def test_the_law_of_a_walker_moves_by_the_transpose_which_is_another_thing_under_row(self):
+        kernel = heat("row")
+        law = law_of(kernel)
+        moved = JumpProcess(kernel).evolve(law)
+        assert relative(moved.sum(1), law.sum(1)) < 1e-15
+        assert float((aggregate(kernel, law).sum(1) - law.sum(1)).abs().max()) > 1e-3
+
+    def test_under_sinkhorn_both_are_the_same(self):
+        kernel = heat("sinkhorn")
+        law = law_of(kernel)
+        assert relative(JumpProcess(kernel).evolve(law), aggregate(kernel, law)) < 1e-13
+
+    def test_densities_move_by_the_kernel_itself_under_sinkhorn_with_a_measure(self):
+        x = features("heat", "sinkhorn", batch=1)
+        measure = torch.rand(6, generator=generator(2), dtype=torch.float64) + 0.1
+        kernel = Affinity(x, x, "heat", "sinkhorn", 0.7, measure=measure)
+        law = law_of(kernel)
+        moved = JumpProcess(kernel).evolve(law) / measure.view(1, -1, 1)
+        assert relative(moved, aggregate(kernel, law / measure.view(1, -1, 1))) < 1e-13
+
+
+class TestWalkersThatStay:
+    def test_at_a_masked_position(self):
+        x = features("heat", "row")
+        mask = torch.tensor([[True, True, False, True, True, True]] * 2)
+        x = torch.where(mask.unsqueeze(-1), x, torch.nan)
+        process = JumpProcess(Affinity(x, x, "heat", "row", 0.7, mask=mask))
+        matrix = process.transition_matrix()
+        assert torch.equal(matrix[:, 2], torch.eye(6, dtype=torch.float64)[2].expand(2, -1))
+        assert float(matrix[:, [0, 1, 3, 4, 5], 2].abs().max()) == 0
+        law = law_of(process.affinity)
+        for stepper in ("euler", "exact", "implicit"):
+            final = simulate(process, law, num_steps=3, stepper=stepper).final
+            assert torch.equal(final[:, 2], law[:, 2])
+            assert relative(final.sum(1), torch.ones(2, 2)) < 1e-13
+
+    def test_where_the_row_is_empty_and_walkers_may_still_arrive(self):
+        process = JumpProcess(chain([[0.0, 1.0], [0.0, 0.0]]))
+        assert process.transition_matrix().tolist() == [[[0.0, 1.0], [0.0, 1.0]]]
+        law = torch.tensor([[[0.4], [0.6]]], dtype=torch.float64)
+        assert process.evolve(law).flatten().tolist() == [0.0, 1.0]
+
+    def test_everywhere_under_delta(self):
+        process = JumpProcess(affinity("delta"))
+        law = law_of(process.affinity)
+        assert torch.equal(process.evolve(law), law)
+
+
+def test_it_says_what_it_is():
+    assert repr(JumpProcess(heat())) == "JumpProcess(heat row, B = 2, M = 6)"

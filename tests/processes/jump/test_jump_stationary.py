@@ -1,0 +1,144 @@
+"""The stationary law and reversibility, on chains whose answers are known."""
+
+import pytest
+import torch
+from chains import chain, cycle, drift, two_states
+from problems import affinity, features, generator, relative
+
+from nonloc.ops import Affinity, kernel_matrix
+from nonloc.processes import JumpProcess, NotSolvedError
+from nonloc.processes.jump import stationary
+
+
+def heat(normalize="row", measure=None, mask=None):
+    x = features("heat", normalize)
+    return Affinity(x, x, "heat", normalize, 0.7, measure=measure, mask=mask)
+
+
+def moved(process):
+    law = process.stationary_law().unsqueeze(-1)
+    return float((process.transition_matrix().mT @ law - law).abs().sum(1).max())
+
+
+def test_two_states():
+    law = JumpProcess(two_states(0.3, 0.5)).stationary_law()
+    assert relative(law, torch.tensor([[0.625, 0.375]])) < 1e-15
+
+
+def test_under_row_it_is_the_row_sums_of_a_symmetric_kernel():
+    sums = kernel_matrix(heat("none")).sum(-1)
+    assert relative(JumpProcess(heat()).stationary_law(), sums / sums.sum(-1, keepdim=True)) < 1e-15
+
+
+def test_under_row_with_a_measure_it_is_the_measure_times_the_row_sums():
+    measure = torch.rand(6, generator=generator(), dtype=torch.float64) + 0.1
+    expected = measure * kernel_matrix(heat("none", measure)).sum(-1)
+    found = JumpProcess(heat("row", measure)).stationary_law()
+    assert relative(found, expected / expected.sum(-1, keepdim=True)) < 1e-15
+
+
+def test_under_sinkhorn_it_is_the_measure():
+    measure = torch.rand(6, generator=generator(), dtype=torch.float64) + 0.1
+    found = JumpProcess(heat("sinkhorn", measure)).stationary_law()
+    assert relative(found, (measure / measure.sum()).expand(2, -1)) < 1e-15
+
+
+def test_large_logits_do_not_spoil_a_known_law():
+    x = torch.linspace(0, 100, 6, dtype=torch.float64).view(1, 6, 1)
+    law = JumpProcess(Affinity(x, x, "gaussian", "sinkhorn")).stationary_law()
+    assert relative(law, torch.full((1, 6), 1 / 6, dtype=torch.float64)) < 1e-15
+
+
+def test_masked_positions_have_no_part_in_it():
+    mask = torch.tensor([[True] * 6, [True, False, True, True, True, True]])
+    law = JumpProcess(heat(mask=mask)).stationary_law()
+    assert float(law[1, 1]) == 0
+    assert relative(law.sum(-1), torch.ones(2)) < 1e-15
+
+
+def test_two_embeddings_are_solved_by_elimination():
+    assert moved(JumpProcess(affinity("gaussian", positions=60))) < 1e-14
+
+
+def test_elimination_is_exact_where_the_walk_hardly_mixes():
+    rare = 1e-12
+    law = JumpProcess(chain([[1, rare, 0], [0, 1, 1], [3 * rare, 0, 1]])).stationary_law()
+    # What leaves each position is the same: π₀ rare/(1 + rare) = π₁/2 = π₂ 3 rare/(1 + 3 rare).
+    expected = torch.tensor([[(1 + rare) / rare, 2.0, (1 + 3 * rare) / (3 * rare)]], dtype=torch.float64)
+    assert float((law / (expected / expected.sum()) - 1).abs().max()) < 1e-14
+
+
+def test_a_birth_and_death_chain_has_its_smallest_probabilities_right():
+    up, down, size = 1.0, 9.0, 30
+    ones = torch.ones(size - 1, dtype=torch.float64)
+    matrix = torch.diag(up * ones, 1) + torch.diag(down * ones, -1)
+    matrix[0, 0], matrix[-1, -1] = down, up
+    law = JumpProcess(chain(matrix)).stationary_law()
+    expected = (up / down) ** torch.arange(size, dtype=torch.float64)
+    assert float(law.min()) < 1e-27
+    assert float((law[0] / (expected / expected.sum()) - 1).abs().max()) < 1e-13
+
+
+def test_a_walk_that_ends_somewhere_has_its_end_as_its_law():
+    law = JumpProcess(chain([[0.5, 0.5, 0.0], [0.2, 0.3, 0.5], [0.0, 0.0, 0.0]])).stationary_law()
+    assert law.tolist() == [[0.0, 0.0, 1.0]]
+
+
+def test_where_walkers_end_at_two_places_it_is_the_law_of_a_walker_that_starts_anywhere():
+    law = JumpProcess(chain([[1.0, 0, 0], [0.3, 0.0, 0.7], [0, 0, 1.0]])).stationary_law()
+    assert relative(law, torch.tensor([[1.3 / 3, 0.0, 1.7 / 3]], dtype=torch.float64)) < 1e-14
+
+
+def test_a_periodic_walk_has_one_too():
+    law = JumpProcess(drift(6, 1.0)).stationary_law()
+    assert relative(law, torch.full((1, 6), 1 / 6, dtype=torch.float64)) < 1e-15
+
+
+def test_arnoldi_finds_what_elimination_finds(monkeypatch):
+    kernel = affinity("gaussian", positions=60)
+    expected = JumpProcess(kernel).stationary_law()
+    monkeypatch.setattr(stationary, "LARGEST_DENSE", 10)
+    assert relative(JumpProcess(kernel).stationary_law(), expected) < 1e-13
+
+
+def test_a_large_kernel_is_solved_without_its_matrix():
+    process = JumpProcess(affinity("heat", positions=1500, batch=1))
+    law = process.stationary_law()
+    assert float(process.rate(law.unsqueeze(-1)).abs().sum()) < 1e-12
+
+
+def test_a_law_that_is_not_found_is_an_error_that_names_the_residual(monkeypatch):
+    monkeypatch.setattr(stationary, "LARGEST_DENSE", 10)
+    monkeypatch.setattr(stationary, "SPACE", 2)
+    monkeypatch.setattr(stationary, "MAX_CYCLES", 1)
+    with pytest.raises(NotSolvedError, match=r"\|Pᵀπ − π\| is .* and 1e-12 is asked for"):
+        JumpProcess(affinity("gaussian", positions=60)).stationary_law()
+
+
+@pytest.mark.parametrize("normalize", ["row", "sinkhorn"])
+def test_a_symmetric_kernel_is_reversible(normalize):
+    assert JumpProcess(heat(normalize)).is_reversible()
+
+
+def test_a_kernel_that_is_symmetric_up_to_its_rows_is_reversible_by_value():
+    x = features("dot", "sinkhorn")
+    process = JumpProcess(Affinity(x * torch.arange(1.0, 7).view(1, 6, 1), x, "dot", "row"))
+    assert process.is_reversible()
+
+
+def test_two_embeddings_are_not():
+    assert not JumpProcess(affinity("heat")).is_reversible()
+
+
+@pytest.mark.parametrize(("forwards", "expected"), [(0.5, True), (0.5 + 1e-6, False), (0.9, False)])
+def test_a_walk_round_a_circle_is_reversible_only_without_drift(forwards, expected):
+    assert JumpProcess(drift(7, forwards)).is_reversible() is expected
+
+
+def test_the_residual_measures_the_drift():
+    small, large = (float(JumpProcess(drift(7, 0.5 + d)).balance_residual()) for d in (1e-4, 1e-3))
+    assert large / small == pytest.approx(10, rel=1e-2)
+
+
+def test_a_cycle_is_reversible():
+    assert JumpProcess(cycle(5)).is_reversible()

@@ -1,0 +1,171 @@
+"""exp(tA) z against the dense exponential and scipy's, where the space suffices and where time must be divided."""
+
+import math
+
+import numpy as np
+import pytest
+import scipy.sparse
+import scipy.sparse.linalg
+import torch
+from problems import generator, relative
+
+from nonloc.processes.matrix_free import krylov as module
+from nonloc.processes.matrix_free.krylov import KrylovSpace, dense_exponential, exponential_action
+
+
+def system(size=60, batch=2, seed=0, symmetric=False):
+    """A [B, N, N] with |A| of about 1, and z [B, N]."""
+    a = torch.randn(batch, size, size, dtype=torch.float64, generator=generator(seed)) / size**0.5
+    z = torch.randn(batch, size, dtype=torch.float64, generator=generator(seed + 1))
+    return (a + a.mT) / 2 if symmetric else a, z
+
+
+def action(a, z, time, **keywords):
+    return exponential_action(lambda v: (a @ v.unsqueeze(-1)).squeeze(-1), z, time, **keywords)
+
+
+def dense(a, z, time):
+    return (torch.matrix_exp(time * a) @ z.unsqueeze(-1)).squeeze(-1)
+
+
+@pytest.mark.parametrize("symmetric", [True, False])
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize("time", [1e-3, 1.0, 20.0])
+def test_it_is_the_dense_exponential(time, sign, symmetric):
+    a, z = system(symmetric=symmetric)
+    truth = dense(sign * a, z, time)
+    assert float(((action(sign * a, z, time) - truth).norm(dim=-1) / truth.norm(dim=-1)).max()) <= 1e-11
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_it_is_scipys_on_a_graph(sign):
+    size = 2000
+    rng = np.random.default_rng(0)
+    graph = scipy.sparse.random_array((size, size), density=0.004, rng=rng, format="csr")
+    graph = graph + graph.T
+    laplacian = graph - scipy.sparse.diags_array(graph.sum(1))
+    z = rng.standard_normal(size)
+    truth = torch.from_numpy(scipy.sparse.linalg.expm_multiply(sign * 3.0 * laplacian, z))
+
+    def apply(v):
+        return torch.from_numpy(sign * (laplacian @ v[0].numpy())).unsqueeze(0)
+
+    found = exponential_action(apply, torch.from_numpy(z).unsqueeze(0), 3.0)[0]
+    assert float((found - truth).norm() / truth.norm()) <= 1e-11
+
+
+@pytest.mark.parametrize("space", [8, 20])
+def test_a_small_space_divides_the_time(space):
+    a, z = system(symmetric=True)
+    assert relative(action(a, z, 5.0, largest_space=space), dense(a, z, 5.0)) <= 1e-11
+
+
+def test_a_state_too_large_for_the_basis_gets_a_smaller_one(monkeypatch):
+    a, z = system(symmetric=True)
+    monkeypatch.setattr(module, "BASIS_ENTRIES", 2 * 60 * 12)
+    assert KrylovSpace(lambda v: v, z, 40).largest == 12
+    assert relative(action(a, z, 5.0), dense(a, z, 5.0)) <= 1e-11
+
+
+def test_a_looser_tolerance_costs_less_and_is_kept():
+    a, z = system(symmetric=True)
+    products = []
+
+    def apply(v):
+        products.append(1)
+        return (a @ v.unsqueeze(-1)).squeeze(-1)
+
+    found = exponential_action(apply, z, 8.0, tolerance=1e-4)
+    loose = len(products)
+    exponential_action(apply, z, 8.0)
+    assert loose < len(products) - loose
+    truth = dense(a, z, 8.0)
+    assert float(((found - truth).norm(dim=-1) / truth.norm(dim=-1)).max()) <= 1e-4
+
+
+def test_an_exhausted_space_is_exact_for_every_time():
+    # z of the first sample lies in an invariant space of dimension 2, that of the second is an eigenvector.
+    a = torch.diag(torch.tensor([-1.0, -2.0, -3.0, -4.0], dtype=torch.float64)).expand(2, -1, -1)
+    z = torch.tensor([[1.0, 1.0, 0.0, 0.0], [0.0, 0.0, 5.0, 0.0]], dtype=torch.float64)
+    truth = z * torch.exp(torch.tensor([-1.0, -2.0, -3.0, -4.0], dtype=torch.float64) * 30)
+    assert float((action(a, z, 30.0) / truth - 1)[z != 0].abs().max()) <= 1e-3
+    assert float((action(a, z, 30.0) - truth).abs().max()) <= 1e-15
+
+
+def test_samples_of_very_different_size_are_each_exact():
+    a, z = system(batch=3)
+    z = z * torch.tensor([1e-200, 1.0, 1e200], dtype=torch.float64).unsqueeze(-1)
+    truth = dense(a, z, 2.0)
+    size = z.abs().amax(-1, keepdim=True)
+    assert relative(action(a, z, 2.0) / size, truth / size) <= 1e-11
+
+
+def test_zero_stays_zero_beside_others():
+    a, z = system()
+    z[0] = 0
+    found = action(a, z, 1.0)
+    assert bool((found[0] == 0).all())
+    assert relative(found[1], dense(a, z, 1.0)[1]) <= 1e-12
+
+
+def test_growth_beyond_the_largest_number_is_not_finite_and_ends():
+    a = torch.eye(3, dtype=torch.float64).unsqueeze(0)
+    found = action(a, torch.ones(1, 3, dtype=torch.float64), 1e4)
+    assert not bool(torch.isfinite(found).any())
+
+
+def test_a_state_that_fades_out_of_the_numbers_is_zero():
+    """What is left of it on the way is below the normal numbers, and must not be divided by."""
+    z = torch.tensor([[1.0, 2.0]], dtype=torch.float64)
+    for _ in range(3):
+        z = exponential_action(lambda v: -v, z, 360.0)
+    assert z.tolist() == [[0.0, 0.0]]
+
+
+def test_a_time_at_which_rounding_decides_is_refused_with_one_that_is_short_enough():
+    a = torch.tensor([[-1.0, 1.0], [1.0, -1.0]], dtype=torch.float64)
+    z = torch.tensor([[1.0, 0.0]], dtype=torch.float64)
+    with pytest.raises(ValueError, match=r"a step of 1e\+16 is too long .* use step_size ≤ \d\.\de\+12"):
+        exponential_action(lambda v: v @ a, z, 1e16)
+    found = exponential_action(lambda v: v @ a, z, 1e10)
+    assert float((found - 0.5).abs().max()) <= 1e-4
+
+
+def test_nan_is_handed_on():
+    a, z = system()
+    z[0, 0] = torch.nan
+    assert bool(action(a, z, 1.0)[0].isnan().any())
+
+
+def test_no_sample_and_no_time():
+    a, z = system()
+    assert action(a[:0], z[:0], 1.0).shape == (0, 60)
+    assert torch.equal(action(a, z, 0.0), z)
+
+
+@pytest.mark.parametrize("batch", [0, 1, 2])
+@pytest.mark.parametrize("angle", [1e-4, 0.005, 0.04, 0.3, 10.0])
+def test_a_rotation_by_the_dense_exponential(angle, batch):
+    cos, sin = math.cos(angle), math.sin(angle)
+    generator = torch.tensor([[0.0, -angle], [angle, 0.0]], dtype=torch.float64).expand(batch, 2, 2)
+    truth = torch.tensor([[cos, -sin], [sin, cos]], dtype=torch.float64).expand(batch, 2, 2)
+    assert bool(((dense_exponential(generator) - truth).abs() <= 4e-15).all())
+
+
+def test_float32_reaches_its_own_rounding():
+    a, z = system()
+    truth = dense(a.float().double(), z.float().double(), 2.0)
+    found = action(a.float(), z.float(), 2.0)
+    assert found.dtype == torch.float32
+    assert relative(found.double(), truth) <= 5e-6
+
+
+def test_arnoldis_relation_and_an_orthonormal_basis():
+    a, z = system()
+    space = KrylovSpace(lambda v: (a @ v.unsqueeze(-1)).squeeze(-1), z, 12)
+    space.extend(5)
+    space.extend(50)
+    assert space.is_full
+    basis = space.basis
+    assert relative(a @ basis[:, :-1].mT, basis.mT @ space.hessenberg) <= 1e-14
+    assert relative(basis @ basis.mT, torch.eye(13, dtype=torch.float64).expand(2, -1, -1)) <= 1e-14

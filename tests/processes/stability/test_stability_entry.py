@@ -1,0 +1,363 @@
+"""How large a step may be, and whether a stage can make a signal grow: exact answers, and never a false "stable"."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from problems import generator
+from stages import norm_of, random_affinity, random_weights, whole_map
+
+from nonloc.nn.stage import DiffusiveStage, OriginalStage
+from nonloc.ops import NORMALIZATIONS, Affinity, SparseAffinity, aggregate, diffuse, propagate
+from nonloc.processes.diffusion import Diffusion
+from nonloc.processes.simulate import simulate
+from nonloc.processes.stability.entry import certify, cfl_limit
+from nonloc.processes.stability.own_norm import own_norm, stationary_weights
+
+TURNING = torch.tensor([[0.1, 1.0], [-1.0, 0.1]], dtype=torch.float64)
+
+
+def points(size=20, seed=0, width=2):
+    return torch.randn(1, size, width, generator=generator(seed), dtype=torch.float64)
+
+
+def heat(normalize="row", size=20, **keywords):
+    x = points(size)
+    return Affinity(x, x, "heat", normalize, **keywords)
+
+
+def everyone_alike(size, normalize):
+    """ω ≡ 1."""
+    x = torch.zeros(1, size, 1, dtype=torch.float64)
+    return Affinity(x, x, "heat", normalize)
+
+
+def sparse(rows, normalize="row"):
+    return SparseAffinity(torch.tensor(rows, dtype=torch.float64).to_sparse_csr(), normalize)
+
+
+def identity(channels):
+    return torch.eye(channels, dtype=torch.float64)
+
+
+# The largest stable step.
+
+
+@pytest.mark.parametrize(
+    ("affinity", "expected"),
+    [
+        (everyone_alike(5, "none"), 2 / 5),
+        (everyone_alike(5, "row"), 2.0),
+        (everyone_alike(5, "sinkhorn"), 2.0),
+        (sparse([[0, 1], [1, 0]]), 1.0),
+        (sparse([[0, 1, 0], [0, 0, 1], [1, 0, 0]]), 1.0),
+        (Affinity(points(4), points(4), "delta", "row"), math.inf),
+    ],
+    ids=["all alike", "all alike by row", "doubly stochastic", "swap", "directed ring", "delta"],
+)
+def test_known_limits(affinity, expected):
+    found = cfl_limit(affinity)
+    assert found.limit == pytest.approx(expected, rel=1e-12)
+    assert found.kind == "exact"
+
+
+def test_a_signed_kernel_may_have_no_stable_step_at_all():
+    x = torch.tensor([[[1.0], [-1.0]]], dtype=torch.float64)
+    found = cfl_limit(Affinity(x, x, "dot", "none"))
+    assert (found.limit, found.kind) == (0.0, "exact")
+    assert "eigenvalue -2 < 0" in found.reason
+
+
+@pytest.mark.parametrize("normalize", NORMALIZATIONS)
+def test_steps_grow_just_above_the_limit_and_not_at_it(normalize):
+    affinity = heat(normalize)
+    limit = cfl_limit(affinity).limit
+    # Repeated steps end in the fastest mode, which is kept in size at the limit and grows above it.
+    finals = {}
+    for factor in (0.999, 1.01):
+        path = simulate(Diffusion(affinity), points(seed=1), num_steps=2000, step_size=factor * limit)
+        finals[factor] = float(path.variance[-1].sum() / path.variance[0].sum())
+    assert finals[0.999] <= 1
+    assert finals[1.01] > 1e3
+
+
+@pytest.mark.parametrize("normalize", NORMALIZATIONS)
+def test_large_kernels_have_a_certified_limit_below_the_exact_one_and_lanczos_beside_it(normalize):
+    affinity = heat(normalize, size=60)
+    exact, certified = cfl_limit(affinity), cfl_limit(affinity, exact_up_to=10)
+    assert certified.kind == "certified"
+    assert certified.limit <= exact.limit * (1 + 1e-12)
+    assert certified.limit >= 0.4 * exact.limit
+    assert certified.estimate == pytest.approx(exact.limit, rel=1e-6)
+    assert exact.estimate is None
+
+
+def test_limit_of_a_kernel_that_is_not_symmetric_is_that_of_its_contraction():
+    affinity = Affinity(points(12), points(12, seed=1), "gaussian", "row")
+    found = cfl_limit(affinity)
+    norm = own_norm(affinity)
+    assert found.kind == "exact"
+    assert "stationary law" in found.norm
+    for factor, grows in ((1.0, False), (1.001, True)):
+        step = whole_map(affinity, [factor * found.limit * identity(1)], "diffusive")
+        growth = float(torch.linalg.matrix_norm(norm.roots.unsqueeze(1) * step / norm.roots, 2))
+        assert (growth > 1 + 1e-10) is grows
+
+
+def test_positions_that_are_left_for_ever_are_judged_by_averages():
+    found = cfl_limit(sparse([[1, 0, 0], [1, 0, 1], [0, 3, 1]]))
+    assert (found.kind, found.norm) == ("certified", "max_i |z_i|")
+    assert found.limit == pytest.approx(1.0)
+
+
+def test_limit_of_a_batch_is_its_smallest():
+    x = torch.stack([points(6)[0], 0.01 * points(6)[0]])
+    single = [cfl_limit(Affinity(y, y, "heat", "none")).limit for y in x.split(1)]
+    assert cfl_limit(Affinity(x, x, "heat", "none")).limit == min(single)
+
+
+def test_stationary_weights_are_exact_where_they_are_tiny():
+    """A walk that is ten times as likely to go left as to go right: π_i = 10^-i, to the last digits."""
+    size = 40
+    rates = torch.diag(torch.full((size - 1,), 0.1, dtype=torch.float64), 1)
+    rates += torch.diag(torch.ones(size - 1, dtype=torch.float64), -1)
+    law = stationary_weights(rates)
+    expected = 10.0 ** -torch.arange(size, dtype=torch.float64)
+    torch.testing.assert_close(law, expected, rtol=1e-13, atol=0)
+    assert stationary_weights(torch.tensor([[0.0, 1.0], [0.0, 0.0]])) is None
+
+
+# Certificates.
+
+
+@settings(max_examples=300, deadline=None, derandomize=True)
+@given(st.integers(0, 10**9), st.sampled_from(["diffusive", "diffusive", "original"]), st.booleans())
+def test_a_verdict_is_what_the_stage_does(seed, form, by_matrix):
+    draw = generator(seed)
+    try:
+        affinity = random_affinity(draw)
+        weights = random_weights(affinity, draw)
+        found = certify(affinity, weights, form=form, exact_up_to=1024 if by_matrix else 1)
+    except ValueError as refused:  # sinkhorn on a kernel without total support, or exp of too much
+        assume("sinkhorn" not in str(refused) and "not finite" not in str(refused))
+        raise
+    stage = whole_map(affinity, weights, form)
+    if found.verdict == "stable":
+        weight = own_norm(affinity).weights if found.weights is None else found.weights
+        # Positions that weigh nothing here neither give nor receive.
+        roots = torch.where(weight > 0, weight, 1).sqrt().repeat_interleave(len(weights[0]))
+        turned = roots.unsqueeze(1) * stage / roots
+        assert float(torch.linalg.matrix_norm(turned, 2)) <= 1 + 1e-10
+    if found.verdict == "unstable":
+        image = (stage @ found.witness.flatten()).view_as(found.witness)
+        growth = float(norm_of(found, image) / norm_of(found, found.witness))
+        assert growth > 1
+        assert growth == pytest.approx(found.growth, rel=1e-4)
+
+
+@pytest.mark.parametrize("exact_up_to", [1024, 1])
+def test_the_symmetric_part_of_w_does_not_decide(exact_up_to):
+    """λ is 0 or 1 here, so a step turns and stretches by exactly |1 − 0.1 + i|."""
+    found = certify(everyone_alike(6, "row"), [TURNING], exact_up_to=exact_up_to)
+    assert found.verdict == "unstable"
+    assert found.growth == pytest.approx(math.sqrt(0.9**2 + 1), rel=1e-9)
+
+
+def test_no_size_is_small_enough_for_a_pure_rotation():
+    turn = torch.tensor([[0.0, 1.0], [-1.0, 0.0]], dtype=torch.float64)
+    for size in (1.0, 1e-2, 1e-4):
+        assert certify(heat(), [size * turn]).verdict == "unstable"
+
+
+def test_a_stage_is_judged_as_a_whole():
+    """λ is 0 or 1: the first step grows by 1.5, the second halves; bounds of single steps cannot see it."""
+    weights = [-0.5 * identity(2), 0.5 * identity(2)]
+    affinity = everyone_alike(4, "row")
+    assert certify(affinity, weights[:1]).growth == pytest.approx(1.5)
+    assert certify(affinity, weights).verdict == "stable"
+    assert certify(affinity, weights, exact_up_to=1).verdict == "not decided"
+
+
+def test_growth_that_does_not_go_on_is_told_apart():
+    """A W of rank 1 that is not symmetric always stretches something once; this one never twice."""
+    weight = torch.tensor([[0.5], [0.0]], dtype=torch.float64) @ torch.tensor(
+        [[1.0, 0.3]], dtype=torch.float64
+    )
+    found = certify(heat(), [weight])
+    assert found.verdict == "unstable"
+    assert 1 < found.growth < 1.1
+    assert found.repeated == pytest.approx(1.0, abs=1e-12)
+    assert "would not go on growing" in found.reason
+
+
+@pytest.mark.parametrize("exact_up_to", [1024, 1])
+@pytest.mark.parametrize(
+    ("normalize", "separate", "limit"), [("row", False, 2.0), ("sinkhorn", False, 2.0), ("row", True, 1.0)]
+)
+def test_known_limits_are_certified(normalize, separate, limit, exact_up_to):
+    x = points(15)
+    affinity = Affinity(x, points(15, seed=1) if separate else x, "gaussian", normalize)
+    assert certify(affinity, [limit * identity(3)] * 4, exact_up_to=exact_up_to).verdict == "stable"
+    assert certify(affinity, [3 * limit * identity(3)] * 4, exact_up_to=exact_up_to).verdict == "unstable"
+
+
+def test_original_blocks_damp_by_negative_weights_and_grow_by_positive_ones():
+    affinity = heat()
+    assert certify(affinity, [-0.5 * identity(2)] * 3, form="original").verdict == "stable"
+    grown = certify(affinity, [0.5 * identity(2)] * 3, form="original")
+    assert grown.verdict == "unstable"
+    # K has the eigenvalue 1, on constants.
+    assert grown.growth == pytest.approx(1.5**3, rel=1e-9)
+
+
+def test_what_the_norm_does_not_see_is_never_called_stable():
+    """A position without measure receives from the others, and its own size is seen by no weight."""
+    x = torch.zeros(1, 3, 1, dtype=torch.float64)
+    affinity = Affinity(x, x, "heat", "none", measure=torch.tensor([0.05, 0.05, 0.0]).double())
+    for exact_up_to in (1024, 1):
+        assert certify(affinity, 15.0, exact_up_to=exact_up_to).verdict != "stable"
+    # Nor is a chain that is left for ever, in which a signal is copied to where nothing returns from.
+    assert certify(sparse([[1, 0], [1, 0]]), 0.5).verdict == "not decided"
+
+
+def test_certificate_of_a_batch_is_the_worst():
+    x = torch.stack([points(6)[0], 5 * points(6)[0]])
+    affinity = Affinity(x, x, "heat", "none")
+    limits = [cfl_limit(Affinity(y, y, "heat", "none")).limit for y in x.split(1)]
+    between = math.sqrt(limits[0] * limits[1])
+    found = certify(affinity, between)
+    assert (found.verdict, found.sample) == ("unstable", limits.index(min(limits)))
+    assert certify(affinity, 0.99 * min(limits)).verdict == "stable"
+
+
+def test_pairs_and_stacked_weights_mean_the_same():
+    draw = generator(3)
+    outer, inner = (torch.randn(2, 2, generator=draw, dtype=torch.float64) for _ in range(2))
+    pairs = certify(heat(), [(outer, inner)] * 2)
+    stacked = certify(heat(), torch.stack([outer @ inner] * 2))
+    assert pairs.growth == stacked.growth
+
+
+# Trained stages, by what they answer.
+
+
+@pytest.mark.parametrize("kind", [DiffusiveStage, OriginalStage])
+@pytest.mark.parametrize("share", [True, False])
+@pytest.mark.parametrize("affinity", ["heat", "embedded_gaussian", "dot"])
+def test_a_witness_grows_in_the_stage_itself(kind, share, affinity):
+    torch.manual_seed(0)
+    stage = kind(4, 2, affinity=affinity, share_affinity=share, init="fan_in", layout="positions").double()
+    x = points(8, width=4)
+    found = certify(stage, x)
+    assert found.verdict == "unstable"
+    z = image = found.witness.unsqueeze(0)
+    operate = aggregate if stage.form == "original" else diffuse
+    for one, weight in zip(stage.affinities(x), stage.weights(), strict=True):
+        image = (image + operate(one, image) @ weight.T).detach()
+    assert float(norm_of(found, image) / norm_of(found, z)) == pytest.approx(found.growth, rel=1e-8)
+
+
+def test_any_object_with_weights_and_an_affinity_is_a_stage():
+    class Made:
+        def weights(self):
+            return [0.5 * identity(2)]
+
+        def affinity(self, x):
+            return Affinity(x, x, "heat")
+
+    assert certify(Made(), points(9)).verdict == "stable"
+
+
+def test_stages_in_float32_are_judged_to_their_own_rounding():
+    torch.manual_seed(0)
+    x = torch.randn(2, 8, 4, 4)
+    for affinity in ("heat", "embedded_gaussian"):
+        stage = DiffusiveStage(8, 4, weight="stable", affinity=affinity, init="torch")
+        assert certify(stage, x).verdict == "stable"
+    assert certify(DiffusiveStage(8, 4, init="torch"), x).verdict == "unstable"
+
+
+def test_propagate_itself_does_not_grow_where_it_is_certified():
+    draw = generator(5)
+    affinity = Affinity(points(10), points(10, seed=1), "gaussian", "row")
+    turn, _ = torch.linalg.qr(torch.randn(3, 3, generator=draw, dtype=torch.float64))
+    weights = [turn @ torch.diag(torch.rand(3, generator=draw).double()) @ turn.T for _ in range(3)]
+    found = certify(affinity, weights)
+    assert found.verdict == "stable"
+    z = torch.randn(1, 10, 3, generator=draw, dtype=torch.float64)
+    assert float(norm_of(found, propagate(affinity, z, weights))) <= float(norm_of(found, z))
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: cfl_limit(points()), "affinity must be an Affinity or a SparseAffinity, got Tensor"),
+        (lambda: certify(points(), 1.0), "certify takes an affinity and weights, or a stage"),
+        (lambda: certify(heat(), "small"), "weights must be a number"),
+        (lambda: certify(heat(), [torch.ones(2, 3)]), r"weights\[0\] must be W \[C, C\]"),
+        (lambda: certify(heat(), [torch.ones(2, 2), torch.ones(3, 3)]), r"weights\[1\] is \[3, 3\]"),
+        (lambda: certify(heat(), [torch.full((1, 1), math.nan)]), "not finite"),
+        (
+            lambda: certify(heat(), 1.0, form="wang"),
+            "form='wang' is unknown; choose one of diffusive, original",
+        ),
+        (lambda: certify(Affinity(points(4), points(3), "heat"), 1.0), "do not sub-sample"),
+        (lambda: certify(DiffusiveStage(2, 1), 1.0), "x must be an input of the stage"),
+        (lambda: certify(Affinity(points(4)[:0], points(4)[:0], "heat"), 1.0), "the batch is empty"),
+        (lambda: cfl_limit(Affinity(points(4)[:0], points(4)[:0], "heat")), "the batch is empty"),
+        (lambda: cfl_limit(heat(), exact_up_to=None), "exact_up_to must be a whole number ≥ 0"),
+        (lambda: certify(heat(), 0.5, exact_up_to=2.5), "exact_up_to must be a whole number ≥ 0"),
+        (lambda: certify(heat(), [torch.ones(2, 2).long()]), r"weights\[0\] must be floating point and real"),
+        (lambda: certify(heat(), [torch.eye(2) + 0j]), r"weights\[0\] must be floating point and real"),
+        (lambda: certify(heat(), [torch.ones(0, 0)]), r"weights\[0\] must be W \[C, C\].*got \[0, 0\]"),
+        (
+            lambda: certify(heat(), [(torch.ones(2, 3), torch.ones(2, 2))]),
+            r"a pair \(W_Z \[C, r\], W_g \[r, C\]\), got \[\[2, 3\], \[2, 2\]\]",
+        ),
+    ],
+)
+def test_what_is_wrong_is_refused(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+def test_many_channels_are_judged_by_bounds():
+    weight = 0.5 * torch.eye(700)
+    assert certify(heat(size=30), [weight]).verdict == "stable"
+    assert certify(heat(size=30), [-weight]).verdict == "unstable"
+
+
+def test_kernels_without_a_common_norm_are_not_judged_by_that_of_the_first():
+    """Every sub-block is stable in its own norm, and none of them says anything about the stage as a whole."""
+    torch.manual_seed(0)
+    stage = DiffusiveStage(
+        3, 2, weight="full", affinity="heat", share_affinity=False, layout="positions"
+    ).double()
+    with torch.no_grad():
+        for one in stage.maps:
+            one.w_z.weight.copy_(0.9 * identity(3))
+        stage.embeddings[1].theta.weight.mul_(300)
+    x = 3 * points(9, width=3)
+    for exact_up_to in (1024, 1):
+        assert certify(stage, x, exact_up_to=exact_up_to).verdict == "not decided"
+
+
+@pytest.mark.parametrize("exact_up_to", [1024, 0])
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([[0.0, 1.0], [2.0, 0.0]], r"needs a symmetric matrix.*\(matrix \+ matrix.t\(\)\) / 2"),
+        ([[0.0, -1.0], [-1.0, 0.0]], "needs a matrix that is nowhere negative"),
+    ],
+)
+def test_a_sparse_kernel_that_cannot_be_normalised_is_refused_in_its_own_words(rows, message, exact_up_to):
+    matrix = SparseAffinity(torch.tensor(rows, dtype=torch.float64).to_sparse_csr(), "symmetric")
+    for question in (cfl_limit, lambda a, **k: certify(a, 0.5, **k)):
+        with pytest.raises(ValueError, match=message):
+            question(matrix, exact_up_to=exact_up_to)
+
+
+def test_a_number_may_be_a_tensor():
+    assert certify(heat(), torch.tensor(0.5)).growth == certify(heat(), 0.5).growth

@@ -1,0 +1,98 @@
+"""Steps beyond the limit of stability: allowed, and the outcome says that they diverge, and from which state on."""
+
+import numpy as np
+import pytest
+import torch
+from generators import path_graph
+from problems import features, signal
+
+from nonloc.ops import Affinity, SparseAffinity
+from nonloc.processes import DampedFlow, Diffusion, JumpProcess, Process, cfl_limit, simulate
+
+
+def two_points():
+    """L = [[1, −1], [−1, 1]]: λ_max = 2, the largest stable step is 1."""
+    return SparseAffinity(torch.tensor([[0.0, 1.0], [1.0, 0.0]], dtype=torch.float64).to_sparse_csr(), "none")
+
+
+def difference():
+    return torch.tensor([[[1.0], [-1.0]]], dtype=torch.float64)
+
+
+def test_all_states_are_there_and_the_outcome_says_since_when():
+    run = simulate(Diffusion(two_points()), difference(), num_steps=10, step_size=1.5)
+    assert torch.equal(run.final, 2.0**10 * difference())
+    assert len(run) == 11
+    assert (run.outcome.ending, run.outcome.step) == ("diverged", 2)
+    assert "From state 2 on, at time 3" in run.outcome.sentence
+    assert "step_size = 1.5 is beyond the limit of stability (see cfl_limit)" in run.outcome.sentence
+
+
+def first_growth(rates, amounts, h, num_steps):
+    """The first state reached by a change larger than the one before, from the modes' closed form."""
+    changes = [np.linalg.norm(h * rates * amounts * (1 - h * rates) ** n) for n in range(num_steps)]
+    return next(n + 1 for n in range(1, num_steps) if changes[n] > changes[n - 1])
+
+
+@pytest.mark.parametrize("offset", [0.0, 1e3])
+def test_a_mode_that_hides_behind_others_is_found_when_it_comes_out(offset):
+    size = 16
+    k = np.arange(size)
+    rates = 2 - 2 * np.cos(np.pi * k / size)
+    modes = np.cos(np.pi * np.outer(np.arange(size) + 0.5, k) / size)
+    modes /= np.linalg.norm(modes, axis=0)
+    amounts = np.where(k == 1, 1.0, 0.0) + np.where(k == size - 1, 1e-4, 0.0)
+    z = torch.from_numpy(modes @ amounts + offset).view(1, -1, 1)
+    h = 1.05 * 2 / rates[-1]
+    expected = first_growth(rates, amounts, h, 200)
+    assert expected > 20
+    run = simulate(Diffusion(path_graph(size)), z, num_steps=expected + 3, step_size=h)
+    assert (run.outcome.ending, run.outcome.step) == ("diverged", expected)
+
+
+@pytest.mark.parametrize("normalize", ["row", "count", "none", "symmetric", "sinkhorn"])
+def test_there_is_no_alarm_at_the_limit_and_there_is_one_above(normalize):
+    x = features("heat", "symmetric")[:1]
+    a = Affinity(x, x, "heat", normalize)
+    limit = cfl_limit(a).limit
+
+    def ending(h):
+        return simulate(Diffusion(a), signal(a) + 100, num_steps=400, step_size=h).outcome.ending
+
+    assert ending(limit) == "converged"
+    assert ending(1.001 * limit) == "diverged"
+
+
+def test_the_damped_flow_is_watched_too():
+    """K = I: z − 3 z doubles z, where the flow itself fades away."""
+    x = torch.zeros(1, 2, 1, dtype=torch.float64)
+    run = simulate(DampedFlow(Affinity(x, x, "delta")), difference(), num_steps=5, step_size=3.0)
+    assert (run.outcome.ending, run.outcome.step) == ("diverged", 2)
+    assert torch.equal(run.final, -(2.0**5) * difference())
+
+
+def test_a_process_that_may_grow_is_not_called_diverged_for_it():
+    reverse = simulate(Diffusion(two_points(), backwards=True), difference(), num_steps=20, step_size=0.5)
+    assert float(reverse.final[0, 0, 0]) == 2.0**20
+    assert reverse.outcome.ending == "converged"
+
+
+def test_a_process_of_ones_own_is_not_watched():
+    class Growing(Process):
+        def rate(self, z):
+            return z
+
+    assert simulate(Growing(), difference(), num_steps=20).outcome.ending == "converged"
+
+
+def test_a_jump_process_makes_no_false_alarm():
+    a = SparseAffinity(torch.tensor([[0.0, 1.0, 0], [0.1, 0, 3], [0, 3, 0.0]]).double().to_sparse_csr())
+    law = torch.tensor([[[1.0], [0], [0]]], dtype=torch.float64)
+    assert simulate(JumpProcess(a), law, num_steps=50).outcome.ending == "converged"
+
+
+def test_a_simulation_that_leaves_the_numbers_says_both():
+    run = simulate(Diffusion(two_points()), difference(), num_steps=2000, step_size=1.5, throw=False)
+    assert (run.outcome.ending, run.outcome.step) == ("diverged", 1024)
+    assert "State 1024" in run.outcome.sentence
+    assert "From state 2 on" in run.outcome.sentence
