@@ -1,11 +1,15 @@
-"""What every test shares: one thread, so that timings and sums do not depend on the machine's cores; and how many
-examples a property is held to."""
+"""What every test shares: one thread, so that timings and sums do not depend on the machine's cores; GPU kernels in
+Triton's interpreter where there is no GPU; and how many examples a property is held to."""
 
 import os
 
 import pytest
 import torch
 from hypothesis import settings
+
+# Triton reads this when it is imported, which several parts of torch do without being asked.
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"
 
 
 @pytest.fixture(autouse=True, scope="session")

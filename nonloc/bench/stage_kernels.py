@@ -198,7 +198,7 @@ def _product_rate(device: torch.device) -> float:
 
 
 def _byte_rate(device: torch.device) -> float:
-    """Bytes a second, read and written, of a kernel that negates 1 GiB: a copy would be the copy engine's in a graph."""
+    """Bytes a second, read and written, of negating 1 GiB; a copy would be the copy engine's in a graph."""
     a = torch.empty(2**28, device=device, dtype=torch.float32).normal_()
     b = torch.empty_like(a)
     return (

@@ -12,7 +12,7 @@ from nonloc.cli.output import Output, add_output_arguments
 from nonloc.outcomes import EXIT_DONE, EXIT_FAILED
 from nonloc.runs import write_atomically
 
-SUMMARY = "measure exactness, memory, speed, and audit the stability certificates"
+SUMMARY = "measure exactness, memory, speed, stages, training steps, and audit the stability certificates"
 DESCRIPTION = """\
 Measure on this machine and print a table; with --output, keep it as JSON with machine and versions.
 
@@ -21,13 +21,20 @@ Measure on this machine and print a table; with --output, keep it as JSON with m
   nonloc bench memory        peak memory and time of forward and backward against M, each size in a fresh process:
                              dot and concat up to 1,048,576 positions, gaussian up to 65,536
   nonloc bench backends      reference against factored, taking turns in one run
+  nonloc bench stage         a stage, forward and backward. CUDA: fused against naive, SDPA flash and cuDNN,
+                             FlexAttention and compiled naive, captured and eager; CPU: factored against naive. Held to
+                             float64 first: what is off is not timed
+  nonloc bench kernels       the kernels of one fused stage, each beside its floors (CUDA)
   nonloc bench graphs        a graph of a million points, ten steps, beside scikit-learn and scipy by hand
   nonloc bench certificates  `certify` on random stages, a third of them at the boundary, against dense norms
   nonloc bench stable        weight="stable", 64 sub-blocks, saturated weights, on inputs chosen to grow
+  nonloc bench training      the training step against a plain PyTorch loop: the same losses, then the time, alone and
+                             with several runs side by side
+  nonloc bench profile       the kernels of one captured training step, by kind and by name (CUDA)
 
   nonloc bench memory --output results/bench
 
-Exit codes: 0 measured; 1 a deviation is above its limit, or a certificate is wrong."""
+Exit codes: 0 measured; 1 a deviation is above its limit, losses disagree, or a certificate is wrong."""
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -37,14 +44,23 @@ def add_arguments(parser: ArgumentParser) -> None:
         type=str | None,
         default=None,
         metavar="DIR",
-        help="keep the numbers as DIR/<subject>.json",
+        help="keep the numbers as DIR/<subject>.json (DIR/stage_cpu.json on the CPU); of stage, kernels, training and "
+        "profile the table too, as DIR/<subject>.md",
     )
-    parser.add_argument("--repeats", type=int, default=7, help="timings of each side (backends)")
+    parser.add_argument(
+        "--repeats", type=int, default=7, help="timings of each side (backends, stage, training)"
+    )
     parser.add_argument("--trials", type=int, default=3, help="random problems of each cell (accuracy)")
     parser.add_argument(
         "--cases", type=int, default=10_000, help="random stages (certificates), inputs (stable: a tenth)"
     )
-    parser.add_argument("--device", default="cpu", help="where to time (backends): cpu or cuda")
+    parser.add_argument(
+        "--device",
+        type=str | None,
+        default=None,
+        help="where to time (backends, stage, training, profile): cpu or cuda; default: cuda where there is one for "
+        "stage, training and profile, else cpu",
+    )
     add_output_arguments(parser)
 
 
@@ -56,20 +72,28 @@ def run(options: Namespace) -> int:
 
     import torch
 
+    from nonloc.bench.stage import library_versions
     from nonloc.training.machine import machine, versions
 
+    if options.device is None:
+        has_cuda = options.subject in ON_DEVICE and torch.cuda.is_available()
+        options.device = "cuda" if has_cuda else "cpu"
     rows, text = SUBJECTS[options.subject](options, output)
+    on_cuda = torch.device(options.device).type == "cuda"
+    name = "stage_cpu" if options.subject == "stage" and not on_cuda else options.subject
     value = {
-        "command": f"nonloc bench {options.subject}",
+        "command": f"nonloc bench {options.subject}{'' if name == options.subject else ' --device cpu'}",
         "rows": rows,
         "machine": machine(torch.device(options.device)),
-        "versions": versions(),
+        "versions": versions() | (library_versions() if on_cuda else {}),
     }
     if options.output is not None:
         folder = Path(options.output)
         folder.mkdir(parents=True, exist_ok=True)
         content = json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False)
-        write_atomically(folder / f"{options.subject}.json", f"{content}\n".encode())
+        write_atomically(folder / f"{name}.json", f"{content}\n".encode())
+        if options.subject in ON_DEVICE:
+            write_atomically(folder / f"{name}.md", f"{text}\n".encode())
     output.result(text, value)
     return EXIT_DONE if all(row.get("passed", True) for row in rows) else EXIT_FAILED
 
@@ -78,9 +102,13 @@ Rows = list[dict[str, Any]]
 
 
 def _accuracy(options: Namespace, output: Output) -> tuple[Rows, str]:
+    import torch
+
     from nonloc.bench import accuracy, table
 
-    rows = [found.to_dict() for found in accuracy.deviations(options.trials)]
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    found = [*accuracy.deviations(options.trials), *accuracy.fused_deviations(device, options.trials)]
+    rows = [one.to_dict() for one in found]
     return rows, table.accuracy_table(rows)
 
 
@@ -100,6 +128,19 @@ def _backends(options: Namespace, output: Output) -> tuple[Rows, str]:
 
     rows = [found.to_dict() for found in backends.timings(options.repeats, options.device)]
     return rows, table.backends_table(rows)
+
+
+def _stage(options: Namespace, output: Output) -> tuple[Rows, str]:
+    import torch
+
+    from nonloc.bench import stage, stage_cpu
+
+    device = torch.device(options.device)
+    if device.type == "cuda":
+        rows = [found.to_dict() for found in stage.all_timings(device, options.repeats, output.talk)]
+        return rows, stage.table(rows)
+    rows = [found.to_dict() for found in stage_cpu.timings(options.repeats, output.talk)]
+    return rows, stage_cpu.table(rows)
 
 
 def _graphs(options: Namespace, output: Output) -> tuple[Rows, str]:
@@ -129,11 +170,46 @@ def _stable(options: Namespace, output: Output) -> tuple[Rows, str]:
     return rows, table.stable_table(rows)
 
 
+def _training(options: Namespace, output: Output) -> tuple[Rows, str]:
+    import torch
+
+    from nonloc.bench import training_step
+
+    device = torch.device(options.device)
+    rows = [found.to_dict() for found in training_step.all_timings(device, options.repeats)]
+    return rows, training_step.table(rows)
+
+
+def _profile(options: Namespace, output: Output) -> tuple[Rows, str]:
+    import torch
+
+    from nonloc.bench import profile_step
+    from nonloc.bench.training_step import NETWORKS
+
+    device = torch.device(options.device)
+    rows = [profile_step.profile(network, device).to_dict() for network in NETWORKS]
+    return rows, profile_step.table(rows)
+
+
+def _kernels(options: Namespace, output: Output) -> tuple[Rows, str]:
+    from nonloc.bench import stage_kernels
+
+    found = stage_kernels.measure()
+    return [kernel.to_dict() for kernel in found], stage_kernels.table(found)
+
+
+# What is measured of training is measured where one trains, and kept as a table as well.
+ON_DEVICE = ("stage", "kernels", "training", "profile")
+
 SUBJECTS = {
     "accuracy": _accuracy,
     "memory": _memory,
     "backends": _backends,
+    "stage": _stage,
+    "kernels": _kernels,
     "graphs": _graphs,
     "certificates": _certificates,
     "stable": _stable,
+    "training": _training,
+    "profile": _profile,
 }

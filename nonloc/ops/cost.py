@@ -2,6 +2,8 @@
 
 The numbers come from the code itself, run on tensors that have shapes but no contents while every allocation and
 every product is written down. So they cannot drift away from the code, and a test holds them to measured memory.
+The fused kernels are not run: their launches are written down instead, and tests hold what is counted for each to
+what the interpreted kernels do, and the memory to a GPU's.
 Large M is extrapolated: peaks and counts are quadratic polynomials in M once blocks of rows have their full size.
 """
 
@@ -24,6 +26,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from nonloc.ops.affinity import Affinity
 from nonloc.ops.exponential import BLOCK_ENTRIES
 from nonloc.ops.functional import BACKENDS, propagate
+from nonloc.ops.fused import lacks
+from nonloc.ops.fused_launch import Launch, without_launches
 from nonloc.ops.sinkhorn import fixed_steps
 
 TYPICAL_SINKHORN_STEPS = 40
@@ -56,7 +60,8 @@ def estimate(
     num_blocks: int = 1,
     dtype: torch.dtype = torch.float32,
 ) -> dict[str, Cost]:
-    """The cost of `propagate` with `num_blocks` full matrices W, for each backend, on the CPU.
+    """The cost of `propagate` with `num_blocks` full matrices W, for each backend that can do it, on the CPU; of
+    "fused", which serves gaussian and heat with "row", on a GPU.
 
     `embed` is d, the width of left and right (channels // 2 when left out; always 1 for "concat").
     """
@@ -69,6 +74,7 @@ def estimate(
         raise ValueError(f"embed must be ≥ 1, got {embed}")
 
     shape = (batch, channels, width, num_blocks)
+    backends = [b for b in BACKENDS if b != "fused" or _fused_serves(kind, normalize, shape, dtype)]
     return {
         backend: _at(
             positions,
@@ -77,8 +83,16 @@ def estimate(
             partial(_trace, kind, normalize, backend, shape, dtype),
             has_matrix=backend == "reference",
         )
-        for backend in BACKENDS
+        for backend in backends
     }
+
+
+def _fused_serves(kind: str, normalize: str, shape: tuple[int, int, int, int], dtype: torch.dtype) -> bool:
+    batch, channels, width, _ = shape
+    features = torch.empty(batch, 1, width, dtype=dtype, device="meta")
+    z = torch.empty(batch, 1, channels, dtype=dtype, device="meta")
+    with without_launches():
+        return lacks(Affinity(features, features, kind, normalize), z) is None
 
 
 def _at(
@@ -140,7 +154,7 @@ def _trace(
     batch, channels, width, num_blocks = shape
 
     def run(with_gradient: bool) -> tuple[int, int, int]:
-        with FakeTensorMode(), fixed_steps(steps):
+        with FakeTensorMode(), fixed_steps(steps), without_launches() as launches:
 
             def empty(*size: int) -> Tensor:
                 return torch.empty(*size, dtype=dtype, requires_grad=with_gradient)
@@ -151,10 +165,12 @@ def _trace(
             affinity = Affinity(left, right, kind, normalize)
             with _Allocations() as memory, _Products() as forward:
                 out = propagate(affinity, z, weights, backend=backend)
+            launched = [_launched_macs(launch) for launch in launches]
             with memory, _Products() as backward:
                 if with_gradient:
                     out.backward(torch.ones_like(out))
-        return memory.peak, forward.macs, backward.macs
+        in_backward = sum(_launched_macs(launch) for launch in launches) - sum(launched)
+        return memory.peak, forward.macs + sum(launched), backward.macs + in_backward
 
     forward_bytes, forward_macs, _ = run(with_gradient=False)
     backward_bytes, _, backward_macs = run(with_gradient=True)
@@ -200,6 +216,30 @@ def _attention_workspace(name: str, args: Any) -> int:
 
 def _storages(tree: Any) -> list[Any]:
     return [leaf.untyped_storage() for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]
+
+
+def _launched_macs(launch: Launch) -> int:
+    """Multiply-adds of the matrix products in one launch of a fused kernel, widths as they were widened."""
+    sizes = launch.constants
+    m = launch.positions
+    depth, hidden = sizes.get("D", 0), sizes["H"]
+    map_macs = m * hidden * sizes.get("C", 0)
+    if launch.kernel == "begin_kernel":
+        macs = map_macs * sizes["PROJECTS"]
+    elif launch.kernel == "forward_kernel":
+        macs = m * m * (depth + hidden) + map_macs * (sizes["UPDATES"] + sizes["HAS_NEXT"])
+        if sizes["FIRST"]:
+            # The bound of each row: from a few columns, or from all of them where there is a bias.
+            macs += m * depth * (m if sizes["HAS_BIAS"] else sizes["STEP"])
+    elif launch.kernel == "turn_kernel":
+        macs = map_macs * sizes["UPDATES"]
+    elif launch.kernel == "adjoint_kernel":
+        maps = 1 + sizes["HAS_PREVIOUS"] + 2 * (sizes["SLOTS"] > 0)
+        macs = m * m * (depth + hidden) + map_macs * sizes["UPDATES"] * maps
+    else:
+        depths = 3 if sizes.get("ADDS_DQ") else 2
+        macs = m * m * (depths * depth + sizes["WIDE"] + sizes["REST"])
+    return launch.batch * macs
 
 
 class _Products(FlopCounterMode):

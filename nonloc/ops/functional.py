@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from typing import TypeGuard
 
 import torch
 from torch import Tensor
 
-from nonloc.ops import factored, reference, sparse
+from nonloc.ops import factored, fused, reference, sparse
 from nonloc.ops.affinity import Affinity
 from nonloc.ops.checks import check_kernel_values
 from nonloc.ops.operator import Operator, energy
@@ -25,6 +26,7 @@ Weights = Sequence[Tensor | tuple[Tensor, Tensor]] | Tensor
 BACKENDS: dict[str, Callable[[Affinity, torch.dtype], Operator]] = {
     "reference": reference.prepare,
     "factored": factored.prepare,
+    "fused": fused.prepare,
 }
 
 # Up to this many kernel entries (B · M · M') the matrix is faster than the detour around it, by measurement on a CPU
@@ -62,6 +64,8 @@ def propagate(
     _check_z(affinity, z, affinity.positions)
     pairs = _weight_pairs(weights, z.shape[-1])
     with full_precision(z):
+        if _is_fused(affinity, z, backend) and fused.takes_stage(affinity, z, pairs):
+            return fused.propagate(without_masked(affinity), z, pairs)
         operator, state = _prepare(affinity, z, backend)
         for outer, inner in pairs:
             hidden = state if inner is None else state @ inner.to(state.dtype).mT
@@ -99,6 +103,9 @@ def prepare(affinity: Affinity | SparseAffinity, dtype: torch.dtype, *, backend:
     """
     if backend == "auto":
         backend = choose_backend(affinity)
+        # Who asks for more than the features have does not want their precision.
+        if backend == "fused" and dtype != compute_dtype(affinity):
+            backend = "factored"
     if backend not in BACKENDS:
         raise ValueError(f"backend={backend!r} is unknown; choose one of auto, {', '.join(BACKENDS)}")
     if isinstance(affinity, SparseAffinity):
@@ -110,10 +117,13 @@ def prepare(affinity: Affinity | SparseAffinity, dtype: torch.dtype, *, backend:
     return BACKENDS[backend](affinity, dtype)
 
 
-def choose_backend(affinity: Affinity | SparseAffinity) -> str:
-    """The backend that "auto" stands for: the matrix while it is small, exact shortcuts above."""
+def choose_backend(affinity: Affinity | SparseAffinity, z: Tensor | None = None) -> str:
+    """The backend that "auto" stands for: fused on a GPU in half precision where it can serve; elsewhere the matrix
+    while it is small, exact shortcuts above."""
     if isinstance(affinity, SparseAffinity) or affinity.kind in ("dot", "delta"):
         return "factored"
+    if fused.pays(affinity, z):
+        return "fused"
     entries = affinity.positions * affinity.right.shape[1]
     # An exported program may serve any batch: its choice must not depend on the one it was traced with.
     if not torch.compiler.is_exporting():
@@ -125,7 +135,15 @@ def choose_backend(affinity: Affinity | SparseAffinity) -> str:
 def _prepare(affinity: Affinity | SparseAffinity, z: Tensor, backend: str) -> tuple[Operator, Tensor]:
     dtype = compute_dtype(affinity, z)
     signal = z if affinity.mask is None else torch.where(affinity.mask.unsqueeze(-1), z, 0)
+    if backend == "auto":
+        backend = choose_backend(affinity, z)
+    if backend == "fused":
+        fused.check(affinity, z)
     return prepare(affinity, dtype, backend=backend), signal.to(dtype)
+
+
+def _is_fused(affinity: Affinity | SparseAffinity, z: Tensor, backend: str) -> TypeGuard[Affinity]:
+    return backend == "fused" or (backend == "auto" and choose_backend(affinity, z) == "fused")
 
 
 def _numbers(affinity: Affinity | SparseAffinity) -> tuple[Tensor, ...]:

@@ -15,6 +15,6 @@ def test_the_table(monkeypatch):
 
 def test_sides_take_turns():
     calls = []
-    seconds = backends._in_turns({"a": lambda: calls.append("a"), "b": lambda: calls.append("b")}, 3, "cpu")
+    seconds = backends.in_turns({"a": lambda: calls.append("a"), "b": lambda: calls.append("b")}, 3, "cpu")
     assert calls == ["a", "b"] * 4
     assert [len(s) for s in seconds.values()] == [3, 3]

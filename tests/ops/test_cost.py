@@ -5,6 +5,9 @@ import torch
 from problems import CELLS
 
 from nonloc.ops import Affinity, estimate, propagate
+from nonloc.ops.fused_launch import is_interpreted
+
+interpreted = pytest.mark.skipif(not is_interpreted(), reason="Triton compiles for the GPU here")
 
 
 def measured_peak(kind, normalize, backend, batch, positions, channels, embed, num_blocks, with_gradient):
@@ -30,10 +33,14 @@ def measured_peak(kind, normalize, backend, batch, positions, channels, embed, n
     return peak
 
 
-@pytest.mark.parametrize("backend", ["reference", "factored"])
-@pytest.mark.parametrize(("kind", "normalize"), CELLS)
-def test_bytes_are_within_a_quarter_of_measured(kind, normalize, backend):
-    shape = (2, 256, 16, 8, 2)
+BACKENDS_OF_CELLS = [(backend, *cell) for backend in ("reference", "factored") for cell in CELLS]
+FUSED = [pytest.param("fused", kind, "row", marks=interpreted) for kind in ("gaussian", "heat")]
+
+
+@pytest.mark.parametrize(("backend", "kind", "normalize"), [*BACKENDS_OF_CELLS, *FUSED])
+def test_bytes_are_within_a_quarter_of_measured(backend, kind, normalize):
+    # The interpreter is slow, and a long profile loses events.
+    shape = (2, 64 if backend == "fused" else 256, 16, 8, 2)
     cost = estimate(
         kind,
         normalize,
@@ -91,3 +98,73 @@ def test_an_original_claim_of_cost():
 def test_impossible_sizes_are_refused(bad):
     with pytest.raises(ValueError, match=f"{next(iter(bad))} must be a whole number"):
         estimate("gaussian", **{"batch": 1, "positions": 4, "channels": 4, **bad})
+
+
+@pytest.mark.parametrize(
+    ("kind", "normalize", "keywords", "expected"),
+    [
+        ("gaussian", "row", {}, True),
+        ("heat", "row", {"dtype": torch.bfloat16}, True),
+        ("gaussian", "row", {"dtype": torch.float64}, False),
+        ("gaussian", "row", {"embed": 200}, False),
+        ("heat", "count", {}, False),
+        ("dot", "row", {}, False),
+    ],
+)
+def test_the_fused_backend_is_there_where_it_serves(kind, normalize, keywords, expected):
+    cost = estimate(kind, normalize, batch=1, positions=64, channels=8, **keywords)
+    assert ("fused" in cost) == expected
+    assert {"reference", "factored"} <= set(cost)
+
+
+@interpreted
+@pytest.mark.parametrize("kind", ["gaussian", "heat"])
+@pytest.mark.parametrize("blocks", [1, 3])
+def test_multiply_adds_of_the_fused_kernels_are_those_of_their_products(monkeypatch, kind, blocks):
+    """Counted where the interpreter multiplies. The logits are small: the bound of a row needs no second look."""
+    from triton.runtime.interpreter import InterpreterBuilder
+
+    counted = []
+    dot = InterpreterBuilder.create_dot
+
+    def counting(self, a, b, *args):
+        (rows, inner), columns = a.data.shape, b.data.shape[1]
+        counted.append(rows * inner * columns)
+        return dot(self, a, b, *args)
+
+    monkeypatch.setattr(InterpreterBuilder, "create_dot", counting)
+    left, right = (0.1 * torch.randn(1, 64, 16, requires_grad=True) for _ in range(2))
+    z, weights = (torch.randn(*shape, requires_grad=True) for shape in ((1, 64, 128), (blocks, 128, 128)))
+    out = propagate(Affinity(left, right, kind), z, weights, backend="fused")
+    forward = sum(counted)
+    out.sum().backward()
+    cost = estimate(kind, batch=1, positions=64, channels=128, embed=16, num_blocks=blocks)["fused"]
+    # Beside the products there are element-wise ones: heat's |r|², and its gradient.
+    few = 20 * 64 * 16 if kind == "heat" else 64
+    assert 0 <= cost.forward_macs - forward <= few
+    assert 0 <= cost.backward_macs - (sum(counted) - forward) <= few
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kind", ["gaussian", "heat"])
+@pytest.mark.parametrize(("batch", "positions"), [(16, 1024), (1, 20_000)])
+def test_cuda_bytes_of_the_fused_backend(kind, batch, positions):
+    cost = estimate(
+        kind, batch=batch, positions=positions, channels=64, embed=32, num_blocks=4, dtype=torch.bfloat16
+    )["fused"]
+    for with_gradient, expected in ((False, cost.forward_bytes), (True, cost.backward_bytes)):
+        left, right, z = (
+            torch.randn(batch, positions, c, device="cuda", dtype=torch.bfloat16).requires_grad_(
+                with_gradient
+            )
+            for c in (32, 32, 64)
+        )
+        weights = torch.randn(4, 64, 64, device="cuda", dtype=torch.bfloat16).mul_(0.1)
+        weights.requires_grad_(with_gradient)
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        out = propagate(Affinity(left, right, kind), z, weights, backend="fused")
+        if with_gradient:
+            out.backward(torch.ones_like(out))
+        peak = torch.cuda.max_memory_allocated() - before
+        assert 0.75 <= expected / peak <= 1.25

@@ -1,0 +1,225 @@
+"""A whole stage in a few launches: gaussian and heat kernels with row normalisation, in Triton.
+
+What attention libraries cannot use, because they know nothing of a stage:
+
+- K is the same in every sub-block, so its row sums are found once, in the first one;
+- the update z + (K g − g) W_Zᵀ and the next g = z W_gᵀ happen where K g is made, in the same launch;
+- backward, a sub-block needs only Kᵀ dR; the gradient of the affinity is one pass for all sub-blocks together, because
+  Σ_n dR_n G_nᵀ is one product with inner dimension N·r, and δ_i = Σ_n dR_n,i · (K G_n)_i comes from what was stored.
+
+Half precision uses tensor cores with float32 logits, sums and accumulators; the state is kept in the input's dtype
+between sub-blocks. float32 is computed by three tf32 products, which is as exact as float32, unless torch's setting
+allows tf32 itself. M × M is never stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from nonloc.ops.affinity import Affinity
+from nonloc.ops.fused_functions import SMALLEST, Product, Stage
+from nonloc.ops.fused_launch import Settings, Tile, is_interpreted, is_launching
+from nonloc.ops.operator import Operator, valid_positions
+from nonloc.ops.sparse import SparseAffinity
+
+WIDEST_FEATURES = 128  # d of the features and r of the hidden channels
+WIDEST_STATE = 512  # C
+LARGEST_BATCH = 65_535  # what a launch takes in its second direction
+LOG_ZERO = -1e30
+
+# By measurement on an H200, for d and r up to 32 in half precision: 128 positions and 128 registers let four programs
+# share a multiprocessor, and then one wave more or less decides.
+NARROW = {
+    "begin": Tile(256, 0, 4, 1),
+    "first": Tile(128, 64, 4, 3, 128),
+    "next": Tile(128, 64, 4, 3, 128),
+    "turn": Tile(64, 0, 4, 1),
+    "adjoint": Tile(128, 64, 4, 3, 128),
+    "key": Tile(128, 64, 8, 3),
+    "query": Tile(128, 64, 8, 3),
+}
+# One sub-block has less to hold in the gradient of its affinity.
+SINGLE = NARROW | {"key": Tile(128, 32, 4, 3, 128), "query": Tile(64, 64, 4, 3, 128)}
+# Wider features, and float32, need more shared memory and registers for each position.
+WIDE = {
+    "begin": Tile(64, 0, 4, 1),
+    "first": Tile(64, 64, 4, 2),
+    "next": Tile(64, 64, 4, 2),
+    "turn": Tile(64, 0, 4, 1),
+    "adjoint": Tile(64, 64, 4, 2),
+    "key": Tile(64, 32, 4, 2),
+    "query": Tile(64, 32, 4, 2),
+}
+EXACT = {name: Tile(32, 0 if tile.step == 0 else 32, 4, 1) for name, tile in WIDE.items()}
+
+
+def prepare(affinity: Affinity, dtype: torch.dtype) -> Operator:
+    """K made ready; products are taken in the features' dtype and summed up in float32."""
+    check(affinity)
+    sums = valid_positions(affinity).unsqueeze(-1).to(dtype)
+    return Operator(lambda z: sums * _product(affinity, z).to(dtype), sums)
+
+
+def propagate(affinity: Affinity, z: Tensor, pairs: Sequence[tuple[Tensor, Tensor | None]]) -> Tensor:
+    """A whole stage; masked features are zeros already, masked positions come back as they are."""
+    w_z = torch.stack([outer for outer, _ in pairs]).to(z.dtype)
+    inners = [inner for _, inner in pairs if inner is not None]
+    if inners:
+        w_g = torch.stack(inners).to(z.dtype)
+    else:
+        w_g = torch.eye(z.shape[-1], dtype=z.dtype, device=z.device).expand(len(pairs), -1, -1)
+    keep = None if affinity.mask is None else affinity.mask.unsqueeze(-1)
+    state = z if keep is None else torch.where(keep, z, 0)
+    result = stage(affinity, state, w_z, w_g)
+    return result if keep is None else torch.where(keep, result, z)
+
+
+def takes_stage(affinity: Affinity, z: Tensor, pairs: Sequence[tuple[Tensor, Tensor | None]]) -> bool:
+    """Whether the state and all weights fit into the end of one launch."""
+    ranks = {(outer.shape[-1], inner is None) for outer, inner in pairs}
+    if lacks(affinity, z) is not None or len(ranks) != 1 or z.shape[-1] > WIDEST_STATE:
+        return False
+    return next(iter(ranks))[0] <= WIDEST_FEATURES
+
+
+def check(affinity: Affinity | SparseAffinity, z: Tensor | None = None) -> None:
+    """Raise the ValueError that says what is missing."""
+    lacking = lacks(affinity, z)
+    if lacking is not None:
+        raise ValueError(f'backend="fused" needs {lacking}; use backend="auto"')
+
+
+def pays(affinity: Affinity, z: Tensor | None = None) -> bool:
+    """Whether "auto" should come here: on a GPU, where tensor cores take the dtype.
+
+    Not in a traced program, which hand-written kernels would break in two: there, the other backends serve.
+    """
+    is_half = affinity.left.dtype in (torch.float16, torch.bfloat16)
+    if not is_half or not affinity.left.is_cuda or torch.compiler.is_compiling():
+        return False
+    return lacks(affinity, z) is None
+
+
+def lacks(affinity: Affinity | SparseAffinity, z: Tensor | None = None) -> str | None:
+    """What the fused kernels need and do not get, in words; None if they can take it."""
+    if isinstance(affinity, SparseAffinity):
+        return "an Affinity, not a SparseAffinity"
+    if affinity.kind not in ("gaussian", "heat") or affinity.normalize != "row":
+        return f'kind "gaussian" or "heat" with normalize="row", not {affinity.kind!r} with {affinity.normalize!r}'
+    if affinity.measure is not None:
+        return "an affinity without a measure"
+    if not affinity.is_square:
+        return f"as many givers as receivers, not {affinity.right.shape[1]} and {affinity.positions}"
+    if affinity.batch > LARGEST_BATCH:
+        return f"a batch of at most {LARGEST_BATCH:,}, not {affinity.batch:,}"
+    if affinity.left.shape[-1] > WIDEST_FEATURES:
+        return f"features of d ≤ {WIDEST_FEATURES}, not {affinity.left.shape[-1]}"
+    tensors = [affinity.left, affinity.right, *([] if z is None else [z])]
+    dtypes = {tensor.dtype for tensor in tensors}
+    if len(dtypes) > 1 or not dtypes <= {torch.float32, torch.float16, torch.bfloat16}:
+        names = " and ".join(sorted(str(dtype).removeprefix("torch.") for dtype in dtypes))
+        return f"features and z in one dtype of float32, float16 and bfloat16, not {names}"
+    if is_launching() and not is_available(affinity.left.device):
+        return f"a CUDA device of compute capability 8 or more, and Triton, not {affinity.left.device}"
+    return None
+
+
+@cache
+def is_available(device: torch.device) -> bool:
+    if find_spec("triton") is None:
+        return False
+    if device.type == "cuda":
+        return torch.cuda.get_device_capability(device) >= (8, 0)
+    return device.type == "cpu" and is_interpreted()
+
+
+def _product(affinity: Affinity, z: Tensor) -> Tensor:
+    """K z [B, M, C] in float32, for any C."""
+    query, key, bias = _logits(affinity)
+    width = min(z.shape[-1], WIDEST_FEATURES)
+    settings = _settings(affinity, width, 1)
+    run = _run_untraced if torch.compiler.is_compiling() else _run
+    pieces = [
+        run(Product, query, key, bias, _widened(piece.to(query.dtype)), settings)[..., : piece.shape[-1]]
+        for piece in z.split(width, -1)
+    ]
+    return pieces[0] if len(pieces) == 1 else torch.cat(pieces, -1)
+
+
+def stage(affinity: Affinity, z: Tensor, w_z: Tensor, w_g: Tensor) -> Tensor:
+    """z ← z + (K − 1) z W_gᵀ W_Zᵀ for each W_Z of [N, C, r] and W_g of [N, r, C] in turn, all in z's dtype."""
+    query, key, bias = _logits(affinity)
+    settings = _settings(affinity, w_z.shape[-1], len(w_z))
+    w_z, w_g = _widened(w_z, rows=True), _widened(w_g, rows=True)
+    run = _run_untraced if torch.compiler.is_compiling() else _run
+    return run(Stage, query, key, bias, _widened(z), w_z, w_g, settings)[..., : z.shape[-1]]
+
+
+def _run(function: type[torch.autograd.Function], *args: Any) -> Tensor:
+    return function.apply(*args)
+
+
+# torch.compile calls this as it is. It would import the compiler where there is nothing to compile.
+_run_untraced = torch._disable_dynamo(_run)
+
+
+def _logits(affinity: Affinity) -> tuple[Tensor, Tensor, Tensor | None]:
+    """q, k and b with Ω_ij ∝ exp(scale · q_i·k_j + b_j): a row's own factor cancels in its sum."""
+    left, right, bias = affinity.left, affinity.right, None
+    if affinity.kind == "heat":
+        left, right = _centred(affinity)
+        bias = -affinity.scale * right.float().square().sum(-1)
+    if affinity.mask is not None:
+        bias = torch.where(affinity.mask, 0.0 if bias is None else bias, LOG_ZERO)
+    return _widened(left), _widened(right), bias
+
+
+def _centred(affinity: Affinity) -> tuple[Tensor, Tensor]:
+    """Features around zero, so that |l − r|² is not the difference of large numbers; it does not see a shift.
+
+    In half precision only where the shift rounds nothing, which is where it is needed: numbers within a factor of two
+    of each other have an exact difference.
+    """
+    left, right = affinity.left, affinity.right
+    with torch.no_grad():
+        valid = valid_positions(affinity).unsqueeze(-1)
+        total = torch.where(valid, right, 0).sum(1, keepdim=True, dtype=torch.float32)
+        centre = (total / valid.sum(1, keepdim=True).clamp(min=1)).to(right.dtype)
+        if right.dtype != torch.float32:
+            low, high = centre.abs() / 2, centre.abs() * 2
+            is_exact = torch.ones_like(centre, dtype=torch.bool)
+            for x in (left, right):
+                size = x * centre.sign()
+                within = ((size >= low) & (size <= high)) | ~valid
+                is_exact &= within.all(1, keepdim=True)
+            centre = torch.where(is_exact, centre, 0)
+    return left - centre, right - centre
+
+
+def _settings(affinity: Affinity, hidden: int, blocks: int) -> Settings:
+    scale = affinity.scale * (2 if affinity.kind == "heat" else 1)
+    tiles = WIDE
+    if max(affinity.left.shape[-1], hidden) <= 32:
+        tiles = SINGLE if blocks == 1 else NARROW
+    if affinity.left.dtype == torch.float32 or is_interpreted():
+        tiles = EXACT
+    return Settings(scale, tiles, torch.are_deterministic_algorithms_enabled(), torch.is_grad_enabled())
+
+
+def _widened(x: Tensor, rows: bool = False) -> Tensor:
+    """Zeros on the right, and below if `rows`, up to a power of two."""
+    extra = [0, _power(x.shape[-1]) - x.shape[-1]]
+    if rows:
+        extra += [0, _power(x.shape[-2]) - x.shape[-2]]
+    return (pad(x, extra) if any(extra) else x).contiguous()
+
+
+def _power(width: int) -> int:
+    return max(SMALLEST, 1 << (width - 1).bit_length())

@@ -1,0 +1,427 @@
+"""The Triton kernels of the fused stage. K_ij = exp(s_ij − lse_i), s_ij = scale · q_i·k_j + b_j, is never stored.
+
+Logarithms are to base 2 throughout: `scale` and `BIAS` arrive multiplied by log₂ e, and LSE is log₂ Σ_j 2^s_ij.
+Shapes: Q, K [B, M, D]; G, R, dR [N, B, M, H]; Z, dZ [B, M, C]; WZ [C, H]; WG [H, C]; BIAS, LSE, DELTA [B, M].
+A program holds BLOCK positions of one sample and goes over all the others, STEP at a time. D, H, C, BLOCK and STEP
+are powers of two. EVEN: BLOCK and STEP divide M, so that nothing needs a mask.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+# How far a bound may lie above the largest s_ij: 2^(s − bound) must stay well inside the range of the dtype that
+# multiplies it. bfloat16 has float32's range, float16 has not.
+SAFE_BITS = tl.constexpr(100.0)
+SAFE_BITS_FLOAT16 = tl.constexpr(6.0)
+
+
+@triton.jit
+def _load(base, rows, columns, WIDTH: tl.constexpr, M, EVEN: tl.constexpr):
+    """The tile [rows, columns] of a matrix [M, WIDTH]; zeros beyond its end."""
+    pointers = base + rows[:, None] * WIDTH + columns[None, :]
+    if EVEN:
+        return tl.load(pointers)
+    else:
+        return tl.load(pointers, mask=rows[:, None] < M, other=0.0)
+
+
+@triton.jit
+def _store(base, rows, columns, value, WIDTH: tl.constexpr, M, EVEN: tl.constexpr):
+    pointers = base + rows[:, None] * WIDTH + columns[None, :]
+    value = value.to(base.dtype.element_ty)
+    if EVEN:
+        tl.store(pointers, value)
+    else:
+        tl.store(pointers, value, mask=rows[:, None] < M)
+
+
+@triton.jit
+def _load_vector(base, rows, M, other: tl.constexpr, EVEN: tl.constexpr):
+    if EVEN:
+        return tl.load(base + rows)
+    else:
+        return tl.load(base + rows, mask=rows < M, other=other)
+
+
+@triton.jit
+def _store_vector(base, rows, value, M, EVEN: tl.constexpr):
+    if EVEN:
+        tl.store(base + rows, value)
+    else:
+        tl.store(base + rows, value, mask=rows < M)
+
+
+@triton.jit
+def _load_all(
+    base, rows, START: tl.constexpr, WIDTH: tl.constexpr, stride, H: tl.constexpr, M, EVEN: tl.constexpr
+):
+    """Columns START … START + WIDTH of the N matrices [M, H], `stride` apart, laid side by side."""
+    columns = START + tl.arange(0, WIDTH)
+    pointers = base + rows[:, None] * H + ((columns // H) * stride + columns % H)[None, :]
+    if EVEN:
+        return tl.load(pointers)
+    else:
+        return tl.load(pointers, mask=rows[:, None] < M, other=0.0)
+
+
+@triton.jit
+def begin_kernel(
+    X, WG, K, G, KNORM, M,
+    D: tl.constexpr, H: tl.constexpr, C: tl.constexpr, CHUNK: tl.constexpr, BLOCK: tl.constexpr,
+    NORMS: tl.constexpr, PROJECTS: tl.constexpr, EVEN: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """G = X WGᵀ, and the largest |k_j|² of the block."""
+    sample = tl.program_id(1).to(tl.int64)
+    rows = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    if NORMS:
+        k = _load(K + sample * M * D, rows, tl.arange(0, D), D, M, EVEN).to(tl.float32)
+        largest = tl.max(tl.sum(k * k, 1), 0)
+        tl.store(KNORM + sample * tl.num_programs(0) + tl.program_id(0), largest)
+    if PROJECTS:
+        hidden = tl.arange(0, H)
+        g = tl.zeros([BLOCK, H], tl.float32)
+        for start in tl.static_range(0, C, CHUNK):
+            channels = start + tl.arange(0, CHUNK)
+            x = _load(X + sample * M * C, rows, channels, C, M, EVEN)
+            w = tl.load(WG + hidden[None, :] * C + channels[:, None])
+            g = tl.dot(x, w, g, input_precision=PRECISION)
+        _store(G + sample * M * H, rows, hidden, g, H, M, EVEN)
+
+
+@triton.jit
+def _row_bound(
+    q, K, BIAS, KNORM, sample, M, scale, blocks,
+    D: tl.constexpr, BLOCK: tl.constexpr, STEP: tl.constexpr, NORM_BLOCKS: tl.constexpr,
+    HAS_BIAS: tl.constexpr, EVEN: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Something ≥ every s_ij of the row, and near enough that no row's sum of 2^(s − bound) vanishes.
+
+    By Cauchy–Schwarz where that is near enough, by looking at every s_ij elsewhere.
+    """
+    is_near = False
+    top = tl.full([BLOCK], float("-inf"), tl.float32)
+    depth = tl.arange(0, D)
+    if not HAS_BIAS:
+        lanes = tl.arange(0, NORM_BLOCKS)
+        largest = tl.max(tl.load(KNORM + sample * blocks + lanes, mask=lanes < blocks, other=0.0), 0)
+        wide = q.to(tl.float32)
+        bound = tl.sqrt(tl.sum(wide * wide, 1) * largest) * tl.abs(scale)
+        # A row's largest s is no less than its largest among the first columns.
+        columns = tl.arange(0, STEP)
+        s = tl.dot(q, tl.trans(_load(K, columns, depth, D, M, EVEN)), input_precision=PRECISION) * scale
+        if not EVEN:
+            s = tl.where(columns[None, :] < M, s, float("-inf"))
+        distance = tl.max(bound - tl.max(s, 1), 0)
+        # A NaN compares false and takes the long way, where it stays a NaN.
+        is_near = distance < (SAFE_BITS_FLOAT16 if K.dtype.element_ty == tl.float16 else SAFE_BITS)
+        if is_near:
+            top = bound
+    if not is_near:
+        for start in range(0, M, STEP):
+            columns = start + tl.arange(0, STEP)
+            k = _load(K, columns, depth, D, M, EVEN)
+            s = tl.dot(q, tl.trans(k), input_precision=PRECISION) * scale
+            if HAS_BIAS:
+                s += _load_vector(BIAS, columns, M, float("-inf"), EVEN)[None, :]
+            elif not EVEN:
+                s = tl.where(columns[None, :] < M, s, float("-inf"))
+            top = tl.maximum(top, tl.max(s, 1))
+    return top
+
+
+@triton.jit
+def forward_kernel(
+    Q, K, BIAS, KNORM, LSE, G, Z, WZ, WG, ZOUT, GOUT, R, M, scale, blocks,
+    D: tl.constexpr, H: tl.constexpr, C: tl.constexpr, CHUNK: tl.constexpr,
+    BLOCK: tl.constexpr, STEP: tl.constexpr, NORM_BLOCKS: tl.constexpr,
+    FIRST: tl.constexpr, UPDATES: tl.constexpr, HAS_NEXT: tl.constexpr, SAVES: tl.constexpr, HAS_BIAS: tl.constexpr,
+    EVEN: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """One sub-block: R = K G − G, ZOUT = Z + R WZᵀ, GOUT = ZOUT WGᵀ; the first one also finds LSE.
+
+    Without UPDATES only R = K G is written.
+    """
+    sample = tl.program_id(1).to(tl.int64)
+    rows = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    depth = tl.arange(0, D)
+    hidden = tl.arange(0, H)
+    K += sample * M * D
+    G += sample * M * H
+    if HAS_BIAS:
+        BIAS += sample * M
+    q = _load(Q + sample * M * D, rows, depth, D, M, EVEN)
+    total = tl.zeros([BLOCK, H], tl.float32)
+    if FIRST:
+        top = _row_bound(
+            q, K, BIAS, KNORM, sample, M, scale, blocks,
+            D, BLOCK, STEP, NORM_BLOCKS, HAS_BIAS, EVEN, PRECISION,
+        )  # fmt: skip
+        mass = tl.zeros([BLOCK], tl.float32)
+        for start in range(0, M, STEP):
+            columns = start + tl.arange(0, STEP)
+            k = _load(K, columns, depth, D, M, EVEN)
+            g = _load(G, columns, hidden, H, M, EVEN)
+            s = tl.dot(q, tl.trans(k), input_precision=PRECISION) * scale - top[:, None]
+            if HAS_BIAS:
+                s += _load_vector(BIAS, columns, M, float("-inf"), EVEN)[None, :]
+            p = tl.exp2(s)
+            if not EVEN:
+                p = tl.where(columns[None, :] < M, p, 0.0)
+            mass += tl.sum(p, 1)
+            total = tl.dot(p.to(g.dtype), g, total, input_precision=PRECISION)
+        total = total / mass[:, None]
+        _store_vector(LSE + sample * M, rows, top + tl.log2(mass), M, EVEN)
+    else:
+        lse = _load_vector(LSE + sample * M, rows, M, 0.0, EVEN)
+        for start in range(0, M, STEP):
+            columns = start + tl.arange(0, STEP)
+            k = _load(K, columns, depth, D, M, EVEN)
+            g = _load(G, columns, hidden, H, M, EVEN)
+            s = tl.dot(q, tl.trans(k), input_precision=PRECISION) * scale - lse[:, None]
+            if HAS_BIAS:
+                s += _load_vector(BIAS, columns, M, float("-inf"), EVEN)[None, :]
+            p = tl.exp2(s)
+            if not EVEN:
+                p = tl.where(columns[None, :] < M, p, 0.0)
+            total = tl.dot(p.to(g.dtype), g, total, input_precision=PRECISION)
+    if UPDATES:
+        own = _load(G, rows, hidden, H, M, EVEN)
+        change = (total - own.to(tl.float32)).to(own.dtype)
+        if SAVES:
+            _store(R + sample * M * H, rows, hidden, change, H, M, EVEN)
+        following = tl.zeros([BLOCK, H], tl.float32)
+        for start in tl.static_range(0, C, CHUNK):
+            channels = start + tl.arange(0, CHUNK)
+            z = _load(Z + sample * M * C, rows, channels, C, M, EVEN)
+            w = tl.load(WZ + channels[None, :] * H + hidden[:, None])
+            z = (z.to(tl.float32) + tl.dot(change, w, input_precision=PRECISION)).to(z.dtype)
+            _store(ZOUT + sample * M * C, rows, channels, z, C, M, EVEN)
+            if HAS_NEXT:
+                w = tl.load(WG + hidden[None, :] * C + channels[:, None])
+                following = tl.dot(z, w, following, input_precision=PRECISION)
+        if HAS_NEXT:
+            _store(GOUT + sample * M * H, rows, hidden, following, H, M, EVEN)
+    else:
+        _store(R + sample * M * H, rows, hidden, total, H, M, EVEN)
+
+
+@triton.jit
+def turn_kernel(
+    DZ, WZ, R, DR, DELTA, M,
+    H: tl.constexpr, C: tl.constexpr, CHUNK: tl.constexpr, BLOCK: tl.constexpr,
+    UPDATES: tl.constexpr, EVEN: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Where backward begins: dR = dZ WZ. Without UPDATES dR is given, R = K G, and δ_i = dR_i · R_i."""
+    sample = tl.program_id(1).to(tl.int64)
+    rows = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    hidden = tl.arange(0, H)
+    if UPDATES:
+        dr = tl.zeros([BLOCK, H], tl.float32)
+        for start in tl.static_range(0, C, CHUNK):
+            channels = start + tl.arange(0, CHUNK)
+            dz = _load(DZ + sample * M * C, rows, channels, C, M, EVEN)
+            w = tl.load(WZ + channels[:, None] * H + hidden[None, :])
+            dr = tl.dot(dz, w, dr, input_precision=PRECISION)
+        _store(DR + sample * M * H, rows, hidden, dr, H, M, EVEN)
+    else:
+        dr = _load(DR + sample * M * H, rows, hidden, H, M, EVEN).to(tl.float32)
+        output = _load(R + sample * M * H, rows, hidden, H, M, EVEN).to(tl.float32)
+        _store_vector(DELTA + sample * M, rows, tl.sum(dr * output, 1), M, EVEN)
+
+
+@triton.jit
+def _adjoint_update(
+    total, DR, R, G, DELTA, DZ, WG, WZ, DZOUT, DROUT, DG, Z, DW, rows, M,
+    H: tl.constexpr, C: tl.constexpr, CHUNK: tl.constexpr, SLOTS: tl.constexpr,
+    IS_LAST: tl.constexpr, HAS_PREVIOUS: tl.constexpr, EVEN: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """What follows Kᵀ dR: this sub-block's part of δ, dG, dZ of the sub-block before and its dR, the weights'."""
+    sample = tl.program_id(1).to(tl.int64)
+    hidden = tl.arange(0, H)
+    own = _load(DR + sample * M * H, rows, hidden, H, M, EVEN)
+    change = _load(R + sample * M * H, rows, hidden, H, M, EVEN)
+    output = change.to(tl.float32) + _load(G + sample * M * H, rows, hidden, H, M, EVEN).to(tl.float32)
+    delta = tl.sum(own.to(tl.float32) * output, 1)
+    if not IS_LAST:
+        delta += _load_vector(DELTA + sample * M, rows, M, 0.0, EVEN)
+    _store_vector(DELTA + sample * M, rows, delta, M, EVEN)
+    dg = (total - own.to(tl.float32)).to(own.dtype)
+    if not EVEN:
+        dg = tl.where(rows[:, None] < M, dg, 0.0).to(own.dtype)
+    if SLOTS == 0:
+        _store(DG + sample * M * H, rows, hidden, dg, H, M, EVEN)
+    before = tl.zeros([rows.shape[0], H], tl.float32)
+    for start in tl.static_range(0, C, CHUNK):
+        channels = start + tl.arange(0, CHUNK)
+        dz = _load(DZ + sample * M * C, rows, channels, C, M, EVEN)
+        w = tl.load(WG + hidden[:, None] * C + channels[None, :])
+        dz = (dz.to(tl.float32) + tl.dot(dg, w, input_precision=PRECISION)).to(dz.dtype)
+        _store(DZOUT + sample * M * C, rows, channels, dz, C, M, EVEN)
+        if HAS_PREVIOUS:
+            w = tl.load(WZ + channels[:, None] * H + hidden[None, :])
+            before = tl.dot(dz, w, before, input_precision=PRECISION)
+    if HAS_PREVIOUS:
+        _store(DROUT + sample * M * H, rows, hidden, before, H, M, EVEN)
+    if SLOTS > 0:
+        # Last: with products after atomic additions, Triton 3.6 makes code that reads shared memory out of bounds.
+        slot = (tl.program_id(1) * tl.num_programs(0) + tl.program_id(0)) % SLOTS
+        for start in tl.static_range(0, C, CHUNK):
+            channels = start + tl.arange(0, CHUNK)
+            z = _load(Z + sample * M * C, rows, channels, C, M, EVEN)
+            dz = _load(DZ + sample * M * C, rows, channels, C, M, EVEN)
+            d_inner = tl.dot(tl.trans(z), dg, input_precision=PRECISION)
+            d_outer = tl.dot(tl.trans(dz), change, input_precision=PRECISION)
+            place = DW + slot * (2 * C * H) + channels[:, None] * H + hidden[None, :]
+            tl.atomic_add(place, d_inner, sem="relaxed")
+            tl.atomic_add(place + C * H, d_outer, sem="relaxed")
+
+
+@triton.jit
+def adjoint_kernel(
+    Q, K, BIAS, LSE, DR, R, G, DELTA, DZ, WG, WZ, DZOUT, DROUT, DG, Z, DW, M, scale,
+    D: tl.constexpr, H: tl.constexpr, C: tl.constexpr, CHUNK: tl.constexpr,
+    BLOCK: tl.constexpr, STEP: tl.constexpr, SLOTS: tl.constexpr,
+    UPDATES: tl.constexpr, IS_LAST: tl.constexpr, HAS_PREVIOUS: tl.constexpr, HAS_BIAS: tl.constexpr,
+    EVEN: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """One sub-block backward, without the gradient of the affinity: dG = Kᵀ dR − dR and what follows from it.
+
+    Without UPDATES only DG = Kᵀ dR is written.
+    """
+    sample = tl.program_id(1).to(tl.int64)
+    rows = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    depth = tl.arange(0, D)
+    hidden = tl.arange(0, H)
+    k = _load(K + sample * M * D, rows, depth, D, M, EVEN)
+    if HAS_BIAS:
+        bias = _load_vector(BIAS + sample * M, rows, M, 0.0, EVEN)
+    total = tl.zeros([BLOCK, H], tl.float32)
+    for start in range(0, M, STEP):
+        columns = start + tl.arange(0, STEP)
+        q = _load(Q + sample * M * D, columns, depth, D, M, EVEN)
+        dr = _load(DR + sample * M * H, columns, hidden, H, M, EVEN)
+        lse = _load_vector(LSE + sample * M, columns, M, float("inf"), EVEN)
+        s = tl.dot(k, tl.trans(q), input_precision=PRECISION) * scale - lse[None, :]
+        if HAS_BIAS:
+            s += bias[:, None]
+        total = tl.dot(tl.exp2(s).to(dr.dtype), dr, total, input_precision=PRECISION)
+    if UPDATES:
+        _adjoint_update(
+            total, DR, R, G, DELTA, DZ, WG, WZ, DZOUT, DROUT, DG, Z, DW, rows, M,
+            H, C, CHUNK, SLOTS, IS_LAST, HAS_PREVIOUS, EVEN, PRECISION,
+        )  # fmt: skip
+    else:
+        _store(DG + sample * M * H, rows, hidden, total, H, M, EVEN)
+
+
+@triton.jit
+def key_kernel(
+    Q, K, BIAS, LSE, DELTA, DR, G, DK, DBIAS, DQ, M, stride, scale, factor,
+    D: tl.constexpr, H: tl.constexpr, WIDE: tl.constexpr, REST: tl.constexpr,
+    BLOCK: tl.constexpr, STEP: tl.constexpr, ADDS: tl.constexpr, ADDS_DQ: tl.constexpr, HAS_BIAS: tl.constexpr,
+    EVEN: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """The columns' share of the affinity's gradient, for several sub-blocks at once.
+
+    Σ_n dR_n,i · G_n,j is one product with inner dimension WIDE + REST = n·H. ADDS: add to what is there, and leave δ
+    out, which belongs to the first sub-blocks alone. ADDS_DQ: the rows' share is added up here too, in float32 and
+    in no fixed order.
+    """
+    sample = tl.program_id(1).to(tl.int64)
+    rows = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    depth = tl.arange(0, D)
+    G += sample * M * H
+    DR += sample * M * H
+    k = _load(K + sample * M * D, rows, depth, D, M, EVEN)
+    g = _load_all(G, rows, 0, WIDE, stride, H, M, EVEN)
+    if REST > 0:
+        g_rest = _load_all(G, rows, WIDE, REST, stride, H, M, EVEN)
+    if HAS_BIAS:
+        bias = _load_vector(BIAS + sample * M, rows, M, 0.0, EVEN)
+        d_bias = tl.zeros([BLOCK], tl.float32)
+    dk = tl.zeros([BLOCK, D], tl.float32)
+    steps = tl.cdiv(M, STEP)
+    for step in range(0, steps):
+        if ADDS_DQ:
+            # Neighbours begin in different places, so that they do not add to the same rows at the same time.
+            columns = (step + tl.program_id(0)) % steps * STEP + tl.arange(0, STEP)
+        else:
+            columns = step * STEP + tl.arange(0, STEP)
+        q = _load(Q + sample * M * D, columns, depth, D, M, EVEN)
+        dr = _load_all(DR, columns, 0, WIDE, stride, H, M, EVEN)
+        lse = _load_vector(LSE + sample * M, columns, M, float("inf"), EVEN)
+        s = tl.dot(k, tl.trans(q), input_precision=PRECISION) * scale - lse[None, :]
+        if HAS_BIAS:
+            s += bias[:, None]
+        p = tl.exp2(s)
+        dp = tl.dot(g, tl.trans(dr), input_precision=PRECISION)
+        if REST > 0:
+            dr_rest = _load_all(DR, columns, WIDE, REST, stride, H, M, EVEN)
+            dp = tl.dot(g_rest, tl.trans(dr_rest), dp, input_precision=PRECISION)
+        if not ADDS:
+            dp -= _load_vector(DELTA + sample * M, columns, M, 0.0, EVEN)[None, :]
+        ds = p * dp
+        if HAS_BIAS:
+            d_bias += tl.sum(ds, 1)
+        ds = ds.to(q.dtype)
+        dk = tl.dot(ds, q, dk, input_precision=PRECISION)
+        if ADDS_DQ:
+            dq = tl.dot(tl.trans(ds), k, input_precision=PRECISION) * factor
+            place = DQ + sample * M * D + columns[:, None] * D + depth[None, :]
+            if EVEN:
+                tl.atomic_add(place, dq, sem="relaxed")
+            else:
+                tl.atomic_add(place, dq, mask=columns[:, None] < M, sem="relaxed")
+    dk *= factor
+    if ADDS:
+        dk += _load(DK + sample * M * D, rows, depth, D, M, EVEN)
+    _store(DK + sample * M * D, rows, depth, dk, D, M, EVEN)
+    if HAS_BIAS:
+        if ADDS:
+            d_bias += _load_vector(DBIAS + sample * M, rows, M, 0.0, EVEN)
+        _store_vector(DBIAS + sample * M, rows, d_bias, M, EVEN)
+
+
+@triton.jit
+def query_kernel(
+    Q, K, BIAS, LSE, DELTA, DR, G, DQ, M, stride, scale, factor,
+    D: tl.constexpr, H: tl.constexpr, WIDE: tl.constexpr, REST: tl.constexpr,
+    BLOCK: tl.constexpr, STEP: tl.constexpr, ADDS: tl.constexpr, HAS_BIAS: tl.constexpr,
+    EVEN: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """The rows' share of the affinity's gradient, for several sub-blocks at once; ADDS as in `key_kernel`."""
+    sample = tl.program_id(1).to(tl.int64)
+    rows = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    depth = tl.arange(0, D)
+    G += sample * M * H
+    DR += sample * M * H
+    q = _load(Q + sample * M * D, rows, depth, D, M, EVEN)
+    dr = _load_all(DR, rows, 0, WIDE, stride, H, M, EVEN)
+    if REST > 0:
+        dr_rest = _load_all(DR, rows, WIDE, REST, stride, H, M, EVEN)
+    lse = _load_vector(LSE + sample * M, rows, M, 0.0, EVEN)
+    delta = _load_vector(DELTA + sample * M, rows, M, 0.0, EVEN)
+    dq = tl.zeros([BLOCK, D], tl.float32)
+    for start in range(0, M, STEP):
+        columns = start + tl.arange(0, STEP)
+        k = _load(K + sample * M * D, columns, depth, D, M, EVEN)
+        g = _load_all(G, columns, 0, WIDE, stride, H, M, EVEN)
+        s = tl.dot(q, tl.trans(k), input_precision=PRECISION) * scale - lse[:, None]
+        if HAS_BIAS:
+            s += _load_vector(BIAS + sample * M, columns, M, float("-inf"), EVEN)[None, :]
+        p = tl.exp2(s)
+        if not EVEN:
+            p = tl.where(columns[None, :] < M, p, 0.0)
+        dp = tl.dot(dr, tl.trans(g), input_precision=PRECISION)
+        if REST > 0:
+            g_rest = _load_all(G, columns, WIDE, REST, stride, H, M, EVEN)
+            dp = tl.dot(dr_rest, tl.trans(g_rest), dp, input_precision=PRECISION)
+        if not ADDS:
+            dp -= delta[:, None]
+        dq = tl.dot((p * dp).to(k.dtype), k, dq, input_precision=PRECISION)
+    dq *= factor
+    if ADDS:
+        dq += _load(DQ + sample * M * D, rows, depth, D, M, EVEN)
+    _store(DQ + sample * M * D, rows, depth, dq, D, M, EVEN)

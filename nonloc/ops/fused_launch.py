@@ -1,0 +1,226 @@
+"""Launching the fused kernels: how they are cut, and what each of them is given."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+WIDEST_PRODUCT = 256  # columns of dR and G that one pass takes
+LARGEST_OFFSET = 2**31  # elements: the kernels count in 32 bits within the sub-blocks of one pass
+LOG2_E = math.log2(math.e)
+
+
+class Launch(NamedTuple):
+    """One launch as it was asked for: the kernel, B, M, and what its code was made for."""
+
+    kernel: str
+    batch: int
+    positions: int
+    constants: dict[str, Any]
+
+
+_written_down: ContextVar[list[Launch] | None] = ContextVar("written_down", default=None)
+
+
+@contextmanager
+def without_launches() -> Iterator[list[Launch]]:
+    """Allocate everything, compute nothing, and write down what would have been launched."""
+    launches: list[Launch] = []
+    token = _written_down.set(launches)
+    try:
+        yield launches
+    finally:
+        _written_down.reset(token)
+
+
+def is_launching() -> bool:
+    return _written_down.get() is None
+
+
+def is_interpreted() -> bool:
+    """Whether Triton runs its kernels on the CPU, slowly, for tests."""
+    return os.environ.get("TRITON_INTERPRET") == "1"
+
+
+class Tile(NamedTuple):
+    """How a kernel is cut: positions held, positions a step, warps, pipeline stages, registers a thread."""
+
+    block: int
+    step: int
+    warps: int
+    stages: int
+    registers: int | None = None
+
+
+class Settings(NamedTuple):
+    """What the launches of one stage have in common.
+
+    scale          of the logits q_i·k_j
+    deterministic  no sum in an order that chance decides
+    records        whether a gradient may be asked for: autograd runs `forward` with its own recording off
+    """
+
+    scale: float
+    tiles: dict[str, Tile]
+    deterministic: bool
+    records: bool
+
+
+class Launcher:
+    """Launches the kernels for one set of q, k, b; knows what they all need."""
+
+    def __init__(
+        self, query: Tensor, key: Tensor, bias: Tensor | None, hidden: int, channels: int, s: Settings
+    ) -> None:
+        self.batch, self.positions, self.depth = query.shape
+        self.q, self.k = query, key
+        self.bias = None if bias is None else (bias * LOG2_E).contiguous()
+        self.hidden, self.channels = hidden, channels
+        self.tiles = s.tiles
+        self.scale = s.scale * LOG2_E
+        self.factor = s.scale
+        self.precision = "tf32"
+        if query.dtype == torch.float32 and torch.backends.cuda.matmul.fp32_precision != "tf32":
+            self.precision = "tf32x3"
+        self.chunk = min(channels, 64)
+
+    def launch(self, name: str, kernel: str, *tensors: Any, **constants: Any) -> None:
+        tile = self.tiles[name]
+        m = self.positions
+        if tile.step:
+            constants["STEP"] = tile.step
+        written_down = _written_down.get()
+        if written_down is not None:
+            written_down.append(Launch(kernel, self.batch, m, constants))
+            return
+        # Only where something is launched there must be Triton.
+        from nonloc.ops import fused_kernels
+
+        options: dict[str, Any] = {"num_warps": tile.warps, "num_stages": tile.stages}
+        if tile.registers is not None and not is_interpreted():
+            options["maxnreg"] = tile.registers
+        # Triton takes None for a pointer that is not there.
+        getattr(fused_kernels, kernel)[(-(-m // tile.block), self.batch)](
+            *tensors,
+            BLOCK=tile.block,
+            EVEN=m % tile.block == 0 and (tile.step == 0 or m % tile.step == 0),
+            PRECISION=self.precision,
+            **constants,
+            **options,
+        )
+
+    def begin(self, x: Tensor | None, w_g: Tensor | None, g: Tensor | None, norms: Tensor | None) -> None:
+        self.launch(
+            "begin", "begin_kernel", x, w_g, self.k, g, norms, self.positions,
+            D=self.depth, H=self.hidden, C=self.channels, CHUNK=self.chunk,
+            NORMS=norms is not None, PROJECTS=g is not None,
+        )  # fmt: skip
+
+    def make_norms(self) -> Tensor | None:
+        """Room for the largest |k|² of every block; with a bias they would be of no use."""
+        if self.bias is not None:
+            return None
+        blocks = -(-self.positions // self.tiles["begin"].block)
+        return torch.empty(self.batch, blocks, device=self.q.device, dtype=torch.float32)
+
+    def forward(
+        self, lse: Tensor, norms: Tensor | None, is_first: bool, g: Tensor, r: Tensor | None,
+        z: Tensor | None = None, w_z: Tensor | None = None, w_g: Tensor | None = None,
+        z_out: Tensor | None = None, g_out: Tensor | None = None,
+    ) -> None:  # fmt: skip
+        blocks = 1 if norms is None else norms.shape[1]
+        self.launch(
+            "first" if is_first else "next", "forward_kernel",
+            self.q, self.k, self.bias, norms, lse, g, z, w_z, w_g, z_out, g_out, r,
+            self.positions, self.scale, blocks,
+            D=self.depth, H=self.hidden, C=self.channels, CHUNK=self.chunk,
+            NORM_BLOCKS=1 << (blocks - 1).bit_length(), FIRST=is_first, UPDATES=z is not None,
+            HAS_NEXT=g_out is not None, SAVES=r is not None, HAS_BIAS=self.bias is not None,
+        )  # fmt: skip
+
+    def turn(
+        self, dr: Tensor, *, dz: Tensor | None = None, w_z: Tensor | None = None,
+        r: Tensor | None = None, delta: Tensor | None = None,
+    ) -> None:  # fmt: skip
+        self.launch(
+            "turn", "turn_kernel", dz, w_z, r, dr, delta, self.positions,
+            H=self.hidden, C=self.channels, CHUNK=self.chunk, UPDATES=dz is not None,
+        )  # fmt: skip
+
+    def adjoint(
+        self, lse: Tensor, dr: Tensor, dg: Tensor | None, *, is_last: bool = True,
+        r: Tensor | None = None, g: Tensor | None = None, delta: Tensor | None = None,
+        dz: Tensor | None = None, w_g: Tensor | None = None, w_z: Tensor | None = None,
+        dz_out: Tensor | None = None, dr_out: Tensor | None = None,
+        z: Tensor | None = None, dw: Tensor | None = None,
+    ) -> None:  # fmt: skip
+        self.launch(
+            "adjoint", "adjoint_kernel",
+            self.q, self.k, self.bias, lse, dr, r, g, delta, dz, w_g, w_z, dz_out, dr_out, dg, z, dw,
+            self.positions, self.scale,
+            D=self.depth, H=self.hidden, C=self.channels, CHUNK=self.chunk,
+            SLOTS=0 if dw is None else dw.shape[0], UPDATES=dz is not None,
+            IS_LAST=is_last, HAS_PREVIOUS=dr_out is not None, HAS_BIAS=self.bias is not None,
+        )  # fmt: skip
+
+    def affinity_gradient(
+        self, lse: Tensor, delta: Tensor, dr: Tensor, g: Tensor, adds_dq: bool
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """dq, dk, db from dR and G [N, B, M, H], a few sub-blocks at a time."""
+        stride = g[0].numel()
+        groups = _groups(len(g), self.hidden, stride)
+        dtype = torch.float32 if len(groups) > 1 else self.q.dtype
+        dk = torch.empty_like(self.k, dtype=dtype)
+        dq = (
+            torch.zeros_like(self.q, dtype=torch.float32)
+            if adds_dq
+            else torch.empty_like(self.q, dtype=dtype)
+        )
+        db = None if self.bias is None else torch.empty_like(lse)
+        has_bias = self.bias is not None
+        for start, count in groups:
+            high = 1 << (count.bit_length() - 1)
+            sizes = {
+                "D": self.depth,
+                "H": self.hidden,
+                "WIDE": high * self.hidden,
+                "REST": (count - high) * self.hidden,
+            }
+            adds = start > 0
+            self.launch(
+                "key", "key_kernel",
+                self.q, self.k, self.bias, lse, delta, dr[start], g[start], dk, db, dq,
+                self.positions, stride, self.scale, self.factor,
+                **sizes, ADDS=adds, ADDS_DQ=adds_dq, HAS_BIAS=has_bias,
+            )  # fmt: skip
+            if not adds_dq:
+                self.launch(
+                    "query", "query_kernel",
+                    self.q, self.k, self.bias, lse, delta, dr[start], g[start], dq,
+                    self.positions, stride, self.scale, self.factor,
+                    **sizes, ADDS=adds, HAS_BIAS=has_bias,
+                )  # fmt: skip
+        return dq.to(self.q.dtype), dk.to(self.k.dtype), db
+
+
+def _groups(blocks: int, hidden: int, stride: int) -> Sequence[tuple[int, int]]:
+    """(first sub-block, how many) of each pass: as many as fit that are one or two powers of two.
+
+    stride  elements of one sub-block's G
+    """
+    most = max(1, min(WIDEST_PRODUCT // hidden, LARGEST_OFFSET // max(1, stride)))
+    found, start = [], 0
+    while start < blocks:
+        count = min(most, blocks - start)
+        while count.bit_count() > 2:
+            count -= 1
+        found.append((start, count))
+        start += count
+    return found

@@ -1,0 +1,131 @@
+"""Stages for the fused kernels, and how far a way of computing them is from float64."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from nonloc.ops import Affinity, propagate
+
+
+@dataclass
+class Problem:
+    """One stage on random numbers that are exact in `dtype`.
+
+    hidden    r; None: full matrices W, without an inner factor
+    size      deviation of the logits l·r
+    shift     added to all features
+    is_shared one tensor for left and right
+    """
+
+    kind: str = "gaussian"
+    batch: int = 1
+    positions: int = 40
+    channels: int = 16
+    embed: int = 16
+    hidden: int | None = 16
+    blocks: int = 2
+    dtype: torch.dtype = torch.float32
+    scale: float = 1.0
+    size: float = 2.0
+    shift: float = 0.0
+    is_masked: bool = False
+    is_shared: bool = False
+    device: str = "cpu"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        generator = torch.Generator(self.device).manual_seed(self.seed)
+
+        def normal(*shape: int, deviation: float = 1.0) -> Tensor:
+            drawn = deviation * torch.randn(shape, generator=generator, device=self.device)
+            return drawn.to(self.dtype)
+
+        b, m, c, d, n = self.batch, self.positions, self.channels, self.embed, self.blocks
+        spread = (self.size / d**0.5) ** 0.5
+        left = normal(b, m, d, deviation=spread) + self.shift
+        right = left if self.is_shared else normal(b, m, d, deviation=spread) + self.shift
+        rank = c if self.hidden is None else self.hidden
+        outer = normal(n, c, rank, deviation=0.3 / rank**0.5)
+        inner = normal(n, 0 if self.hidden is None else rank, c, deviation=c**-0.5)
+        self.inputs = [left, right, normal(b, m, c), outer, inner]
+        self.cotangent = normal(b, m, c)
+        self.mask = None
+        if self.is_masked:
+            self.mask = torch.rand(b, m, generator=generator, device=self.device) > 0.3
+
+    def solve(self, compute, dtype: torch.dtype | None = None) -> dict[str, Tensor]:
+        """The value and the gradients to left, right, z, every W_Z and every W_g; of what there is."""
+        dtype = self.dtype if dtype is None else dtype
+        leaves = [x.to(dtype).clone().requires_grad_() for x in self.inputs]
+        left, right, z, outer, inner = leaves
+        right = left if self.is_shared else right
+        pairs = list(zip(outer, inner, strict=True)) if self.hidden is not None else list(outer)
+        affinity = Affinity(left, right, self.kind, scale=self.scale, mask=self.mask)
+        value = compute(affinity, z, pairs)
+        names = {"left": left, "right": right, "z": z, "W_Z": outer, "W_g": inner}
+        if self.is_shared:
+            del names["right"]
+        if self.hidden is None:
+            del names["W_g"]
+        gradients = torch.autograd.grad(value, list(names.values()), self.cotangent.to(value.dtype))
+        return {"value": value.detach(), **dict(zip(names, gradients, strict=True))}
+
+    def truth(self) -> dict[str, Tensor]:
+        return self.solve(by("reference"), torch.float64)
+
+
+def by(backend: str):
+    return lambda affinity, z, pairs: propagate(affinity, z, pairs, backend=backend)
+
+
+def by_hand(affinity: Affinity, z: Tensor, pairs) -> Tensor:
+    """The stage as one writes it in torch: K a matrix in z's dtype, its logits and their softmax in float32."""
+    logits = affinity.scale * (affinity.left.float() @ affinity.right.float().mT)
+    if affinity.kind == "heat":
+        logits = (
+            -affinity.scale
+            * torch.cdist(
+                affinity.left.float(), affinity.right.float(), compute_mode="donot_use_mm_for_euclid_dist"
+            ).square()
+        )
+    if affinity.mask is not None:
+        logits = logits.masked_fill(~affinity.mask.unsqueeze(1), -1e30)
+        start, z = z, torch.where(affinity.mask.unsqueeze(-1), z, 0)
+    kernel = torch.softmax(logits, -1).to(z.dtype)
+    for pair in pairs:
+        outer, inner = pair if isinstance(pair, tuple) else (pair, None)
+        hidden = z if inner is None else z @ inner.mT
+        z = z + (kernel @ hidden - hidden) @ outer.mT
+    return z if affinity.mask is None else torch.where(affinity.mask.unsqueeze(-1), z, start)
+
+
+def errors(found: dict[str, Tensor], truth: dict[str, Tensor]) -> dict[str, float]:
+    """‖found − truth‖ / ‖truth‖ of each; infinite where anything is not finite."""
+    assert found.keys() == truth.keys()
+    result = {}
+    for name, value in found.items():
+        assert value.shape == truth[name].shape
+        error = float((value.double() - truth[name]).norm() / truth[name].norm())
+        result[name] = error if bool(value.isfinite().all()) else float("inf")
+    return result
+
+
+def poison(monkeypatch) -> list[int]:
+    """From here on, what torch allocates without a value is NaN until it is written; how many numbers that were."""
+    made: list[int] = []
+
+    def poisoned(allocate):
+        def inner(*args, **keywords):
+            x = allocate(*args, **keywords)
+            made.append(x.numel())
+            return x.fill_(torch.nan) if x.is_floating_point() else x
+
+        return inner
+
+    monkeypatch.setattr(torch, "empty", poisoned(torch.empty))
+    monkeypatch.setattr(torch, "empty_like", poisoned(torch.empty_like))
+    monkeypatch.setattr(torch.Tensor, "new_empty", poisoned(torch.Tensor.new_empty))
+    return made
