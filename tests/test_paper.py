@@ -1,6 +1,7 @@
 """The paper as data: the published numbers, the stated protocol, and suites that can be run."""
 
 import math
+import re
 
 import pytest
 
@@ -57,7 +58,7 @@ def test_the_tables_follow_the_stated_protocol():
 def test_what_the_text_leaves_open_is_named():
     for name in ("table1", "table2"):
         text = " ".join(SUITES[name].notes)
-        for subject in ("Backbone", "Affinity", "Initialisation", "pixels", "Score"):
+        for subject in ("Backbone", "Affinity", "Initialisation", "pixels", "Score", "Precision"):
             assert subject in text
     notes = {row.label: row.note for row in SUITES["table1"].rows}
     assert "0.01" in notes["4-block (original)"]
@@ -89,6 +90,79 @@ def test_figures_use_the_runs_of_the_table_where_it_has_them():
     table = {row.recipe for row in SUITES["table1"].rows}
     shared = [row.recipe in table for name in ("figure1", "figure4") for row in SUITES[name].rows]
     assert shared == [False, True, True, True]
+
+
+def test_all_that_is_run_on_cifar_has_the_precision_that_the_notes_name():
+    for suite, row in ROWS:
+        if suite.name != "demo":
+            assert (row.recipe.precision, row.recipe.channels_last) == ("bfloat16", True)
+            assert "bfloat16" in " ".join(suite.notes)
+
+
+def test_the_protocol_changes_one_factor_at_a_time():
+    suite = SUITES["protocol"]
+    baselines, short = suite.rows[:4], suite.rows[4:]
+    assert [row.recipe.network for row in baselines] == [
+        "preresnet20/baseline",
+        "preresnet29/baseline",
+        "preresnet20-keras/baseline",
+        "preresnet20-basic/baseline",
+    ]
+    assert baselines[0].recipe == SUITES["table1"].rows[0].recipe, "nothing is computed twice"
+    assert {(row.recipe.epochs, row.recipe.milestones) for row in short} == {(20, (10, 15))}
+    for rows in (short[:7], short[7:]):
+        changed = [row.recipe.differences(rows[0].recipe) for row in rows]
+        assert changed[0] == []
+        assert changed[1:] == [
+            ["pixel_scale is 'std', was 64.0"],
+            ["stage.init_std is 0.03, was 0.01"],
+            ["stage.init_std is 0.05, was 0.01"],
+            ["stage.batch_norm is True, was False"],
+            ["stage.scaled is True, was False"],
+            ["stage.shared_embedding is True, was None"],
+        ]
+    assert [len(suite.recipes(row)) for row in suite.rows] == [2] * 18
+
+
+def test_the_fragile_block_is_the_table_at_another_deviation():
+    table = {row.label: row for row in SUITES["table1"].rows}
+    suite = SUITES["table1-fragile"]
+    assert len(suite.rows) == 8
+    for row in suite.rows:
+        same = table[row.label]
+        assert row.recipe.differences(same.recipe) == ["stage.init_std is 0.065, was 0.01"]
+        assert row.published == same.published
+        assert len(suite.recipes(row)) == 2
+
+
+def test_the_stable_block_has_three_depths_at_both_deviations():
+    suite = SUITES["table1-stable"]
+    found = [
+        (NetworkSpec.parse(row.recipe.network).num_blocks, row.recipe.stage.init_std) for row in suite.rows
+    ]
+    assert found == [(blocks, std) for std in (0.01, 0.065) for blocks in (4, 6, 12)]
+    assert {row.recipe.stage.weight for row in suite.rows} == {"stable"}
+    assert {NetworkSpec.parse(row.recipe.network).form for row in suite.rows} == {"diffusive"}
+
+
+def test_beside_the_table_stand_the_runs_of_the_figures_and_the_affinity_of_the_other_form():
+    suite = SUITES["table1-beside"]
+    recipes = [row.recipe for row in suite.rows]
+    assert recipes[:2] == [SUITES["figure2"].rows[0].recipe, SUITES["figure3"].rows[3].recipe]
+    assert [(recipe.network, recipe.stage.share_affinity) for recipe in recipes[2:]] == [
+        ("preresnet20/original-5@2", True),
+        ("preresnet20/diffusive-5@2", False),
+        ("preresnet20/original-6@2", True),
+        ("preresnet20/diffusive-6@2", False),
+    ]
+
+
+def test_the_folders_of_rows_are_distinct_and_plain():
+    for suite in SUITES.values():
+        slugs = [row.slug for row in suite.rows]
+        assert len(slugs) == len(set(slugs))
+        assert all(re.fullmatch(r"[a-z0-9][a-z0-9.-]*", slug) for slug in slugs)
+    assert [row.slug for row in SUITES["table1"].rows[3:5]] == ["4-block-original", "2-block-proposed"]
 
 
 @pytest.mark.parametrize("suite", SUITES.values(), ids=SUITES)
@@ -140,10 +214,10 @@ def test_rows_are_chosen_by_number_label_or_part():
 
 
 def test_changes_apply_to_all_rows_and_reach_into_the_stage():
-    changed = SUITES["table1"].with_changes({"precision": "bfloat16", "stage": {"init_std": 0.065}})
+    changed = SUITES["table1"].with_changes({"precision": "float32", "stage": {"init_std": 0.065}})
     for row, before in zip(changed.rows, SUITES["table1"].rows, strict=True):
         assert row.recipe.differences(before.recipe) == [
-            "precision is 'bfloat16', was 'float32'",
+            "precision is 'float32', was 'bfloat16'",
             "stage.init_std is 0.065, was 0.01",
         ]
     with pytest.raises(ValueError, match="seed cannot be changed"):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from jsonargparse import ArgumentParser, Namespace
 
-from nonloc.cli import bench, check, data, report, reproduce, simulate, spectrum, stability, train
+from nonloc.cli import bench, check, data, eval, map, report, reproduce, simulate, spectrum, stability, train
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,8 @@ COMMANDS: dict[str, Command] = {
     "train": Command(train.SUMMARY, train.DESCRIPTION, train.add_arguments, train.run),
     "spectrum": Command(spectrum.SUMMARY, spectrum.DESCRIPTION, spectrum.add_arguments, spectrum.run),
     "reproduce": Command(reproduce.SUMMARY, reproduce.DESCRIPTION, reproduce.add_arguments, reproduce.run),
+    "map": Command(map.SUMMARY, map.DESCRIPTION, map.add_arguments, map.run),
+    "eval": Command(eval.SUMMARY, eval.DESCRIPTION, eval.add_arguments, eval.run),
     "report": Command(report.SUMMARY, report.DESCRIPTION, report.add_arguments, report.run),
     "stability": Command(stability.SUMMARY, stability.DESCRIPTION, stability.add_arguments, stability.run),
     "check": Command(check.SUMMARY, check.DESCRIPTION, check.add_arguments, check.run),

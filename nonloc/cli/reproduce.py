@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import shlex
 import time
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +19,9 @@ from nonloc.outcomes import EXIT_DONE, EXIT_LOCKED
 from nonloc.paper import SUITES, Suite, arranged_suite
 
 if TYPE_CHECKING:
+    from nonloc.paper.keeping import Kept
     from nonloc.suite import Progress
+    from nonloc.training.recipe import Recipe
 
 SUMMARY = "run all rows of the demo, a table or a figure, and write its report"
 DESCRIPTION = f"""\
@@ -27,12 +31,20 @@ diverges is a result. Two processes may work in the same DIR: each passes over w
 
 On CUDA several runs are trained side by side in one process, each to the same end as alone, because one small network
 does not fill a GPU: --side-by-side says how many. With --budget, runs that are known not to fit into what is left of
-it are begun last; when it is spent, all that are under way are saved, and the same command goes on with them.
+it are begun last; when it is spent, all that are under way are saved, and the same command goes on with them. Runs are
+begun seed by seed, so that an interrupted table is balanced.
+
+Runs that the --kept folder has count as done and are copied to DIR/runs, whichever suite they were kept for; with
+--kept null all are trained anew.
+--keep adds what is finished to that folder: <kept>/<suite>/<row>/<seed>/, small files, and the final weights of
+each row's median seed.
 
   nonloc reproduce demo                                        a few minutes on two cores
   nonloc reproduce table1 --seeds 1 --rows baseline 5-block --device cuda --budget 25m
   nonloc reproduce table1 --device cuda --side-by-side 6
-  nonloc reproduce table1 --set precision=bfloat16 channels_last=true stage.init_std=0.065
+  nonloc reproduce table1 --device cuda --budget 25m --keep    go on, and keep what is finished in results/table1
+  nonloc reproduce table1 --budget 0s --keep                   keep what is finished, train nothing
+  nonloc reproduce table1 --set precision=float32 channels_last=false stage.init_std=0.065
 
 Suites: {", ".join(SUITES)}.
 Exit codes: 0 all done, or --budget spent; 2 wrong usage; 1, 4 data missing or corrupt; 5 the rest is held by another
@@ -68,6 +80,17 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--set", type=str, nargs="+", default=[], metavar="FIELD=VALUE", help="change fields of all recipes"
     )
     parser.add_argument(
+        "--kept",
+        type=str | None,
+        default="results",
+        metavar="DIR",
+        help="where finished runs are kept; what it has is not done again",
+    )
+    parser.add_argument("--keep", action="store_true", help="add the finished runs to --kept")
+    parser.add_argument(
+        "--weights", default="median", help="of which runs to keep the weights: median, all or none"
+    )
+    parser.add_argument(
         "--threads", type=int | None, default=None, help="processor threads; null is the suite's own choice"
     )
     parser.add_argument(
@@ -92,6 +115,8 @@ def run(options: Namespace) -> int:
         suite = suite.with_threads(options.threads)
     budget = None if options.budget is None else parse_duration(options.budget)
     folder = Path(options.output if options.output is not None else suite.name)
+    if options.keep and options.kept is None:
+        raise ValueError("--keep needs a folder to keep runs in; name it with --kept DIR")
 
     from nonloc.report.page import write_page
     from nonloc.report.records import collect, read_plan, write_plan
@@ -107,16 +132,19 @@ def run(options: Namespace) -> int:
     # Before any work, so that even a killed command leaves a folder that can be reported on.
     write_plan(folder, plan)
     started = time.monotonic()
-    progress = _train(suite, folder, options, budget, shown=not output.is_quiet)
-    plan["seconds"] = round(plan["seconds"] + time.monotonic() - started, 1)
+    known = _restore(suite, folder, options, output)
+    progress = _train(suite, folder, options, budget, known, shown=not output.is_quiet)
+    seconds = time.monotonic() - started
+    plan["seconds"] = round(plan["seconds"] + seconds, 1)
     write_plan(folder, plan)
+    kept = _keep(suite, folder, options, plan["changes"], seconds) if options.keep else None
     collection = collect(folder)
     path = write_page(collection)
     left = [
         f"{len(progress.done)} of {len(progress.done) + len(progress.left)} runs are done. {progress.reason}".rstrip(),
         f"Continue with: {command}",
     ]
-    lines = [summary_text(collection), "", *(left if progress.left else [])]
+    lines = [summary_text(collection), "", *(left if progress.left else []), *_kept_lines(kept)]
     output.result(
         "\n".join([*lines, f"{format_duration(plan['seconds'])} in all", str(path)]),
         {
@@ -126,6 +154,7 @@ def run(options: Namespace) -> int:
             "left": [recipe.name for recipe in progress.left],
             "reason": progress.reason,
             "seconds": plan["seconds"],
+            "kept": None if kept is None else {"runs": len(kept.new) + len(kept.same), "bytes": kept.size},
         },
     )
     if progress.signal is not None:
@@ -133,7 +162,58 @@ def run(options: Namespace) -> int:
     return EXIT_LOCKED if progress.locked and not progress.reason else EXIT_DONE
 
 
-def _train(suite: Suite, folder: Path, options: Namespace, budget: float | None, *, shown: bool) -> Progress:
+def _restore(suite: Suite, folder: Path, options: Namespace, output: Output) -> list[Recipe]:
+    """The recipes whose runs are kept, after they were copied to the folder's own runs."""
+    if options.kept is None:
+        return []
+
+    from nonloc.paper.keeping import restore
+
+    known = restore(suite, options.kept, folder / "runs")
+    if known:
+        output.talk(
+            f"{len(known)} runs are kept in {options.kept} and count as done; --kept null trains them anew"
+        )
+    return known
+
+
+def _keep(suite: Suite, folder: Path, options: Namespace, changes: dict[str, Any], seconds: float) -> Kept:
+    from nonloc.paper.keeping import keep
+    from nonloc.paper.spent import note_spent
+    from nonloc.training.loop import device_or_best
+    from nonloc.training.machine import machine
+
+    kept = keep(suite, folder / "runs", options.kept, changes=changes, weights=options.weights)
+    # Less is no training, but finding out that there is nothing to do.
+    if seconds >= 1:
+        device = machine(device_or_best(options.device))["device"]
+        note_spent(
+            Path(options.kept) / suite.name, seconds=round(seconds, 1), device=device, runs=len(kept.new)
+        )
+    return kept
+
+
+def _kept_lines(kept: Kept | None) -> list[str]:
+    if kept is None:
+        return []
+    lines = [
+        f"kept: {len(kept.new)} new runs, {len(kept.same)} as before, {len(kept.weights)} with weights, "
+        f"{kept.size / 1e6:.2f} MB of {kept.total / 1e6:.2f} MB in that folder"
+    ]
+    if kept.lacking:
+        lines.append(f"the weights of the median seed are not at hand for: {'; '.join(kept.lacking)}")
+    return lines
+
+
+def _train(
+    suite: Suite,
+    folder: Path,
+    options: Namespace,
+    budget: float | None,
+    known: Sequence[Recipe],
+    *,
+    shown: bool,
+) -> Progress:
     import torch
 
     from nonloc.suite import train_all
@@ -144,19 +224,21 @@ def _train(suite: Suite, folder: Path, options: Namespace, budget: float | None,
     recipes = sorted(
         (recipe for row in suite.rows for recipe in suite.recipes(row)), key=lambda recipe: recipe.seed
     )
+    todo = [recipe for recipe in recipes if recipe not in known]
+    done = len(recipes) - len(todo)
     with Overall(suite.name, len(recipes), shown=shown) as overall:
         progress = train_all(
-            recipes,
+            todo,
             folder / "runs",
             data_dir=options.data_dir,
             device=options.device,
             budget=budget,
             side_by_side=options.side_by_side,
             progress=shown,
-            tell=overall.tell,
+            tell=lambda index, recipe: overall.tell(done + index, recipe),
         )
-        overall.reach(len(progress.done))
-    return progress
+        overall.reach(done + len(progress.done))
+    return replace(progress, done=(*known, *progress.done))
 
 
 def parse_changes(words: list[str]) -> dict[str, Any]:
@@ -186,6 +268,11 @@ def command_line(options: Namespace, folder: Path) -> str:
     for name in ("seeds", "threads", "device", "side_by_side", "data_dir"):
         if getattr(options, name) is not None:
             words += [f"--{name.replace('_', '-')}", str(getattr(options, name))]
+    if options.kept != "results":
+        words += ["--kept", "null" if options.kept is None else options.kept]
+    if options.weights != "median":
+        words += ["--weights", options.weights]
+    words += ["--keep"] if options.keep else []
     for name in ("rows", "set"):
         if getattr(options, name):
             words += [f"--{name}", *getattr(options, name)]

@@ -7,6 +7,7 @@ _WHERE = {
     "RunRecord": "nonloc.report.records",
     "collect": "nonloc.report.records",
     "write_report": "nonloc.report.page",
+    "write_reproduction": "nonloc.report.reproduction",
 }
 
 __all__ = list(_WHERE)

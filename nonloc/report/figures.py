@@ -64,9 +64,7 @@ def curves(rows: Sequence[RowRecord]) -> Figure:
                     if run.ending == "diverged" and steps:
                         axes.plot(steps[-1:], values[-1:], "x", color=looks[row.label]["color"], markersize=8)
         left.set(xlabel="step", ylabel=f"training loss ({loss})", yscale="log")
-        left.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        left.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-        left.yaxis.set_minor_formatter(NullFormatter())
+        plain_numbers(left)
         for axes in (left, right):
             axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
         right.set(xlabel="step", ylabel=test)
@@ -168,11 +166,19 @@ def features(rows: Sequence[RowRecord]) -> Figure | None:
                 steps, values = _segments(blocks, name)
                 axes.plot(steps, values, **looks[row.label], label=row.label, marker="o", markersize=3.5)
             axes.set(yscale="log", xlabel="sub-blocks passed", ylabel=title)
+            plain_numbers(axes)
             axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         figure.legend(
             *axes.get_legend_handles_labels(), loc="outside lower center", ncols=min(len(traced), 3)
         )
     return figure
+
+
+def plain_numbers(axes: Axes) -> None:
+    """A logarithmic scale with numbers as people write them."""
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.yaxis.set_minor_formatter(NullFormatter())
 
 
 def _spectrum(axes: Axes, weight: dict[str, Any]) -> None:

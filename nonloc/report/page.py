@@ -9,9 +9,11 @@ from pathlib import Path
 
 from nonloc import __version__
 from nonloc.report import figures, sentences
+from nonloc.report.kept import Kept
 from nonloc.report.pictures import affinity_figures, image_table
 from nonloc.report.records import Collection, RowRecord, collect
 from nonloc.report.style import inline
+from nonloc.report.table1 import rows_table
 from nonloc.report.tables import results_table, score_of
 from nonloc.runs import write_atomically
 
@@ -57,6 +59,8 @@ table { border-collapse: collapse; font-size: .9rem; font-variant-numeric: tabul
 .results thead th { color: var(--soft); font-weight: 600; vertical-align: bottom; }
 .results tbody th { font-weight: 600; white-space: nowrap; }
 .results td { white-space: nowrap; }
+.prose th, .prose td, .prose tbody th { text-align: left; white-space: normal; vertical-align: top; font-weight: 400; }
+.prose th { min-width: 11rem; }
 .results .group th { color: var(--soft); font-weight: 400; padding-top: .9rem; }
 .images th { width: 6.8rem; padding: 0 .3rem .3rem; text-align: left; vertical-align: bottom; }
 .images th { font-weight: 600; font-size: .8rem; line-height: 1.25; }
@@ -73,15 +77,20 @@ def write_report(folder: str | os.PathLike[str], output: str | os.PathLike[str] 
     return write_page(collect(folder), output)
 
 
-def write_page(collection: Collection, output: str | os.PathLike[str] | None = None) -> Path:
-    """Write the page of a collection, as `write_report` does."""
+def write_page(
+    collection: Collection, output: str | os.PathLike[str] | None = None, beside: Kept | None = None
+) -> Path:
+    """Write the page of a collection, as `write_report` does.
+
+    beside  kept runs on CIFAR-10 whose table the page shows, too
+    """
     path = Path(output) if output is not None else collection.folder / "report.html"
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, page(collection).encode())
+    write_atomically(path, page(collection, beside).encode())
     return path
 
 
-def page(collection: Collection) -> str:
+def page(collection: Collection, beside: Kept | None = None) -> str:
     """The HTML of a report."""
     title = collection.suite.title if collection.suite is not None else f"Runs in {collection.folder.name}"
     tasks = sorted({score_of(row) for row in collection.rows})
@@ -99,7 +108,7 @@ def page(collection: Collection) -> str:
         if score == "psnr":
             parts.append(_restored(rows))
         parts += [_affinities(rows), _spectra(collection, rows, score), _features(rows, score)]
-    parts.append(_colophon(collection))
+    parts += [_recorded(beside) if beside is not None else "", _colophon(collection)]
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
@@ -187,6 +196,17 @@ def _features(rows: list[RowRecord], score: str) -> str:
         + _figure(inline(figure, f"features-{score}"), figures.FEATURES_CAPTION)
         + _list(found)
     )
+
+
+def _recorded(kept: Kept) -> str:
+    rows = [row for row in kept.rows if row.started]
+    if not rows:
+        return ""
+    text = (
+        "Recorded, not trained now: the paper's networks on CIFAR-10, 164 epochs on a GPU. The records are in "
+        "results/, and docs/reproduction/ has what they say."
+    )
+    return f"<h2>Beside it: the recorded runs on CIFAR-10</h2><p>{text}</p>{rows_table(rows).as_html()}"
 
 
 def _colophon(collection: Collection) -> str:

@@ -157,7 +157,7 @@ def collect(folder: str | os.PathLike[str]) -> Collection:
             runs = tuple(by_recipe.pop(recipe, None) for recipe in suite.recipes(row))
             rows.append(RowRecord(row.label, row.recipe, runs, row.published, row.note, row.group))
     group = "Other runs in this folder" if rows else ""
-    rows.extend(_own_rows(list(by_recipe.values()), group))
+    rows.extend(own_rows(list(by_recipe.values()), group))
     return Collection(root, tuple(rows), suite, plan)
 
 
@@ -173,7 +173,7 @@ def read_run(run: Run) -> RunRecord:
     )
 
 
-def _own_rows(records: Sequence[RunRecord], group: str) -> list[RowRecord]:
+def own_rows(records: Sequence[RunRecord], group: str) -> list[RowRecord]:
     """One row for the runs that differ in their seed alone, labelled by what sets it apart."""
     together: dict[Recipe, list[RunRecord]] = {}
     for record in sorted(records, key=lambda record: (record.recipe.network, record.recipe.seed)):

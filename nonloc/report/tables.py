@@ -1,4 +1,4 @@
-"""The table of results: the same cells as text and as HTML."""
+"""The table of results: the same cells as text, as Markdown and as HTML."""
 
 from __future__ import annotations
 
@@ -14,10 +14,14 @@ TITLES = {"psnr": "PSNR", "error": "error"}
 
 @dataclass(frozen=True)
 class Table:
-    """A header and lines of cells, in groups; the first column is text, the others are numbers."""
+    """A header and lines of cells, in groups; the first column is text, the others are numbers.
+
+    prose  all columns are text, to be broken into lines
+    """
 
     header: tuple[str, ...]
     groups: tuple[tuple[str, tuple[tuple[str, ...], ...]], ...]
+    prose: bool = False
 
     def as_text(self) -> str:
         """Aligned columns for a terminal."""
@@ -38,6 +42,16 @@ class Table:
             text.extend(aligned(line) for line in lines_of_group)
         return "\n".join(text)
 
+    def as_markdown(self) -> str:
+        """A table of GitHub's kind; the title of a group is a line of its own."""
+        lines = [self.header, tuple("---" for _ in self.header)]
+        for title, lines_of_group in self.groups:
+            lines += [(f"*{title}*", *("" for _ in self.header[1:]))] if title else []
+            lines += lines_of_group
+        return "\n".join(
+            f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in lines
+        )
+
     def as_html(self) -> str:
         head = "".join(f'<th scope="col">{escape(cell)}</th>' for cell in self.header)
         body = []
@@ -49,8 +63,9 @@ class Table:
             for first, *others in lines:
                 cells = "".join(f"<td>{escape(cell)}</td>" for cell in others)
                 body.append(f'<tr><th scope="row">{escape(first)}</th>{cells}</tr>')
+        kind = "results prose" if self.prose else "results"
         return (
-            f'<div class="scroll"><table class="results"><thead><tr>{head}</tr></thead>'
+            f'<div class="scroll"><table class="{kind}"><thead><tr>{head}</tr></thead>'
             f"<tbody>{''.join(body)}</tbody></table></div>"
         )
 
@@ -64,7 +79,7 @@ def results_table(collection: Collection, score: str) -> Table:
         ("n", lambda row: str(len(row.scores))),
         (f"median {TITLES[score]} ({unit})", lambda row: number(row.median)),
         (f"range ({unit})", _range),
-        (f"every seed ({unit})", lambda row: ", ".join(_value(run) for run in row.runs)),
+        (f"every seed ({unit})", lambda row: ", ".join(value_of(run) for run in row.runs)),
     ]
     if any(row.published is not None for row in rows):
         columns.append((f"published ({unit})", lambda row: number(row.published)))
@@ -97,7 +112,8 @@ def _range(row: RowRecord) -> str:
     return f"{min(row.scores):.2f} to {max(row.scores):.2f}" if len(row.scores) > 1 else "–"
 
 
-def _value(run: RunRecord | None) -> str:
+def value_of(run: RunRecord | None) -> str:
+    """A run's score, or why it has none."""
     if run is None:
         return "missing"
     if run.ending == "diverged":

@@ -18,7 +18,7 @@ from nonloc.training.recipe import Recipe
 from nonloc.training.sharing import SharedData
 from nonloc.training.stopping import Stopping
 from nonloc.training.streams import on_stream
-from nonloc.training.working import Options, Work, work
+from nonloc.training.working import Options, Watch, Work, work
 
 # On CUDA, as measured; on the CPU runs side by side would only take each other's cores.
 SIDE_BY_SIDE = 8
@@ -72,6 +72,7 @@ def fit_many(
     checkpoint_every: int | None = None,
     checkpoint_steps: int | None = None,
     stop_after: float | None = None,
+    watch: Watch | None = None,
     choose: Choice = lambda left, seconds: left[0],
     begun: Callable[[int], None] = lambda number: None,
     ended: Callable[[int, Ending], None] = lambda number, ending: None,
@@ -83,6 +84,7 @@ def fit_many(
     SIGINT, SIGTERM and a spent budget end all that are under way, saved; no further one is begun.
 
     side_by_side  None is SIDE_BY_SIDE on CUDA and 1 elsewhere
+    watch         looks on after every step of every run; must not change anything, nor wait for the device
     data          {name: Dataset} of those at hand; others are loaded, from `data_dir`
     choose        which run to begin next; the first in order, unless it says otherwise
     begun, ended  are told the number of each run, and how it ended
@@ -95,7 +97,7 @@ def fit_many(
         side_by_side = SIDE_BY_SIDE if options.device.type == "cuda" else 1
     check_whole("side_by_side", side_by_side)
     at_once = max(1, min(side_by_side, len(recipes)))
-    options = replace(options, steps_ahead=options.steps_ahead // at_once)
+    options = replace(options, steps_ahead=options.steps_ahead // at_once, watch=watch)
     endings = [
         Ending(recipe, run if isinstance(run, Run) else Run(run))
         for recipe, run in zip(recipes, runs, strict=True)

@@ -127,6 +127,10 @@ class Session:
             loss.copy_(self.train_step.work(batch.indices, self._generator.manual_seed(batch.seed)))
         self.step_in_epoch += 1
 
+    def loss_of(self, step_in_epoch: int) -> Tensor:
+        """Of a step of this epoch that is done, a tensor [] on the device."""
+        return self._losses.place(step_in_epoch)
+
     def _board(self, batch: Batch, loss: Tensor) -> bool:
         """Whether the convoy takes the step."""
         if self._convoy is None or self._rider is None:

@@ -29,6 +29,8 @@ from nonloc.training.stopping import Stopping
 from nonloc.training.streams import Stream, new_stream
 
 Work = Generator[Event | None, None, Outcome]
+Watch = Callable[[Session], None]
+"""Looks on after every step, before the next one; on CUDA the step may still be under way on the current stream."""
 
 # How many steps the host may be ahead of a device that works on its own, over all runs side by side: enough that it
 # has something to do while the host writes a checkpoint, and little enough that it stops within a second.
@@ -50,6 +52,7 @@ class Options:
     checkpoint_every: int | None = None
     checkpoint_steps: int | None = None
     steps_ahead: int = STEPS_AHEAD
+    watch: Watch | None = None
 
     def stream(self) -> Stream:
         """The one to work on: the convoy's, if there is one."""
@@ -100,6 +103,8 @@ def _train(session: Session, stopping: Stopping, shown: Progress, options: Optio
         while session.step_in_epoch < session.steps_per_epoch:
             session.take_step()
             yield None
+            if options.watch is not None:
+                options.watch(session)
             steps = options.checkpoint_steps
             is_saved = steps is not None and session.step % steps == 0
             is_last = session.step_in_epoch == session.steps_per_epoch

@@ -4,10 +4,11 @@ import re
 from html.parser import HTMLParser
 
 from made import make_run
+from made_kept import kept, records
 
 from nonloc.paper import SUITES
-from nonloc.report.page import write_report
-from nonloc.report.records import write_plan
+from nonloc.report.page import write_page, write_report
+from nonloc.report.records import collect, write_plan
 from nonloc.training.recipe import Recipe
 
 VOID = {"meta", "img", "br", "path", "use", "rect", "image"}
@@ -70,3 +71,11 @@ def test_labels_are_escaped_and_nothing_is_fetched(tmp_path):
     page = write_report(tmp_path, tmp_path / "deep" / "page.html").read_text()
     assert not re.search(r"https?://|<script|<link", page)
     assert "prefers-color-scheme: dark" in page
+
+
+def test_recorded_results_stand_beside_the_runs_of_the_folder(tmp_path):
+    make_run(tmp_path / "a", Recipe(network="restorer8/baseline", data="motifs"), 21.25)
+    beside = kept(records("table1", {"baseline": [8.61]}))
+    page = write_page(collect(tmp_path), None, beside).read_text()
+    assert page.index("21.25") < page.index("recorded runs on CIFAR-10") < page.index(">8.61<")
+    assert "recorded runs" not in write_page(collect(tmp_path), None, kept()).read_text()

@@ -253,3 +253,33 @@ def test_a_wrong_number_is_named(tmp_path, side_by_side):
 
 def test_nothing_to_do_is_done():
     assert fit_many([], [], device="cpu").all == ()
+
+
+def test_a_watch_sees_every_step_of_every_run_and_changes_nothing(tmp_path):
+    seen = {}
+
+    def watch(session):
+        seen.setdefault(session.run.name, []).append(
+            (session.step, float(session.loss_of(session.step_in_epoch - 1)))
+        )
+
+    recipes = [tiny_recipe(seed=seed) for seed in range(2)]
+    for folder, keywords in (("watched", {"watch": watch}), ("alone", {})):
+        runs = [tmp_path / folder / str(seed) for seed in range(2)]
+        fit_many(
+            recipes,
+            runs,
+            side_by_side=2,
+            data={"tiny": tiny_data()},
+            device="cpu",
+            progress=False,
+            **keywords,
+        )
+    for name in ("0", "1"):
+        assert [step for step, _ in seen[name]] == list(range(1, 16))
+        watched, alone = (Run(tmp_path / folder / name) for folder in ("watched", "alone"))
+        assert watched.read_result()["weights_sha256"] == alone.read_result()["weights_sha256"]
+        losses = [loss for _, loss in seen[name][:5]]
+        sizes = [9, 9, 9, 9, 4]
+        mean = sum(size * loss for size, loss in zip(sizes, losses, strict=True)) / 40
+        assert watched.read_metrics()[0]["train_loss"] == pytest.approx(mean, rel=1e-6)

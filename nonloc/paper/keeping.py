@@ -1,0 +1,257 @@
+"""keep and restore: finished runs in the repository, small enough to stay there.
+
+    <kept>/<suite>/suite.json               which suite, with which changes
+    <kept>/<suite>/<row>/<seed>/            a run folder, like any other, with
+        recipe.json, result.json            as they were; machine and versions are in the result
+        metrics.jsonl, spectra.jsonl        compact, to DIGITS digits
+        spectrum.json, observations.json    the same; images and affinity maps are left out
+        checkpoints/                        the final weights without the optimizer's state, of the row's median seed
+
+<row> is `Row.slug`. Every command that reads a run folder reads these.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from nonloc.outcomes import CorruptDataError
+from nonloc.paper.rows import Row, Suite
+from nonloc.paper.suites import find_suite
+from nonloc.runs import Run, find_runs, write_atomically
+from nonloc.training.checkpoint import latest_valid, save_checkpoint
+from nonloc.training.recipe import Recipe
+from nonloc.training.state import MODEL, weights_sha256
+from nonloc.training.trained import trained_network
+
+DIGITS = 7
+COMPACT = ("metrics.jsonl", "spectra.jsonl", "spectrum.json", "observations.json")
+WEIGHTS = ("median", "all", "none")
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What `keep` did.
+
+    new       runs that were added
+    same      runs that were there already
+    weights   runs that have their weights
+    lacking   rows whose median seed's weights are nowhere to be found
+    size      bytes of all that is kept of the suite
+    total     bytes of all that is kept in the folder, of whatever suite
+    """
+
+    new: tuple[Path, ...]
+    same: tuple[Path, ...]
+    weights: tuple[Path, ...]
+    lacking: tuple[str, ...]
+    size: int
+    total: int
+
+
+def keep(
+    suite: Suite,
+    runs: str | os.PathLike[str],
+    kept: str | os.PathLike[str],
+    *,
+    changes: Mapping[str, Any] | None = None,
+    weights: str = "median",
+) -> Kept:
+    """Copy the finished runs of `suite` from the folder `runs` to `kept`/<suite>; doing it again changes nothing.
+
+    A run that is kept already with another result is a ValueError, and so is a suite kept with other changes.
+
+    changes  of all recipes, as `Suite.with_changes` took them, noted in suite.json
+    weights  "median": of the converged run of each row with the median score, the lower one of two; as seeds are added
+             it may become another run, whose weights then take the place of the first. "all" or "none"
+    """
+    if weights not in WEIGHTS:
+        raise ValueError(f"weights={weights!r} is unknown; choose one of {', '.join(WEIGHTS)}")
+    folder = Path(kept) / suite.name
+    _note_suite(folder, suite, dict(changes or {}))
+    new: list[Path] = []
+    same: list[Path] = []
+    lacking: list[str] = []
+    for row in suite.rows:
+        sources: dict[int, Run] = {}
+        for recipe in suite.recipes(row):
+            source = Run(Path(runs) / recipe.name)
+            place = kept_path(kept, suite, row, recipe.seed)
+            if source.is_finished:
+                sources[recipe.seed] = source
+                (new if _keep_one(source, place) else same).append(place)
+        if not _keep_weights(folder / row.slug, sources, weights):
+            lacking.append(row.label)
+    places = [run.path for run in find_runs(folder)]
+    with_weights = tuple(path for path in places if _has_weights(Run(path)))
+    return Kept(tuple(new), tuple(same), with_weights, tuple(lacking), _bytes(folder), _bytes(Path(kept)))
+
+
+def _bytes(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+def kept_path(kept: str | os.PathLike[str], suite: Suite, row: Row, seed: int) -> Path:
+    """Where the run of a row with a seed is kept."""
+    return Path(kept) / suite.name / row.slug / str(seed)
+
+
+def restore(suite: Suite, kept: str | os.PathLike[str], runs: str | os.PathLike[str]) -> list[Recipe]:
+    """Put the runs of `suite` that are kept, under whatever suite, into the folder `runs`; returns their recipes.
+
+    A run that is finished there is left as it is. One that is not gives way: its result is known.
+    """
+    if not Path(kept).is_dir():
+        return []
+    known = {Recipe.from_dict(run.read_recipe()): run for run in find_runs(kept) if run.is_finished}
+    restored = []
+    for recipe in (recipe for row in suite.rows for recipe in suite.recipes(row)):
+        if recipe not in known:
+            continue
+        restored.append(recipe)
+        run = Run(Path(runs) / recipe.name)
+        if not run.is_finished:
+            with run.lock():
+                _replace_run(known[recipe], run)
+    return restored
+
+
+def _replace_run(source: Run, run: Run) -> None:
+    for path in (run.checkpoints_path, *(run.path / name for name in COMPACT)):
+        shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+    # The result last: it is what says that the rest is there.
+    names = [*COMPACT, source.recipe_path.name, source.result_path.name]
+    if source.checkpoints_path.is_dir():
+        shutil.copytree(source.checkpoints_path, run.checkpoints_path)
+    for name in names:
+        if (source.path / name).is_file():
+            write_atomically(run.path / name, (source.path / name).read_bytes())
+
+
+def _note_suite(folder: Path, suite: Suite, changes: dict[str, Any]) -> None:
+    path = folder / "suite.json"
+    before: dict[str, Any] = {"changes": changes, "seeds": None}
+    if path.is_file():
+        before = json.loads(path.read_bytes())
+    if before["changes"] != changes:
+        raise ValueError(
+            f"{folder} keeps {suite.name} with the changes {before['changes']}, not {changes}; "
+            "keep it in another folder"
+        )
+    # All rows, whichever were run now; more seeds than the suite has by itself if there ever were.
+    seeds = max((len(suite.recipes(row)) for row in suite.rows), default=0)
+    more = max(seeds, before["seeds"] or 0)
+    plan: dict[str, Any] = {
+        "name": suite.name,
+        "rows": [],
+        "changes": changes,
+        "seeds": more if more > _own_seeds(suite) else None,
+        "command": f"nonloc reproduce {suite.name}",
+        "seconds": 0.0,
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    content = (json.dumps(plan, indent=2, ensure_ascii=False) + "\n").encode()
+    if not path.is_file() or path.read_bytes() != content:
+        write_atomically(path, content)
+
+
+def _own_seeds(suite: Suite) -> int:
+    own = find_suite(suite.name)
+    return max(len(own.recipes(row)) for row in own.rows)
+
+
+def _keep_one(source: Run, place: Path) -> bool:
+    """Whether it is new."""
+    target = Run(place)
+    if target.is_finished:
+        differing = [
+            name
+            for name, one, other in (
+                ("recipe", source.read_recipe(), target.read_recipe()),
+                ("result", source.read_result(), target.read_result()),
+            )
+            if one != other
+        ]
+        if differing:
+            raise ValueError(
+                f"{place} keeps a run with another {' and '.join(differing)} than {source.path}; "
+                "remove one of the two"
+            )
+        return False
+    target.write_recipe(source.read_recipe())
+    for name in COMPACT:
+        if (source.path / name).is_file():
+            write_atomically(place / name, _compact(source.path / name))
+    target.write_result(source.read_result())
+    return True
+
+
+def _keep_weights(row: Path, sources: Mapping[int, Run], which: str) -> bool:
+    """See to it that the right runs of a row have weights; whether that was possible."""
+    targets = {int(run.path.name): run for run in find_runs(row)} if row.is_dir() else {}
+    wanted = _median(targets) if which == "median" else []
+    if which == "all":
+        wanted = [seed for seed, run in targets.items() if _score(run) is not None]
+    for seed in wanted:
+        if not _has_weights(targets[seed]) and seed in sources:
+            _copy_weights(sources[seed], targets[seed])
+    is_complete = all(_has_weights(targets[seed]) for seed in wanted)
+    if is_complete and which != "all":
+        for seed, run in targets.items():
+            if seed not in wanted and run.checkpoints_path.is_dir():
+                shutil.rmtree(run.checkpoints_path)
+    return is_complete
+
+
+def _median(targets: Mapping[int, Run]) -> list[int]:
+    """The seed of the converged run with the median score, if any; of two in the middle, that with the lower score."""
+    scores = sorted((score, seed) for seed, run in targets.items() if (score := _score(run)) is not None)
+    return [scores[(len(scores) - 1) // 2][1]] if scores else []
+
+
+def _score(run: Run) -> float | None:
+    result = run.read_result()
+    if result["outcome"]["ending"] != "converged":
+        return None
+    return result["metrics"].get("error", result["metrics"].get("psnr"))
+
+
+def _has_weights(run: Run) -> bool:
+    return any(run.checkpoints_path.glob("*.safetensors"))
+
+
+def _copy_weights(source: Run, target: Run) -> None:
+    """The weights of the newest checkpoint, which must be those whose hash is in the result."""
+    checkpoint = latest_valid(source)
+    if checkpoint is None:
+        return
+    if weights_sha256(trained_network(source)) != source.read_result()["weights_sha256"]:
+        raise CorruptDataError(
+            f"the weights in {source.path} are not those of its result.json; train it anew"
+        )
+    tensors = {name: value for name, value in checkpoint.tensors.items() if name.startswith(MODEL)}
+    save_checkpoint(target, Recipe.from_dict(source.read_recipe()), replace(checkpoint, tensors=tensors))
+
+
+def _compact(path: Path) -> bytes:
+    """A JSON file, or JSON lines, in as few bytes as it takes."""
+    values = (
+        [json.loads(line) for line in path.read_bytes().splitlines()] if path.suffix == ".jsonl" else None
+    )
+    if values is None:
+        values = [json.loads(path.read_bytes())]
+    lines = (json.dumps(_short(value), separators=(",", ":"), ensure_ascii=False) + "\n" for value in values)
+    return "".join(lines).encode()
+
+
+def _short(value: Any) -> Any:
+    if isinstance(value, float):
+        return float(f"{value:.{DIGITS}g}")
+    if isinstance(value, dict):
+        return {key: _short(item) for key, item in value.items()}
+    return [_short(item) for item in value] if isinstance(value, list) else value

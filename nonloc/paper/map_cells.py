@@ -1,0 +1,117 @@
+"""The trainability map as data: which rate, which initialisation, how many blocks of which form. No torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from nonloc.paper.stated import CIFAR10
+from nonloc.training.recipe import Recipe
+
+RATES = (0.1, 0.03, 0.01)
+DEVIATIONS = (0.01, 0.03, 0.05, 0.07, 0.1)
+INITS: dict[str, dict[str, Any]] = {
+    **{f"normal {std}": {"init": "normal", "init_std": std} for std in DEVIATIONS},
+    "torch": {"init": "torch", "init_std": None},
+    "fan_in": {"init": "fan_in", "init_std": None},
+    "zero": {"init": "zero", "init_std": None},
+    "zero, batch norm": {"init": "zero", "init_std": None, "batch_norm": True},
+}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One square of the map.
+
+    init    a key of INITS
+    form    "original", "diffusive", or "stable": diffusive with a W that cannot break
+    blocks  after residual block 2
+    """
+
+    rate: float
+    init: str
+    form: str
+    blocks: int
+
+    @property
+    def name(self) -> str:
+        """Such as "rate 0.1, normal 0.05, original 4"; what the tables know it by."""
+        return f"rate {self.rate:g}, {self.init}, {self.form} {self.blocks}"
+
+    def recipe(self, base: Recipe, seed: int) -> Recipe:
+        """`base` with the network, rate and initialisation of this cell."""
+        form = "original" if self.form == "original" else "diffusive"
+        weight = {"weight": "stable"} if self.form == "stable" else {}
+        return base.with_(
+            network=f"preresnet20/{form}-{self.blocks}@2",
+            learning_rate=self.rate,
+            stage=INITS[self.init] | weight,
+            seed=seed,
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "cell": self.name,
+            "rate": self.rate,
+            "init": self.init,
+            "form": self.form,
+            "blocks": self.blocks,
+        }
+
+
+@dataclass(frozen=True)
+class Part:
+    """One part of the map, one table.
+
+    name  of the table's file
+    base  the recipe of all cells but for what the cell says; at a constant rate
+    """
+
+    name: str
+    title: str
+    base: Recipe
+    cells: tuple[Cell, ...]
+    seeds: int
+
+    def runs(self) -> list[tuple[Cell, int]]:
+        """(cell, seed), seed by seed: what an interruption cuts off is then a seed, not a corner of the map."""
+        return [(cell, seed) for seed in range(self.seeds) for cell in self.cells]
+
+
+_BASE = CIFAR10.with_(schedule="constant", milestones=(), spectrum_epochs=())
+_FORMS = {"original": range(1, 5), "diffusive": range(1, 7)}
+_LATE = {"original": (2, 3, 4), "diffusive": (2, 4, 5, 6), "stable": (4, 12)}
+
+ONE_EPOCH = Part(
+    name="one_epoch",
+    title="One epoch of every rate, initialisation and number of blocks",
+    base=_BASE.with_(epochs=1),
+    cells=tuple(
+        Cell(rate, init, form, blocks)
+        for rate in RATES
+        for init in INITS
+        for form, numbers in _FORMS.items()
+        for blocks in numbers
+    ),
+    seeds=2,
+)
+TEN_EPOCHS = Part(
+    name="ten_epochs",
+    title="Ten epochs at rate 0.1, because divergence can come late and by chance",
+    base=_BASE.with_(epochs=10),
+    cells=tuple(
+        Cell(0.1, init, form, blocks)
+        for init in ("normal 0.05", "normal 0.07", "torch")
+        for form, numbers in _LATE.items()
+        for blocks in numbers
+    ),
+    seeds=3,
+)
+PARTS: dict[str, Part] = {part.name: part for part in (ONE_EPOCH, TEN_EPOCHS)}
+
+
+def find_part(name: str) -> Part:
+    """The part called `name`; a name that is not one lists the choices."""
+    if name.replace("-", "_") not in PARTS:
+        raise ValueError(f"{name!r} is no part of the map; choose one of {', '.join(PARTS)}")
+    return PARTS[name.replace("-", "_")]

@@ -1,0 +1,64 @@
+"""MapTable: a table of finished cells as JSON lines, that grows by whole lines and holds nothing twice. No torch."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from nonloc.outcomes import CorruptDataError
+from nonloc.paper.map_cells import Cell
+from nonloc.runs import finite_or_none, write_atomically
+from nonloc.training.recipe import Recipe
+
+
+class MapTable:
+    """The rows of one part of the map, in the order in which they were finished.
+
+    {"cell", "rate", "init", "form", "blocks", "seed", "ending", "step", "first_loss", "last_loss", "mean_loss",
+     "error", "test_loss", "seconds", …}, one line a run; see `map_running`. The file is replaced as a whole for every
+    row, so that a crash leaves all rows before it.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        self.rows: list[dict[str, Any]] = _read(self.path)
+        self._known = {(row["cell"], row["seed"]): row for row in self.rows}
+
+    def has(self, cell: Cell, seed: int, recipe: Recipe) -> bool:
+        """Whether this run is recorded; one by another recipe under the same name is a ValueError."""
+        row = self._known.get((cell.name, seed))
+        if row is not None and row["recipe_sha256"] != recipe.sha256:
+            raise ValueError(
+                f"{self.path} has {cell.name}, seed {seed}, by another recipe ({row['recipe_sha256'][:8]}, not "
+                f"{recipe.sha256[:8]}); use the same settings or another --output"
+            )
+        return row is not None
+
+    def append(self, row: dict[str, Any]) -> None:
+        """Add a finished run, on disk before this returns."""
+        key = (row["cell"], row["seed"])
+        if key in self._known:
+            raise ValueError(f"{self.path} already has {key[0]}, seed {key[1]}")
+        row = finite_or_none(row)
+        self.rows.append(row)
+        self._known[key] = row
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        lines = (json.dumps(each, allow_nan=False, ensure_ascii=False) + "\n" for each in self.rows)
+        write_atomically(self.path, "".join(lines).encode())
+
+
+def _read(path: Path) -> list[dict[str, Any]]:
+    if not path.is_file():
+        return []
+    rows = []
+    for number, line in enumerate(path.read_bytes().splitlines(), start=1):
+        try:
+            row = json.loads(line)
+            if not {"cell", "seed", "recipe_sha256"} <= row.keys():
+                raise ValueError("no row of the map")
+        except (ValueError, AttributeError) as error:
+            raise CorruptDataError(f"{path}, line {number}: {error}; delete that line") from error
+        rows.append(row)
+    return rows

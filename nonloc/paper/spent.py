@@ -1,0 +1,30 @@
+"""What the runs of a folder have cost: one line for every command that trained, in spent.jsonl. No torch."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from nonloc.runs import write_atomically
+
+NAME = "spent.jsonl"
+
+
+def note_spent(folder: str | os.PathLike[str], **entry: Any) -> None:
+    """Add a line such as {"seconds": 1500.2, "device": "NVIDIA H200", "runs": 8}.
+
+    The seconds are those of the clock on the wall: runs side by side share them, while each run's own result has all
+    the time that it was under way.
+    """
+    path = Path(folder) / NAME
+    path.parent.mkdir(parents=True, exist_ok=True)
+    before = path.read_bytes() if path.is_file() else b""
+    write_atomically(path, before + (json.dumps(entry, ensure_ascii=False) + "\n").encode())
+
+
+def read_spent(folder: str | os.PathLike[str]) -> list[dict[str, Any]]:
+    """The lines, in order."""
+    path = Path(folder) / NAME
+    return [json.loads(line) for line in path.read_bytes().splitlines()] if path.is_file() else []

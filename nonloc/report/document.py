@@ -1,0 +1,123 @@
+"""A document as a value: headed sections of text, lists, tables and figures, written as Markdown and as HTML."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from html import escape
+from pathlib import Path
+
+from matplotlib.figure import Figure
+
+from nonloc.report.page import CSS
+from nonloc.report.style import inline, png, svg
+from nonloc.report.tables import Table
+from nonloc.runs import write_atomically
+
+FIGURES = "figures"  # the folder beside the Markdown files
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A figure with the name of its files and what stands below it."""
+
+    name: str
+    figure: Figure
+    caption: str
+
+
+Content = str | list[str] | Table | Picture
+
+
+@dataclass(frozen=True)
+class Section:
+    """A heading and what stands below it: paragraphs, lists of sentences, tables and figures."""
+
+    title: str
+    contents: tuple[Content, ...] = ()
+
+
+@dataclass(frozen=True)
+class Document:
+    """One Markdown file, and a part of the page.
+
+    name  of its file, without ending
+    """
+
+    name: str
+    title: str
+    sections: tuple[Section, ...] = field(default_factory=tuple)
+
+    @property
+    def pictures(self) -> list[Picture]:
+        return [part for one in self.sections for part in one.contents if isinstance(part, Picture)]
+
+
+def write_documents(documents: Sequence[Document], folder: Path, title: str, about: str) -> list[Path]:
+    """Write every document as Markdown with its figures as SVG and PNG, and all of them as one report.html.
+
+    Figures that no document has any more are taken away; everything else in the folder is left alone.
+    """
+    (folder / FIGURES).mkdir(parents=True, exist_ok=True)
+    written = []
+
+    def write(path: Path, content: bytes) -> None:
+        write_atomically(path, content)
+        written.append(path)
+
+    for document in documents:
+        for picture in document.pictures:
+            write(folder / FIGURES / f"{picture.name}.svg", svg(picture.figure))
+            # Laid out once: the other forms are the same picture, and most of the work is saved.
+            picture.figure.set_layout_engine("none")
+            write(folder / FIGURES / f"{picture.name}.png", png(picture.figure))
+        write(folder / f"{document.name}.md", as_markdown(document).encode())
+    for path in sorted((folder / FIGURES).iterdir()):
+        if path.suffix in (".svg", ".png") and path not in written:
+            path.unlink()
+    write(folder / "report.html", as_page(documents, title, about).encode())
+    return written
+
+
+def as_markdown(document: Document) -> str:
+    """The document as GitHub shows it, its figures by their files."""
+    parts = [f"# {document.title}"]
+    for section in document.sections:
+        parts += [f"## {section.title}"] if section.title else []
+        parts += [_markdown(content) for content in section.contents if content]
+    return "\n\n".join(parts) + "\n"
+
+
+def as_page(documents: Sequence[Document], title: str, about: str) -> str:
+    """All documents as one page that needs nothing else."""
+    names = "".join(f'<li><a href="#{one.name}">{escape(one.title)}</a></li>' for one in documents)
+    body = [f'<h1>{escape(title)}</h1><p class="soft">{escape(about)}</p><ul>{names}</ul>']
+    for document in documents:
+        body.append(f'<h1 id="{document.name}">{escape(document.title)}</h1>')
+        for section in document.sections:
+            body += [f"<h2>{escape(section.title)}</h2>"] if section.title else []
+            body += [_html(content) for content in section.contents if content]
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{escape(title)}</title><style>{CSS}</style></head><body><main>{''.join(body)}</main></body></html>\n"
+    )
+
+
+def _markdown(content: Content) -> str:
+    if isinstance(content, Table):
+        return content.as_markdown()
+    if isinstance(content, Picture):
+        return f"![{content.name}]({FIGURES}/{content.name}.svg)\n\n*{content.caption}*"
+    return content if isinstance(content, str) else "\n".join(f"- {item}" for item in content)
+
+
+def _html(content: Content) -> str:
+    if isinstance(content, Table):
+        return content.as_html()
+    if isinstance(content, Picture):
+        shown = inline(content.figure, content.name)
+        return f'<figure><div class="scroll">{shown}</div><figcaption>{escape(content.caption)}</figcaption></figure>'
+    if isinstance(content, str):
+        return f"<p>{escape(content)}</p>"
+    return f"<ul>{''.join(f'<li>{escape(item)}</li>' for item in content)}</ul>"

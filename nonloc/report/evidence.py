@@ -1,0 +1,186 @@
+"""The parts of the claims, measured on kept runs: errors, losses, seconds, signs of spectra, features, endings."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from statistics import fmean
+from typing import Any
+
+from nonloc.report.kept import GUESSING, Kept, errors
+from nonloc.report.records import RowRecord, RunRecord
+from nonloc.report.signs import agrees, signs, told, weights_at
+from nonloc.report.statistics import interval, paired, side
+from nonloc.report.verdicts import DELTA, Part
+
+NAMES = {"original": "original", "diffusive": "proposed"}
+FAILED = 11.65  # % error: halfway between the paper's 3 and 4 original blocks
+LEVEL_RATIO = 1.02  # losses and times that differ by less are level
+ENOUGH = 2  # runs of a row that have to agree before it counts
+
+Changes = Mapping[str, Any]
+
+
+def name_of(what: Changes) -> str:
+    """A row in words, such as "4 original, rate 0.01"."""
+    if what.get("form") is None:
+        return "baseline"
+    places = "" if what.get("places") is None else " in different places"
+    blocks = what["blocks"] * len(what.get("places") or (2,))
+    more = [f"rate {what['rate']:g}"] if "rate" in what else []
+    if "shared" in what:
+        more.append("shared affinity" if what["shared"] else "recomputed affinity")
+    return ", ".join([f"{blocks} {NAMES[what['form']]}{places}", *more])
+
+
+def error_part(kept: Kept, one: Changes, other: Changes, claimed: int, changes: Changes) -> Part:
+    """Whether the error of `one` is below (claimed −1) or above (+1) that of `other`, paired by seed."""
+    values = paired(errors(kept.find(**{**one, **changes})), errors(kept.find(**{**other, **changes})))
+    found = interval(values)
+    numbers = "no pair of runs" if found is None else f"{found.told()} (points of error)"
+    return Part(f"{name_of(one)} − {name_of(other)}", side(found, claimed, DELTA), len(values), numbers)
+
+
+def ratio_part(
+    kept: Kept,
+    one: Changes,
+    other: Changes,
+    claimed: int,
+    changes: Changes,
+    measure: Callable[[RunRecord], float | None],
+    least: float = 1.0,
+) -> Part:
+    """Whether `measure` of `one` is below or above `least` times that of `other`, by the mean log ratio of pairs."""
+    values = paired(
+        _logs(kept.find(**{**one, **changes}), measure), _logs(kept.find(**{**other, **changes}), measure)
+    )
+    found = interval([value - math.log(least) for value in values])
+    plain = interval(values)
+    numbers = "no pair of runs"
+    if plain is not None:
+        numbers = f"ratio {math.exp(plain.mean):.3g}"
+        if plain.n > 1:
+            numbers += f" [{math.exp(plain.low):.3g}, {math.exp(plain.high):.3g}]"
+        numbers += f", n = {plain.n}"
+    holds = side(found, claimed, math.log(LEVEL_RATIO) if least == 1 else 0.0)
+    return Part(f"{name_of(one)} / {name_of(other)}", holds, len(values), numbers)
+
+
+def interaction_part(kept: Kept, form: str, changes: Changes) -> Part:
+    """Whether going from 5 to 6 blocks costs less with a recomputed affinity than with a shared one."""
+
+    def step(shared: bool) -> dict[int, float]:
+        five, six = (
+            errors(kept.find(**{"form": form, "blocks": blocks, "shared": shared, **changes}))
+            for blocks in (5, 6)
+        )
+        return {seed: six[seed] - five[seed] for seed in five.keys() & six.keys()}
+
+    values = paired(step(False), step(True))
+    found = interval(values)
+    numbers = "no seed with all four runs" if found is None else f"{found.told()} (points of error)"
+    name = f"(6 − 5 {NAMES[form]}) recomputed − shared"
+    return Part(name, side(found, -1, DELTA), len(values), numbers)
+
+
+def spread_part(kept: Kept, changes: Changes) -> Part:
+    """Whether the error of 2, 3 and 4 blocks varies less for the proposed form than for the original one."""
+
+    def spread(form: str) -> dict[int, float]:
+        found = [errors(kept.find(**{"form": form, "blocks": blocks, **changes})) for blocks in (2, 3, 4)]
+        common = set.intersection(*(set(one) for one in found))
+        return {seed: max(one[seed] for one in found) - min(one[seed] for one in found) for seed in common}
+
+    values = paired(spread("diffusive"), spread("original"))
+    found = interval(values)
+    numbers = "no seed with all six runs" if found is None else f"{found.told()} (points of error)"
+    return Part("range over 2–4 blocks, proposed − original", side(found, -1, DELTA), len(values), numbers)
+
+
+def sign_part(kept: Kept, what: Changes, sign: int, changes: Changes, epoch: int | None = None) -> Part:
+    """Whether the large eigenvalues of every trained run of a row have this sign, beyond chance."""
+    found = _trained_weights(kept.find(**{**what, **changes}), epoch)
+    name = name_of(what) if epoch is None else f"{name_of(what)}, epoch {epoch}"
+    return _counted(name, [agrees(weights, sign) for weights in found], [told(weights) for weights in found])
+
+
+def some_positive_part(kept: Kept, what: Changes, changes: Changes) -> Part:
+    """Whether in every trained run of a row some W has a positive eigenvalue as its largest in magnitude."""
+    found = _trained_weights(kept.find(**{**what, **changes}), None)
+    return _counted(
+        name_of(what), [1 in signs(weights) for weights in found], [told(weights) for weights in found]
+    )
+
+
+def failure_part(kept: Kept, what: Changes, changes: Changes) -> Part:
+    """Whether every run of a row fails: diverges, or ends with an error nearer the paper's 15.02 than its 8.28."""
+    scores = errors(kept.find(**{**what, **changes}))
+    failed = [score >= FAILED for score in scores.values()]
+    numbers = ["diverged" if score == GUESSING else f"{score:.2f} %" for _, score in sorted(scores.items())]
+    return _counted(name_of(what), failed, numbers)
+
+
+def mitigation_part(kept: Kept, changes: Changes) -> Part:
+    """Whether 4 original blocks fail at rate 0.1 and do not at 0.01; open where there is nothing to mitigate."""
+    four = {"form": "original", "blocks": 4}
+    fast, slow = failure_part(kept, four, changes), failure_part(kept, four | {"rate": 0.01}, changes)
+    holds = None if fast.holds is not True or slow.holds is None else not slow.holds
+    numbers = f"rate 0.1: {fast.numbers}; rate 0.01: {slow.numbers}"
+    if fast.holds is False:
+        numbers += "; at rate 0.1 there is nothing to mitigate"
+    return Part("4 original, rate 0.1 and 0.01", holds, min(fast.n, slow.n), numbers)
+
+
+def damping_part(kept: Kept, what: Changes, changes: Changes) -> Part:
+    """Whether the norm of the features is smaller after the stage than before it, by the mean log ratio of the runs."""
+    row = kept.find(**{**what, **changes})
+    ratios = [ratio for run in ([] if row is None else row.started) if (ratio := norm_ratio(run)) is not None]
+    found = interval([math.log(ratio) for ratio in ratios])
+    numbers = "no features recorded" if not ratios else ", ".join(f"norm × {ratio:.3g}" for ratio in ratios)
+    return Part(name_of(what), side(found, -1, math.log(LEVEL_RATIO)), len(ratios), numbers)
+
+
+def norm_ratio(run: RunRecord) -> float | None:
+    """The features' norm after the last sub-block of a converged run, over that before the first."""
+    if run.ending != "converged" or not run.observations.get("features"):
+        return None
+    blocks = run.observations["features"][0]["blocks"]
+    before, after = blocks[0]["before"]["norm"], blocks[-1]["after"]["norm"]
+    return after / before if before and after else None
+
+
+def last_loss(run: RunRecord) -> float | None:
+    """The training loss of the last epoch; None for a run that did not reach it."""
+    _, values = run.curve("train_loss")
+    return values[-1] if values and run.ending == "converged" else None
+
+
+def early_loss(run: RunRecord) -> float | None:
+    """The mean training loss of the epochs before the first milestone: how slowly it comes down."""
+    end = run.recipe.milestones[0] if run.recipe.milestones else run.recipe.epochs
+    values = [line["train_loss"] for line in run.metrics if line["epoch"] <= end and line.get("train_loss")]
+    return fmean(values) if values and run.ending == "converged" else None
+
+
+def seconds(run: RunRecord) -> float | None:
+    """How long a run to its end took."""
+    return float(run.result["seconds"]) if run.result is not None and run.ending == "converged" else None
+
+
+def _logs(row: RowRecord | None, measure: Callable[[RunRecord], float | None]) -> dict[int, float]:
+    found = {run.recipe.seed: measure(run) for run in ([] if row is None else row.started)}
+    return {seed: math.log(value) for seed, value in found.items() if value}
+
+
+def _trained_weights(row: RowRecord | None, epoch: int | None) -> list[list[dict[str, Any]]]:
+    """The W of every run of a row that converged, run by run."""
+    runs = [] if row is None else [run for run in row.started if run.ending == "converged"]
+    return [weights for run in runs if (weights := weights_at(run, epoch))]
+
+
+def _counted(name: str, answers: Sequence[bool], numbers: Sequence[str]) -> Part:
+    """A part that holds if all runs say so and does not if none does, from ENOUGH runs on."""
+    n = len(answers)
+    holds = None if n < ENOUGH or len(set(answers)) > 1 else answers[0]
+    varies = "the seed" if n >= ENOUGH and len(set(answers)) > 1 else ""
+    return Part(name, holds, n, " | ".join(numbers) if numbers else "no run", varies)

@@ -1,0 +1,213 @@
+"""read_kept: the kept runs of Table 1 and its blocks, found by their recipes and not by their folders' names."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from nonloc.networks.spec import NetworkSpec
+from nonloc.paper import SUITES, Suite
+from nonloc.report.records import RowRecord, RunRecord, own_rows, read_run
+from nonloc.runs import find_runs
+from nonloc.training.recipe import Recipe
+
+TABLE, PROTOCOL = "table1", "protocol"
+GUESSING = 90.0  # % error on ten classes without looking: what a diverged run is good for
+OTHER = "Other runs"
+
+# What changes how a run is computed and not what it is a run of.
+_MEANS = ("precision", "channels_last", "spectrum_epochs")
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What sets one row apart from the others, whatever its label.
+
+    start   how the four maps of the stage begin: a deviation such as "0.01", or the name of an initialisation
+    shared  whether all sub-blocks of a stage have one affinity
+    other   every further difference from the protocol of Table 1, as text; "" for none
+    """
+
+    backbone: str
+    form: str | None = None
+    blocks: int = 0
+    places: tuple[int, ...] = ()
+    start: str = ""
+    rate: float = 0.1
+    weight: str = ""
+    shared: bool | None = None
+    other: str = ""
+
+
+@dataclass(frozen=True)
+class Kept:
+    """The rows of Table 1 and its blocks, with their runs; those of no suite come last.
+
+    protocol  the setting of Table 1's baseline, whose start and backbone are the default protocol's
+    start     the start of Table 1's stages
+    tried     the rows of the runs that settled the protocol; a baseline may be a row of Table 1 too
+    """
+
+    rows: tuple[RowRecord, ...]
+    protocol: Setting
+    start: str
+    tried: tuple[RowRecord, ...] = ()
+
+    def find(self, **what: Any) -> RowRecord | None:
+        """The row of this setting, at the default protocol but for what is named; None where there is no run of it."""
+        wanted = self.wanted(**what)
+        found = [row for row in self.rows if row.started and setting(row.recipe) == wanted]
+        return max(found, key=lambda row: len(row.started), default=None)
+
+    def wanted(self, **what: Any) -> Setting:
+        """The default protocol with these changes: "form" and "blocks" alone mean as in the paper, after block 2."""
+        if what.get("form") is None:
+            return replace(self.protocol, backbone=what.get("backbone", self.protocol.backbone))
+        own: dict[str, Any] = {
+            "places": (2,),
+            "start": self.start,
+            "weight": "factored",
+            "shared": what["form"] == "diffusive",
+        }
+        return replace(self.protocol, **(own | what))
+
+    @property
+    def starts(self) -> list[str]:
+        """The starts that the runs have besides the default one."""
+        known = {setting(row.recipe) for row in self.rows if row.started}
+        return sorted({one.start for one in known if one.form and not one.other} - {self.start})
+
+    @property
+    def backbones(self) -> list[str]:
+        """The backbones that the runs have besides the default one."""
+        known = {setting(row.recipe) for row in self.rows if row.started}
+        return sorted(
+            {one.backbone for one in known if one.form and not one.other} - {self.protocol.backbone}
+        )
+
+
+def read_kept(folder: str | os.PathLike[str]) -> Kept:
+    """All runs on Table 1's data below `folder`, in the rows of the suites that make it up."""
+    records = [read_run(run) for run in find_runs(Path(folder))]
+    return arrange([record for record in records if record.recipe.data == _protocol().data])
+
+
+def arrange(records: Sequence[RunRecord]) -> Kept:
+    """The records in the rows of their suites."""
+    left: dict[tuple[Setting, int], RunRecord] = {}
+    twice: list[RunRecord] = []
+    for record in sorted(records, key=lambda record: str(record.path)):
+        key = setting(record.recipe), record.recipe.seed
+        if key in left:
+            twice.append(record)
+        else:
+            left[key] = record
+    rows: list[RowRecord] = []
+    known: set[Setting] = set()
+    for suite in table_suites():
+        for row in suite.rows:
+            what = setting(row.recipe)
+            if what in known:
+                continue
+            known.add(what)
+            least = row.seeds or suite.seeds
+            seeds = sorted({*range(least), *(seed for one, seed in left if one == what)})
+            runs = tuple(left.pop((what, seed), None) for seed in seeds)
+            group = f"{suite.title}. {row.group}".rstrip(". ")
+            rows.append(RowRecord(row.label, row.recipe, runs, row.published, row.note, group))
+    tried = {setting(row.recipe) for row in SUITES[PROTOCOL].rows}
+    rows.extend(own_rows([*(one for (what, _), one in left.items() if what not in tried), *twice], OTHER))
+    protocol = setting(_protocol())
+    stage = next(row.recipe for row in SUITES[TABLE].rows if NetworkSpec.parse(row.recipe.network).form)
+    return Kept(tuple(rows), protocol, setting(stage).start, _protocol_rows(records))
+
+
+def _protocol_rows(records: Sequence[RunRecord]) -> tuple[RowRecord, ...]:
+    suite = SUITES[PROTOCOL]
+    rows = []
+    for row in suite.rows:
+        what = setting(row.recipe)
+        found = {one.recipe.seed: one for one in records if setting(one.recipe) == what}
+        seeds = sorted({*range(row.seeds or suite.seeds), *found})
+        runs = tuple(found.get(seed) for seed in seeds)
+        rows.append(RowRecord(row.label, row.recipe, runs, row.published, row.note, row.group))
+    return tuple(rows)
+
+
+def table_suites() -> list[Suite]:
+    """Table 1 and the blocks beside it: the suites called "table1" and "table1-…"."""
+    return [suite for name, suite in SUITES.items() if name.split("-")[0] == TABLE]
+
+
+@lru_cache(maxsize=4096)
+def setting(recipe: Recipe) -> Setting:
+    """What a recipe is a run of."""
+    reference = _protocol()
+    spec = NetworkSpec.parse(recipe.network)
+    stage = reference.stage if spec.form is None else replace(recipe.stage, **_stage_of(reference))
+    plain = recipe.with_(
+        seed=0,
+        network=reference.network,
+        learning_rate=reference.learning_rate,
+        stage=stage,
+        **{name: getattr(reference, name) for name in _MEANS},
+    )
+    other = "; ".join(text.partition(", was")[0] for text in plain.differences(reference))
+    backbone = str(spec.baseline).partition("/")[0]
+    if spec.form is None:
+        return Setting(backbone, rate=recipe.learning_rate, other=other)
+    shared = recipe.stage.share_affinity
+    # One block alone has one affinity, however it is asked for.
+    shared = spec.form == "diffusive" if shared is None or spec.num_blocks == 1 else shared
+    return Setting(
+        backbone,
+        spec.form,
+        spec.num_blocks,
+        spec.places,
+        start_of(recipe),
+        recipe.learning_rate,
+        recipe.stage.weight or "factored",
+        shared,
+        other,
+    )
+
+
+def start_of(recipe: Recipe) -> str:
+    """How the maps of a recipe's stage begin, in a word or a number."""
+    options = recipe.stage
+    name = (
+        f"{options.init_std:g}"
+        if options.init == "normal" and options.init_std
+        else options.init or "default"
+    )
+    return f"{name}, BN" if options.batch_norm else name
+
+
+def errors(row: RowRecord | None) -> dict[int, float]:
+    """The error in % of each seed of a row; a diverged run has that of guessing."""
+    ended = [] if row is None else row.started
+    scores = {run.recipe.seed: GUESSING if run.ending == "diverged" else run.score for run in ended}
+    return {seed: score for seed, score in scores.items() if score is not None}
+
+
+def median_run(row: RowRecord) -> RunRecord | None:
+    """The run whose score is the row's median (the lower one of two), else the first that is not diverged."""
+    ended = sorted(
+        (run for run in row.started if run.score is not None), key=lambda run: (run.score, run.recipe.seed)
+    )
+    if ended:
+        return ended[(len(ended) - 1) // 2]
+    return next((run for run in row.started if run.ending != "diverged"), None)
+
+
+def _protocol() -> Recipe:
+    return SUITES[TABLE].rows[0].recipe
+
+
+def _stage_of(reference: Recipe) -> dict[str, Any]:
+    names = ("init", "init_std", "batch_norm", "weight", "share_affinity", "backend")
+    return {name: getattr(reference.stage, name) for name in names}

@@ -1,0 +1,171 @@
+"""Which rate, which initialisation: sentences and tables computed from the trainability map."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import fmean
+
+from nonloc.report.map_evidence import largest_growth
+from nonloc.report.tables import Table
+from nonloc.report.trainability import Cell, TrainabilityMap, deviation, inits
+
+FORMS = ("original", "diffusive")
+
+
+def answers(found: TrainabilityMap) -> list[str]:
+    """The map in a few sentences; empty where nothing was run."""
+    told = []
+    for rate in found.rates:
+        here = [cell for cell in found.one_epoch if cell.rate == rate and cell.weight == "factored"]
+        safe = [start for start in inits(cell.init for cell in here) if _all_train(here, start)]
+        words = f"every number of blocks of both forms trains, with all seeds, with: {'; '.join(safe)}"
+        told.append(
+            f"At rate {rate:g} {words if safe else 'no start trains every number of blocks of both forms'}."
+        )
+    if found.rates:
+        told += _limits(found, found.rates[0])
+        best = _best(found)
+        told += [best] if best else []
+    told += _late(found.ten_epochs)
+    return told
+
+
+def largest_deviation(found: TrainabilityMap, rate: float, form: str, blocks: int) -> float | None:
+    """The largest deviation of a normal start up to which all seeds train at every one that was tried; None: none."""
+    cells = {
+        number: cell
+        for cell in found.one_epoch
+        if (cell.rate, cell.form, cell.blocks, cell.weight) == (rate, form, blocks, "factored")
+        and (number := deviation(cell.init)) is not None
+    }
+    best = None
+    for number in sorted(cells):
+        if not cells[number].all_train:
+            break
+        best = number
+    return best
+
+
+def limits_table(found: TrainabilityMap) -> Table:
+    """For every rate, form and number of blocks: up to which deviation all seeds train, and which other starts do."""
+    groups = []
+    for rate in found.rates:
+        lines = []
+        for form in FORMS:
+            here = [
+                cell
+                for cell in found.one_epoch
+                if (cell.rate, cell.form, cell.weight) == (rate, form, "factored")
+            ]
+            for blocks in sorted({cell.blocks for cell in here}):
+                limit = largest_deviation(found, rate, form, blocks)
+                others = [cell for cell in here if cell.blocks == blocks and deviation(cell.init) is None]
+                lines.append(
+                    (
+                        f"{form} {blocks}",
+                        "none" if limit is None else f"{limit:g}",
+                        "; ".join(cell.init for cell in others if cell.all_train) or "–",
+                        "; ".join(cell.init for cell in others if not cell.all_train) or "–",
+                    )
+                )
+        groups.append((f"rate {rate:g}", tuple(lines)))
+    header = ("stage", "all seeds train up to deviation", "other starts that train", "that do not")
+    return Table(header, tuple(groups), prose=True)
+
+
+def cells_table(found: TrainabilityMap, rate: float) -> Table:
+    """Every cell of one rate: seeds that train and diverge, the first step of divergence, loss and error."""
+    lines = [_line(cell) for cell in found.one_epoch if cell.rate == rate]
+    return Table(
+        ("stage and start", "train", "diverged", "first at step", "last loss", "median error (%)"),
+        (("", tuple(lines)),),
+    )
+
+
+def late_table(cells: Sequence[Cell]) -> Table:
+    """The runs of ten epochs: the same, with the growth factor that came before a divergence."""
+    lines = []
+    for cell in cells:
+        growths = [growth for line in cell.diverged if (growth := largest_growth(line)) is not None]
+        steps = ", ".join(str(line["step"]) for line in cell.diverged) or "–"
+        first, train, gone, _, loss, error = _line(cell)
+        lines.append((first, train, gone, steps, f"{max(growths):.3g}" if growths else "–", loss, error))
+    header = (
+        "stage and start",
+        "train",
+        "diverged",
+        "at steps",
+        "largest growth before",
+        "last loss",
+        "median error (%)",
+    )
+    return Table(header, (("", tuple(lines)),))
+
+
+def name_of(cell: Cell) -> str:
+    """A stage in words, such as "diffusive 4" or "stable 12"."""
+    return f"{'stable' if cell.weight == 'stable' else cell.form} {cell.blocks}"
+
+
+def _line(cell: Cell) -> tuple[str, ...]:
+    return (
+        f"{name_of(cell)}, {cell.init}",
+        f"{len(cell.trained)} of {cell.n}",
+        f"{len(cell.diverged)} of {cell.n}",
+        "–" if cell.first_step is None else str(cell.first_step),
+        "–" if cell.loss is None else f"{cell.loss:.3f}",
+        "–" if cell.error is None else f"{cell.error:.2f}",
+    )
+
+
+def _all_train(cells: Sequence[Cell], start: str) -> bool:
+    return all(cell.all_train for cell in cells if cell.init == start)
+
+
+def _limits(found: TrainabilityMap, rate: float) -> list[str]:
+    """At one rate, for each form: the largest deviation by number of blocks, in a sentence."""
+    told = []
+    for form in FORMS:
+        numbers = sorted({cell.blocks for cell in found.one_epoch if (cell.rate, cell.form) == (rate, form)})
+        limits = {blocks: largest_deviation(found, rate, form, blocks) for blocks in numbers}
+        if limits:
+            listed = ", ".join(
+                f"{blocks}: {'none' if limit is None else f'{limit:g}'}" for blocks, limit in limits.items()
+            )
+            told.append(
+                f"At rate {rate:g} the largest deviation of a normal start up to which all seeds train one epoch, by "
+                f"the number of {form} blocks, is {listed}."
+            )
+    return told
+
+
+def _best(found: TrainabilityMap) -> str:
+    """The pair of rate and start with which all train, that has the lowest loss on average over the stages."""
+    means = {}
+    for rate in found.rates:
+        here = [cell for cell in found.one_epoch if cell.rate == rate and cell.weight == "factored"]
+        for start in inits(cell.init for cell in here):
+            losses = [cell.loss for cell in here if cell.init == start and cell.loss is not None]
+            if _all_train(here, start) and losses:
+                means[rate, start] = fmean(losses)
+    if not means:
+        return ""
+    rate, start = min(means, key=lambda key: (means[key], -key[0], key[1]))
+    return (
+        f"Of the pairs with which everything trains, rate {rate:g} with {start} has the lowest loss after one epoch: "
+        f"{means[rate, start]:.3f} on average over the stages."
+    )
+
+
+def _late(cells: Sequence[Cell]) -> list[str]:
+    told = []
+    for name, chosen in (
+        ("original", [cell for cell in cells if cell.form == "original"]),
+        ("diffusive", [cell for cell in cells if cell.form == "diffusive" and cell.weight != "stable"]),
+        ("stable", [cell for cell in cells if cell.weight == "stable"]),
+    ):
+        runs = sum(cell.n for cell in chosen)
+        gone = sum(len(cell.diverged) for cell in chosen)
+        if runs:
+            told.append(f"Within ten epochs {gone} of {runs} runs with {name} stages diverged.")
+    return told

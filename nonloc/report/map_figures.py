@@ -1,0 +1,151 @@
+"""Figures of the trainability map: heat maps, readable without their colours, and the steps before a divergence."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import Normalize
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+
+from nonloc.report.figures import WIDTH, plain_numbers
+from nonloc.report.style import INK, NEGATIVE, SHADES, style
+from nonloc.report.trainability import CHANCE_LOSS, TRAINS_BELOW, Cell, TrainabilityMap, inits
+
+BROKEN = "#4a4f55"
+SHOWN_RUNS = 6  # of each form
+
+HEAT_CAPTION = (
+    "Which stages train for one epoch at this rate. Number: the training loss over the last 50 steps, the mean of the "
+    "seeds that were left (guessing is 2.30). ✕ and dark: all seeds diverged, with the step of the first. Hatched with "
+    "✕ 1/2: one seed of two diverged. ○: to the end, but no better than guessing. Empty: not run."
+)
+BEFORE_CAPTION = (
+    "The last steps of runs that diverged within ten epochs, as they were watched: one line a run, of each form "
+    f"the first {SHOWN_RUNS} of the table above. The loss; the growth factor that `certify` gives the stage with the "
+    "kernel of an image, where it has one; by how much the stage really enlarges the features of the worst of 32 "
+    "images; the eigenvalue of sym(W) of largest magnitude over the sub-blocks. Dotted: 1, above which a stage "
+    "enlarges, and 0. Steps are counted back from the divergence."
+)
+
+
+def heat_map(found: TrainabilityMap, rate: float) -> Figure:
+    """Initialisation by number of blocks, original beside diffusive, at one rate."""
+    cells = [cell for cell in found.one_epoch if cell.rate == rate and cell.weight == "factored"]
+    starts = inits(cell.init for cell in cells)
+    forms = [form for form in ("original", "diffusive") if any(cell.form == form for cell in cells)]
+    losses = [cell.loss for cell in found.one_epoch if cell.loss is not None]
+    colours = ScalarMappable(Normalize(min([*losses, TRAINS_BELOW]), CHANCE_LOSS), colormaps["viridis_r"])
+    blocks = {form: sorted({cell.blocks for cell in cells if cell.form == form}) for form in forms}
+    with style():
+        figure = Figure(figsize=(WIDTH, 1.1 + 0.42 * len(starts)), layout="constrained")
+        ratios = [len(blocks[form]) for form in forms]
+        all_axes = figure.subplots(1, len(forms), squeeze=False, sharey=True, width_ratios=ratios)[0]
+        for axes, form in zip(all_axes, forms, strict=True):
+            for cell in cells:
+                if cell.form == form:
+                    _square(axes, blocks[form].index(cell.blocks), starts.index(cell.init), cell, colours)
+            axes.set(xlim=(-0.5, len(blocks[form]) - 0.5), ylim=(len(starts) - 0.5, -0.5))
+            axes.set_xticks(range(len(blocks[form])), [str(number) for number in blocks[form]])
+            axes.set_yticks(range(len(starts)), starts)
+            axes.set(title=f"{form}, rate {rate:g}", xlabel="blocks")
+            axes.grid(False)
+            axes.spines[:].set_visible(False)
+            axes.tick_params(length=0)
+        figure.colorbar(colours, ax=list(all_axes), label="training loss (nats)", fraction=0.03, pad=0.01)
+    return figure
+
+
+def before_divergence(cells: Sequence[Cell]) -> Figure | None:
+    """Loss, growth, amplification and largest eigenvalue against the steps that are left; None if nothing diverged."""
+    gone = [(cell, line) for cell in cells for line in cell.diverged if line.get("before")]
+    forms = list(dict.fromkeys(cell.form for cell, _ in gone))
+    runs = [one for form in forms for one in [one for one in gone if one[0].form == form][:SHOWN_RUNS]]
+    if not runs:
+        return None
+    panels = (
+        ("loss (nats)", lambda moment: moment["loss"]),
+        ("growth factor", lambda moment: _largest(moment, "growth")),
+        ("‖stage(x)‖ / ‖x‖", lambda moment: _largest(moment, "amplification")),
+        ("eigenvalue of largest magnitude", _eigenvalue),
+    )
+    counts: dict[str, int] = {}
+    with style():
+        figure = Figure(figsize=(WIDTH, 5.0 + 0.1 * len(runs)), layout="constrained")
+        all_axes = figure.subplots(2, 2).flatten()
+        for cell, line in runs:
+            index = counts.setdefault(cell.form, 0)
+            counts[cell.form] += 1
+            look: dict[str, Any] = {
+                "color": SHADES[cell.form][index % len(SHADES[cell.form])],
+                "linestyle": "-" if cell.form == "diffusive" else "--",
+                "marker": "o" if cell.form == "diffusive" else "s",
+                "markersize": 3,
+            }
+            label = f"{cell.form} {cell.blocks}, {cell.init}, seed {line['seed']}, step {line['step']}"
+            for axes, (_, measure) in zip(all_axes, panels, strict=True):
+                points = [
+                    (moment["step"] - line["step"], value)
+                    for moment in line["before"]
+                    if (value := measure(moment)) is not None
+                ]
+                axes.plot([step for step, _ in points], [value for _, value in points], **look, label=label)
+        for axes, (title, _) in zip(all_axes, panels, strict=True):
+            axes.set(xlabel="steps to the end", ylabel=title)
+        for axes in all_axes[1:3]:
+            axes.axhline(1, color=INK, linestyle=":", linewidth=0.9)
+            axes.set_yscale("log")
+            plain_numbers(axes)
+        all_axes[3].axhline(0, color=INK, linestyle=":", linewidth=0.9)
+        figure.legend(
+            *all_axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=2, fontsize=8
+        )
+    return figure
+
+
+def _square(axes: Axes, column: int, line: int, cell: Cell, colours: ScalarMappable) -> None:
+    gone, left = len(cell.diverged), cell.loss
+    face: Any = BROKEN if left is None else colours.to_rgba(np.asarray(left))
+    corner = (column - 0.47, line - 0.45)
+    axes.add_patch(Rectangle(corner, 0.94, 0.9, facecolor=face, edgecolor="none"))
+    if gone and left is not None:
+        axes.add_patch(
+            Rectangle(corner, 0.94, 0.9, fill=False, hatch="////", edgecolor=NEGATIVE, linewidth=1)
+        )
+    is_dark = left is None or sum(face[:3]) < 1.5
+    if left is None:
+        text = f"✕ {cell.first_step}" if gone else "–"
+    else:
+        text = f"{left:.2f}" if cell.trained else f"○ {left:.2f}"
+        text += f"\n✕ {gone}/{cell.n}" if gone else ""
+    axes.text(
+        column,
+        line,
+        text,
+        ha="center",
+        va="center",
+        fontsize=7.5,
+        color="white" if is_dark else "black",
+        linespacing=1.0,
+        bbox={"boxstyle": "square,pad=0.15", "facecolor": face, "edgecolor": "none"},
+    )
+
+
+def _largest(moment: dict[str, Any], name: str) -> float | None:
+    values = [stage[name] for stage in moment["stages"] if stage.get(name) is not None]
+    return max(values, default=None)
+
+
+def _eigenvalue(moment: dict[str, Any]) -> float | None:
+    values = [
+        weight["eigenvalue"]
+        for stage in moment["stages"]
+        for weight in stage.get("weights", [])
+        if weight["eigenvalue"] is not None
+    ]
+    return max(values, key=abs, default=None)

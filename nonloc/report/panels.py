@@ -1,0 +1,141 @@
+"""Figures 1 to 4, every panel, and the damping of features, from the kept runs of Table 1 and beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from nonloc.networks.spec import NetworkSpec
+from nonloc.paper import SUITES, Row
+from nonloc.report import figures
+from nonloc.report.document import Content, Picture, Section
+from nonloc.report.evidence import norm_ratio
+from nonloc.report.kept import Kept, median_run, setting
+from nonloc.report.records import RowRecord, RunRecord
+from nonloc.report.signs import caption, weights_at
+from nonloc.report.tables import Table
+
+WHICH = "The run shown is the one whose error is the median of its row."
+READING = (
+    "Eigenvalues of (W + Wᵀ)/2, the 32 of largest magnitude, in their order: blue above 0, orange below. As many are "
+    "positive as negative whatever was learned, where W has rank C/2 or less; what training decides is the sign of the "
+    "large ones. Shaded: 95 % of random weights of the same rank and norm, where the run has recorded it."
+)
+
+
+def figure_sections(kept: Kept) -> list[Section]:
+    """One section a figure; what has no run yet is said, not left out."""
+    return [
+        Section(SUITES["figure1"].title, tuple(_spectra(kept, "figure1"))),
+        Section(SUITES["figure2"].title, tuple(_epochs(kept))),
+        Section(SUITES["figure3"].title, (*_curves(kept), *_spectra(kept, "figure3"))),
+        Section(SUITES["figure4"].title, tuple(_spectra(kept, "figure4"))),
+        Section("Damping, seen directly: the features through the sub-blocks", tuple(_features(kept))),
+    ]
+
+
+def find_row(kept: Kept, row: Row) -> RowRecord | None:
+    """The kept row that a row of a figure asks for, under the figure's label; None where there is no run."""
+    wanted = setting(row.recipe)
+    found = next((one for one in kept.rows if one.started and setting(one.recipe) == wanted), None)
+    # Without its group, which would be told by dashes: a figure has one group.
+    return None if found is None else replace(found, label=row.label, group="")
+
+
+def _spectra(kept: Kept, name: str) -> list[Content]:
+    suite = SUITES[name]
+    shown, told, absent = [], [], []
+    wanted = {panel.row for panel in suite.panels if panel.kind == "spectrum"}
+    for row in suite.rows:
+        if row.label not in wanted:
+            continue
+        run = _run(kept, row)
+        weights = [] if run is None else weights_at(run)
+        if run is None or not weights:
+            absent.append(row.label)
+            continue
+        shown.append((row.label, {"stages": [{"weights": weights}]}))
+        told.append(caption(f"{row.label}, seed {run.recipe.seed}", weights))
+    contents: list[Content] = []
+    figure = figures.spectra(shown)
+    if figure is not None:
+        file = f"{name}b" if name == "figure3" else name
+        contents.append(Picture(file, figure, f"{READING} {WHICH}"))
+    return [*contents, told, _absent(absent)]
+
+
+def _epochs(kept: Kept) -> list[Content]:
+    suite = SUITES["figure2"]
+    row = suite.rows[0]
+    run = _run(kept, row)
+    chosen = [panel.epoch for panel in suite.panels if panel.epoch is not None]
+    figure = None if run is None else figures.epochs(run, chosen)
+    if run is None or figure is None:
+        return [_absent([row.label])]
+    told = [
+        caption(f"Epoch {epoch}, seed {run.recipe.seed}", weights)
+        for epoch in chosen
+        if (weights := weights_at(run, epoch)[:1])
+    ]
+    return [Picture("figure2", figure, f"{READING} {WHICH}"), told]
+
+
+def _curves(kept: Kept) -> list[Content]:
+    suite = SUITES["figure3"]
+    found = {row.label: find_row(kept, row) for row in suite.rows}
+    rows = [row for row in found.values() if row is not None]
+    contents: list[Content] = []
+    if rows:
+        contents.append(Picture("figure3a", figures.curves(rows), figures.CURVES_CAPTION))
+    return [*contents, _absent([label for label, row in found.items() if row is None])]
+
+
+def _features(kept: Kept) -> list[Content]:
+    rows = [
+        replace(row, runs=(run,), group="")
+        for row in kept.rows
+        if _is_of_the_table(kept, row) and (run := median_run(row)) is not None
+    ]
+    figure = figures.features(rows)
+    if figure is None:
+        return ["No run has recorded its features yet."]
+    caption_text = f"{figures.FEATURES_CAPTION} {WHICH}"
+    return [Picture("features", figure, caption_text), _factors(kept.rows)]
+
+
+def _factors(rows: Sequence[RowRecord]) -> Table:
+    """What the stages do to norm, variance and energy from their beginning to their end, run by run."""
+    lines = []
+    for row in rows:
+        runs = [run for run in row.started if norm_ratio(run) is not None]
+        if runs:
+            told = [", ".join(_factor(run, name) for run in runs) for name in ("norm", "variance", "energy")]
+            lines.append((f"{row.label}, start {setting(row.recipe).start}", str(len(runs)), *told))
+    return Table(("network", "n", "norm ×", "variance ×", "Dirichlet energy ×"), (("", tuple(lines)),))
+
+
+def _factor(run: RunRecord, name: str) -> str:
+    blocks = run.observations["features"][0]["blocks"]
+    before, after = blocks[0]["before"][name], blocks[-1]["after"][name]
+    return f"{after / before:.3g}" if before and after is not None else "–"
+
+
+def _is_of_the_table(kept: Kept, row: RowRecord) -> bool:
+    """Whether a row stands for itself in the figure of the features: blocks in one place, at the default start."""
+    what = setting(row.recipe)
+    spec = NetworkSpec.parse(row.recipe.network)
+    own_habit = what.shared == (what.form == "diffusive")
+    return (
+        spec.form is not None
+        and what == kept.wanted(form=what.form, blocks=what.blocks, rate=what.rate)
+        and own_habit
+    )
+
+
+def _run(kept: Kept, row: Row) -> RunRecord | None:
+    found = find_row(kept, row)
+    return None if found is None else median_run(found)
+
+
+def _absent(labels: Sequence[str]) -> str:
+    return f"Not recorded yet: {', '.join(labels)}." if labels else ""

@@ -1,0 +1,181 @@
+"""write_reproduction: from kept records to the documents and the page of the reproduction, byte for byte the same."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+from nonloc.paper.spent import NAME as SPENT
+from nonloc.paper.spent import read_spent
+from nonloc.report.claims import Claim, judge, rules_table
+from nonloc.report.document import Content, Document, Picture, Section, write_documents
+from nonloc.report.kept import OTHER, TABLE, Kept, read_kept
+from nonloc.report.map_answers import answers, cells_table, late_table, limits_table
+from nonloc.report.map_figures import BEFORE_CAPTION, HEAT_CAPTION, before_divergence, heat_map
+from nonloc.report.page import PAPER
+from nonloc.report.panels import figure_sections
+from nonloc.report.records import RowRecord
+from nonloc.report.table1 import differences_table, missing_sentences, rows_table
+from nonloc.report.table1_figure import CAPTION, table_figure
+from nonloc.report.tables import Table
+from nonloc.report.trainability import TrainabilityMap, read_map, recorded
+from nonloc.report.verdicts import DEPENDS, NOT_REPRODUCED, REPRODUCED, UNDECIDED, Verdict
+
+TITLE = "The paper, settled: CIFAR-10"
+MAP = "map"
+
+ABOUT_TABLE = (
+    "Error on the CIFAR-10 test images after the last epoch; lower is better. Published: the paper's median of 5 runs. "
+    "n: seeds that ran to their end, which median and range are over; runs that diverged or are missing are named, "
+    "never left out. Seconds are the median run's, several runs under way at once on one device."
+)
+ABOUT_DIFFERENCES = (
+    "Mean of the differences seed by seed, in points of error, with the 95 % interval of Student's t; a diverged run "
+    "counts as 90 %, the error of guessing. Below 0 is better."
+)
+ABOUT_VERDICTS = (
+    "The rules were written down before the runs (reproduction.md); each verdict below is computed from the kept "
+    "records by these rules and by nothing else."
+)
+ABOUT_MAP = (
+    "A map that the paper does not have: learning rate by initialisation by number of blocks, on CIFAR-10 with "
+    "PreResNet-20, blocks after residual block 2. A run trains if it ends with a training loss clearly below that of "
+    "guessing (below 95 % of ln 10)."
+)
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """What was read, and what it says.
+
+    files  as they were written
+    """
+
+    kept: Kept
+    map: TrainabilityMap
+    verdicts: tuple[tuple[Claim, Verdict], ...]
+    files: tuple[Path, ...] = ()
+
+
+def is_kept(folder: str | os.PathLike[str]) -> bool:
+    """Whether a folder holds kept records: runs of Table 1, or the map."""
+    root = Path(folder)
+    return any(path.is_dir() for path in (*root.glob(f"{TABLE}*"), root / MAP))
+
+
+def write_reproduction(folder: str | os.PathLike[str], output: str | os.PathLike[str]) -> Reproduction:
+    """Write table1.md, figures.md, map.md, verdicts.md, protocol.md, figures and report.html from kept records."""
+    root = Path(folder)
+    kept, found = read_kept(root), read_map(root / MAP)
+    verdicts = tuple(judge(kept, found))
+    documents = [
+        Document("verdicts", "What holds of the paper", _verdict_sections(verdicts)),
+        Document("table1", "Table 1", _table_sections(kept, spent_sentences(root))),
+        Document("figures", "Figures 1 to 4", tuple(figure_sections(kept))),
+        Document("map", "The trainability map: which rate, which initialisation", _map_sections(found)),
+        Document("protocol", "The runs behind the protocol", _protocol_sections(kept)),
+    ]
+    about = f"A report of nonloc on {PAPER}. Everything here is made from the records in results/ alone."
+    written = write_documents(documents, Path(output), TITLE, about)
+    return Reproduction(kept, found, verdicts, tuple(written))
+
+
+def verdict_counts(verdicts: Sequence[tuple[Claim, Verdict]]) -> str:
+    """Such as "Of 20 sentences: 7 reproduced, 5 not reproduced, 3 depend on a condition, 5 undecided."."""
+    words = [verdict.word for _, verdict in verdicts]
+    return (
+        f"Of {len(words)} sentences: {words.count(REPRODUCED)} reproduced, {words.count(NOT_REPRODUCED)} not "
+        f"reproduced, {words.count(DEPENDS)} depend on a condition, {words.count(UNDECIDED)} undecided."
+    )
+
+
+def verdict_table(verdicts: Sequence[tuple[Claim, Verdict]]) -> Table:
+    """One line a sentence."""
+    lines = tuple((f"“{claim.quote}”", claim.where, verdict.text) for claim, verdict in verdicts)
+    return Table(("the paper's words", "where", "verdict"), (("", lines),), prose=True)
+
+
+def _verdict_sections(verdicts: Sequence[tuple[Claim, Verdict]]) -> tuple[Section, ...]:
+    details = []
+    for claim, verdict in verdicts:
+        numbers = [f"{condition}: {part.name}: {part.numbers}" for condition, part in verdict.parts]
+        contents: list[Content] = [
+            f"“{claim.quote}” ({claim.where})",
+            f"Measured: {claim.quantity}.",
+            f"Rule: {claim.rule}.",
+            numbers or ["no run"],
+        ]
+        details.append(Section(f"{claim.key}: {verdict.text}", tuple(contents)))
+    return (
+        Section("In short", (verdict_counts(verdicts), verdict_table(verdicts), ABOUT_VERDICTS)),
+        *details,
+        Section("The rules", (rules_table(),)),
+    )
+
+
+def _table_sections(kept: Kept, spent: Sequence[str]) -> tuple[Section, ...]:
+    planned = [row for row in kept.rows if row.group != OTHER]
+    others = [row for row in kept.rows if row.group == OTHER]
+    missing = missing_sentences(planned)
+    figure = table_figure(kept)
+    shown = () if figure is None else (Picture("table1", figure, CAPTION),)
+    sections = [
+        Section("Rows", (*shown, ABOUT_TABLE, rows_table(planned))),
+        Section("Paired differences", (ABOUT_DIFFERENCES, differences_table(kept))),
+    ]
+    if others:
+        sections.append(Section("Other kept runs", (rows_table(others),)))
+    if missing:
+        sections.append(Section("What is missing", (missing,)))
+    return (*sections, Section("Time", ([time_sentence([*kept.rows, *kept.tried]), *spent],)))
+
+
+def _protocol_sections(kept: Kept) -> tuple[Section, ...]:
+    missing = missing_sentences(kept.tried)
+    about = "Which backbone, scale, start and normalisation: the runs that the decisions in reproduction.md rest on."
+    sections = [Section("", (about, rows_table(kept.tried)))]
+    return (*sections, Section("What is missing", (missing,))) if missing else tuple(sections)
+
+
+def _map_sections(found: TrainabilityMap) -> tuple[Section, ...]:
+    if not found.one_epoch and not found.ten_epochs:
+        return (Section("", (ABOUT_MAP, "No cell of the map is recorded yet.")),)
+    sections = [Section("The answer", (answers(found), ABOUT_MAP, recorded(found)))]
+    for rate in found.rates:
+        name = f"map-rate-{rate:g}"
+        sections.append(Section(f"Rate {rate:g}", (Picture(name, heat_map(found, rate), HEAT_CAPTION),)))
+    if found.one_epoch:
+        sections.append(Section("Up to which deviation", (limits_table(found),)))
+    if found.ten_epochs:
+        figure = before_divergence(found.ten_epochs)
+        shown: list[Content] = [] if figure is None else [Picture("map-before", figure, BEFORE_CAPTION)]
+        sections.append(Section("Ten epochs at the paper's rate", (late_table(found.ten_epochs), *shown)))
+    sections += [Section(f"Every cell, rate {rate:g}", (cells_table(found, rate),)) for rate in found.rates]
+    return tuple(sections)
+
+
+def spent_sentences(root: Path) -> list[str]:
+    """What the commands that trained have noted in spent.jsonl, folder by folder, and in all."""
+    told, total = [], 0.0
+    for path in sorted(root.rglob(SPENT)):
+        entries = read_spent(path.parent)
+        minutes = sum(entry["seconds"] for entry in entries) / 60
+        total += minutes
+        devices = ", ".join(sorted({str(entry.get("device", "unknown")) for entry in entries}))
+        told.append(f"{path.parent.relative_to(root)}: {minutes:.0f} minutes on the clock ({devices}).")
+    return [*told, f"In all {total:.0f} minutes on the clock."] if told else []
+
+
+def time_sentence(rows: Sequence[RowRecord]) -> str:
+    """How long the finished runs took, each once."""
+    runs = {run.path: run for row in rows for run in row.started}
+    seconds = [run.result["seconds"] for run in runs.values() if run.result is not None]
+    if not seconds:
+        return "No run is finished yet."
+    return (
+        f"{len(seconds)} finished runs: {sum(seconds) / 60:.0f} minutes of run time, {median(seconds):.0f} s the "
+        "median run. Runs that were under way side by side each count their own time, so the device was held for less."
+    )

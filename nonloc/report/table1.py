@@ -1,0 +1,76 @@
+"""Table 1 as kept: every row beside the published number, and the paired differences that the claims are about."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from nonloc.report.kept import Kept, errors, setting
+from nonloc.report.records import RowRecord
+from nonloc.report.statistics import interval, paired
+from nonloc.report.tables import Table, number, value_of
+
+HEADER = (
+    "network",
+    "published (%)",
+    "n",
+    "median error (%)",
+    "range (%)",
+    "every seed (%)",
+    "diverged",
+    "seconds a run",
+)
+
+
+def rows_table(rows: Sequence[RowRecord]) -> Table:
+    """One line a row: what was published, what was measured, what diverged, how long it took."""
+    groups: dict[str, list[tuple[str, ...]]] = {}
+    for row in rows:
+        groups.setdefault(row.group, []).append(_line(row))
+    return Table(HEADER, tuple((title, tuple(lines)) for title, lines in groups.items()))
+
+
+def differences_table(kept: Kept) -> Table:
+    """For every row with blocks: less the baseline, and less the original form with as many blocks, if there is one."""
+    lines = []
+    for row in kept.rows:
+        what = setting(row.recipe)
+        if what.form is None or what.other or not row.started:
+            continue
+        baseline = kept.find(form=None, backbone=what.backbone)
+        twin = None
+        if what.form == "diffusive" and what.weight == "factored":
+            twin = kept.find(
+                form="original",
+                **{name: getattr(what, name) for name in ("backbone", "blocks", "places", "start", "rate")},
+            )
+        start = "" if what.start == kept.start else f", start {what.start}"
+        lines.append((f"{row.label}{start}", _difference(row, baseline), _difference(row, twin)))
+    return Table(("network", "less the baseline", "less the original form"), (("", tuple(lines)),))
+
+
+def missing_sentences(rows: Sequence[RowRecord]) -> list[str]:
+    """For every group of rows, which lack how many of their runs; empty if there are all."""
+    groups: dict[str, list[str]] = {}
+    for row in rows:
+        left = sum(run is None or run.ending == "unfinished" for run in row.runs)
+        if left:
+            groups.setdefault(row.group, []).append(f"{row.label} {left} of {len(row.runs)}")
+    return [f"{group}: {'; '.join(told)}." for group, told in groups.items()]
+
+
+def _line(row: RowRecord) -> tuple[str, ...]:
+    return (
+        row.label,
+        number(row.published),
+        str(len(row.scores)),
+        number(row.median),
+        f"{min(row.scores):.2f} to {max(row.scores):.2f}" if len(row.scores) > 1 else "–",
+        ", ".join(value_of(run) for run in row.runs) or "–",
+        f"{len(row.diverged)} of {len(row.started)}" if row.started else "–",
+        "–" if row.seconds is None else f"{row.seconds:.0f}",
+    )
+
+
+def _difference(one: RowRecord, other: RowRecord | None) -> str:
+    found = interval(paired(errors(one), errors(other)))
+    return "–" if found is None else found.told()

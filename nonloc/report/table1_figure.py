@@ -1,0 +1,89 @@
+"""Table 1 as a picture: every seed of every number of blocks beside the published number."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from nonloc.report.evidence import FAILED, NAMES
+from nonloc.report.figures import WIDTH
+from nonloc.report.kept import Kept, setting
+from nonloc.report.records import RowRecord
+from nonloc.report.style import CHANCE, INK, SHADES, style
+
+MARKS = {"original": "s", "diffusive": "o"}
+APART = {"original": -0.13, "diffusive": 0.13}
+CAPTION = (
+    "Error after the last epoch by the number of blocks after residual block 2: every seed, a bar at the median, and "
+    "the published number as an empty diamond. At the top: ✕ how many seeds diverged, of how many; numbers that lie "
+    "above the frame, ◇ published and ▲ measured. Line: the median baseline here; dotted: the published one. One panel "
+    "for each start of the stage's maps."
+)
+
+
+def table_figure(kept: Kept) -> Figure | None:
+    """One panel for each start; None where no row with blocks in one place has a run."""
+    panels = {}
+    for start in (kept.start, *kept.starts):
+        rows = _rows(kept, start)
+        if rows:
+            panels[start] = rows
+    if not panels:
+        return None
+    baseline = kept.find(form=None)
+    scores = [score for rows in panels.values() for row in rows.values() for score in row.scores]
+    scores += baseline.scores if baseline is not None else []
+    # A run that failed is written at the edge: it would press all others together.
+    scores = [score for score in scores if score < FAILED]
+    low, high = (min(scores), max(scores)) if scores else (7.0, 9.0)
+    room = max(high - low, 0.5)
+    limits = (min(low, 7.29) - 0.1 * room, max(high, 8.28) + 0.3 * room)
+    with style():
+        figure = Figure(figsize=(WIDTH, 3.4), layout="constrained")
+        all_axes = figure.subplots(1, len(panels), squeeze=False, sharey=True)[0]
+        for axes, (start, rows) in zip(all_axes, panels.items(), strict=True):
+            if baseline is not None and baseline.median is not None:
+                axes.axhline(baseline.median, color=CHANCE, linewidth=1.2)
+            if baseline is not None and baseline.published is not None:
+                axes.axhline(baseline.published, color=CHANCE, linewidth=1.2, linestyle=":")
+            for (form, blocks), row in rows.items():
+                _row(axes, form, blocks, row, limits[1])
+            numbers = sorted({blocks for _, blocks in rows})
+            axes.set(title=f"start {start}", xlabel="blocks", xticks=numbers, ylim=limits)
+        all_axes[0].set_ylabel("error on test images (%)")
+        handles = [
+            Line2D([], [], color=SHADES[form][0], marker=MARKS[form], linestyle="", label=NAMES[form])
+            for form in MARKS
+        ]
+        handles.append(
+            Line2D([], [], color=INK, marker="D", markerfacecolor="none", linestyle="", label="published")
+        )
+        figure.legend(handles=handles, loc="outside lower center", ncols=3)
+    return figure
+
+
+def _rows(kept: Kept, start: str) -> Mapping[tuple[str, int], RowRecord]:
+    """The rows of one start at the protocol's rate: each form with its own affinity, in one place."""
+    found: dict[tuple[str, int], RowRecord] = {}
+    for row in kept.rows:
+        what = setting(row.recipe)
+        if what.form and row.started and what == kept.wanted(form=what.form, blocks=what.blocks, start=start):
+            found.setdefault((what.form, what.blocks), row)
+    return found
+
+
+def _row(axes: Axes, form: str, blocks: int, row: RowRecord, top: float) -> None:
+    at, colour = blocks + APART[form], SHADES[form][0]
+    axes.plot([at] * len(row.scores), row.scores, MARKS[form], color=colour, markersize=4.5, alpha=0.85)
+    if row.median is not None:
+        axes.plot([at - 0.11, at + 0.11], [row.median] * 2, color=colour, linewidth=2)
+    if row.published is not None and row.published <= top:
+        axes.plot([at], [row.published], "D", color=colour, markerfacecolor="none", markersize=6)
+    beyond = [f"✕ {len(row.diverged)}/{len(row.started)}"] if row.diverged else []
+    beyond += [f"▲ {score:.2f}" for score in row.scores if score > top]
+    if row.published is not None and row.published > top:
+        beyond.append(f"◇ {row.published:.2f}")
+    axes.text(at, top, "\n".join(beyond), ha="center", va="top", fontsize=8, color=colour)

@@ -1,0 +1,159 @@
+"""The trainability map as records: one line a run, read from tables and put together by cell. Never imports torch."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any
+
+from nonloc.paper.map_cells import PARTS
+from nonloc.paper.map_table import MapTable
+
+ONE_EPOCH, TEN_EPOCHS = "one_epoch.jsonl", "ten_epochs.jsonl"
+CHANCE_LOSS = math.log(10)  # nats: the cross-entropy of guessing among ten classes
+TRAINS_BELOW = 0.95 * CHANCE_LOSS
+
+Line = dict[str, Any]
+
+# The tables call a diffusive stage with weight="stable" a form of its own.
+_FORMS = {"stable": ("diffusive", "stable")}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """All seeds of one place in the map.
+
+    init    how the four maps begin, such as "normal 0.05" or "torch"
+    weight  how W is parametrised
+    """
+
+    rate: float
+    init: str
+    form: str
+    blocks: int
+    weight: str
+    runs: tuple[Line, ...]
+
+    @property
+    def n(self) -> int:
+        return len(self.runs)
+
+    @property
+    def diverged(self) -> list[Line]:
+        return [line for line in self.runs if line["ending"] == "diverged"]
+
+    @property
+    def trained(self) -> list[Line]:
+        return [line for line in self.runs if trains(line)]
+
+    @property
+    def first_step(self) -> int | None:
+        """Where the first seed diverged."""
+        return min((line["step"] for line in self.diverged if line["step"] is not None), default=None)
+
+    @property
+    def loss(self) -> float | None:
+        """The mean over the last steps of the seeds that did not diverge."""
+        losses = [
+            line["mean_loss"]
+            for line in self.runs
+            if line["ending"] == "converged" and line["mean_loss"] is not None
+        ]
+        return fmean(losses) if losses else None
+
+    @property
+    def error(self) -> float | None:
+        """The median error in % of the seeds that did not diverge."""
+        found = [
+            line["error"]
+            for line in self.runs
+            if line["ending"] == "converged" and line.get("error") is not None
+        ]
+        return median(found) if found else None
+
+    @property
+    def all_train(self) -> bool:
+        return bool(self.runs) and len(self.trained) == self.n
+
+
+@dataclass(frozen=True)
+class TrainabilityMap:
+    """The map of one epoch, and the runs of ten epochs beside it; either may be empty."""
+
+    one_epoch: tuple[Cell, ...]
+    ten_epochs: tuple[Cell, ...]
+
+    @property
+    def rates(self) -> list[float]:
+        """From the highest down."""
+        return sorted({cell.rate for cell in self.one_epoch}, reverse=True)
+
+    def cell(self, rate: float, init: str, form: str, blocks: int) -> Cell | None:
+        """A cell of the one-epoch map with a factored W."""
+        wanted = (rate, init, form, blocks, "factored")
+        return next(
+            (
+                one
+                for one in self.one_epoch
+                if (one.rate, one.init, one.form, one.blocks, one.weight) == wanted
+            ),
+            None,
+        )
+
+
+def recorded(found: TrainabilityMap) -> list[str]:
+    """How many runs of each part of the map are recorded, of how many, and their time."""
+    told = []
+    for name, cells_of_part in (("one_epoch", found.one_epoch), ("ten_epochs", found.ten_epochs)):
+        part = PARTS[name]
+        lines = [line for cell in cells_of_part for line in cell.runs]
+        minutes = sum(line["seconds"] for line in lines) / 60
+        told.append(
+            f"{part.title}: {len(lines)} of {len(part.runs())} runs recorded, {minutes:.0f} minutes of run time."
+        )
+    return told
+
+
+def read_map(folder: str | os.PathLike[str]) -> TrainabilityMap:
+    """The two tables below `folder`; one that is not there is empty."""
+    root = Path(folder)
+    return TrainabilityMap(*(cells(MapTable(root / name).rows) for name in (ONE_EPOCH, TEN_EPOCHS)))
+
+
+def cells(lines: Sequence[Line]) -> tuple[Cell, ...]:
+    """The lines put together by all but their seed, in the order of rate, form, weight, start and number of blocks."""
+    together: dict[tuple[float, str, str, str, int], list[Line]] = {}
+    for line in lines:
+        form, weight = _FORMS.get(line["form"], (line["form"], line.get("weight") or "factored"))
+        key = (-line["rate"], form, weight, line["init"], line["blocks"])
+        together.setdefault(key, []).append(line)
+    order = {init: number for number, init in enumerate(inits(key[3] for key in together))}
+    # Originals first, as the paper has them.
+    keys = sorted(together, key=lambda key: (key[0], key[1] != "original", key[2], order[key[3]], key[4]))
+    return tuple(
+        Cell(-rate, init, form, blocks, weight, tuple(sorted(together[key], key=lambda line: line["seed"])))
+        for key in keys
+        for rate, form, weight, init, blocks in [key]
+    )
+
+
+def inits(names: Iterable[str]) -> list[str]:
+    """Each name once: deviations by size, then the others by the alphabet."""
+    return sorted(set(names), key=lambda name: (deviation(name) is None, deviation(name) or 0.0, name))
+
+
+def deviation(init: str) -> float | None:
+    """The number in the name of a start such as "normal 0.05"; None for one that is not given by a deviation."""
+    kind, _, number = init.partition(" ")
+    return float(number) if kind == "normal" else None
+
+
+def trains(line: Line) -> bool:
+    """Whether a run ended with a loss clearly below that of guessing."""
+    return (
+        line["ending"] == "converged" and line["mean_loss"] is not None and line["mean_loss"] < TRAINS_BELOW
+    )

@@ -1,0 +1,96 @@
+"""Verdicts: from the parts of a claim, each held by the numbers or not, to one word. No torch, no files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+REPRODUCED = "reproduced"
+NOT_REPRODUCED = "not reproduced"
+DEPENDS = "depends on"
+UNDECIDED = "undecided"
+
+DELTA = 0.2  # points of error: two networks that differ by less are level
+
+
+@dataclass(frozen=True)
+class Part:
+    """One comparison that a claim rests on.
+
+    holds    True or False as the rule decides, None where the numbers leave it open
+    n        how many pairs of runs, or runs, it was decided on; 0 where there are none
+    numbers  what was measured, for readers
+    varies   what the answer changes with inside the part, such as "the seed"; "" for nothing
+    """
+
+    name: str
+    holds: bool | None
+    n: int
+    numbers: str
+    varies: str = ""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the runs say about a claim.
+
+    word   one of REPRODUCED, NOT_REPRODUCED, DEPENDS, UNDECIDED
+    on     what it depends on
+    n      the smallest number of runs or pairs that a part of it rests on
+    parts  (condition, part) for all that was measured, the default protocol first
+    """
+
+    word: str
+    n: int
+    parts: tuple[tuple[str, Part], ...]
+    on: str = ""
+
+    @property
+    def text(self) -> str:
+        if self.word == DEPENDS:
+            return f"{DEPENDS} {self.on}"
+        return f"{UNDECIDED} at n = {self.n}" if self.word == UNDECIDED else self.word
+
+
+def settle(
+    parts: Sequence[Part],
+    elsewhere: Mapping[tuple[str, str], Sequence[Part]] | None = None,
+    *,
+    varies: str = "the number of blocks",
+    protocol: str = "default protocol",
+) -> Verdict:
+    """The verdict on a claim from its parts at the default protocol and, beside it, under other conditions.
+
+    parts      all of them have to hold for "reproduced", none for "not reproduced"
+    elsewhere  by (what was changed, to what), such as ("the initialisation", "deviation 0.065"): parts that were
+               not measured there are passed over
+    varies     what the claim depends on if some parts hold and others do not
+    """
+    told = [(protocol, part) for part in parts]
+    others = {}
+    for (kind, value), found in (elsewhere or {}).items():
+        measured = [part for part in found if part.n]
+        told += [(value, part) for part in measured]
+        others[kind, value] = state(measured)
+    here = state(parts)
+    n = min((part.n for part in parts), default=0)
+    everything = tuple(told)
+    if here == "mixed":
+        return Verdict(DEPENDS, n, everything, varies)
+    changed = [part.varies for part in parts if part.varies]
+    if here == "open":
+        return Verdict(DEPENDS, n, everything, changed[0]) if changed else Verdict(UNDECIDED, n, everything)
+    opposite = [kind for (kind, _), found in others.items() if found not in ("open", here)]
+    if opposite:
+        return Verdict(DEPENDS, n, everything, opposite[0])
+    return Verdict(REPRODUCED if here == "yes" else NOT_REPRODUCED, n, everything)
+
+
+def state(parts: Sequence[Part]) -> str:
+    """ "yes" if all hold, "no" if none does, "mixed" if some do and some do not, "open" while that is not known."""
+    answers = {part.holds for part in parts}
+    if {True, False} <= answers:
+        return "mixed"
+    if not answers or None in answers:
+        return "open"
+    return "yes" if True in answers else "no"

@@ -1,0 +1,81 @@
+"""recheck: the same network on the same images makes the same error."""
+
+import pytest
+from small_map import CALM, WILD, small_data, small_part
+
+from nonloc.outcomes import CorruptDataError
+from nonloc.paper.recheck import recheck
+from nonloc.runs import Run
+from nonloc.training.checkpoint import latest_valid, save_checkpoint
+from nonloc.training.loop import fit
+from nonloc.training.recipe import Recipe
+
+DATA = small_data()
+
+
+@pytest.fixture
+def run(tmp_path):
+    recipe = CALM.recipe(small_part(CALM, channels_last=True).base, 0)
+    fit(recipe, tmp_path, data=DATA, device="cpu", progress=False)
+    return Run(tmp_path)
+
+
+def change_result(run, **changes):
+    run.write_result(run.read_result() | changes)
+
+
+def test_on_the_same_machine_it_is_the_same_to_the_last_image(run):
+    found = recheck(run, DATA, device="cpu")
+    assert found.is_same_hardware
+    assert (found.tolerance, found.images, found.agrees) == (0.0, 0, True)
+    assert found.recomputed == found.stored == run.read_result()["metrics"]["error"]
+
+
+def test_a_difference_is_told_in_images(run):
+    metrics = run.read_result()["metrics"]
+    change_result(run, metrics=metrics | {"error": metrics["error"] - 100 / 16})
+    found = recheck(run, DATA, device="cpu")
+    assert (found.images, found.agrees) == (1, False)
+
+
+def test_another_device_may_differ_by_a_little(run):
+    result = run.read_result()
+    change_result(
+        run,
+        machine=result["machine"] | {"device": "some GPU"},
+        metrics=result["metrics"] | {"error": result["metrics"]["error"] + 0.04},
+    )
+    found = recheck(run, DATA, device="cpu")
+    assert (found.is_same_hardware, found.tolerance, found.agrees) == (False, 0.05, True)
+
+
+def test_another_precision_is_not_the_same_hardware(run):
+    assert not recheck(run, DATA, device="cpu", precision="bfloat16").is_same_hardware
+
+
+def test_other_weights_are_refused(run):
+    recipe = Recipe.from_dict(run.read_recipe())
+    checkpoint = latest_valid(run)
+    next(value for name, value in checkpoint.tensors.items() if name.startswith("model.")).add_(1)
+    save_checkpoint(run, recipe, checkpoint)
+    with pytest.raises(CorruptDataError, match="are not those of its result"):
+        recheck(run, DATA, device="cpu")
+
+
+def test_other_data_are_refused(run):
+    with pytest.raises(ValueError, match="was trained on other data"):
+        recheck(run, small_data(train=50), device="cpu")
+
+
+def test_a_diverged_run_has_nothing_to_evaluate(tmp_path):
+    recipe = WILD.recipe(small_part(WILD).base, 0)
+    fit(recipe, tmp_path, data=DATA, device="cpu", progress=False, throw=False)
+    with pytest.raises(ValueError, match="diverged, so there is no network"):
+        recheck(tmp_path, DATA, device="cpu")
+
+
+def test_a_run_without_weights_says_so(run):
+    for path in run.checkpoints_path.iterdir():
+        path.unlink()
+    with pytest.raises(ValueError, match="has no checkpoint"):
+        recheck(run, DATA, device="cpu")

@@ -1,0 +1,133 @@
+"""Kept runs in their rows: found by their recipes, with what is missing named."""
+
+from pathlib import Path
+
+from made_kept import kept, record, records
+
+from nonloc.paper import SUITES
+from nonloc.report.kept import errors, median_run, read_kept, setting
+from nonloc.report.table1 import differences_table, missing_sentences, rows_table
+from nonloc.report.table1_figure import table_figure
+from nonloc.training.recipe import Recipe
+
+
+def row_of(found, label, group=""):
+    return next(row for row in found.rows if row.label == label and group in row.group)
+
+
+def test_rows_with_the_same_label_are_told_apart_by_their_recipes():
+    found = kept(
+        records("table1", {"2-block (original)": [8.0]}),
+        records("table1-fragile", {"2-block (original)": [9.0, 9.2]}),
+    )
+    assert errors(row_of(found, "2-block (original)", "The same place")) == {0: 8.0}
+    assert errors(row_of(found, "2-block (original)", "0.065")) == {0: 9.0, 1: 9.2}
+    assert found.find(form="original", blocks=2).scores == [8.0]
+    assert found.find(form="original", blocks=2, start="0.065").scores == [9.0, 9.2]
+    assert found.find(form="original", blocks=3) is None
+
+
+def test_more_seeds_than_planned_are_kept():
+    found = kept(records("table1", {"baseline": [8.0] * 7}))
+    assert len(row_of(found, "baseline").runs) == 7
+
+
+def test_the_affinity_of_the_other_form_is_another_row():
+    found = kept(records("table1-beside", {"5-block (proposed), recomputed affinity": [7.5]}))
+    assert found.find(form="diffusive", blocks=5) is None
+    assert found.find(form="diffusive", blocks=5, shared=False).scores == [7.5]
+
+
+def test_a_baseline_has_no_start():
+    baseline = SUITES["table1"].rows[0].recipe
+    assert setting(baseline.with_(stage={"init_std": 0.5})) == setting(baseline)
+
+
+def test_what_is_of_no_suite_stands_among_the_other_runs():
+    strange = SUITES["table1"].rows[1].recipe.with_(batch_size=64)
+    found = kept([record(strange, 8.0)])
+    assert "batch_size is 64" in setting(strange).other
+    (row,) = [row for row in found.rows if row.started]
+    assert row.group == "Other runs"
+    assert found.find(form="original", blocks=2) is None
+
+
+def test_runs_of_the_protocol_are_rows_of_their_own():
+    found = kept(records("protocol", {"diffusive-4, scaled": [9.0], "preresnet20 baseline": [8.5]}))
+    scores = {row.label: row.scores for row in found.tried if row.started}
+    assert scores == {"diffusive-4, scaled": [9.0], "preresnet20 baseline": [8.5]}
+    assert row_of(found, "baseline").scores == [8.5], "which is the baseline of Table 1, too"
+    assert not [row for row in found.rows if row.group == "Other runs"]
+
+
+def test_other_data_is_left_out(tmp_path):
+    run = tmp_path / "demo" / "0"
+    run.mkdir(parents=True)
+    (run / "recipe.json").write_text('{"network": "restorer8/baseline", "data": "motifs"}')
+    assert not [row for row in read_kept(tmp_path).rows if row.started]
+
+
+def test_the_median_run_is_the_lower_of_two_in_the_middle():
+    row = row_of(kept(records("table1", {"baseline": [8.4, None, 8.1, 8.3, 8.2]})), "baseline")
+    assert median_run(row).recipe.seed == 4
+    assert errors(row)[1] == 90.0
+
+
+def test_the_table_names_what_diverged_and_what_is_missing():
+    found = kept(records("table1", {"baseline": [8.4, 8.1, 8.3], "4-block (original)": [None, 8.0]}))
+    lines = {line[0]: line for _, lines in rows_table(found.rows[:11]).groups for line in lines}
+    assert lines["baseline"] == (
+        "baseline",
+        "8.19",
+        "3",
+        "8.30",
+        "8.10 to 8.40",
+        "8.40, 8.10, 8.30, missing, missing",
+        "0 of 3",
+        "100",
+    )
+    assert lines["4-block (original)"][5:7] == (
+        "diverged at step 1234, 8.00, missing, missing, missing",
+        "1 of 2",
+    )
+    (same, different) = missing_sentences(found.rows[:11])
+    assert "baseline 2 of 5; 2-block (original) 5 of 5" in same
+    assert different.endswith("(proposed) 5 of 5.")
+
+
+def test_differences_are_paired_by_seed():
+    numbers = {
+        "baseline": [8.0, 8.2],
+        "2-block (original)": [7.9, 8.1],
+        "2-block (proposed)": [7.8, 8.0, 1.0],
+    }
+    ((_, lines),) = differences_table(kept(records("table1", numbers))).groups
+    assert lines == (
+        ("2-block (original)", "−0.10 [−0.10, −0.10], n = 2", "–"),
+        ("2-block (proposed)", "−0.20 [−0.20, −0.20], n = 2", "−0.10 [−0.10, −0.10], n = 2"),
+    )
+
+
+def test_a_run_of_another_precision_takes_no_place_twice():
+    recipe = SUITES["table1"].rows[0].recipe
+    other = recipe.with_(precision="float32")
+    found = kept([record(recipe, 8.0, path=Path("a")), record(other, 9.0, path=Path("b"))])
+    assert row_of(found, "baseline").scores == [8.0]
+    assert [row.scores for row in found.rows if row.group == "Other runs"] == [[9.0]]
+
+
+def test_a_recipe_of_the_defaults_has_a_setting():
+    assert setting(Recipe()).backbone == "preresnet20"
+
+
+def test_the_picture_has_every_seed_and_writes_what_lies_above_it():
+    errors_ = {"baseline": [8.5], "4-block (original)": [8.3, None, 30.0], "4-block (proposed)": [8.2, 8.4]}
+    found = kept(records("table1", errors_), records("table1-fragile", {"2-block (original)": [None, None]}))
+    main, fragile = table_figure(found).axes
+    assert [main.get_title(loc="left"), fragile.get_title(loc="left")] == ["start 0.01", "start 0.065"]
+    assert [text.get_text() for text in main.texts] == ["✕ 1/3\n▲ 30.00\n◇ 15.02", ""]
+    assert [text.get_text() for text in fragile.texts] == ["✕ 2/2"]
+    circles = [list(line.get_ydata()) for line in main.lines if line.get_marker() == "o"]
+    assert circles == [[8.2, 8.4]]
+    assert main.get_ylim()[1] < 15
+    assert table_figure(kept(records("table1", {"baseline": [8.5]}))) is None

@@ -1,0 +1,148 @@
+"""The trainability map: cells, answers, tables, and figures that show what the table holds."""
+
+import math
+
+import pytest
+from made_kept import deep_originals, map_line, map_lines, write_map
+
+from nonloc.outcomes import CorruptDataError
+from nonloc.paper.map_cells import PARTS
+from nonloc.report.map_answers import answers, cells_table, largest_deviation, late_table, limits_table
+from nonloc.report.map_figures import before_divergence, heat_map
+from nonloc.report.trainability import TrainabilityMap, cells, inits, read_map, recorded
+
+
+@pytest.fixture(scope="module")
+def found():
+    return TrainabilityMap(*(cells(map_lines(part, deep_originals)) for part in ("one_epoch", "ten_epochs")))
+
+
+def lines_of(table):
+    return {line[0]: line[1:] for _, lines in table.groups for line in lines}
+
+
+def test_cells_hold_all_seeds(found):
+    assert len(found.one_epoch) == 270
+    cell = found.cell(0.1, "normal 0.1", "original", 2)
+    assert (cell.n, len(cell.diverged), len(cell.trained), cell.first_step) == (2, 1, 1, 102)
+    assert (cell.loss, cell.all_train) == (1.2, False)
+    assert found.rates == [0.1, 0.03, 0.01]
+
+
+def test_stable_stages_are_diffusive_ones_with_another_weight(found):
+    weights = {(cell.form, cell.weight) for cell in found.ten_epochs}
+    assert weights == {("original", "factored"), ("diffusive", "factored"), ("diffusive", "stable")}
+
+
+def test_a_run_no_better_than_guessing_does_not_train():
+    cell = PARTS["one_epoch"].cells[0]
+    (one,) = cells([map_line(cell, 0, loss=math.log(10)), map_line(cell, 1, loss=2.0)])
+    assert (len(one.trained), one.all_train, one.diverged) == (1, False, [])
+
+
+def test_starts_are_in_the_order_of_their_deviations():
+    assert inits(["torch", "normal 0.1", "normal 0.03", "fan_in", "torch"]) == [
+        "normal 0.03",
+        "normal 0.1",
+        "fan_in",
+        "torch",
+    ]
+
+
+def test_the_largest_deviation_ends_at_the_first_that_fails(found):
+    limits = [largest_deviation(found, 0.1, "original", blocks) for blocks in (1, 2, 3, 4)]
+    assert limits == [0.1, 0.07, 0.05, 0.05]
+    assert largest_deviation(found, 0.1, "diffusive", 6) == 0.1
+    assert largest_deviation(found, 0.1, "diffusive", 7) is None
+
+
+def test_a_larger_deviation_that_trains_by_luck_does_not_count():
+    def breaks(cell, seed):
+        return cell.init == "normal 0.03"
+
+    lucky = TrainabilityMap(cells(map_lines("one_epoch", breaks)), ())
+    assert largest_deviation(lucky, 0.1, "original", 1) == 0.01
+
+
+def test_the_answer_in_words(found):
+    told = answers(found)
+    assert told[0] == (
+        "At rate 0.1 every number of blocks of both forms trains, with all seeds, with: normal 0.01; normal 0.03; "
+        "normal 0.05; fan_in; zero; zero, batch norm."
+    )
+    assert any(
+        "by the number of original blocks, is 1: 0.1, 2: 0.07, 3: 0.05, 4: 0.05." in text for text in told
+    )
+    assert "Within ten epochs 12 of 27 runs with original stages diverged." in told
+    assert "Within ten epochs 0 of 18 runs with stable stages diverged." in told
+    assert answers(TrainabilityMap((), ())) == []
+
+
+def test_where_nothing_trains_no_start_is_named():
+    nothing = TrainabilityMap(cells(map_lines("one_epoch", lambda cell, seed: True)), ())
+    assert answers(nothing)[0] == "At rate 0.1 no start trains every number of blocks of both forms."
+    assert not any("lowest loss" in text for text in answers(nothing))
+
+
+def test_tables(found):
+    assert lines_of(cells_table(found, 0.1))["original 3, torch"] == ("0 of 2", "2 of 2", "103", "–", "–")
+    assert lines_of(late_table(found.ten_epochs))["original 3, torch"] == (
+        "0 of 3",
+        "3 of 3",
+        "103, 103, 103",
+        "2.5",
+        "–",
+        "–",
+    )
+    assert lines_of(late_table(found.ten_epochs))["stable 12, torch"][:2] == ("3 of 3", "0 of 3")
+    title, lines = limits_table(found).groups[0]
+    assert title == "rate 0.1"
+    assert lines[3] == ("original 4", "0.05", "fan_in; zero; zero, batch norm", "torch")
+
+
+def test_the_heat_map_is_readable_without_colours(found):
+    figure = heat_map(found, 0.1)
+    original, diffusive, *_ = figure.axes
+    texts = [text.get_text() for text in original.texts]
+    assert len(texts) == 36
+    assert len(diffusive.texts) == 54
+    assert texts.count("✕ 103") == texts.count("✕ 104") == 3
+    assert texts.count("1.20\n✕ 1/2") == 1
+    assert sum(bool(patch.get_hatch()) for patch in original.patches) == 1
+    assert [label.get_text() for label in original.get_yticklabels()][:2] == ["normal 0.01", "normal 0.03"]
+
+
+@pytest.mark.parametrize("loss", [2.3, 7.5])
+def test_a_cell_no_better_than_guessing_is_marked(loss):
+    cell = PARTS["one_epoch"].cells[0]
+    found = TrainabilityMap(cells([map_line(cell, 0, loss=loss)]), ())
+    assert [text.get_text() for text in heat_map(found, 0.1).axes[0].texts] == [f"○ {loss:.2f}"]
+
+
+def test_steps_before_the_end_are_counted_back(found):
+    figure = before_divergence(found.ten_epochs)
+    loss, growth, amplification, eigenvalue = figure.axes
+    assert loss.lines[0].get_xdata().tolist() == [-30, -20]
+    assert growth.lines[0].get_ydata().tolist() == [2.5, 2.5]
+    assert amplification.lines[0].get_ydata().tolist() == [3.0, 3.0]
+    assert eigenvalue.lines[0].get_ydata().tolist() == [-1.5, -1.5]
+    assert len(loss.lines) == 6, "of 12, all original"
+    assert before_divergence(found.one_epoch[:3]) is None
+
+
+def test_reading_says_what_is_there(tmp_path):
+    assert read_map(tmp_path) == TrainabilityMap((), ())
+    lines = map_lines("one_epoch", deep_originals)[:100]
+    write_map(tmp_path, "one_epoch", lines)
+    found = read_map(tmp_path / "map")
+    assert sum(cell.n for cell in found.one_epoch) == 100
+    assert recorded(found) == [
+        f"{PARTS['one_epoch'].title}: 100 of 540 runs recorded, 10 minutes of run time.",
+        f"{PARTS['ten_epochs'].title}: 0 of 81 runs recorded, 0 minutes of run time.",
+    ]
+
+
+def test_a_broken_line_is_named(tmp_path):
+    write_map(tmp_path, "one_epoch", [{"cell": "x"}])
+    with pytest.raises(CorruptDataError, match=r"one_epoch\.jsonl, line 1"):
+        read_map(tmp_path / "map")

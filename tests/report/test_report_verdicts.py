@@ -1,0 +1,63 @@
+"""settle: every verdict from the parts that lead to it."""
+
+import pytest
+
+from nonloc.report.verdicts import Part, settle, state
+
+
+def part(holds, n=3, varies=""):
+    return Part("p", holds, n, "numbers", varies)
+
+
+@pytest.mark.parametrize(
+    ("answers", "expected"),
+    [
+        ([True, True], "reproduced"),
+        ([False, False], "not reproduced"),
+        ([True, False], "depends on the number of blocks"),
+        ([True, False, None], "depends on the number of blocks"),
+        ([True, None], "undecided at n = 3"),
+        ([None], "undecided at n = 3"),
+        ([], "undecided at n = 0"),
+    ],
+)
+def test_parts_at_the_default_protocol(answers, expected):
+    assert settle([part(holds) for holds in answers]).text == expected
+
+
+def test_a_missing_row_leaves_it_undecided():
+    verdict = settle([part(True, 5), part(None, 0)])
+    assert verdict.text == "undecided at n = 0"
+
+
+def test_the_opposite_under_another_condition_is_a_dependence():
+    elsewhere = {("the initialisation", "start 0.065"): [part(True, 2)]}
+    verdict = settle([part(False)], elsewhere)
+    assert verdict.text == "depends on the initialisation"
+    assert [condition for condition, _ in verdict.parts] == ["default protocol", "start 0.065"]
+
+
+@pytest.mark.parametrize("there", [[part(False, 2)], [part(None, 2)], [part(None, 0)], []])
+def test_the_same_or_nothing_elsewhere_changes_nothing(there):
+    assert settle([part(False)], {("the backbone", "b"): there}).text == "not reproduced"
+
+
+def test_what_was_not_measured_elsewhere_is_passed_over():
+    elsewhere = {("the initialisation", "start 0.065"): [part(None, 0), part(False, 2)]}
+    verdict = settle([part(True), part(True)], elsewhere)
+    assert verdict.text == "depends on the initialisation"
+    assert len(verdict.parts) == 3
+
+
+def test_a_condition_cannot_decide_what_the_protocol_leaves_open():
+    elsewhere = {("the initialisation", "start 0.065"): [part(True, 5)]}
+    assert settle([part(None, 2)], elsewhere).text == "undecided at n = 2"
+
+
+def test_runs_that_disagree_make_it_depend_on_the_seed():
+    assert settle([part(None, 3, "the seed")]).text == "depends on the seed"
+
+
+def test_states():
+    assert state([part(True), part(None)]) == "open"
+    assert state([part(False), part(True)]) == "mixed"

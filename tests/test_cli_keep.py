@@ -1,0 +1,160 @@
+"""nonloc reproduce --keep, nonloc eval and nonloc map, as they are typed."""
+
+import json
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from nonloc.cli import main
+from nonloc.cli.map import broken_stable, map_text
+from nonloc.paper.spent import read_spent
+from nonloc.runs import Run, find_runs
+
+sys.path.insert(0, str(Path(__file__).parent / "paper"))
+from small_map import small_data
+
+SMALL = ["--set", "epochs=1", "steps_per_epoch=2", "train_images=64", "test_images=16", "batch_size=8"]
+WORDS = ["reproduce", "demo", "--rows", "1", "3", *SMALL, "--device", "cpu", "--quiet", "--json"]
+
+
+def go(capsys, *words):
+    code = main([*WORDS, *map(str, words)])
+    return code, json.loads(capsys.readouterr().out)
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory):
+    """A folder of two kept runs of seed 0, and nothing else left of them."""
+    folder = tmp_path_factory.mktemp("kept")
+    work = folder / "work"
+    assert (
+        main([*WORDS, "--seeds", "1", "--output", str(work), "--kept", str(folder / "results"), "--keep"])
+        == 0
+    )
+    shutil.rmtree(work)
+    return folder / "results"
+
+
+def test_finished_runs_are_kept(kept):
+    assert [str(run.path.relative_to(kept)) for run in find_runs(kept)] == [
+        "demo/4-diffusive-blocks/0",
+        "demo/local-baseline/0",
+    ]
+
+
+def test_a_kept_run_is_not_trained_again_and_is_in_the_table(kept, tmp_path, capsys):
+    results = shutil.copytree(kept, tmp_path / "results")
+    words = ["--output", tmp_path / "work", "--kept", results]
+    code, told = go(capsys, *words, "--seeds", 2, "--budget", "0s")
+    assert (code, told["done"], len(told["left"])) == (0, 2, 2)
+    assert all("seed1" in name for name in told["left"])
+    assert [row["n"] for row in told["rows"]] == [1, 1]
+    code, told = go(capsys, *words, "--seeds", 2, "--keep")
+    assert (told["done"], told["left"], told["kept"]["runs"]) == (4, [], 4)
+    assert [row["n"] for row in told["rows"]] == [2, 2]
+    for run in find_runs(kept):
+        assert Run(results / run.path.relative_to(kept)).read_result() == run.read_result()
+    total = sum(path.stat().st_size for path in results.rglob("*") if path.is_file())
+    assert total - 1000 < told["kept"]["bytes"] <= total
+
+
+def test_what_is_kept_can_be_reported_on(kept, tmp_path, capsys):
+    assert main(["report", str(kept / "demo"), "--output", str(tmp_path / "page.html"), "--json"]) == 0
+    rows = {row["label"]: row["median"] for row in json.loads(capsys.readouterr().out)["rows"]}
+    run = Run(kept / "demo" / "4-diffusive-blocks" / "0")
+    assert rows["4 diffusive blocks"] == run.read_result()["metrics"]["psnr"]
+
+
+def test_without_a_kept_folder_all_is_trained_anew(kept, tmp_path, capsys):
+    words = ["--output", tmp_path / "work", "--seeds", 1, "--budget", "0s"]
+    _, told = go(capsys, *words, "--kept", "null")
+    assert (told["done"], len(told["left"])) == (0, 2)
+    assert main([*WORDS, *map(str, words), "--kept", "null", "--keep"]) == 2
+    assert "--keep needs a folder" in capsys.readouterr().err
+
+
+def test_the_talk_says_that_kept_runs_count(kept, tmp_path, capsys):
+    words = [word for word in WORDS if word not in ("--quiet", "--json")]
+    assert main([*words, "--seeds", "1", "--output", str(tmp_path / "work"), "--kept", str(kept)]) == 0
+    assert f"2 runs are kept in {kept} and count as done" in capsys.readouterr().out
+
+
+def test_eval_computes_a_kept_score_again(kept, capsys):
+    run = str(kept / "demo" / "4-diffusive-blocks" / "0")
+    assert main(["eval", run, "--device", "cpu", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["agrees"]
+    assert told["stored"] == Run(run).read_result()["metrics"]["psnr"]
+    assert main(["eval", run, "--device", "cpu"]) == 0
+    assert "they agree (the same hardware)" in capsys.readouterr().out
+
+
+def test_eval_of_a_wrong_record_is_exit_1(kept, tmp_path, capsys):
+    run = Run(shutil.copytree(kept / "demo" / "local-baseline" / "0", tmp_path / "run"))
+    result = run.read_result()
+    run.write_result(result | {"metrics": result["metrics"] | {"psnr": 1.0}})
+    assert main(["eval", str(run.path), "--device", "cpu"]) == 1
+    assert "they DIFFER" in capsys.readouterr().out
+
+
+def test_eval_of_something_else_is_exit_2(tmp_path, capsys):
+    assert main(["eval", str(tmp_path)]) == 2
+    assert "is not a run folder" in capsys.readouterr().err
+
+
+@pytest.fixture
+def map_words(tmp_path, monkeypatch):
+    monkeypatch.setattr("nonloc.training.sharing.load", lambda name, data_dir: small_data())
+    settings = ["--set", "batch_size=8", "precision=float32", "channels_last=false"]
+    folders = ["--output", str(tmp_path / "map"), "--work", str(tmp_path / "work"), "--device", "cpu"]
+    return ["map", "one_epoch", "--only", "rate 0.01, zero, original 1", "--seeds", "1", *settings, *folders]
+
+
+def test_the_map_is_made_and_goes_on_where_it_stopped(map_words, tmp_path, capsys):
+    assert main([*map_words, "--budget", "0s", "--quiet", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["done"], told["left"]) == (0, ["rate 0.01, zero, original 1, seed 0"])
+    assert main([*map_words, "--quiet"]) == 0
+    assert "1 of 1 runs are done, 1 of them now." in capsys.readouterr().out
+    (line,) = (tmp_path / "map" / "one_epoch.jsonl").read_text().splitlines()
+    assert json.loads(line)["ending"] == "converged"
+    assert [line["runs"] for line in read_spent(tmp_path / "map")] == [0, 1]
+    assert main([*map_words, "--quiet", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["new"] == 0
+
+
+def test_a_stable_stage_that_diverged_is_told_loudly_and_is_exit_1(map_words, tmp_path, capsys):
+    assert main([*map_words, "--quiet"]) == 0
+    path = tmp_path / "map" / "one_epoch.jsonl"
+    row = json.loads(path.read_text())
+    wrong = row | {"cell": "another", "form": "stable", "ending": "diverged", "step": 7}
+    path.write_text(path.read_text() + json.dumps(wrong) + os.linesep)
+    assert main([*map_words, "--quiet"]) == 1
+    assert "A STABLE STAGE DIVERGED, which it cannot: another, seed 0, at step 7" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["map", "two_epochs"], "'two_epochs' is no part of the map; choose one of one_epoch, ten_epochs"),
+        (["map", "one_epoch", "--only", "rate 7"], "no cell of one_epoch has 'rate 7' in its name"),
+        (["map", "one_epoch", "--seeds", "0"], "--seeds must be at least 1"),
+    ],
+)
+def test_wrong_usage_of_the_map_is_exit_2(words, message, tmp_path, capsys):
+    assert main([*words, "--output", str(tmp_path)]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_the_text_counts_what_diverged():
+    def row(form, blocks, ending):
+        return {"rate": 0.1, "init": "torch", "form": form, "blocks": blocks, "ending": ending}
+
+    rows = [row("original", 4, "diverged"), row("original", 4, "converged"), row("diffusive", 2, "converged")]
+    head, line = map_text(rows).splitlines()
+    assert head.split()[-4:] == ["orig", "4", "diff", "2"]
+    assert line.split() == ["0.1", "torch", "1/2", "0/1"]
+    assert broken_stable([row("stable", 4, "converged")]) == []
