@@ -237,8 +237,7 @@ def _launched_macs(launch: Launch) -> int:
         maps = 1 + sizes["HAS_PREVIOUS"] + 2 * (sizes["SLOTS"] > 0)
         macs = m * m * (depth + hidden) + map_macs * sizes["UPDATES"] * maps
     else:
-        depths = 3 if sizes.get("ADDS_DQ") else 2
-        macs = m * m * (depths * depth + sizes["WIDE"] + sizes["REST"])
+        macs = m * m * (2 * depth + sizes["WIDE"] + sizes["REST"])
     return launch.batch * macs
 
 

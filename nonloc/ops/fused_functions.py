@@ -11,8 +11,6 @@ from nonloc.ops.fused_launch import Launcher, Settings
 
 SMALLEST = 16  # what a tensor core can multiply
 SLOTS = 32  # partial sums of the weights' gradients, so that programs seldom add to the same place
-# dq by atomic additions in the pass over the columns, or by a pass of its own.
-ADDS_DQ = False
 
 
 class Stage(torch.autograd.Function):
@@ -80,7 +78,7 @@ class Stage(torch.autograd.Function):
             after = dz[n % rooms]
         dq, dk, db = None, None, None
         if any(ctx.needs_input_grad[:3]):
-            dq, dk, db = kernels.affinity_gradient(lse, delta, dr, g, ADDS_DQ and not s.deterministic)
+            dq, dk, db = kernels.affinity_gradient(lse, delta, dr, g)
         if dw is not None:
             sums = dw.sum(1)
             d_wg, d_wz = sums[:, 0].mT, sums[:, 1]
@@ -117,8 +115,7 @@ class Product(torch.autograd.Function):
         kernels.adjoint(lse, d_result, dg)
         dq, dk, db = None, None, None
         if any(ctx.needs_input_grad[:3]):
-            adds_dq = ADDS_DQ and not ctx.settings.deterministic
-            dq, dk, db = kernels.affinity_gradient(lse, delta, d_result[None], g[None], adds_dq)
+            dq, dk, db = kernels.affinity_gradient(lse, delta, d_result[None], g[None])
         return dq, dk, db, dg, None
 
 

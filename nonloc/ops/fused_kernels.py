@@ -318,16 +318,15 @@ def adjoint_kernel(
 
 @triton.jit
 def key_kernel(
-    Q, K, BIAS, LSE, DELTA, DR, G, DK, DBIAS, DQ, M, stride, scale, factor,
+    Q, K, BIAS, LSE, DELTA, DR, G, DK, DBIAS, M, stride, scale, factor,
     D: tl.constexpr, H: tl.constexpr, WIDE: tl.constexpr, REST: tl.constexpr,
-    BLOCK: tl.constexpr, STEP: tl.constexpr, ADDS: tl.constexpr, ADDS_DQ: tl.constexpr, HAS_BIAS: tl.constexpr,
+    BLOCK: tl.constexpr, STEP: tl.constexpr, ADDS: tl.constexpr, HAS_BIAS: tl.constexpr,
     EVEN: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """The columns' share of the affinity's gradient, for several sub-blocks at once.
 
     Σ_n dR_n,i · G_n,j is one product with inner dimension WIDE + REST = n·H. ADDS: add to what is there, and leave δ
-    out, which belongs to the first sub-blocks alone. ADDS_DQ: the rows' share is added up here too, in float32 and
-    in no fixed order.
+    out, which belongs to the first sub-blocks alone.
     """
     sample = tl.program_id(1).to(tl.int64)
     rows = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
@@ -342,13 +341,8 @@ def key_kernel(
         bias = _load_vector(BIAS + sample * M, rows, M, 0.0, EVEN)
         d_bias = tl.zeros([BLOCK], tl.float32)
     dk = tl.zeros([BLOCK, D], tl.float32)
-    steps = tl.cdiv(M, STEP)
-    for step in range(0, steps):
-        if ADDS_DQ:
-            # Neighbours begin in different places, so that they do not add to the same rows at the same time.
-            columns = (step + tl.program_id(0)) % steps * STEP + tl.arange(0, STEP)
-        else:
-            columns = step * STEP + tl.arange(0, STEP)
+    for start in range(0, M, STEP):
+        columns = start + tl.arange(0, STEP)
         q = _load(Q + sample * M * D, columns, depth, D, M, EVEN)
         dr = _load_all(DR, columns, 0, WIDE, stride, H, M, EVEN)
         lse = _load_vector(LSE + sample * M, columns, M, float("inf"), EVEN)
@@ -367,13 +361,6 @@ def key_kernel(
             d_bias += tl.sum(ds, 1)
         ds = ds.to(q.dtype)
         dk = tl.dot(ds, q, dk, input_precision=PRECISION)
-        if ADDS_DQ:
-            dq = tl.dot(tl.trans(ds), k, input_precision=PRECISION) * factor
-            place = DQ + sample * M * D + columns[:, None] * D + depth[None, :]
-            if EVEN:
-                tl.atomic_add(place, dq, sem="relaxed")
-            else:
-                tl.atomic_add(place, dq, mask=columns[:, None] < M, sem="relaxed")
     dk *= factor
     if ADDS:
         dk += _load(DK + sample * M * D, rows, depth, D, M, EVEN)

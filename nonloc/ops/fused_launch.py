@@ -171,18 +171,14 @@ class Launcher:
         )  # fmt: skip
 
     def affinity_gradient(
-        self, lse: Tensor, delta: Tensor, dr: Tensor, g: Tensor, adds_dq: bool
+        self, lse: Tensor, delta: Tensor, dr: Tensor, g: Tensor
     ) -> tuple[Tensor, Tensor, Tensor | None]:
         """dq, dk, db from dR and G [N, B, M, H], a few sub-blocks at a time."""
         stride = g[0].numel()
         groups = _groups(len(g), self.hidden, stride)
         dtype = torch.float32 if len(groups) > 1 else self.q.dtype
         dk = torch.empty_like(self.k, dtype=dtype)
-        dq = (
-            torch.zeros_like(self.q, dtype=torch.float32)
-            if adds_dq
-            else torch.empty_like(self.q, dtype=dtype)
-        )
+        dq = torch.empty_like(self.q, dtype=dtype)
         db = None if self.bias is None else torch.empty_like(lse)
         has_bias = self.bias is not None
         for start, count in groups:
@@ -196,17 +192,16 @@ class Launcher:
             adds = start > 0
             self.launch(
                 "key", "key_kernel",
-                self.q, self.k, self.bias, lse, delta, dr[start], g[start], dk, db, dq,
+                self.q, self.k, self.bias, lse, delta, dr[start], g[start], dk, db,
                 self.positions, stride, self.scale, self.factor,
-                **sizes, ADDS=adds, ADDS_DQ=adds_dq, HAS_BIAS=has_bias,
+                **sizes, ADDS=adds, HAS_BIAS=has_bias,
             )  # fmt: skip
-            if not adds_dq:
-                self.launch(
-                    "query", "query_kernel",
-                    self.q, self.k, self.bias, lse, delta, dr[start], g[start], dq,
-                    self.positions, stride, self.scale, self.factor,
-                    **sizes, ADDS=adds, HAS_BIAS=has_bias,
-                )  # fmt: skip
+            self.launch(
+                "query", "query_kernel",
+                self.q, self.k, self.bias, lse, delta, dr[start], g[start], dq,
+                self.positions, stride, self.scale, self.factor,
+                **sizes, ADDS=adds, HAS_BIAS=has_bias,
+            )  # fmt: skip
         return dq.to(self.q.dtype), dk.to(self.k.dtype), db
 
 
