@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import math
 import statistics
 import time
@@ -288,16 +287,6 @@ def _with_ratio(row: Timing, fused: Timing) -> Timing:
 def _first_line(error: Exception) -> str:
     lines = str(error).strip().splitlines() or [""]
     return f"{type(error).__name__}: {lines[0][:120]}"
-
-
-def library_versions() -> dict[str, str]:
-    """Of what a GPU's times depend on besides torch."""
-    found = {"cuda": str(torch.version.cuda), "cudnn": str(torch.backends.cudnn.version())}
-    try:
-        found["triton"] = importlib.metadata.version("triton")
-    except importlib.metadata.PackageNotFoundError:
-        found["triton"] = "none"
-    return found
 
 
 def table(rows: Sequence[dict[str, Any]]) -> str:

@@ -72,7 +72,6 @@ def run(options: Namespace) -> int:
 
     import torch
 
-    from nonloc.bench.stage import library_versions
     from nonloc.training.machine import machine, versions
 
     if options.device is None:
@@ -85,7 +84,7 @@ def run(options: Namespace) -> int:
         "command": f"nonloc bench {options.subject}{'' if name == options.subject else ' --device cpu'}",
         "rows": rows,
         "machine": machine(torch.device(options.device)),
-        "versions": versions() | (library_versions() if on_cuda else {}),
+        "versions": versions(torch.device(options.device)),
     }
     if options.output is not None:
         folder = Path(options.output)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
 import platform
 from pathlib import Path
@@ -12,8 +13,17 @@ import torch
 from nonloc import __version__
 
 
-def versions() -> dict[str, str]:
-    return {"python": platform.python_version(), "torch": str(torch.__version__), "nonloc": __version__}
+def versions(device: torch.device | None = None) -> dict[str, str]:
+    """Of Python, torch and nonloc; on a CUDA device also of the libraries that do its work."""
+    found = {"python": platform.python_version(), "torch": str(torch.__version__), "nonloc": __version__}
+    if device is None or device.type != "cuda":
+        return found
+    found |= {"cuda": str(torch.version.cuda), "cudnn": str(torch.backends.cudnn.version())}
+    try:
+        found["triton"] = importlib.metadata.version("triton")
+    except importlib.metadata.PackageNotFoundError:
+        found["triton"] = "none"
+    return found
 
 
 def machine(device: torch.device) -> dict[str, Any]:

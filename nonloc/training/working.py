@@ -189,5 +189,5 @@ def _result(session: Session, outcome: Outcome) -> dict[str, Any]:
         "weights_sha256": weights_sha256(session.model) if is_whole else None,
         "seconds": round(session.seconds, 3),
         "machine": machine(session.device),
-        "versions": versions(),
+        "versions": versions(session.device),
     }

@@ -173,4 +173,3 @@ def test_cuda_captured_and_eager(monkeypatch):
             assert row.captured_range[0] <= row.captured <= row.captured_range[1]
             assert row.ratio == row.captured / rows[0].captured
             assert row.memory > 0
-    assert stage.library_versions()["cuda"] == torch.version.cuda
