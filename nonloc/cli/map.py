@@ -11,6 +11,7 @@ from typing import Any
 from jsonargparse import ArgumentParser, Namespace
 
 from nonloc.cli.durations import parse_duration
+from nonloc.cli.many_runs import add_many_runs_arguments
 from nonloc.cli.output import Output, add_output_arguments
 from nonloc.cli.overall import Overall
 from nonloc.cli.reproduce import parse_changes
@@ -47,25 +48,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--seeds", type=int | None, default=None, help="seeds a cell; null is the part's own number"
     )
-    parser.add_argument(
-        "--budget", type=str | None, default=None, help="stop, saved, after so long: 90s, 25m, 2h"
-    )
-    parser.add_argument(
-        "--side_by_side",
-        type=int | None,
-        default=None,
-        metavar="K",
-        help="runs under way at once; null is 1 on the CPU and a measured number on CUDA",
-    )
-    parser.add_argument(
-        "--set", type=str, nargs="+", default=[], metavar="FIELD=VALUE", help="change fields of all recipes"
-    )
-    parser.add_argument(
-        "--device", type=str | None, default=None, help="cpu or cuda; null is cuda where there is one"
-    )
-    parser.add_argument(
-        "--data_dir", type=str | None, default=None, metavar="DIR", help="where the data sets are"
-    )
+    add_many_runs_arguments(parser)
     add_output_arguments(parser)
 
 

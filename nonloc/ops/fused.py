@@ -24,6 +24,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from nonloc.ops.affinity import Affinity
+from nonloc.ops.exponential import LOG_ZERO
 from nonloc.ops.fused_functions import SMALLEST, Product, Stage
 from nonloc.ops.fused_launch import Settings, Tile, is_interpreted, is_launching
 from nonloc.ops.operator import Operator, valid_positions
@@ -32,7 +33,6 @@ from nonloc.ops.sparse import SparseAffinity
 WIDEST_FEATURES = 128  # d of the features and r of the hidden channels
 WIDEST_STATE = 512  # C
 LARGEST_BATCH = 65_535  # what a launch takes in its second direction
-LOG_ZERO = -1e30
 
 # By measurement on an H200, for d and r up to 32 in half precision: 128 positions and 128 registers let four programs
 # share a multiprocessor, and then one wave more or less decides.

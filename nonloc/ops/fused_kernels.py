@@ -154,38 +154,29 @@ def forward_kernel(
     q = _load(Q + sample * M * D, rows, depth, D, M, EVEN)
     total = tl.zeros([BLOCK, H], tl.float32)
     if FIRST:
-        top = _row_bound(
+        shift = _row_bound(
             q, K, BIAS, KNORM, sample, M, scale, blocks,
             D, BLOCK, STEP, NORM_BLOCKS, HAS_BIAS, EVEN, PRECISION,
         )  # fmt: skip
         mass = tl.zeros([BLOCK], tl.float32)
-        for start in range(0, M, STEP):
-            columns = start + tl.arange(0, STEP)
-            k = _load(K, columns, depth, D, M, EVEN)
-            g = _load(G, columns, hidden, H, M, EVEN)
-            s = tl.dot(q, tl.trans(k), input_precision=PRECISION) * scale - top[:, None]
-            if HAS_BIAS:
-                s += _load_vector(BIAS, columns, M, float("-inf"), EVEN)[None, :]
-            p = tl.exp2(s)
-            if not EVEN:
-                p = tl.where(columns[None, :] < M, p, 0.0)
-            mass += tl.sum(p, 1)
-            total = tl.dot(p.to(g.dtype), g, total, input_precision=PRECISION)
-        total = total / mass[:, None]
-        _store_vector(LSE + sample * M, rows, top + tl.log2(mass), M, EVEN)
     else:
-        lse = _load_vector(LSE + sample * M, rows, M, 0.0, EVEN)
-        for start in range(0, M, STEP):
-            columns = start + tl.arange(0, STEP)
-            k = _load(K, columns, depth, D, M, EVEN)
-            g = _load(G, columns, hidden, H, M, EVEN)
-            s = tl.dot(q, tl.trans(k), input_precision=PRECISION) * scale - lse[:, None]
-            if HAS_BIAS:
-                s += _load_vector(BIAS, columns, M, float("-inf"), EVEN)[None, :]
-            p = tl.exp2(s)
-            if not EVEN:
-                p = tl.where(columns[None, :] < M, p, 0.0)
-            total = tl.dot(p.to(g.dtype), g, total, input_precision=PRECISION)
+        shift = _load_vector(LSE + sample * M, rows, M, 0.0, EVEN)
+    for start in range(0, M, STEP):
+        columns = start + tl.arange(0, STEP)
+        k = _load(K, columns, depth, D, M, EVEN)
+        g = _load(G, columns, hidden, H, M, EVEN)
+        s = tl.dot(q, tl.trans(k), input_precision=PRECISION) * scale - shift[:, None]
+        if HAS_BIAS:
+            s += _load_vector(BIAS, columns, M, float("-inf"), EVEN)[None, :]
+        p = tl.exp2(s)
+        if not EVEN:
+            p = tl.where(columns[None, :] < M, p, 0.0)
+        if FIRST:
+            mass += tl.sum(p, 1)
+        total = tl.dot(p.to(g.dtype), g, total, input_precision=PRECISION)
+    if FIRST:
+        total = total / mass[:, None]
+        _store_vector(LSE + sample * M, rows, shift + tl.log2(mass), M, EVEN)
     if UPDATES:
         own = _load(G, rows, hidden, H, M, EVEN)
         change = (total - own.to(tl.float32)).to(own.dtype)

@@ -1,8 +1,8 @@
 """The page: whole, self-contained, and honest about what is not there."""
 
 import re
-from html.parser import HTMLParser
 
+from html_balance import Balance
 from made import make_run
 from made_kept import kept, records
 
@@ -10,24 +10,6 @@ from nonloc.paper import SUITES
 from nonloc.report.page import write_page, write_report
 from nonloc.report.records import collect, write_plan
 from nonloc.training.recipe import Recipe
-
-VOID = {"meta", "img", "br", "path", "use", "rect", "image"}
-
-
-class Balance(HTMLParser):
-    """Every element that is opened is closed, in order."""
-
-    def __init__(self):
-        super().__init__()
-        self.open = []
-
-    def handle_starttag(self, tag, attrs):
-        if tag not in VOID:
-            self.open.append(tag)
-
-    def handle_endtag(self, tag):
-        if tag not in VOID:
-            assert self.open.pop() == tag
 
 
 def test_a_page_of_runs_that_were_only_trained(tmp_path):

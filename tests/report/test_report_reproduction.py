@@ -2,9 +2,9 @@
 
 import json
 import re
-from html.parser import HTMLParser
 
 import pytest
+from html_balance import Balance
 from made_kept import deep_originals, map_lines, records, write, write_map
 
 from nonloc.cli import main
@@ -12,22 +12,6 @@ from nonloc.paper.spent import note_spent
 from nonloc.report.kept import read_kept
 from nonloc.report.panels import figure_sections
 from nonloc.report.reproduction import is_kept, spent_sentences, write_reproduction
-
-VOID = {"meta", "img", "br", "path", "use", "rect", "image"}
-
-
-class Balance(HTMLParser):
-    def __init__(self):
-        super().__init__()
-        self.open = []
-
-    def handle_starttag(self, tag, attrs):
-        if tag not in VOID:
-            self.open.append(tag)
-
-    def handle_endtag(self, tag):
-        if tag not in VOID:
-            assert self.open.pop() == tag
 
 
 def files(folder):
