@@ -55,14 +55,17 @@ class PlainLoop:
             momentum=recipe.momentum,
             weight_decay=recipe.weight_decay,
         )
-        self.order = epoch_order(recipe.seed, 0, len(self.task.train)).to(device)
+        self.steps_per_epoch = -(-len(self.task.train) // recipe.batch_size)
         self.done = 0
         self.losses: list[Tensor] = []
 
     def step(self) -> None:
-        recipe, number = self.recipe, self.done % STEPS_PER_EPOCH
+        recipe, (epoch, number) = self.recipe, divmod(self.done, self.steps_per_epoch)
+        if number == 0:
+            self.order = epoch_order(recipe.seed, epoch, len(self.task.train)).to(self.device)
         indices = self.order[number * recipe.batch_size : (number + 1) * recipe.batch_size]
-        inputs, targets = self.task.train_batch(indices, step_generator(recipe.seed, 0, number, self.device))
+        generator = step_generator(recipe.seed, epoch, number, self.device)
+        inputs, targets = self.task.train_batch(indices, generator)
         if recipe.channels_last:
             inputs = inputs.contiguous(memory_format=torch.channels_last)
         self.optimizer.zero_grad()

@@ -30,11 +30,15 @@ Measure on this machine and print a table; with --output, keep it as JSON with m
   nonloc bench stable        weight="stable", 64 sub-blocks, saturated weights, on inputs chosen to grow
   nonloc bench training      the training step against a plain PyTorch loop: the same losses, then the time, alone and
                              with several runs side by side
+  nonloc bench learning      the first epochs on CIFAR-10 by a plain PyTorch loop beside several seeds of the library:
+                             one learning curve
   nonloc bench profile       the kernels of one captured training step, by kind and by name (CUDA)
 
   nonloc bench memory --output results/bench
+  nonloc bench learning --data-dir data --epochs 5
 
-Exit codes: 0 measured; 1 a deviation is above its limit, losses disagree, or a certificate is wrong."""
+Exit codes: 0 measured; 1 a deviation is above its limit, losses disagree, or a certificate is wrong; 1, 4 data missing
+or corrupt."""
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -44,8 +48,8 @@ def add_arguments(parser: ArgumentParser) -> None:
         type=str | None,
         default=None,
         metavar="DIR",
-        help="keep the numbers as DIR/<subject>.json (DIR/stage_cpu.json on the CPU); of stage, kernels, training and "
-        "profile the table too, as DIR/<subject>.md",
+        help="keep the numbers as DIR/<subject>.json (DIR/stage_cpu.json on the CPU); of stage, kernels, training, "
+        "learning and profile the table too, as DIR/<subject>.md",
     )
     parser.add_argument(
         "--repeats", type=int, default=7, help="timings of each side (backends, stage, training)"
@@ -58,15 +62,19 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--device",
         type=str | None,
         default=None,
-        help="where to time (backends, stage, training, profile): cpu or cuda; default: cuda where there is one for "
-        "stage, training and profile, else cpu",
+        help="where (backends, stage, training, learning, profile): cpu or cuda; default: cuda where there is one for "
+        "stage, training, learning and profile, else cpu",
     )
+    parser.add_argument(
+        "--data_dir", type=str | None, default=None, metavar="DIR", help="where the data sets are (learning)"
+    )
+    parser.add_argument("--epochs", type=int, default=5, help="how many (learning)")
     add_output_arguments(parser)
 
 
 def run(options: Namespace) -> int:
     output = Output(options)
-    for name in ("repeats", "trials", "cases"):
+    for name in ("repeats", "trials", "cases", "epochs"):
         if options[name] < 1:
             raise ValueError(f"--{name} must be at least 1, got {options[name]}")
 
@@ -179,6 +187,18 @@ def _training(options: Namespace, output: Output) -> tuple[Rows, str]:
     return rows, training_step.table(rows)
 
 
+def _learning(options: Namespace, output: Output) -> tuple[Rows, str]:
+    import torch
+
+    from nonloc.bench import learning
+    from nonloc.data import load
+
+    data = load("cifar10", options.data_dir)
+    found = learning.curves(data, torch.device(options.device), epochs=options.epochs, tell=output.talk)
+    rows = [point.to_dict() for point in found]
+    return rows, learning.table(rows)
+
+
 def _profile(options: Namespace, output: Output) -> tuple[Rows, str]:
     import torch
 
@@ -198,7 +218,7 @@ def _kernels(options: Namespace, output: Output) -> tuple[Rows, str]:
 
 
 # What is measured of training is measured where one trains, and kept as a table as well.
-ON_DEVICE = ("stage", "kernels", "training", "profile")
+ON_DEVICE = ("stage", "kernels", "training", "learning", "profile")
 
 SUBJECTS = {
     "accuracy": _accuracy,
@@ -210,5 +230,6 @@ SUBJECTS = {
     "certificates": _certificates,
     "stable": _stable,
     "training": _training,
+    "learning": _learning,
     "profile": _profile,
 }

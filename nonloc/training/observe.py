@@ -51,8 +51,8 @@ def observe(
 ) -> dict[str, Any]:
     """Write the three files for the newest checkpoint of `run` and return what observations.json holds.
 
-    A network that was looked at already is not looked at again. A run that ended before its first checkpoint
-    has nothing to look at: {"step": None} is all that is written.
+    A network that was looked at already is not looked at again, nor is one whose weights are gone. A run that ended
+    before its first checkpoint has nothing to look at: {"step": None} is all that is written.
 
     data        the Dataset, if it is at hand; else the recipe's is loaded, from `data_dir`
     images      how many of the first test images to keep
@@ -61,20 +61,18 @@ def observe(
     run = run if isinstance(run, Run) else Run.open(run)
     recipe = Recipe.from_dict(run.read_recipe())
     checkpoint = latest_valid(run, recipe)
-    if checkpoint is None:
-        seen: dict[str, Any] = {"format": FORMAT, "step": None}
-        _write(run.path / OBSERVATIONS, seen)
-        return seen
     before = read_observations(run)
-    if before is not None and before["step"] == checkpoint.step:
+    if before is not None and (checkpoint is None or before["step"] == checkpoint.step):
         return before
+    if checkpoint is None:
+        return _write(run.path / OBSERVATIONS, {"format": FORMAT, "step": None})
     observe_spectra(run)
     dataset = data if data is not None else load(recipe.data, data_dir)
     task = TASKS[recipe.task](recipe, dataset, device)
     model = trained_network(run, device)
     inputs, targets = next(iter(task.test_batches(batch_size)))
     tensors = {"images": task.test.images[:images].cpu()}
-    seen = _where(checkpoint) | {"task": recipe.task, "batch_size": len(inputs)}
+    seen: dict[str, Any] = _where(checkpoint) | {"task": recipe.task, "batch_size": len(inputs)}
     if isinstance(task, Restoration):
         seen |= _restore(task, model, recipe, inputs[:images], targets[:images], tensors)
     same = _same_pixels(task.test.images[: len(inputs)]) if isinstance(task, Restoration) else None

@@ -1,6 +1,7 @@
 """observe: what is kept of a trained network, against the network itself."""
 
 import json
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -117,6 +118,13 @@ def test_a_network_is_not_looked_at_twice(restorer):
     before = (run.path / "observations.safetensors").stat().st_mtime_ns
     observe(run, DATA, images=1)
     assert (run.path / "observations.safetensors").stat().st_mtime_ns == before
+
+
+def test_what_was_seen_outlives_the_weights(tmp_path):
+    run = trained(tmp_path / "run", DATA, network="restorer8/diffusive-2@2", optimizer="adam")
+    seen = observe(run, DATA, images=1, batch_size=2)
+    shutil.rmtree(run.checkpoints_path)
+    assert observe(run, DATA) == seen == read_observations(run)
 
 
 def test_a_classifier_is_observed_without_restored_images(tmp_path):

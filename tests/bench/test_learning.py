@@ -1,0 +1,53 @@
+"""The learning curves' bench: the plain loop's curve is the library's, and one that is not is told."""
+
+import pytest
+import torch
+
+from nonloc.bench import learning
+from nonloc.bench.side_by_side import PlainLoop, random_images
+
+CPU = torch.device("cpu")
+NETWORK = "preresnet8-basic/diffusive-2@3"
+
+
+def points(**more):
+    # 10 images in batches of 4: the last batch of an epoch is short.
+    data = random_images(10, CPU)
+    return list(learning.curves(data, CPU, networks=[NETWORK], epochs=2, seeds=2, batch_size=4, **more))
+
+
+def test_the_plain_loop_learns_as_the_library_does():
+    found = points()
+    assert [(point.network, point.epoch, point.passed) for point in found] == [
+        (NETWORK, 1, True),
+        (NETWORK, 2, True),
+    ]
+    for point in found:
+        assert point.loss == pytest.approx(point.losses[0], rel=1e-3)
+        assert point.error == point.errors[0]
+        assert point.losses[0] != point.losses[1]
+    lines = learning.table([point.to_dict() for point in found]).splitlines()
+    assert len(lines) == 4
+    assert f"{found[1].loss:.3f}" in lines[3]
+
+
+def test_a_loop_that_learns_otherwise_does_not_pass(monkeypatch):
+    honest = PlainLoop.step
+
+    def other(self):
+        honest(self)
+        self.losses[-1] = self.losses[-1] + 10
+
+    monkeypatch.setattr(PlainLoop, "step", other)
+    assert not any(point.passed for point in points())
+
+
+def test_a_loss_that_is_not_finite_does_not_pass(monkeypatch):
+    honest = PlainLoop.step
+
+    def lost(self):
+        honest(self)
+        self.losses[-1] = self.losses[-1] * float("nan")
+
+    monkeypatch.setattr(PlainLoop, "step", lost)
+    assert not any(point.passed for point in points())
