@@ -21,7 +21,7 @@ STEPS = 10
 # The first that is found in a kernel's name says what it is for.
 KINDS = (
     ("batch norm and ReLU", r"^norm_\w+_kernel|batch_norm|batchnorm|bn_fw|bn_bw"),
-    ("nonlocal stage", r"^(begin|forward|turn|adjoint|key|query)_kernel|flash|fmha|attention"),
+    ("nonlocal stage", r"^(begin|forward|turn|adjoint|key|finish|query)_kernel|flash|fmha|attention"),
     ("optimizer and casts", r"multi_tensor_apply|FusedSgd|FusedAdam"),
     ("convolutions", r"conv|wgrad|dgrad|fprop|implicit|xmma|cudnn"),
     ("matrix products", r"gemm|gemv|cutlass|cublas|nvjet|splitK"),

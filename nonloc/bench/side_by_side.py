@@ -12,6 +12,7 @@ from torch import Tensor
 
 from nonloc.data.dataset import Dataset, Split
 from nonloc.networks.build import build
+from nonloc.networks.convolution import Convolution
 from nonloc.networks.norm_relu import NormReLU
 from nonloc.runs import Run
 from nonloc.training.convoy import Convoy
@@ -45,7 +46,7 @@ class PlainLoop:
         with initialization(recipe.seed):
             model = build(recipe.network, dataset.num_classes, **asdict(options))
         for module in model.modules():
-            if isinstance(module, NormReLU):
+            if isinstance(module, (NormReLU, Convolution)):
                 module.fused = False
         layout = torch.channels_last if recipe.channels_last else torch.contiguous_format
         self.model = model.to(device).to(memory_format=layout).train()  # type: ignore[call-overload]

@@ -124,7 +124,7 @@ def _inner_width(name: str, width: int, blocks: int) -> int:
         "first": 2 * width,
         "next": 2 * width,
         "adjoint": 2 * width,
-        "key": (2 + blocks) * width,
+        "key": (3 + blocks) * width,  # with Kᵀ dR of the first sub-block
         "query": (2 + blocks) * width,
     }.get(name, 0)
 

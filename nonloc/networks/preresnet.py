@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from torch import Tensor, nn
 
+from nonloc.networks.convolution import Convolution
 from nonloc.networks.norm_relu import NormReLU
 from nonloc.networks.residual import (
     ResidualBlock,
@@ -52,7 +53,7 @@ class PreResNet(nn.Module):
         check_choice("variant", variant, GROUPS)
         check_size("num_classes", num_classes)
         self.depth = LAYERS_PER_GROUP[variant] * blocks_per_group + 2
-        self.stem = nn.Conv2d(3, STEM, 3, padding=1, bias=False)
+        self.stem = Convolution(3, STEM, 3, padding=1, bias=False)
         blocks: list[ResidualBlock] = []
         channels = STEM
         for group, (width, out) in enumerate(GROUPS[variant]):

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeGuard, TypeVar
 
-import torch.nn.functional as F
 from torch import Tensor, nn
 
+from nonloc.networks.convolution import Convolution
 from nonloc.networks.norm_relu import NormReLU
 
 StageFactory = Callable[[int], nn.Module]
@@ -30,13 +30,13 @@ class ResidualBlock(nn.Module):
         for n, (kernel, out) in enumerate(plan):
             norms.append(NormReLU(width))
             step = stride if n == 0 else 1
-            convolutions.append(nn.Conv2d(width, out, kernel, stride=step, padding=kernel // 2, bias=False))
+            convolutions.append(Convolution(width, out, kernel, stride=step, padding=kernel // 2, bias=False))
             width = out
         self.out_channels = width
         self.norms = nn.ModuleList(norms)
         self.convolutions = nn.ModuleList(convolutions)
         changes = stride != 1 or channels != width
-        self.shortcut = nn.Conv2d(channels, width, 1, stride=stride, bias=False) if changes else None
+        self.shortcut = Convolution(channels, width, 1, stride=stride, bias=False) if changes else None
 
     def forward(self, x: Tensor) -> Tensor:
         y, shortcut = self.terms(x)
@@ -63,7 +63,7 @@ class ResidualBlock(nn.Module):
     def _stepped_over(self) -> int:
         """Every how many pixels the first activation is looked at, by all who look at it."""
         first, shortcut = self.convolutions[0], self.shortcut
-        if not (_is_untouched(first, nn.Conv2d) and _is_untouched(shortcut, nn.Conv2d)):
+        if not (_is_untouched(first, Convolution) and _is_untouched(shortcut, Convolution)):
             return 1
         return first.stride[0] if first.kernel_size == (1, 1) else 1
 
@@ -72,8 +72,8 @@ def _convolve(convolution: nn.Module, x: Tensor, active: Tensor) -> Tensor:
     """`convolution` of what was activated of x: all of it, or those pixels alone that it does not step over."""
     if active.shape[2:] == x.shape[2:]:
         return convolution(active)
-    assert isinstance(convolution, nn.Conv2d)
-    return F.conv2d(active, convolution.weight, convolution.bias, groups=convolution.groups)
+    assert isinstance(convolution, Convolution)
+    return convolution.without_stride(active)
 
 
 _M = TypeVar("_M", bound=nn.Module)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from nonloc.nn.nonlocal_module import NonlocalModule
-from nonloc.ops import Affinity, aggregate, diffuse, propagate
+from nonloc.ops import Affinity, aggregate, diffuse
 
 
 class Original(NonlocalModule):
@@ -27,11 +26,3 @@ class Diffusive(NonlocalModule):
 
     def _operate(self, affinity: Affinity, z: Tensor) -> Tensor:
         return diffuse(affinity, z, backend=self.backend)
-
-    def _final_state(self, z: Tensor, mask: Tensor | None, shape: torch.Size) -> Tensor:
-        maps = self._weight_maps()
-        if not self.shares_affinity or not all(weight.is_linear for weight in maps):
-            return super()._final_state(z, mask, shape)
-        # Everything is W and one kernel: the whole stage is one operation, which prepares the kernel once.
-        affinity = self._affinity_at(0, z, None, mask)
-        return propagate(affinity, z, [weight.factors() for weight in maps], backend=self.backend)

@@ -15,7 +15,7 @@ from nonloc.nn.choices import INITS, LAYOUTS, WEIGHTS, check_choice, check_devia
 from nonloc.nn.layout import flat_mask, from_positions, pool_positions, to_positions
 from nonloc.nn.stable_weight import StableWeightMap, check_stable, known_limit
 from nonloc.nn.weight import WeightMap
-from nonloc.ops import BACKENDS, Affinity
+from nonloc.ops import BACKENDS, Affinity, propagate
 
 
 class NonlocalModule(nn.Module, ABC):
@@ -126,8 +126,17 @@ class NonlocalModule(nn.Module, ABC):
         """What the kernel does to W_g z [B, M or M', r]."""
 
     def _final_state(self, z: Tensor, mask: Tensor | None, shape: torch.Size) -> Tensor:
-        for _, state in self._evolve(z, mask, shape):
-            z = state
+        maps = self._weight_maps()
+        if self.subsample is not None or not all(weight.is_linear for weight in maps):
+            for _, state in self._evolve(z, mask, shape):
+                z = state
+            return z
+        # Everything is W and kernels: sub-blocks that share a kernel are one operation, which prepares it once.
+        factors = [weight.factors() for weight in maps]
+        parts = [factors] if self.shares_affinity else [[one] for one in factors]
+        for n, weights in enumerate(parts):
+            affinity = self._affinity_at(n, z, None, mask)
+            z = propagate(affinity, z, weights, differences=self.uses_differences, backend=self.backend)
         return z
 
     @property

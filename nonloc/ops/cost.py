@@ -236,8 +236,10 @@ def _launched_macs(launch: Launch) -> int:
     elif launch.kernel == "adjoint_kernel":
         maps = 1 + sizes["HAS_PREVIOUS"] + 2 * (sizes["SLOTS"] > 0)
         macs = m * m * (depth + hidden) + map_macs * sizes["UPDATES"] * maps
+    elif launch.kernel == "finish_kernel":
+        macs = map_macs * (1 + 2 * (sizes["SLOTS"] > 0))
     else:
-        macs = m * m * (2 * depth + sizes["WIDE"] + sizes["REST"])
+        macs = m * m * (2 * depth + sizes["WIDE"] + sizes["REST"] + hidden * sizes.get("TRANSPOSES", False))
     return launch.batch * macs
 
 

@@ -53,23 +53,31 @@ def diffuse(affinity: Affinity | SparseAffinity, z: Tensor, *, backend: str = "a
 
 
 def propagate(
-    affinity: Affinity | SparseAffinity, z: Tensor, weights: Weights, *, backend: str = "auto"
+    affinity: Affinity | SparseAffinity,
+    z: Tensor,
+    weights: Weights,
+    *,
+    differences: bool = True,
+    backend: str = "auto",
 ) -> Tensor:
     """z ← z + diffuse(affinity, z) W_nᵀ for each W_n in turn: a whole stage, Eq. (8) of the paper.
 
-    weights  N items or a tensor [N, C, C]; an item is W [C, C], or a pair (W_Z [C, r], W_g [r, C]) that stands
-             for W_Z W_g and is never multiplied out: the kernel then works on r channels instead of C
+    weights      N items or a tensor [N, C, C]; an item is W [C, C], or a pair (W_Z [C, r], W_g [r, C]) that stands
+                 for W_Z W_g and is never multiplied out: the kernel then works on r channels instead of C
+    differences  False: z ← z + aggregate(affinity, z) W_nᵀ, the original form
     """
     _check_square(affinity, "propagate")
     _check_z(affinity, z, affinity.positions)
     pairs = _weight_pairs(weights, z.shape[-1])
     with full_precision(z):
         if _is_fused(affinity, z, backend) and fused.takes_stage(affinity, z, pairs):
-            return fused.propagate(without_masked(affinity), z, pairs)
+            return fused.propagate(without_masked(affinity), z, pairs, differences)
         operator, state = _prepare(affinity, z, backend)
         for outer, inner in pairs:
             hidden = state if inner is None else state @ inner.to(state.dtype).mT
-            change = operator.apply(hidden) - operator.sums * hidden
+            change = operator.apply(hidden)
+            if differences:
+                change = change - operator.sums * hidden
             state = state + change @ outer.to(state.dtype).mT
         result = state.to(z.dtype)
         return result if affinity.mask is None else torch.where(affinity.mask.unsqueeze(-1), result, z)

@@ -42,11 +42,12 @@ NARROW = {
     "next": Tile(128, 64, 4, 3, 128),
     "turn": Tile(64, 0, 4, 1),
     "adjoint": Tile(128, 64, 4, 3, 128),
-    "key": Tile(128, 64, 8, 3),
+    "key": Tile(128, 64, 8, 2, 128),
+    "finish": Tile(128, 0, 4, 1),
     "query": Tile(128, 64, 8, 3),
 }
 # One sub-block has less to hold in the gradient of its affinity.
-SINGLE = NARROW | {"key": Tile(128, 32, 4, 3, 128), "query": Tile(64, 64, 4, 3, 128)}
+SINGLE = NARROW | {"key": Tile(128, 64, 4, 3), "query": Tile(64, 64, 4, 3, 128)}
 # Wider features, and float32, need more shared memory and registers for each position.
 WIDE = {
     "begin": Tile(64, 0, 4, 1),
@@ -55,6 +56,7 @@ WIDE = {
     "turn": Tile(64, 0, 4, 1),
     "adjoint": Tile(64, 64, 4, 2),
     "key": Tile(64, 32, 4, 2),
+    "finish": Tile(64, 0, 4, 1),
     "query": Tile(64, 32, 4, 2),
 }
 EXACT = {name: Tile(32, 0 if tile.step == 0 else 32, 4, 1) for name, tile in WIDE.items()}
@@ -67,7 +69,9 @@ def prepare(affinity: Affinity, dtype: torch.dtype) -> Operator:
     return Operator(lambda z: sums * _product(affinity, z).to(dtype), sums)
 
 
-def propagate(affinity: Affinity, z: Tensor, pairs: Sequence[tuple[Tensor, Tensor | None]]) -> Tensor:
+def propagate(
+    affinity: Affinity, z: Tensor, pairs: Sequence[tuple[Tensor, Tensor | None]], differences: bool = True
+) -> Tensor:
     """A whole stage; masked features are zeros already, masked positions come back as they are."""
     w_z = torch.stack([outer for outer, _ in pairs]).to(z.dtype)
     inners = [inner for _, inner in pairs if inner is not None]
@@ -77,7 +81,7 @@ def propagate(affinity: Affinity, z: Tensor, pairs: Sequence[tuple[Tensor, Tenso
         w_g = torch.eye(z.shape[-1], dtype=z.dtype, device=z.device).expand(len(pairs), -1, -1)
     keep = None if affinity.mask is None else affinity.mask.unsqueeze(-1)
     state = z if keep is None else torch.where(keep, z, 0)
-    result = stage(affinity, state, w_z, w_g)
+    result = stage(affinity, state, w_z, w_g, differences)
     return result if keep is None else torch.where(keep, result, z)
 
 
@@ -144,7 +148,7 @@ def _product(affinity: Affinity, z: Tensor) -> Tensor:
     """K z [B, M, C] in float32, for any C."""
     query, key, bias = _logits(affinity)
     width = min(z.shape[-1], WIDEST_FEATURES)
-    settings = _settings(affinity, width, 1)
+    settings = _settings(affinity, width, 1, False)
     run = _run_untraced if torch.compiler.is_compiling() else _run
     pieces = [
         run(Product, query, key, bias, _widened(piece.to(query.dtype)), settings)[..., : piece.shape[-1]]
@@ -153,10 +157,13 @@ def _product(affinity: Affinity, z: Tensor) -> Tensor:
     return pieces[0] if len(pieces) == 1 else torch.cat(pieces, -1)
 
 
-def stage(affinity: Affinity, z: Tensor, w_z: Tensor, w_g: Tensor) -> Tensor:
-    """z ← z + (K − 1) z W_gᵀ W_Zᵀ for each W_Z of [N, C, r] and W_g of [N, r, C] in turn, all in z's dtype."""
+def stage(affinity: Affinity, z: Tensor, w_z: Tensor, w_g: Tensor, differences: bool = True) -> Tensor:
+    """z ← z + (K − 1) z W_gᵀ W_Zᵀ for each W_Z of [N, C, r] and W_g of [N, r, C] in turn, all in z's dtype.
+
+    differences  False: K in the place of K − 1
+    """
     query, key, bias = _logits(affinity)
-    settings = _settings(affinity, w_z.shape[-1], len(w_z))
+    settings = _settings(affinity, w_z.shape[-1], len(w_z), differences)
     w_z, w_g = _widened(w_z, rows=True), _widened(w_g, rows=True)
     run = _run_untraced if torch.compiler.is_compiling() else _run
     return run(Stage, query, key, bias, _widened(z), w_z, w_g, settings)[..., : z.shape[-1]]
@@ -203,14 +210,15 @@ def _centred(affinity: Affinity) -> tuple[Tensor, Tensor]:
     return left - centre, right - centre
 
 
-def _settings(affinity: Affinity, hidden: int, blocks: int) -> Settings:
+def _settings(affinity: Affinity, hidden: int, blocks: int, differs: bool) -> Settings:
     scale = affinity.scale * (2 if affinity.kind == "heat" else 1)
     tiles = WIDE
     if max(affinity.left.shape[-1], hidden) <= 32:
         tiles = SINGLE if blocks == 1 else NARROW
     if affinity.left.dtype == torch.float32 or is_interpreted():
         tiles = EXACT
-    return Settings(scale, tiles, torch.are_deterministic_algorithms_enabled(), torch.is_grad_enabled())
+    is_deterministic = torch.are_deterministic_algorithms_enabled()
+    return Settings(scale, differs, tiles, is_deterministic, torch.is_grad_enabled())
 
 
 def _widened(x: Tensor, rows: bool = False) -> Tensor:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nonloc.ops.fused_launch import Launcher, Settings
+from nonloc.ops.fused_launch import Adjoint, Before, Launcher, Settings
 
 SMALLEST = 16  # what a tensor core can multiply
 SLOTS = 32  # partial sums of the weights' gradients, so that programs seldom add to the same place
@@ -65,20 +65,18 @@ class Stage(torch.autograd.Function):
         dz = [torch.empty_like(d_state) for _ in range(rooms)]
         dg = torch.empty_like(g) if s.deterministic else None
         dw = None if s.deterministic else g.new_zeros(blocks, SLOTS, 2, channels, hidden, dtype=torch.float32)
-        kernels.turn(dr[-1], dz=d_state, w_z=w_z[-1])
+        kernels.turn(dr[-1], delta, r[-1], g=g[-1], dz=d_state, w_z=w_z[-1])
         after, afters = d_state, [d_state] * blocks
         for n in reversed(range(blocks)):
             afters[n] = after
-            kernels.adjoint(
-                lse, dr[n], None if dg is None else dg[n], is_last=n + 1 == blocks,
-                r=r[n], g=g[n], delta=delta, dz=after, w_g=w_g[n], w_z=w_z[n - 1] if n > 0 else None,
-                dz_out=dz[n % rooms], dr_out=dr[n - 1] if n > 0 else None,
-                z=states[n], dw=None if dw is None else dw[n],
+            step = Adjoint(
+                dr[n], r[n], after, w_g[n], dz[n % rooms],
+                None if dg is None else dg[n], states[n], None if dw is None else dw[n],
             )  # fmt: skip
+            if n > 0:
+                kernels.adjoint(lse, step, Before(w_z[n - 1], r[n - 1], g[n - 1], dr[n - 1], delta))
             after = dz[n % rooms]
-        dq, dk, db = None, None, None
-        if any(ctx.needs_input_grad[:3]):
-            dq, dk, db = kernels.affinity_gradient(lse, delta, dr, g)
+        dq, dk, db = _first(kernels, lse, delta, dr, g, step, any(ctx.needs_input_grad[:3]))
         if dw is not None:
             sums = dw.sum(1)
             d_wg, d_wz = sums[:, 0].mT, sums[:, 1]
@@ -111,12 +109,20 @@ class Product(torch.autograd.Function):
         d_result = d_result.to(g.dtype).contiguous()
         delta = torch.empty_like(lse)
         dg = torch.empty_like(g)
-        kernels.turn(d_result, r=result, delta=delta)
-        kernels.adjoint(lse, d_result, dg)
-        dq, dk, db = None, None, None
-        if any(ctx.needs_input_grad[:3]):
-            dq, dk, db = kernels.affinity_gradient(lse, delta, d_result[None], g[None])
+        kernels.turn(d_result, delta, result)
+        asked = any(ctx.needs_input_grad[:3])
+        dq, dk, db = _first(kernels, lse, delta, d_result[None], g[None], Adjoint(d_result, dg=dg), asked)
         return dq, dk, db, dg, None
+
+
+def _first(
+    kernels: Launcher, lse: Tensor, delta: Tensor, dr: Tensor, g: Tensor, step: Adjoint, asked: bool
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    """The first sub-block backward, and where it is asked for the affinity's gradient with it: dq, dk, db."""
+    if asked:
+        return kernels.affinity_gradient(lse, delta, dr, g, step)
+    kernels.adjoint(lse, step)
+    return None, None, None
 
 
 def _check_first_derivative() -> None:

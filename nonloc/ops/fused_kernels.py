@@ -136,12 +136,12 @@ def forward_kernel(
     Q, K, BIAS, KNORM, LSE, G, Z, WZ, WG, ZOUT, GOUT, R, M, scale, blocks,
     D: tl.constexpr, H: tl.constexpr, C: tl.constexpr, CHUNK: tl.constexpr,
     BLOCK: tl.constexpr, STEP: tl.constexpr, NORM_BLOCKS: tl.constexpr,
-    FIRST: tl.constexpr, UPDATES: tl.constexpr, HAS_NEXT: tl.constexpr, SAVES: tl.constexpr, HAS_BIAS: tl.constexpr,
-    EVEN: tl.constexpr, PRECISION: tl.constexpr,
+    FIRST: tl.constexpr, UPDATES: tl.constexpr, DIFFERS: tl.constexpr, HAS_NEXT: tl.constexpr, SAVES: tl.constexpr,
+    HAS_BIAS: tl.constexpr, EVEN: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """One sub-block: R = K G − G, ZOUT = Z + R WZᵀ, GOUT = ZOUT WGᵀ; the first one also finds LSE.
 
-    Without UPDATES only R = K G is written.
+    Without DIFFERS R is K G, and without UPDATES it is all that is written.
     """
     sample = tl.program_id(1).to(tl.int64)
     rows = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
@@ -178,8 +178,9 @@ def forward_kernel(
         total = total / mass[:, None]
         _store_vector(LSE + sample * M, rows, shift + tl.log2(mass), M, EVEN)
     if UPDATES:
-        own = _load(G, rows, hidden, H, M, EVEN)
-        change = (total - own.to(tl.float32)).to(own.dtype)
+        if DIFFERS:
+            total -= _load(G, rows, hidden, H, M, EVEN).to(tl.float32)
+        change = total.to(G.dtype.element_ty)
         if SAVES:
             _store(R + sample * M * H, rows, hidden, change, H, M, EVEN)
         following = tl.zeros([BLOCK, H], tl.float32)
@@ -200,14 +201,17 @@ def forward_kernel(
 
 @triton.jit
 def turn_kernel(
-    DZ, WZ, R, DR, DELTA, M,
+    DZ, WZ, R, G, DR, DELTA, M,
     H: tl.constexpr, C: tl.constexpr, CHUNK: tl.constexpr, BLOCK: tl.constexpr,
-    UPDATES: tl.constexpr, EVEN: tl.constexpr, PRECISION: tl.constexpr,
+    UPDATES: tl.constexpr, DIFFERS: tl.constexpr, EVEN: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Where backward begins: dR = dZ WZ. Without UPDATES dR is given, R = K G, and δ_i = dR_i · R_i."""
+    """Where backward begins: dR = dZ WZ, or without UPDATES as given, and its δ_i = dR_i · (K G)_i."""
     sample = tl.program_id(1).to(tl.int64)
     rows = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     hidden = tl.arange(0, H)
+    output = _load(R + sample * M * H, rows, hidden, H, M, EVEN).to(tl.float32)
+    if DIFFERS:
+        output += _load(G + sample * M * H, rows, hidden, H, M, EVEN).to(tl.float32)
     if UPDATES:
         dr = tl.zeros([BLOCK, H], tl.float32)
         for start in tl.static_range(0, C, CHUNK):
@@ -215,34 +219,22 @@ def turn_kernel(
             dz = _load(DZ + sample * M * C, rows, channels, C, M, EVEN)
             w = tl.load(WZ + channels[:, None] * H + hidden[None, :])
             dr = tl.dot(dz, w, dr, input_precision=PRECISION)
+        dr = dr.to(DR.dtype.element_ty)
         _store(DR + sample * M * H, rows, hidden, dr, H, M, EVEN)
     else:
-        dr = _load(DR + sample * M * H, rows, hidden, H, M, EVEN).to(tl.float32)
-        output = _load(R + sample * M * H, rows, hidden, H, M, EVEN).to(tl.float32)
-        _store_vector(DELTA + sample * M, rows, tl.sum(dr * output, 1), M, EVEN)
+        dr = _load(DR + sample * M * H, rows, hidden, H, M, EVEN)
+    _store_vector(DELTA + sample * M, rows, tl.sum(dr.to(tl.float32) * output, 1), M, EVEN)
 
 
 @triton.jit
 def _adjoint_update(
-    total, DR, R, G, DELTA, DZ, WG, WZ, DZOUT, DROUT, DG, Z, DW, rows, M,
+    dg, R, DZ, WG, DZOUT, Z, DW, WZ_BEFORE, R_BEFORE, G_BEFORE, DR_BEFORE, DELTA, rows, M,
     H: tl.constexpr, C: tl.constexpr, CHUNK: tl.constexpr, SLOTS: tl.constexpr,
-    IS_LAST: tl.constexpr, HAS_PREVIOUS: tl.constexpr, EVEN: tl.constexpr, PRECISION: tl.constexpr,
+    DIFFERS: tl.constexpr, HAS_PREVIOUS: tl.constexpr, EVEN: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """What follows Kᵀ dR: this sub-block's part of δ, dG, dZ of the sub-block before and its dR, the weights'."""
+    """What follows dG: the weights' gradients, and of the sub-block before dZ, dR and its part of δ."""
     sample = tl.program_id(1).to(tl.int64)
     hidden = tl.arange(0, H)
-    own = _load(DR + sample * M * H, rows, hidden, H, M, EVEN)
-    change = _load(R + sample * M * H, rows, hidden, H, M, EVEN)
-    output = change.to(tl.float32) + _load(G + sample * M * H, rows, hidden, H, M, EVEN).to(tl.float32)
-    delta = tl.sum(own.to(tl.float32) * output, 1)
-    if not IS_LAST:
-        delta += _load_vector(DELTA + sample * M, rows, M, 0.0, EVEN)
-    _store_vector(DELTA + sample * M, rows, delta, M, EVEN)
-    dg = (total - own.to(tl.float32)).to(own.dtype)
-    if not EVEN:
-        dg = tl.where(rows[:, None] < M, dg, 0.0).to(own.dtype)
-    if SLOTS == 0:
-        _store(DG + sample * M * H, rows, hidden, dg, H, M, EVEN)
     before = tl.zeros([rows.shape[0], H], tl.float32)
     for start in tl.static_range(0, C, CHUNK):
         channels = start + tl.arange(0, CHUNK)
@@ -251,13 +243,21 @@ def _adjoint_update(
         dz = (dz.to(tl.float32) + tl.dot(dg, w, input_precision=PRECISION)).to(dz.dtype)
         _store(DZOUT + sample * M * C, rows, channels, dz, C, M, EVEN)
         if HAS_PREVIOUS:
-            w = tl.load(WZ + channels[:, None] * H + hidden[None, :])
+            w = tl.load(WZ_BEFORE + channels[:, None] * H + hidden[None, :])
             before = tl.dot(dz, w, before, input_precision=PRECISION)
     if HAS_PREVIOUS:
-        _store(DROUT + sample * M * H, rows, hidden, before, H, M, EVEN)
+        before = before.to(dg.dtype)
+        _store(DR_BEFORE + sample * M * H, rows, hidden, before, H, M, EVEN)
+        output = _load(R_BEFORE + sample * M * H, rows, hidden, H, M, EVEN).to(tl.float32)
+        if DIFFERS:
+            output += _load(G_BEFORE + sample * M * H, rows, hidden, H, M, EVEN).to(tl.float32)
+        delta = _load_vector(DELTA + sample * M, rows, M, 0.0, EVEN)
+        delta += tl.sum(before.to(tl.float32) * output, 1)
+        _store_vector(DELTA + sample * M, rows, delta, M, EVEN)
     if SLOTS > 0:
         # Last: with products after atomic additions, Triton 3.6 makes code that reads shared memory out of bounds.
         slot = (tl.program_id(1) * tl.num_programs(0) + tl.program_id(0)) % SLOTS
+        change = _load(R + sample * M * H, rows, hidden, H, M, EVEN)
         for start in tl.static_range(0, C, CHUNK):
             channels = start + tl.arange(0, CHUNK)
             z = _load(Z + sample * M * C, rows, channels, C, M, EVEN)
@@ -270,11 +270,21 @@ def _adjoint_update(
 
 
 @triton.jit
+def _less_own(total, DR, rows, M, H: tl.constexpr, DIFFERS: tl.constexpr, EVEN: tl.constexpr):
+    """dG = Kᵀ dR − dR, or Kᵀ dR; zeros beyond the end."""
+    if DIFFERS:
+        total -= _load(DR, rows, tl.arange(0, H), H, M, EVEN).to(tl.float32)
+    if not EVEN:
+        total = tl.where(rows[:, None] < M, total, 0.0)
+    return total.to(DR.dtype.element_ty)
+
+
+@triton.jit
 def adjoint_kernel(
-    Q, K, BIAS, LSE, DR, R, G, DELTA, DZ, WG, WZ, DZOUT, DROUT, DG, Z, DW, M, scale,
+    Q, K, BIAS, LSE, DR, R, DZ, WG, DZOUT, DG, Z, DW, WZ_BEFORE, R_BEFORE, G_BEFORE, DR_BEFORE, DELTA, M, scale,
     D: tl.constexpr, H: tl.constexpr, C: tl.constexpr, CHUNK: tl.constexpr,
     BLOCK: tl.constexpr, STEP: tl.constexpr, SLOTS: tl.constexpr,
-    UPDATES: tl.constexpr, IS_LAST: tl.constexpr, HAS_PREVIOUS: tl.constexpr, HAS_BIAS: tl.constexpr,
+    UPDATES: tl.constexpr, DIFFERS: tl.constexpr, HAS_PREVIOUS: tl.constexpr, HAS_BIAS: tl.constexpr,
     EVEN: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """One sub-block backward, without the gradient of the affinity: dG = Kᵀ dR − dR and what follows from it.
@@ -298,32 +308,50 @@ def adjoint_kernel(
         if HAS_BIAS:
             s += bias[:, None]
         total = tl.dot(tl.exp2(s).to(dr.dtype), dr, total, input_precision=PRECISION)
+    dg = _less_own(total, DR + sample * M * H, rows, M, H, DIFFERS, EVEN)
+    if SLOTS == 0:
+        _store(DG + sample * M * H, rows, hidden, dg, H, M, EVEN)
     if UPDATES:
         _adjoint_update(
-            total, DR, R, G, DELTA, DZ, WG, WZ, DZOUT, DROUT, DG, Z, DW, rows, M,
-            H, C, CHUNK, SLOTS, IS_LAST, HAS_PREVIOUS, EVEN, PRECISION,
+            dg, R, DZ, WG, DZOUT, Z, DW, WZ_BEFORE, R_BEFORE, G_BEFORE, DR_BEFORE, DELTA, rows, M,
+            H, C, CHUNK, SLOTS, DIFFERS, HAS_PREVIOUS, EVEN, PRECISION,
         )  # fmt: skip
-    else:
-        _store(DG + sample * M * H, rows, hidden, total, H, M, EVEN)
+
+
+@triton.jit
+def finish_kernel(
+    DG, R, DZ, WG, DZOUT, Z, DW, M,
+    H: tl.constexpr, C: tl.constexpr, CHUNK: tl.constexpr, BLOCK: tl.constexpr, SLOTS: tl.constexpr,
+    EVEN: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """What is left of the first sub-block once `key_kernel` has found its dG."""
+    rows = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    dg = _load(DG + tl.program_id(1).to(tl.int64) * M * H, rows, tl.arange(0, H), H, M, EVEN)
+    _adjoint_update(
+        dg, R, DZ, WG, DZOUT, Z, DW, None, None, None, None, None, rows, M,
+        H, C, CHUNK, SLOTS, False, False, EVEN, PRECISION,
+    )  # fmt: skip
 
 
 @triton.jit
 def key_kernel(
-    Q, K, BIAS, LSE, DELTA, DR, G, DK, DBIAS, M, stride, scale, factor,
+    Q, K, BIAS, LSE, DELTA, DR, G, DK, DBIAS, DG, M, stride, scale, factor,
     D: tl.constexpr, H: tl.constexpr, WIDE: tl.constexpr, REST: tl.constexpr,
-    BLOCK: tl.constexpr, STEP: tl.constexpr, ADDS: tl.constexpr, HAS_BIAS: tl.constexpr,
+    BLOCK: tl.constexpr, STEP: tl.constexpr,
+    ADDS: tl.constexpr, TRANSPOSES: tl.constexpr, DIFFERS: tl.constexpr, HAS_BIAS: tl.constexpr,
     EVEN: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """The columns' share of the affinity's gradient, for several sub-blocks at once.
 
     Σ_n dR_n,i · G_n,j is one product with inner dimension WIDE + REST = n·H. ADDS: add to what is there, and leave δ
-    out, which belongs to the first sub-blocks alone.
+    out, which belongs to the first sub-blocks alone. TRANSPOSES: find dG of the first of them, too, which is the last
+    thing that backward needs Kᵀ for.
     """
     sample = tl.program_id(1).to(tl.int64)
     rows = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     depth = tl.arange(0, D)
     G += sample * M * H
-    DR += sample * M * H
+    sample_dr = DR + sample * M * H
     k = _load(K + sample * M * D, rows, depth, D, M, EVEN)
     g = _load_all(G, rows, 0, WIDE, stride, H, M, EVEN)
     if REST > 0:
@@ -332,10 +360,11 @@ def key_kernel(
         bias = _load_vector(BIAS + sample * M, rows, M, 0.0, EVEN)
         d_bias = tl.zeros([BLOCK], tl.float32)
     dk = tl.zeros([BLOCK, D], tl.float32)
+    total = tl.zeros([BLOCK, H], tl.float32)
     for start in range(0, M, STEP):
         columns = start + tl.arange(0, STEP)
         q = _load(Q + sample * M * D, columns, depth, D, M, EVEN)
-        dr = _load_all(DR, columns, 0, WIDE, stride, H, M, EVEN)
+        dr = _load_all(sample_dr, columns, 0, WIDE, stride, H, M, EVEN)
         lse = _load_vector(LSE + sample * M, columns, M, float("inf"), EVEN)
         s = tl.dot(k, tl.trans(q), input_precision=PRECISION) * scale - lse[None, :]
         if HAS_BIAS:
@@ -343,7 +372,7 @@ def key_kernel(
         p = tl.exp2(s)
         dp = tl.dot(g, tl.trans(dr), input_precision=PRECISION)
         if REST > 0:
-            dr_rest = _load_all(DR, columns, WIDE, REST, stride, H, M, EVEN)
+            dr_rest = _load_all(sample_dr, columns, WIDE, REST, stride, H, M, EVEN)
             dp = tl.dot(g_rest, tl.trans(dr_rest), dp, input_precision=PRECISION)
         if not ADDS:
             dp -= _load_vector(DELTA + sample * M, columns, M, 0.0, EVEN)[None, :]
@@ -352,6 +381,9 @@ def key_kernel(
             d_bias += tl.sum(ds, 1)
         ds = ds.to(q.dtype)
         dk = tl.dot(ds, q, dk, input_precision=PRECISION)
+        if TRANSPOSES:
+            first = dr if H == WIDE else _load(sample_dr, columns, tl.arange(0, H), H, M, EVEN)
+            total = tl.dot(p.to(first.dtype), first, total, input_precision=PRECISION)
     dk *= factor
     if ADDS:
         dk += _load(DK + sample * M * D, rows, depth, D, M, EVEN)
@@ -360,6 +392,9 @@ def key_kernel(
         if ADDS:
             d_bias += _load_vector(DBIAS + sample * M, rows, M, 0.0, EVEN)
         _store_vector(DBIAS + sample * M, rows, d_bias, M, EVEN)
+    if TRANSPOSES:
+        dg = _less_own(total, sample_dr, rows, M, H, DIFFERS, EVEN)
+        _store(DG + sample * M * H, rows, tl.arange(0, H), dg, H, M, EVEN)
 
 
 @triton.jit

@@ -63,14 +63,51 @@ class Settings(NamedTuple):
     """What the launches of one stage have in common.
 
     scale          of the logits q_i·k_j
+    differs        R = K G − G, the diffusive form, or R = K G, the original one
     deterministic  no sum in an order that chance decides
     records        whether a gradient may be asked for: autograd runs `forward` with its own recording off
     """
 
     scale: float
+    differs: bool
     tiles: dict[str, Tile]
     deterministic: bool
     records: bool
+
+
+class Adjoint(NamedTuple):
+    """What one sub-block backward is given, all of it but q, k, b and LSE; as the kernels have it.
+
+    dr                  dR, the gradient of R
+    r, dz, w_g, dz_out  R; the gradient of the sub-block's output; W_g; room for the gradient of its input
+    dg                  room for dG; None where dw is given
+    z, dw               the sub-block's input; [slots, 2, C, H] to add the gradients of W_gᵀ and W_Z to
+
+    Without dz there is only R, and dG is all that is asked for.
+    """
+
+    dr: Tensor
+    r: Tensor | None = None
+    dz: Tensor | None = None
+    w_g: Tensor | None = None
+    dz_out: Tensor | None = None
+    dg: Tensor | None = None
+    z: Tensor | None = None
+    dw: Tensor | None = None
+
+    @property
+    def slots(self) -> int:
+        return 0 if self.dw is None else self.dw.shape[0]
+
+
+class Before(NamedTuple):
+    """The sub-block before: its W_Z, R and G, room for its dR, and δ, to which it adds its part."""
+
+    w_z: Tensor
+    r: Tensor
+    g: Tensor
+    dr: Tensor
+    delta: Tensor
 
 
 class Launcher:
@@ -86,6 +123,7 @@ class Launcher:
         self.tiles = s.tiles
         self.scale = s.scale * LOG2_E
         self.factor = s.scale
+        self.differs = s.differs
         self.precision = "tf32"
         if query.dtype == torch.float32 and torch.backends.cuda.matmul.fp32_precision != "tf32":
             self.precision = "tf32x3"
@@ -141,45 +179,40 @@ class Launcher:
             self.q, self.k, self.bias, norms, lse, g, z, w_z, w_g, z_out, g_out, r,
             self.positions, self.scale, blocks,
             D=self.depth, H=self.hidden, C=self.channels, CHUNK=self.chunk,
-            NORM_BLOCKS=1 << (blocks - 1).bit_length(), FIRST=is_first, UPDATES=z is not None,
-            HAS_NEXT=g_out is not None, SAVES=r is not None, HAS_BIAS=self.bias is not None,
+            NORM_BLOCKS=1 << (blocks - 1).bit_length(), FIRST=is_first,
+            UPDATES=z is not None, DIFFERS=self.differs, HAS_NEXT=g_out is not None, SAVES=r is not None,
+            HAS_BIAS=self.bias is not None,
         )  # fmt: skip
 
     def turn(
-        self, dr: Tensor, *, dz: Tensor | None = None, w_z: Tensor | None = None,
-        r: Tensor | None = None, delta: Tensor | None = None,
+        self, dr: Tensor, delta: Tensor, r: Tensor, *,
+        g: Tensor | None = None, dz: Tensor | None = None, w_z: Tensor | None = None,
     ) -> None:  # fmt: skip
         self.launch(
-            "turn", "turn_kernel", dz, w_z, r, dr, delta, self.positions,
-            H=self.hidden, C=self.channels, CHUNK=self.chunk, UPDATES=dz is not None,
+            "turn", "turn_kernel", dz, w_z, r, g, dr, delta, self.positions,
+            H=self.hidden, C=self.channels, CHUNK=self.chunk, UPDATES=dz is not None, DIFFERS=self.differs,
         )  # fmt: skip
 
-    def adjoint(
-        self, lse: Tensor, dr: Tensor, dg: Tensor | None, *, is_last: bool = True,
-        r: Tensor | None = None, g: Tensor | None = None, delta: Tensor | None = None,
-        dz: Tensor | None = None, w_g: Tensor | None = None, w_z: Tensor | None = None,
-        dz_out: Tensor | None = None, dr_out: Tensor | None = None,
-        z: Tensor | None = None, dw: Tensor | None = None,
-    ) -> None:  # fmt: skip
+    def adjoint(self, lse: Tensor, a: Adjoint, before: Before | None = None) -> None:
         self.launch(
             "adjoint", "adjoint_kernel",
-            self.q, self.k, self.bias, lse, dr, r, g, delta, dz, w_g, w_z, dz_out, dr_out, dg, z, dw,
-            self.positions, self.scale,
+            self.q, self.k, self.bias, lse, *a, *(before or (None,) * 5), self.positions, self.scale,
             D=self.depth, H=self.hidden, C=self.channels, CHUNK=self.chunk,
-            SLOTS=0 if dw is None else dw.shape[0], UPDATES=dz is not None,
-            IS_LAST=is_last, HAS_PREVIOUS=dr_out is not None, HAS_BIAS=self.bias is not None,
+            SLOTS=a.slots, UPDATES=a.dz is not None, DIFFERS=self.differs,
+            HAS_PREVIOUS=before is not None, HAS_BIAS=self.bias is not None,
         )  # fmt: skip
 
     def affinity_gradient(
-        self, lse: Tensor, delta: Tensor, dr: Tensor, g: Tensor
+        self, lse: Tensor, delta: Tensor, dr: Tensor, g: Tensor, first: Adjoint
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """dq, dk, db from dR and G [N, B, M, H], a few sub-blocks at a time."""
+        """dq, dk, db from dR and G [N, B, M, H], a few sub-blocks at a time; and the adjoint of the first."""
         stride = g[0].numel()
         groups = _groups(len(g), self.hidden, stride)
         dtype = torch.float32 if len(groups) > 1 else self.q.dtype
         dk = torch.empty_like(self.k, dtype=dtype)
         dq = torch.empty_like(self.q, dtype=dtype)
         db = None if self.bias is None else torch.empty_like(lse)
+        dg = torch.empty_like(first.dr) if first.dg is None else first.dg
         has_bias = self.bias is not None
         for start, count in groups:
             high = 1 << (count.bit_length() - 1)
@@ -192,10 +225,16 @@ class Launcher:
             adds = start > 0
             self.launch(
                 "key", "key_kernel",
-                self.q, self.k, self.bias, lse, delta, dr[start], g[start], dk, db,
+                self.q, self.k, self.bias, lse, delta, dr[start], g[start], dk, db, dg,
                 self.positions, stride, self.scale, self.factor,
-                **sizes, ADDS=adds, HAS_BIAS=has_bias,
+                **sizes, ADDS=adds, TRANSPOSES=not adds, DIFFERS=self.differs, HAS_BIAS=has_bias,
             )  # fmt: skip
+            if not adds and first.dz is not None:
+                self.launch(
+                    "finish", "finish_kernel", dg,
+                    first.r, first.dz, first.w_g, first.dz_out, first.z, first.dw, self.positions,
+                    H=self.hidden, C=self.channels, CHUNK=self.chunk, SLOTS=first.slots,
+                )  # fmt: skip
             self.launch(
                 "query", "query_kernel",
                 self.q, self.k, self.bias, lse, delta, dr[start], g[start], dq,

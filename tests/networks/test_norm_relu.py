@@ -2,11 +2,12 @@
 
 import importlib
 import sys
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 
 import pytest
 import torch
 from norm_problems import EPSILON, MOMENTUM, check, expected, problem, twins, worst
+from poisoned import poisoned_memory, surrounded
 
 from nonloc.networks import norm_relu
 from nonloc.networks.build import build
@@ -36,26 +37,6 @@ def launch():
         if is_concerned(name):
             del sys.modules[name]
     sys.modules.update(before)
-
-
-@contextmanager
-def poisoned_memory():
-    """What is allocated here is NaN until it is written."""
-    was = torch.are_deterministic_algorithms_enabled()
-    torch.use_deterministic_algorithms(True)
-    assert torch.empty(3).isnan().all()
-    try:
-        yield
-    finally:
-        torch.use_deterministic_algorithms(was)
-
-
-def surrounded(values):
-    """The same numbers, channels-last, with NaN before and after them in memory."""
-    batch, channels, height, width = values.shape
-    room = torch.full((values.numel() + 4096,), torch.nan, dtype=values.dtype)
-    inside = room[2048 : 2048 + values.numel()].view(batch, height, width, channels)
-    return inside.permute(0, 3, 1, 2).copy_(values)
 
 
 # One part and several, one tile and several in a part, a short last tile, channels beside a power of 2.

@@ -126,7 +126,7 @@ def test_one_call_and_step_by_step_agree(keywords, limit):
 def test_kernel_works_on_the_factors_and_not_on_w(monkeypatch):
     seen = []
     monkeypatch.setattr(
-        "nonloc.nn.forms.propagate", lambda affinity, z, weights, **_: seen.extend(weights) or z
+        "nonloc.nn.nonlocal_module.propagate", lambda affinity, z, weights, **_: seen.extend(weights) or z
     )
     stage = made(hidden=2)
     stage(features())

@@ -18,6 +18,7 @@ class Problem:
     size      deviation of the logits l·r
     shift     added to all features
     is_shared one tensor for left and right
+    differs   the diffusive form; False: the original one
     """
 
     kind: str = "gaussian"
@@ -33,6 +34,7 @@ class Problem:
     shift: float = 0.0
     is_masked: bool = False
     is_shared: bool = False
+    differs: bool = True
     device: str = "cpu"
     seed: int = 0
 
@@ -64,7 +66,7 @@ class Problem:
         right = left if self.is_shared else right
         pairs = list(zip(outer, inner, strict=True)) if self.hidden is not None else list(outer)
         affinity = Affinity(left, right, self.kind, scale=self.scale, mask=self.mask)
-        value = compute(affinity, z, pairs)
+        value = compute(affinity, z, pairs, self.differs)
         names = {"left": left, "right": right, "z": z, "W_Z": outer, "W_g": inner}
         if self.is_shared:
             del names["right"]
@@ -78,10 +80,12 @@ class Problem:
 
 
 def by(backend: str):
-    return lambda affinity, z, pairs: propagate(affinity, z, pairs, backend=backend)
+    return lambda affinity, z, pairs, differs: propagate(
+        affinity, z, pairs, differences=differs, backend=backend
+    )
 
 
-def by_hand(affinity: Affinity, z: Tensor, pairs) -> Tensor:
+def by_hand(affinity: Affinity, z: Tensor, pairs, differs: bool) -> Tensor:
     """The stage as one writes it in torch: K a matrix in z's dtype, its logits and their softmax in float32."""
     logits = affinity.scale * (affinity.left.float() @ affinity.right.float().mT)
     if affinity.kind == "heat":
@@ -98,7 +102,7 @@ def by_hand(affinity: Affinity, z: Tensor, pairs) -> Tensor:
     for pair in pairs:
         outer, inner = pair if isinstance(pair, tuple) else (pair, None)
         hidden = z if inner is None else z @ inner.mT
-        z = z + (kernel @ hidden - hidden) @ outer.mT
+        z = z + (kernel @ hidden - hidden if differs else kernel @ hidden) @ outer.mT
     return z if affinity.mask is None else torch.where(affinity.mask.unsqueeze(-1), z, start)
 
 

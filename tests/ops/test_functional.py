@@ -217,6 +217,18 @@ def test_a_pair_is_its_product(backend):
     assert torch.equal(propagate(a, z, []), z)
 
 
+@each_backend
+@pytest.mark.parametrize("operation", [diffuse, aggregate])
+def test_a_stage_is_the_operation_again_and_again(backend, operation):
+    a = affinity("gaussian")
+    z = expected = signal(a)
+    weights = 0.3 * torch.randn(3, 4, 4, dtype=torch.float64)
+    for w in weights:
+        expected = expected + operation(a, expected, backend=backend) @ w.mT
+    found = propagate(a, z, weights, differences=operation is diffuse, backend=backend)
+    assert relative(found, expected) <= 1e-13
+
+
 @pytest.mark.parametrize(
     ("weights", "message"),
     [

@@ -64,6 +64,9 @@ STAGES = {
     "negative_scale": {"scale": -0.5},
     "heat_far_from_zero": {"kind": "heat", "shift": 100.0},
     "small_logits": {"size": 0.01},
+    "original": {"differs": False, "blocks": 3, "positions": 33},
+    "original_heat_mask": {"differs": False, "kind": "heat", "is_masked": True, "positions": 70, "batch": 2},
+    "original_one": {"differs": False, "blocks": 1, "hidden": None, "positions": 64},
 }
 
 
@@ -314,7 +317,7 @@ def test_a_second_derivative_is_an_error():
 def test_the_output_may_be_overwritten_and_holds_nothing_else():
     problem = Problem()
 
-    def stage(affinity, z, pairs):
+    def stage(affinity, z, pairs, differs):
         out = propagate(affinity, z, pairs, backend="fused")
         assert out.untyped_storage().nbytes() == out.nbytes
         return out.mul_(2)
