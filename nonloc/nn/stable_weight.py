@@ -10,6 +10,7 @@ from torch.nn import functional as F
 
 from nonloc.nn.choices import check_size
 from nonloc.nn.initialization import initialize_map
+from nonloc.nn.orthonormal import orthonormal_part
 from nonloc.nn.probe import evaluating
 from nonloc.ops import Affinity
 from nonloc.ops.bounds import universal_weight_limit
@@ -79,11 +80,9 @@ class StableWeightMap(nn.Module):
         v = self.v.weight
         # Half precision has no QR; its own rounding is then far larger than this one's.
         tall = v.to(torch.promote_types(v.dtype, torch.float32))
-        identity = torch.eye(self.rank, dtype=tall.dtype, device=tall.device)
-        stacked = torch.linalg.qr(torch.cat([tall, identity])).Q
         # A rounding below 1, so that no eigenvalue is carried above w.
         shrink = 1 - 4 * torch.finfo(tall.dtype).eps
-        return (shrink * stacked[: v.shape[0]]).to(v.dtype)
+        return (shrink * orthonormal_part(tall)).to(v.dtype)
 
 
 def check_stable(*, uses_differences: bool, bias: bool, batch_norm: bool, init: str) -> None:

@@ -1,13 +1,12 @@
 """Convolution's kernels in the interpreter, against torch's convolution in float64; the module on the CPU."""
 
-import importlib
-import sys
 from contextlib import nullcontext
 
 import pytest
 import torch
 import torch.nn.functional as F
 from convolution_problems import PASSES, expected, problem, worst
+from interpreted import interpreted
 from poisoned import poisoned_memory, surrounded
 from torch import nn
 
@@ -22,26 +21,9 @@ TOLERANCE = {torch.float32: 1e-6, torch.float16: 2**-10}
 
 @pytest.fixture(scope="module")
 def launch():
-    """The launches with interpreted kernels.
-
-    Triton decides when it is imported whether it interprets, and torch may have imported it long before. So it is
-    imported once more, its compiled part apart, and everything is put back afterwards.
-    """
-    pytest.importorskip("triton")
-
-    def is_concerned(name):
-        return name.startswith(("triton", "nonloc.networks.convolution_")) and not name.startswith(
-            "triton._C"
-        )
-
-    before = {name: sys.modules.pop(name) for name in list(sys.modules) if is_concerned(name)}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TRITON_INTERPRET", "1")
-        yield importlib.import_module("nonloc.networks.convolution_launch")
-    for name in list(sys.modules):
-        if is_concerned(name):
-            del sys.modules[name]
-    sys.modules.update(before)
+    """The launches with interpreted kernels."""
+    with interpreted("nonloc.networks.convolution_launch") as module:
+        yield module
 
 
 # (kernel, channels in and out, batch, height, width); a tile of the convolution, positions × columns × outputs; and one

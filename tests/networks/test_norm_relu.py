@@ -1,11 +1,10 @@
 """NormReLU's kernels in the interpreter, against batch normalisation and ReLU in float64; the module on the CPU."""
 
-import importlib
-import sys
 from contextlib import nullcontext
 
 import pytest
 import torch
+from interpreted import interpreted
 from norm_problems import EPSILON, MOMENTUM, check, expected, problem, twins, worst
 from poisoned import poisoned_memory, surrounded
 
@@ -19,24 +18,9 @@ TOLERANCE = {torch.float32: 2e-6, torch.bfloat16: 2**-7, torch.float16: 2**-10}
 
 @pytest.fixture(scope="module")
 def launch():
-    """The launches with interpreted kernels.
-
-    Triton decides when it is imported whether it interprets, and torch may have imported it long before. So it is
-    imported once more, its compiled part apart, and everything is put back afterwards.
-    """
-    pytest.importorskip("triton")
-
-    def is_concerned(name):
-        return name.startswith(("triton", "nonloc.networks.norm_relu_")) and not name.startswith("triton._C")
-
-    before = {name: sys.modules.pop(name) for name in list(sys.modules) if is_concerned(name)}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TRITON_INTERPRET", "1")
-        yield importlib.import_module("nonloc.networks.norm_relu_launch")
-    for name in list(sys.modules):
-        if is_concerned(name):
-            del sys.modules[name]
-    sys.modules.update(before)
+    """The launches with interpreted kernels."""
+    with interpreted("nonloc.networks.norm_relu_launch") as module:
+        yield module
 
 
 # One part and several, one tile and several in a part, a short last tile, channels beside a power of 2.

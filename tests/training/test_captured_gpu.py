@@ -103,9 +103,11 @@ CHANGES = {
     "adam": {"optimizer": "adam", "learning_rate": 0.003, "schedule": "onecycle"},
     "channels last": {"channels_last": True},
     "restoration": {"network": "restorer8/diffusive-2@1", "learning_rate": 0.01},
+    "stable": {"stage": {"weight": "stable", "init_std": 0.3}},
 }
 
 
+@pytest.mark.filterwarnings("error:.*cannot be captured")
 @pytest.mark.parametrize("changes", CHANGES.values(), ids=CHANGES.keys())
 def test_fifty_steps_are_those_of_the_plain_loop(tmp_path, changes):
     recipe = recipe_of(**changes)
