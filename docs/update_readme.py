@@ -16,7 +16,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from nonloc.bench import stage, stage_cpu, table, training_step
+from nonloc.bench import convolutions, learning, stage, stage_cpu, table, training_step
 from nonloc.bench.stage_kernels import StageKernel
 from nonloc.bench.stage_kernels import table as stage_kernels_table
 
@@ -166,6 +166,56 @@ def training() -> str:
     )
 
 
+def complete_runs() -> str:
+    """The rows of Table 1 that were run as a test of the whole."""
+    cells, found = [], {}
+    for row in ("baseline", "5-block-proposed"):
+        runs = [
+            json.loads(path.read_text()) for path in sorted((RESULTS / "table1" / row).glob("*/result.json"))
+        ]
+        found = runs[0]
+        recipe = json.loads((RESULTS / "table1" / row / "0" / "recipe.json").read_text())
+        errors = ", ".join(f"{run['metrics']['error']:.2f}" for run in runs)
+        seconds = ", ".join(f"{run['seconds']:.0f}" for run in runs)
+        cells.append([recipe["network"], str(recipe["epochs"]), str(len(runs)), errors, seconds])
+    (spent, *_) = (json.loads(line) for line in (RESULTS / "table1" / "spent.jsonl").read_text().splitlines())
+    shown = table.markdown(["network", "epochs", "n", "error in %, every seed", "seconds, every seed"], cells)
+    return (
+        f"{shown}\n\n{spent['runs']} runs side by side took {spent['seconds']:.0f} s in all, evaluation after every "
+        f"epoch and saving included: {spent['seconds'] / spent['runs']:.0f} s a run on average. {conditions(found)}"
+    )
+
+
+def convolutions_on_cuda() -> str:
+    if not (RESULTS / "bench/convolutions.json").exists():
+        return ""
+    result = load("bench/convolutions.json")
+    return (
+        f"Pass by pass, `nonloc bench convolutions`:\n\n{convolutions.table(result['rows'])}\n\n"
+        f"Microseconds, batch 128, bfloat16. {conditions(result)}"
+    )
+
+
+def convolution_ways() -> str:
+    result = json.loads((ROOT / "docs" / "experiments" / "convolution_ways.json").read_text())
+    cells = [[row["way"], f"{row['ms']:.3f} ({row['low']:.3f}–{row['high']:.3f})"] for row in result["rows"]]
+    shown = table.markdown(["convolutions by", "ms a step and run"], cells)
+    return (
+        f"{shown}\n\nThe baseline, {result['runs']} side by side, one process each, median and range of 5. "
+        f"*{result['device']}; torch {result['torch']}.*"
+    )
+
+
+def learning_curves() -> str:
+    if not (RESULTS / "bench/learning.json").exists():
+        return ""
+    result = load("bench/learning.json")
+    return (
+        "`nonloc bench learning` trains the first epochs by the plain loop, too: one curve, as far as seeds agree.\n\n"
+        f"{learning.table(result['rows'])}\n\nEvery seed, in its order. {conditions(result)}"
+    )
+
+
 def kernels() -> str:
     result = load("bench/kernels.json")
     found = [
@@ -241,7 +291,11 @@ SECTIONS = {
 }
 PERFORMANCE = {
     "training": training,
+    "runs": complete_runs,
+    "learning": learning_curves,
     "profile": profile,
+    "convolution_ways": convolution_ways,
+    "convolutions": convolutions_on_cuda,
     "many_runs": many_runs,
     "kernels": kernels,
     "busy": busy,

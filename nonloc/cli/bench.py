@@ -25,6 +25,7 @@ Measure on this machine and print a table; with --output, keep it as JSON with m
                              FlexAttention and compiled naive, captured and eager; CPU: factored against naive. Held to
                              float64 first: what is off is not timed
   nonloc bench kernels       the kernels of one fused stage, each beside its floors (CUDA)
+  nonloc bench convolutions  the convolutions of PreResNet-20, our own kernels against torch's, pass by pass (CUDA)
   nonloc bench graphs        a graph of a million points, ten steps, beside scikit-learn and scipy by hand
   nonloc bench certificates  `certify` on random stages, a third of them at the boundary, against dense norms
   nonloc bench stable        weight="stable", 64 sub-blocks, saturated weights, on inputs chosen to grow
@@ -48,8 +49,8 @@ def add_arguments(parser: ArgumentParser) -> None:
         type=str | None,
         default=None,
         metavar="DIR",
-        help="keep the numbers as DIR/<subject>.json (DIR/stage_cpu.json on the CPU); of stage, kernels, training, "
-        "learning and profile the table too, as DIR/<subject>.md",
+        help="keep the numbers as DIR/<subject>.json (DIR/stage_cpu.json on the CPU); of stage, kernels, convolutions, "
+        "training, learning and profile the table too, as DIR/<subject>.md",
     )
     parser.add_argument(
         "--repeats", type=int, default=7, help="timings of each side (backends, stage, training)"
@@ -217,8 +218,15 @@ def _kernels(options: Namespace, output: Output) -> tuple[Rows, str]:
     return [kernel.to_dict() for kernel in found], stage_kernels.table(found)
 
 
+def _convolutions(options: Namespace, output: Output) -> tuple[Rows, str]:
+    from nonloc.bench import convolutions
+
+    rows = [found.to_dict() for found in convolutions.measure()]
+    return rows, convolutions.table(rows)
+
+
 # What is measured of training is measured where one trains, and kept as a table as well.
-ON_DEVICE = ("stage", "kernels", "training", "learning", "profile")
+ON_DEVICE = ("stage", "kernels", "convolutions", "training", "learning", "profile")
 
 SUBJECTS = {
     "accuracy": _accuracy,
@@ -226,6 +234,7 @@ SUBJECTS = {
     "backends": _backends,
     "stage": _stage,
     "kernels": _kernels,
+    "convolutions": _convolutions,
     "graphs": _graphs,
     "certificates": _certificates,
     "stable": _stable,
