@@ -23,6 +23,13 @@ READING = (
 )
 
 
+ABOUT_FACTORS = (
+    "From the beginning of the stage to its end, every run. W symmetric: the share of Σ w_ij² that is in (W + Wᵀ)/2; "
+    "the rest turns features into each other, can make them grow, and no spectrum above shows it. Kernel spread: e to "
+    "the entropy of the kernel's rows over the number of positions; at 1 every position listens to all alike."
+)
+
+
 def figure_sections(kept: Kept) -> list[Section]:
     """One section a figure; what has no run yet is said, not left out."""
     return [
@@ -100,7 +107,7 @@ def _features(kept: Kept) -> list[Content]:
     if figure is None:
         return ["No run has recorded its features yet."]
     caption_text = f"{figures.FEATURES_CAPTION} {WHICH}"
-    return [Picture("features", figure, caption_text), _factors(kept.rows)]
+    return [Picture("features", figure, caption_text), _factors(kept.rows), ABOUT_FACTORS]
 
 
 def _factors(rows: Sequence[RowRecord]) -> Table:
@@ -110,14 +117,32 @@ def _factors(rows: Sequence[RowRecord]) -> Table:
         runs = [run for run in row.started if norm_ratio(run) is not None]
         if runs:
             told = [", ".join(_factor(run, name) for run in runs) for name in ("norm", "variance", "energy")]
+            told += [", ".join(share(run) for run in runs) for share in (_symmetric_share, _spread)]
             lines.append((f"{row.label}, start {setting(row.recipe).start}", str(len(runs)), *told))
-    return Table(("network", "n", "norm ×", "variance ×", "Dirichlet energy ×"), (("", tuple(lines)),))
+    headers = ("norm ×", "variance ×", "Dirichlet energy ×", "W symmetric", "kernel spread")
+    return Table(("network", "n", *headers), (("", tuple(lines)),))
 
 
 def _factor(run: RunRecord, name: str) -> str:
     blocks = run.observations["features"][0]["blocks"]
     before, after = blocks[0]["before"][name], blocks[-1]["after"][name]
     return f"{after / before:.3g}" if before and after is not None else "–"
+
+
+def _symmetric_share(run: RunRecord) -> str:
+    """How much of the energy Σ w_ij² of all W is in their symmetric parts, which is what the spectra show."""
+    weights = weights_at(run)
+    if not weights or any("norm" not in weight for weight in weights):
+        return "–"
+    symmetric = sum(weight["positive_energy"] + weight["negative_energy"] for weight in weights)
+    return f"{symmetric / sum(weight['norm'] ** 2 for weight in weights):.2f}"
+
+
+def _spread(run: RunRecord) -> str:
+    """Of the first stage's kernel; 1 is uniform."""
+    found = run.observations.get("affinity") or [{}]
+    spread = found[0].get("spread")
+    return "–" if spread is None else f"{spread:.2f}"
 
 
 def _is_of_the_table(kept: Kept, row: RowRecord) -> bool:

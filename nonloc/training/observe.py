@@ -151,8 +151,9 @@ def _affinities(
     same  [B, M] the number of each position's clean pixel: equal numbers, equal pixels. None: not asked.
 
     "same_share" is the part of the kernel's weight, on average over positions and images, that goes to *other*
-    positions whose clean pixel is the same; "same_chance" what a uniform kernel would give. A kernel with negative
-    entries has no such share.
+    positions whose clean pixel is the same; "same_chance" what a uniform kernel would give. "spread" is to how many
+    positions a position listens, e to the entropy of its row, as a share of all of them: 1 for a uniform kernel. A
+    kernel with negative entries has neither.
     """
     found = []
     for name, stage, x, _ in stage_inputs(model, inputs) if any(stages(model)) else []:
@@ -160,13 +161,16 @@ def _affinities(
             continue  # pooled givers have no position of their own to show
         height, width = x.shape[-2:]
         position = (height // 2, width // 2)
-        rows, shares, chances = [], [], []
+        rows, shares, chances, spreads = [], [], [], []
         for index, one in enumerate(x.split(1)):
             with torch.no_grad():
                 kernel = kernel_matrix(stage.affinity(one))[0].double()  # [M, M]
             if index < images:
                 rows.append(kernel[position[0] * width + position[1]].float().reshape(height, width).cpu())
-            if same is not None and same.shape[1] == len(kernel) and bool((kernel >= 0).all()):
+            if not bool((kernel >= 0).all()):
+                continue
+            spreads.append(float(_spread(kernel)))
+            if same is not None and same.shape[1] == len(kernel):
                 equal = (same[index][:, None] == same[index]).fill_diagonal_(False).to(kernel.device)
                 shares.append(float((kernel * equal).sum() / kernel.sum()))
                 chances.append(float(equal.double().mean()))
@@ -176,11 +180,18 @@ def _affinities(
                 "stage": name,
                 "position": list(position),
                 "grid": [height, width],
+                "spread": sum(spreads) / len(spreads) if spreads else None,
                 "same_share": sum(shares) / len(shares) if shares else None,
                 "same_chance": sum(chances) / len(chances) if chances else None,
             }
         )
     return found
+
+
+def _spread(kernel: Tensor) -> Tensor:
+    """The mean over rows of e to the row's entropy, over the number of columns; kernel [M, M'] ≥ 0."""
+    chances = kernel / kernel.sum(1, keepdim=True)
+    return (-torch.special.xlogy(chances, chances).sum(1)).exp().mean() / kernel.shape[1]
 
 
 def _same_pixels(images: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ from nonloc.runs import Run
 from nonloc.spectrum import weight_spectrum
 from nonloc.training.checkpoint import latest_valid, save_checkpoint
 from nonloc.training.loop import fit
-from nonloc.training.observe import observe, observe_spectra, read_observations
+from nonloc.training.observe import _spread, observe, observe_spectra, read_observations
 from nonloc.training.recipe import Recipe
 from nonloc.training.tasks import Classification, Restoration
 from nonloc.training.trained import trained_network
@@ -78,6 +78,15 @@ def test_the_affinity_map_is_the_kernels_row_of_the_marked_position(restorer):
             features = block(features)
         kernel = kernel_matrix(stage.affinity(features))
     assert torch.allclose(tensors[f"affinity.{name}"], kernel[:, 4 * 8 + 4].reshape(3, 8, 8), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "spread"),
+    [(torch.full((5, 5), 0.2), 1.0), (torch.eye(5), 0.2), (torch.eye(4).repeat_interleave(2, 1), 0.25)],
+    ids=["uniform", "each to itself", "each to two of eight, not normalised"],
+)
+def test_the_spread_is_the_share_of_positions_that_are_listened_to(kernel, spread):
+    assert float(_spread(kernel.double())) == pytest.approx(spread)
 
 
 def test_the_features_are_those_of_the_fixed_batch(restorer):
