@@ -110,18 +110,19 @@ def test_the_protocol_changes_one_factor_at_a_time():
     ]
     assert baselines[0].recipe == SUITES["table1"].rows[0].recipe, "nothing is computed twice"
     assert {(row.recipe.epochs, row.recipe.milestones) for row in short} == {(20, (10, 15))}
-    for rows in (short[:7], short[7:]):
+    for rows in (short[:8], short[8:]):
         changed = [row.recipe.differences(rows[0].recipe) for row in rows]
         assert changed[0] == []
         assert changed[1:] == [
             ["pixel_scale is 'std', was 64.0"],
+            ["pixel_scale is 1.0, was 64.0"],
             ["stage.init_std is 0.03, was 0.01"],
             ["stage.init_std is 0.05, was 0.01"],
             ["stage.batch_norm is True, was False"],
             ["stage.scaled is True, was False"],
             ["stage.shared_embedding is True, was None"],
         ]
-    assert [len(suite.recipes(row)) for row in suite.rows] == [2] * 18
+    assert [len(suite.recipes(row)) for row in suite.rows] == [2] * 20
 
 
 def test_the_fragile_block_is_the_table_at_another_deviation():

@@ -19,6 +19,7 @@ _BACKBONES = {
 _FACTORS: dict[str, dict[str, Any]] = {
     "default": {},
     "pixel_scale std": {"pixel_scale": "std"},
+    "pixel_scale 1": {"pixel_scale": 1.0},
     "init_std 0.03": {"stage": {"init_std": 0.03}},
     "init_std 0.05": {"stage": {"init_std": 0.05}},
     "batch_norm": {"stage": {"batch_norm": True}},
