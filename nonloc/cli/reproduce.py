@@ -21,9 +21,11 @@ from nonloc.paper import SUITES, Suite, arranged_suite
 
 if TYPE_CHECKING:
     from nonloc.paper.keeping import Kept
+    from nonloc.report.kept import Kept as Recorded
     from nonloc.suite import Progress
     from nonloc.training.recipe import Recipe
 
+DEMO = "demo"
 SUMMARY = "run all rows of the demo, a table or a figure, and write its report"
 DESCRIPTION = f"""\
 Train every row of a suite with every seed, look at each trained network, and write DIR/report.html. Runs are kept in
@@ -36,7 +38,7 @@ it are begun last; when it is spent, all that are under way are saved, and the s
 begun seed by seed, so that an interrupted table is balanced.
 
 Runs that the --kept folder has count as done and are copied to DIR/runs, whichever suite they were kept for; with
---kept null all are trained anew.
+--kept null all are trained anew. The demo shows the runs on CIFAR-10 that are kept there beside its own.
 --keep adds what is finished to that folder: <kept>/<suite>/<row>/<seed>/, small files, and the final weights of
 each row's median seed.
 
@@ -122,12 +124,14 @@ def run(options: Namespace) -> int:
     write_plan(folder, plan)
     kept = _keep(suite, folder, options, plan["changes"], seconds) if options.keep else None
     collection = collect(folder)
-    path = write_page(collection)
+    recorded = _recorded(suite, options)
+    path = write_page(collection, beside=recorded)
     left = [
         f"{len(progress.done)} of {len(progress.done) + len(progress.left)} runs are done. {progress.reason}".rstrip(),
         f"Continue with: {command}",
     ]
-    lines = [summary_text(collection), "", *(left if progress.left else []), *_kept_lines(kept)]
+    lines = [summary_text(collection), "", *_recorded_lines(recorded), *(left if progress.left else [])]
+    lines += _kept_lines(kept)
     output.result(
         "\n".join([*lines, f"{format_duration(plan['seconds'])} in all", str(path)]),
         {
@@ -186,6 +190,26 @@ def _kept_lines(kept: Kept | None) -> list[str]:
     if kept.lacking:
         lines.append(f"the weights of the median seed are not at hand for: {'; '.join(kept.lacking)}")
     return lines
+
+
+def _recorded(suite: Suite, options: Namespace) -> Recorded | None:
+    """The kept runs on CIFAR-10, for the demo, which has none of its own."""
+    from nonloc.report.kept import read_kept
+    from nonloc.report.reproduction import is_kept
+
+    if suite.name != DEMO or options.kept is None or not is_kept(options.kept):
+        return None
+    return read_kept(options.kept)
+
+
+def _recorded_lines(recorded: Recorded | None) -> list[str]:
+    """The same in the terminal."""
+    from nonloc.report.table1 import rows_table
+
+    rows = [] if recorded is None else [row for row in recorded.rows if row.started]
+    if not rows:
+        return []
+    return ["Recorded, not trained now: the paper's networks on CIFAR-10", rows_table(rows).as_text(), ""]
 
 
 def _train(

@@ -156,3 +156,15 @@ def test_without_arguments_the_kept_records_of_this_folder_are_reported(tmp_path
     assert main(["report"]) == 0
     assert (tmp_path / "docs" / "reproduction" / "verdicts.md").is_file()
     assert "Of 20 sentences: 0 reproduced" in capsys.readouterr().out
+
+
+def test_the_demo_shows_the_recorded_runs_beside_its_own(results, tmp_path, capsys):
+    words = ["reproduce", "demo", "--output", str(tmp_path / "demo"), "--budget", "0s", "--quiet"]
+    assert main([*words, "--kept", str(results)]) == 0
+    assert re.search(
+        r"Recorded, not trained now.*2-block \(original\) +7.83", capsys.readouterr().out, re.DOTALL
+    )
+    assert "recorded runs on CIFAR-10" in (tmp_path / "demo" / "report.html").read_text()
+    assert main([*words, "--kept", "null"]) == 0
+    assert "Recorded" not in capsys.readouterr().out
+    assert "recorded runs on CIFAR-10" not in (tmp_path / "demo" / "report.html").read_text()
