@@ -36,3 +36,10 @@ def test_wrong_usage(run, capsys, tmp_path):
     assert main(["stability", str(tmp_path)]) == 2
     assert main(["stability", str(run), "--images", "0"]) == 2
     assert "--images must be at least 1" in capsys.readouterr().err
+
+
+def test_what_is_kept_is_what_was_found(run, capsys):
+    assert main(["stability", str(run), "--images", "2", "--json", "--keep"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    kept = json.loads((run / "stability.json").read_text())
+    assert kept == {"images": 2, "stages": told["stages"]}

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from jsonargparse import ArgumentParser, Namespace
 
 from nonloc.cli.output import Output, add_output_arguments
 from nonloc.outcomes import EXIT_DONE
-from nonloc.runs import Run, finite_or_none
+from nonloc.runs import Run, finite_or_none, write_atomically
 
+STABILITY = "stability.json"
 SUMMARY = "certify the nonlocal stages of a run as stable or unstable, layer by layer"
 DESCRIPTION = """\
 Take the newest checkpoint of RUN, feed it the first test images, and ask of every nonlocal stage whether it can make
@@ -19,6 +21,7 @@ value of its W and the limit (CFL) below which a symmetric W ≥ 0 would be stab
 
   nonloc stability runs/four
   nonloc stability runs/four --images 16 --json
+  nonloc stability results/table1/5-block-proposed/0 --keep    as stability.json beside the run's other records
 
 Exit codes: 0 done, whatever the verdict; 2 not a run folder, nothing trained yet, or no nonlocal blocks."""
 
@@ -32,6 +35,9 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--data_dir", type=str | None, default=None, metavar="DIR", help="where the data sets are"
     )
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
+    parser.add_argument(
+        "--keep", action="store_true", help="write it to RUN/stability.json, where `nonloc report` finds it"
+    )
     add_output_arguments(parser)
 
 
@@ -44,8 +50,12 @@ def run(options: Namespace) -> int:
     from nonloc.training.certificates import certify_run
 
     found = certify_run(folder, data_dir=options.data_dir, device=options.device, images=options.images)
+    value = {"images": options.images, "stages": finite_or_none(found)}
+    if options.keep:
+        content = json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+        write_atomically(folder.path / STABILITY, f"{content}\n".encode())
     text = "\n\n".join(_text(stage) for stage in found)
-    output.result(text, {"run": str(folder.path), "images": options.images, "stages": finite_or_none(found)})
+    output.result(text, {"run": str(folder.path), **value})
     return EXIT_DONE
 
 

@@ -5,6 +5,7 @@
         recipe.json, result.json            as they were; machine and versions are in the result
         metrics.jsonl, spectra.jsonl        compact, to DIGITS digits
         spectrum.json, observations.json    the same; images and affinity maps are left out
+        stability.json                      what `nonloc stability --keep` found, if it was asked
         checkpoints/                        the final weights without the optimizer's state, of the row's median seed
 
 <row> is `Row.slug`. Every command that reads a run folder reads these.
@@ -30,7 +31,7 @@ from nonloc.training.state import MODEL, weights_sha256
 from nonloc.training.trained import trained_network
 
 DIGITS = 7
-COMPACT = ("metrics.jsonl", "spectra.jsonl", "spectrum.json", "observations.json")
+COMPACT = ("metrics.jsonl", "spectra.jsonl", "spectrum.json", "observations.json", "stability.json")
 WEIGHTS = ("median", "all", "none")
 
 

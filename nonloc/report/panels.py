@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from nonloc.networks.spec import NetworkSpec
 from nonloc.paper import SUITES, Row
@@ -30,6 +31,13 @@ ABOUT_FACTORS = (
 )
 
 
+ABOUT_GROWTH = (
+    "`nonloc stability` on trained networks: the worst case over all signals, with the kernels that the first test "
+    "images make, in the kernel's own norm. Unstable: a signal that grows is known. Growth: of the stage, and the "
+    "largest of a sub-block alone. A symmetric W ≥ 0 whose largest singular value is below the limit would be stable."
+)
+
+
 def figure_sections(kept: Kept) -> list[Section]:
     """One section a figure; what has no run yet is said, not left out."""
     return [
@@ -38,6 +46,7 @@ def figure_sections(kept: Kept) -> list[Section]:
         Section(SUITES["figure3"].title, (*_curves(kept), *_spectra(kept, "figure3"))),
         Section(SUITES["figure4"].title, tuple(_spectra(kept, "figure4"))),
         Section("Damping, seen directly: the features through the sub-blocks", tuple(_features(kept))),
+        Section("Whether trained stages can make a signal grow", tuple(_growth(kept.rows))),
     ]
 
 
@@ -143,6 +152,36 @@ def _spread(run: RunRecord) -> str:
     found = run.observations.get("affinity") or [{}]
     spread = found[0].get("spread")
     return "–" if spread is None else f"{spread:.2f}"
+
+
+def _growth(rows: Sequence[RowRecord]) -> list[Content]:
+    lines = []
+    for row in rows:
+        for run in row.started:
+            for stage in run.stability.get("stages", []):
+                blocks = stage["blocks"]
+                limits = [block["limit"] for block in blocks if block["limit"] is not None]
+                lines.append(
+                    (
+                        f"{row.label}, start {setting(row.recipe).start}",
+                        str(run.recipe.seed),
+                        stage["verdict"],
+                        _grown([stage]),
+                        _grown(blocks),
+                        f"{max(block['largest'] for block in blocks):.2f}",
+                        f"{min(limits):.2f}" if limits else "–",
+                    )
+                )
+    if not lines:
+        return ["No run has been asked yet: `nonloc stability RUN --keep`."]
+    headers = ("network", "seed", "verdict", "growth", "of a sub-block", "largest of W", "limit")
+    return [ABOUT_GROWTH, Table(headers, (("", tuple(lines)),))]
+
+
+def _grown(found: Sequence[dict[str, Any]]) -> str:
+    """The largest growth factor; one that is not finite was recorded as none."""
+    known = [one["growth"] for one in found]
+    return "not finite" if None in known else f"{max(known):.3f}"
 
 
 def _is_of_the_table(kept: Kept, row: RowRecord) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from statistics import median
@@ -38,6 +38,7 @@ class RunRecord:
     result: dict[str, Any] | None
     observations: dict[str, Any]
     spectrum: dict[str, Any]
+    stability: dict[str, Any] = field(default_factory=dict)
 
     @property
     def ending(self) -> str:
@@ -170,6 +171,7 @@ def read_run(run: Run) -> RunRecord:
         result=run.read_result() if run.is_finished else None,
         observations=_read(run.path / "observations.json"),
         spectrum=_read(run.path / "spectrum.json"),
+        stability=_read(run.path / "stability.json"),
     )
 
 

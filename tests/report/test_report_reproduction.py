@@ -168,3 +168,22 @@ def test_the_demo_shows_the_recorded_runs_beside_its_own(results, tmp_path, caps
     assert main([*words, "--kept", "null"]) == 0
     assert "Recorded" not in capsys.readouterr().out
     assert "recorded runs on CIFAR-10" not in (tmp_path / "demo" / "report.html").read_text()
+
+
+def test_kept_certificates_are_told_with_their_limits(tmp_path):
+    folder = tmp_path / "results"
+    write(folder, records("table1", {"4-block (proposed)": [7.9], "2-block (original)": [8.0]}))
+    (text,) = figure_sections(read_kept(folder))[-1].contents
+    assert "nonloc stability RUN --keep" in text
+
+    def keep(row, **stage):
+        value = {"images": 1, "stages": [{"verdict": "unstable", **stage}]}
+        (folder / "table1" / row / "0" / "stability.json").write_text(json.dumps(value))
+
+    blocks = [{"growth": 1.1, "largest": 0.7, "limit": 1.8}, {"growth": 1.2, "largest": 0.9, "limit": 1.75}]
+    keep("4-block-proposed", growth=1.5, blocks=blocks)
+    keep("2-block-original", growth=None, blocks=[{"growth": None, "largest": 2.0, "limit": None}])
+    _, table = figure_sections(read_kept(folder))[-1].contents
+    lines = table.as_text().splitlines()
+    assert any(line.split()[-5:] == ["unstable", "1.500", "1.200", "0.90", "1.75"] for line in lines)
+    assert any(line.endswith("–") and "not finite" in line for line in lines)
