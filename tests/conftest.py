@@ -2,10 +2,15 @@
 Triton's interpreter where there is no GPU; and how many examples a property is held to."""
 
 import os
+import signal
 
 import pytest
 import torch
 from hypothesis import settings
+
+# A shell that starts the tests in its background has them ignore the signal that several of them are about.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Triton reads this when it is imported, which several parts of torch do without being asked.
 if not torch.cuda.is_available():
