@@ -168,17 +168,19 @@ def training() -> str:
 
 def complete_runs() -> str:
     """The rows of Table 1 that were run as a test of the whole."""
+    (spent, *_) = (json.loads(line) for line in (RESULTS / "table1" / "spent.jsonl").read_text().splitlines())
     cells, found = [], {}
-    for row in ("baseline", "5-block-proposed"):
-        runs = [
-            json.loads(path.read_text()) for path in sorted((RESULTS / "table1" / row).glob("*/result.json"))
+    rows = ("baseline", "5-block-proposed")
+    for row in rows:
+        paths = [
+            RESULTS / "table1" / row / str(seed) / "result.json" for seed in range(spent["runs"] // len(rows))
         ]
+        runs = [json.loads(path.read_text()) for path in paths]
         found = runs[0]
         recipe = json.loads((RESULTS / "table1" / row / "0" / "recipe.json").read_text())
         errors = ", ".join(f"{run['metrics']['error']:.2f}" for run in runs)
         seconds = ", ".join(f"{run['seconds']:.0f}" for run in runs)
         cells.append([recipe["network"], str(recipe["epochs"]), str(len(runs)), errors, seconds])
-    (spent, *_) = (json.loads(line) for line in (RESULTS / "table1" / "spent.jsonl").read_text().splitlines())
     shown = table.markdown(["network", "epochs", "n", "error in %, every seed", "seconds, every seed"], cells)
     return (
         f"{shown}\n\n{spent['runs']} runs side by side took {spent['seconds']:.0f} s in all, evaluation after every "
@@ -201,8 +203,8 @@ def convolution_ways() -> str:
     cells = [[row["way"], f"{row['ms']:.3f} ({row['low']:.3f}–{row['high']:.3f})"] for row in result["rows"]]
     shown = table.markdown(["convolutions by", "ms a step and run"], cells)
     return (
-        f"{shown}\n\nThe baseline, {result['runs']} side by side, one process each, median and range of 5. "
-        f"*{result['device']}; torch {result['torch']}.*"
+        f"{shown}\n\nThe baseline, {result['runs']} side by side; median and range of {result['repeats']}; the last "
+        f"line is from a later run than the others. *{result['device']}; torch {result['torch']}.*"
     )
 
 

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+import torch
 
 from nonloc.cli import main
 
@@ -42,4 +43,5 @@ def test_what_is_kept_is_what_was_found(run, capsys):
     assert main(["stability", str(run), "--images", "2", "--json", "--keep"]) == 0
     told = json.loads(capsys.readouterr().out)
     kept = json.loads((run / "stability.json").read_text())
-    assert kept == {"images": 2, "stages": told["stages"]}
+    assert (kept["images"], kept["stages"]) == (2, told["stages"])
+    assert (kept["machine"]["device"], kept["versions"]["torch"]) == ("cpu", torch.__version__)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -32,7 +33,7 @@ Curve = list[tuple[float, float]]
 class Point:
     """One epoch of all curves: the mean training losses over it, and the errors in % after it, seed by seed.
 
-    passed  whether the plain loop's losses are neither all above nor all below the library's
+    passed  whether all losses are finite, and the plain loop's neither all above nor all below the library's
     """
 
     network: str
@@ -74,8 +75,8 @@ def curves(
             (theirs, their_errors), (ours, our_errors) = (
                 zip(*(curve[number] for curve in group), strict=True) for group in (plain, found)
             )
-            # NaN compares false and does not pass.
-            passed = min(theirs) <= max(ours) and min(ours) <= max(theirs)
+            overlap = min(theirs) <= max(ours) and min(ours) <= max(theirs)
+            passed = overlap and all(math.isfinite(loss) for loss in (*theirs, *ours))
             yield Point(network, number + 1, theirs, ours, their_errors, our_errors, passed)
 
 
@@ -120,6 +121,10 @@ def _library_curves(recipes: Sequence[Recipe], dataset: Dataset, device: torch.d
     with tempfile.TemporaryDirectory() as folder:
         runs = [Run(Path(folder, str(number))) for number in range(len(recipes))]
         fit_many(recipes, runs, data={dataset.name: dataset}, device=device, progress=False)
-        return [
-            [(float(line["train_loss"]), float(line["error"])) for line in run.read_metrics()] for run in runs
-        ]
+        return [_curve(run, recipe.epochs) for run, recipe in zip(runs, recipes, strict=True)]
+
+
+def _curve(run: Run, epochs: int) -> Curve:
+    """With NaN for the epochs after a run diverged."""
+    found = [(float(line["train_loss"]), float(line["error"])) for line in run.read_metrics()]
+    return found + [(math.nan, math.nan)] * (epochs - len(found))

@@ -10,7 +10,7 @@ from jsonargparse import ArgumentParser, Namespace
 
 from nonloc.cli.output import Output, add_output_arguments
 from nonloc.outcomes import EXIT_DONE, EXIT_FAILED
-from nonloc.runs import write_atomically
+from nonloc.runs import finite_or_none, write_atomically
 
 SUMMARY = "measure exactness, memory, speed, stages, training steps, and audit the stability certificates"
 DESCRIPTION = """\
@@ -91,7 +91,7 @@ def run(options: Namespace) -> int:
     name = "stage_cpu" if options.subject == "stage" and not on_cuda else options.subject
     value = {
         "command": f"nonloc bench {options.subject}{'' if name == options.subject else ' --device cpu'}",
-        "rows": rows,
+        "rows": finite_or_none(rows),
         "machine": machine(torch.device(options.device)),
         "versions": versions(torch.device(options.device)),
     }

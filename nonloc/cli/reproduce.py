@@ -117,6 +117,7 @@ def run(options: Namespace) -> int:
     # Before any work, so that even a killed command leaves a folder that can be reported on.
     write_plan(folder, plan)
     started = time.monotonic()
+    recorded = _recorded(suite, options)
     known = _restore(suite, folder, options, output)
     progress = _train(suite, folder, options, budget, known, shown=not output.is_quiet)
     seconds = time.monotonic() - started
@@ -124,7 +125,6 @@ def run(options: Namespace) -> int:
     write_plan(folder, plan)
     kept = _keep(suite, folder, options, plan["changes"], seconds) if options.keep else None
     collection = collect(folder)
-    recorded = _recorded(suite, options)
     path = write_page(collection, beside=recorded)
     left = [
         f"{len(progress.done)} of {len(progress.done) + len(progress.left)} runs are done. {progress.reason}".rstrip(),
@@ -206,10 +206,10 @@ def _recorded_lines(recorded: Recorded | None) -> list[str]:
     """The same in the terminal."""
     from nonloc.report.table1 import rows_table
 
-    rows = [] if recorded is None else [row for row in recorded.rows if row.started]
-    if not rows:
+    if recorded is None or not recorded.recorded:
         return []
-    return ["Recorded, not trained now: the paper's networks on CIFAR-10", rows_table(rows).as_text(), ""]
+    table = rows_table(recorded.recorded).as_text()
+    return ["Recorded, not trained now: the paper's networks on CIFAR-10", table, ""]
 
 
 def _train(

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from jsonargparse import ArgumentParser, Namespace
 
 from nonloc.cli.output import Output, add_output_arguments
 from nonloc.outcomes import EXIT_DONE
-from nonloc.runs import Run, finite_or_none, write_atomically
+from nonloc.runs import Run, finite_or_none
 
-STABILITY = "stability.json"
 SUMMARY = "certify the nonlocal stages of a run as stable or unstable, layer by layer"
 DESCRIPTION = """\
 Take the newest checkpoint of RUN, feed it the first test images, and ask of every nonlocal stage whether it can make
@@ -47,15 +45,13 @@ def run(options: Namespace) -> int:
     if options.images < 1:
         raise ValueError(f"--images must be at least 1, got {options.images}")
 
-    from nonloc.training.certificates import certify_run
+    from nonloc.training.certificates import certify_run, keep_certificates
 
     found = certify_run(folder, data_dir=options.data_dir, device=options.device, images=options.images)
-    value = {"images": options.images, "stages": finite_or_none(found)}
     if options.keep:
-        content = json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
-        write_atomically(folder.path / STABILITY, f"{content}\n".encode())
+        keep_certificates(folder, found, images=options.images, device=options.device)
     text = "\n\n".join(_text(stage) for stage in found)
-    output.result(text, {"run": str(folder.path), **value})
+    output.result(text, {"run": str(folder.path), "images": options.images, "stages": finite_or_none(found)})
     return EXIT_DONE
 
 

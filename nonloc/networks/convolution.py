@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-from importlib import import_module
-from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
@@ -12,6 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
+
+from nonloc._lazy import triton_module
 
 OWN_DTYPES = (torch.bfloat16, torch.float16)
 
@@ -119,20 +118,24 @@ class _Fused(torch.autograd.Function):
             grad_x = launch.input_gradient(grad, weight)
         if ctx.needs_input_grad[1] and is_own("weight_gradient", weight):
             grad_weight = launch.weight_gradient(x, grad, weight)
-        left = [ctx.needs_input_grad[0] and grad_x is None, ctx.needs_input_grad[1] and grad_weight is None]
+        left = (ctx.needs_input_grad[0] and grad_x is None, ctx.needs_input_grad[1] and grad_weight is None)
         if any(left):
-            padding = [weight.shape[2] // 2] * 2
-            others = torch.ops.aten.convolution_backward(
-                grad, x, weight, None, [1, 1], padding, [1, 1], False, [0, 0], 1, [*left, False]
-            )
+            others = torch_gradients(x, grad, weight, left)
             grad_x = others[0] if left[0] else grad_x
             grad_weight = others[1] if left[1] else grad_weight
         return grad_x, grad_weight
 
 
-@lru_cache(maxsize=1)
+def torch_gradients(
+    x: Tensor, grad: Tensor, weight: Tensor, wanted: tuple[bool, bool]
+) -> tuple[Tensor | None, Tensor | None]:
+    """The gradients to x and to the weight that are wanted, by torch's own kernels; the images keep their size."""
+    padding = [weight.shape[2] // 2] * 2
+    grad_x, grad_weight, _ = torch.ops.aten.convolution_backward(
+        grad, x, weight, None, [1, 1], padding, [1, 1], False, [0, 0], 1, [*wanted, False]
+    )
+    return grad_x, grad_weight
+
+
 def _launches() -> ModuleType | None:
-    """The launches of our own kernels, where Triton is installed; imported when a CUDA tensor first asks."""
-    if find_spec("triton") is None:
-        return None
-    return import_module("nonloc.networks.convolution_launch")
+    return triton_module("nonloc.networks.convolution_launch")

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-from importlib import import_module
-from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
+
+from nonloc._lazy import triton_module
 
 FUSED_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 MAX_CHANNELS = 1024
@@ -120,9 +119,5 @@ class _Fused(torch.autograd.Function):
         return grad_x, grad_x if ctx.has_added else None, grad_weight, grad_bias, None, None
 
 
-@lru_cache(maxsize=1)
 def _launches() -> ModuleType | None:
-    """The launches of the fused kernels, where Triton is installed; imported when a CUDA tensor first asks."""
-    if find_spec("triton") is None:
-        return None
-    return import_module("nonloc.networks.norm_relu_launch")
+    return triton_module("nonloc.networks.norm_relu_launch")

@@ -1,20 +1,20 @@
 """orthonormal_part: Q of the orthonormal columns of [V; I], which a CUDA graph can hold.
 
-cuSOLVER's QR cannot be captured. On CUDA a small V therefore goes through a kernel of its own, a modified Gram–Schmidt
-in float64, whose loss of orthogonality, about 1e-16 σ(V), is far below a rounding of float32.
+cuSOLVER, which torch's QR calls, does not promise that it can be captured. On CUDA a small V therefore goes through a
+kernel of its own, a modified Gram–Schmidt in float64, whose loss of orthogonality, about 1e-16 σ(V), is far below a
+rounding of float32.
 """
 
 from __future__ import annotations
 
-from functools import lru_cache
-from importlib import import_module
-from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+
+from nonloc._lazy import triton_module
 
 LARGEST_TILE = 2**14  # numbers that one program holds
 
@@ -58,9 +58,5 @@ def _fits(v: Tensor) -> bool:
     return v.numel() > 0 and rows * columns <= LARGEST_TILE and _kernels() is not None
 
 
-@lru_cache(maxsize=1)
 def _kernels() -> ModuleType | None:
-    """The kernel's module, where Triton is installed; imported when a CUDA tensor first asks."""
-    if find_spec("triton") is None:
-        return None
-    return import_module("nonloc.nn.orthonormal_kernel")
+    return triton_module("nonloc.nn.orthonormal_kernel")

@@ -57,6 +57,11 @@ class Kept:
     start: str
     tried: tuple[RowRecord, ...] = ()
 
+    @property
+    def recorded(self) -> list[RowRecord]:
+        """The rows that have runs."""
+        return [row for row in self.rows if row.started]
+
     def find(self, **what: Any) -> RowRecord | None:
         """The row of this setting, at the default protocol but for what is named; None where there is no run of it."""
         wanted = self.wanted(**what)

@@ -199,14 +199,15 @@ def _features(rows: list[RowRecord], score: str) -> str:
 
 
 def _recorded(kept: Kept) -> str:
-    rows = [row for row in kept.rows if row.started]
-    if not rows:
+    if not kept.recorded:
         return ""
     text = (
         "Recorded, not trained now: the paper's networks on CIFAR-10, 164 epochs on a GPU. The records are in "
         "results/, and docs/reproduction/ has what they say."
     )
-    return f"<h2>Beside it: the recorded runs on CIFAR-10</h2><p>{text}</p>{rows_table(rows).as_html()}"
+    return (
+        f"<h2>Beside it: the recorded runs on CIFAR-10</h2><p>{text}</p>{rows_table(kept.recorded).as_html()}"
+    )
 
 
 def _colophon(collection: Collection) -> str:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from functools import cache
-from importlib import import_module
-from importlib.util import find_spec
 from types import ModuleType
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from nonloc._lazy import triton_module
 
 PAD = 4
 
@@ -47,7 +46,6 @@ def augment(images: Tensor, generator: torch.Generator, pad: int = PAD) -> Tenso
     return crop_and_flip(images, offsets, flips.bool(), pad)
 
 
-@cache
 def batch_kernel() -> ModuleType | None:
-    """All of it in one launch, where Triton is installed; imported when a CUDA device first asks."""
-    return None if find_spec("triton") is None else import_module("nonloc.training.augment_kernel")
+    """All of it in one launch, where Triton is installed."""
+    return triton_module("nonloc.training.augment_kernel")

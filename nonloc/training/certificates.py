@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -12,10 +14,13 @@ from nonloc.data.load import load
 from nonloc.nn.features import stage_inputs
 from nonloc.nn.stage import stages
 from nonloc.processes.stability import certify, cfl_limit
-from nonloc.runs import Run
+from nonloc.runs import Run, finite_or_none, write_atomically
+from nonloc.training.machine import machine, versions
 from nonloc.training.recipe import Recipe
 from nonloc.training.tasks import TASKS
 from nonloc.training.trained import trained_network
+
+STABILITY = "stability.json"
 
 
 def certify_run(
@@ -42,6 +47,21 @@ def certify_run(
     dataset = data if data is not None else load(recipe.data, data_dir)
     inputs, _ = next(iter(TASKS[recipe.task](recipe, dataset, device).test_batches(images)))
     return [_certificate(name, stage, x) for name, stage, x, _ in stage_inputs(model, inputs)]
+
+
+def keep_certificates(
+    run: Run, found: Sequence[dict[str, Any]], *, images: int, device: torch.device | str
+) -> None:
+    """Write what `certify_run` found to the run's stability.json, and with what it was found."""
+    where = torch.device(device)
+    value = {
+        "images": images,
+        "stages": finite_or_none(found),
+        "machine": machine(where),
+        "versions": versions(where),
+    }
+    content = json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    write_atomically(run.path / STABILITY, f"{content}\n".encode())
 
 
 def _certificate(name: str, stage: Any, x: torch.Tensor) -> dict[str, Any]:

@@ -41,3 +41,22 @@ def test_a_loop_that_learns_otherwise_does_not_pass(monkeypatch, change):
 
     monkeypatch.setattr(PlainLoop, "step", other)
     assert not any(point.passed for point in points())
+
+
+def test_one_seed_that_is_lost_is_enough(monkeypatch):
+    honest = PlainLoop.step
+
+    def lost(self):
+        honest(self)
+        if self.recipe.seed == 1:
+            self.losses[-1] = self.losses[-1] * float("nan")
+
+    monkeypatch.setattr(PlainLoop, "step", lost)
+    assert not any(point.passed for point in points())
+
+
+def test_a_run_of_the_library_that_diverges_does_not_pass(monkeypatch):
+    monkeypatch.setattr(learning, "_plain_curves", lambda recipes, *_: [[(1.0, 50.0)] * 2 for _ in recipes])
+    data = random_images(10, CPU)
+    recipe = {"networks": [NETWORK], "epochs": 2, "seeds": 2, "batch_size": 4, "learning_rate": 1e30}
+    assert [point.passed for point in learning.curves(data, CPU, **recipe)] == [False, False]
