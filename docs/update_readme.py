@@ -189,8 +189,6 @@ def complete_runs() -> str:
 
 
 def convolutions_on_cuda() -> str:
-    if not (RESULTS / "bench/convolutions.json").exists():
-        return ""
     result = load("bench/convolutions.json")
     return (
         f"Pass by pass, `nonloc bench convolutions`:\n\n{convolutions.table(result['rows'])}\n\n"
@@ -208,9 +206,24 @@ def convolution_ways() -> str:
     )
 
 
+def norm_ways() -> str:
+    result = json.loads((ROOT / "docs" / "experiments" / "norm_ways.json").read_text())
+    cells = [
+        [
+            row["network"],
+            str(row["runs"]),
+            row["way"],
+            f"{row['ms']:.3f} ({row['low']:.3f}–{row['high']:.3f})",
+        ]
+        for row in result["rows"]
+    ]
+    shown = table.markdown(["network", "side by side", "batch norm and ReLU", "ms a step and run"], cells)
+    return (
+        f"{shown}\n\nMedian and range of {result['repeats']}. *{result['device']}; torch {result['torch']}.*"
+    )
+
+
 def learning_curves() -> str:
-    if not (RESULTS / "bench/learning.json").exists():
-        return ""
     result = load("bench/learning.json")
     return (
         "`nonloc bench learning` trains the first epochs by the plain loop, too: one curve, as far as seeds agree.\n\n"
@@ -296,6 +309,7 @@ PERFORMANCE = {
     "runs": complete_runs,
     "learning": learning_curves,
     "profile": profile,
+    "norm_ways": norm_ways,
     "convolution_ways": convolution_ways,
     "convolutions": convolutions_on_cuda,
     "many_runs": many_runs,
