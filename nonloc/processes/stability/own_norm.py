@@ -1,7 +1,8 @@
 """The norm ‖z‖² = Σ_i π_i |z_i|² in which a kernel is to be judged, with the matrix it moves by. For small M.
 
 π is the law of detailed balance for a symmetric Ω, the stationary law of the jumps for another Ω ≥ 0. A signed kernel,
-or one with positions that are left for ever, has no such π > 0: it is judged in the plain norm, which is not its own.
+or one with positions that are left for ever, has no such π > 0: it is judged in the plain norm, which is not its own. So
+are several kernels that have no π in common: what one of them weighs by says nothing of the others.
 """
 
 from __future__ import annotations
@@ -100,9 +101,14 @@ def own_norm(affinity: Affinity | SparseAffinity) -> OwnNorm:
             return OwnNorm(
                 torch.where(moves, law, 1), "‖z‖² = Σ_i π_i |z_i|², π the stationary law of the kernel"
             )
-    return OwnNorm(
-        torch.ones_like(rates[0]), "‖z‖² = Σ_i |z_i|², for want of a norm of the kernel's own", False
-    )
+    return plain_norm(len(rates), rates.device)
+
+
+def plain_norm(positions: int, device: torch.device, *, of_several: bool = False) -> OwnNorm:
+    """For a kernel without a norm of its own, and for several kernels without one in common."""
+    want = "that the kernels have in common" if of_several else "of the kernel's own"
+    weights = torch.ones(positions, dtype=torch.float64, device=device)
+    return OwnNorm(weights, f"‖z‖² = Σ_i |z_i|², for want of a norm {want}", False)
 
 
 def stationary_weights(rates: Tensor) -> Tensor | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from math import isfinite, prod
 
 import torch
@@ -17,7 +16,7 @@ from nonloc.processes.matrix_free.solvers import NotSolvedError
 from nonloc.processes.stability import growth as grow
 from nonloc.processes.stability.certificate import Certificate, Stage
 from nonloc.processes.stability.growth import Growth
-from nonloc.processes.stability.own_norm import OwnNorm, kernel_size, own_norm, step_matrix
+from nonloc.processes.stability.own_norm import OwnNorm, kernel_size, own_norm, plain_norm, step_matrix
 
 LARGEST_WHOLE = 1536  # M · C up to which a stage is looked at as one matrix
 LARGEST_WORK = 2**33  # M · C³ up to which it is looked at eigenvalue by eigenvalue
@@ -39,11 +38,12 @@ def judge(stage: Stage, exact_up_to: int) -> Certificate:
 
 
 def _judge_by_matrix(stage: Stage) -> Certificate:
+    plain = {kernel: step_matrix(kernel, stage.form) for kernel in set(stage.kernels)}
     norm = own_norm(stage.kernels[0])
-    known = {kernel: norm.in_coordinates(step_matrix(kernel, stage.form)) for kernel in set(stage.kernels)}
+    known = {kernel: norm.in_coordinates(matrix) for kernel, matrix in plain.items()}
     symmetric = all(torch.equal(matrix, matrix.T) for matrix in known.values())
     if not stage.is_shared and not symmetric:
-        norm = replace(norm, is_own=False)
+        norm, known = plain_norm(stage.positions, stage.weights[0].device, of_several=True), plain
     matrices = [known[kernel] for kernel in stage.kernels]
     sizes = [kernel_size(kernel) for kernel in stage.kernels]
     if stage.is_shared and symmetric and stage.positions * stage.channels**3 <= LARGEST_WORK:
@@ -125,9 +125,10 @@ def _judge_by_bound(stage: Stage) -> Certificate:
     elif _is_convex_step(stage):
         reason = "W_n symmetric with eigenvalues in [0, 1], and a stochastic kernel contracts this norm"
         return Certificate("stable", 1.0, STATIONARY, reason)
-    norm = _known_norm(stage.kernels[0], balances[0])
-    if norm is not None and not stage.is_shared and not _are_equal(balances):
-        norm = replace(norm, is_own=False)
+    if stage.is_shared or _are_equal(balances):
+        norm = _known_norm(stage.kernels[0], balances[0])
+    else:
+        norm = plain_norm(stage.positions, stage.weights[0].device, of_several=True)
     if norm is None:
         return Certificate(
             "not decided", bound, "none is known", "no bound applies to this kernel at this size"

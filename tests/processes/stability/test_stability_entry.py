@@ -329,6 +329,33 @@ def test_many_channels_are_judged_by_bounds():
     assert certify(heat(size=30), [-weight]).verdict == "unstable"
 
 
+@pytest.mark.parametrize("exact_up_to", [1024, 0])
+def test_several_kernels_are_judged_in_the_plain_norm_whatever_one_of_them_weighs_by(exact_up_to):
+    """The first kernel listens to position 0 alone, by a law of e⁻³⁰ elsewhere; the second to the last position."""
+
+    class Made:
+        form = "original"
+
+        def weights(self):
+            return [identity(1)] * 2
+
+        def affinity(self, x):
+            raise NotImplementedError
+
+        def affinities(self, x):
+            left = torch.ones(1, 4, 1, dtype=torch.float64)
+            return [Affinity(left, left * torch.tensor(logits).view(1, 4, 1), "gaussian") for logits in peaks]
+
+    peaks = ([30.0, 0, 0, 0], [0, 0, 0, 30.0])
+    exact = identity(4)
+    for logits in peaks:
+        exact = exact + torch.tensor(logits, dtype=torch.float64).softmax(0).expand(4, 4) @ exact
+    found = certify(Made(), points(4), exact_up_to=exact_up_to)
+    assert found.growth == pytest.approx(float(torch.linalg.matrix_norm(exact, 2)), rel=1e-9)
+    assert found.verdict == "unstable"
+    assert "in common" in found.norm
+
+
 def test_kernels_without_a_common_norm_are_not_judged_by_that_of_the_first():
     """Every sub-block is stable in its own norm, and none of them says anything about the stage as a whole."""
     torch.manual_seed(0)
