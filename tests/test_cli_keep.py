@@ -61,6 +61,14 @@ def test_a_kept_run_is_not_trained_again_and_is_in_the_table(kept, tmp_path, cap
     assert total - 1000 < told["kept"]["bytes"] <= total
 
 
+def test_runs_kept_for_another_suite_are_not_counted_as_trained(kept, tmp_path, capsys):
+    shutil.copytree(kept / "demo", tmp_path / "results" / "another")
+    words = ["--output", tmp_path / "work", "--kept", tmp_path / "results", "--seeds", 2, "--keep"]
+    code, told = go(capsys, *words)
+    assert (code, told["done"], told["kept"]["runs"]) == (0, 4, 4)
+    assert [line["runs"] for line in read_spent(tmp_path / "results" / "demo")] == [2]
+
+
 def test_what_is_kept_can_be_reported_on(kept, tmp_path, capsys):
     assert main(["report", str(kept / "demo"), "--output", str(tmp_path / "page.html"), "--json"]) == 0
     rows = {row["label"]: row["median"] for row in json.loads(capsys.readouterr().out)["rows"]}

@@ -1,8 +1,8 @@
 """The norm ‖z‖² = Σ_i π_i |z_i|² in which a kernel is to be judged, with the matrix it moves by. For small M.
 
 π is the law of detailed balance for a symmetric Ω, the stationary law of the jumps for another Ω ≥ 0. A signed kernel,
-or one with positions that are left for ever, has no such π > 0: it is judged in the plain norm, which is not its own. So
-are several kernels that have no π in common: what one of them weighs by says nothing of the others.
+or one with positions that are left for ever, has no such π > 0: it is judged in the plain norm, which is not its own.
+So are several kernels that have no π in common: what one of them weighs by says nothing of the others.
 """
 
 from __future__ import annotations
