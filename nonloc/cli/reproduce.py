@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -123,7 +123,7 @@ def run(options: Namespace) -> int:
     seconds = time.monotonic() - started
     plan["seconds"] = round(plan["seconds"] + seconds, 1)
     write_plan(folder, plan)
-    kept = _keep(suite, folder, options, plan["changes"], seconds, known) if options.keep else None
+    kept = _keep(suite, folder, options, plan["changes"], seconds) if options.keep else None
     collection = collect(folder)
     path = write_page(collection, beside=recorded)
     left = [
@@ -164,29 +164,18 @@ def _restore(suite: Suite, folder: Path, options: Namespace, output: Output) -> 
     return known
 
 
-def _keep(
-    suite: Suite,
-    folder: Path,
-    options: Namespace,
-    changes: dict[str, Any],
-    seconds: float,
-    known: Collection[Recipe],
-) -> Kept:
-    """known: recipes whose runs were kept before, for this suite or another, and were not trained now."""
+def _keep(suite: Suite, folder: Path, options: Namespace, changes: dict[str, Any], seconds: float) -> Kept:
     from nonloc.paper.keeping import keep
     from nonloc.paper.spent import note_spent
-    from nonloc.runs import Run
     from nonloc.training.loop import device_or_best
     from nonloc.training.machine import machine
-    from nonloc.training.recipe import Recipe
 
     kept = keep(suite, folder / "runs", options.kept, changes=changes, weights=options.weights)
-    trained = [path for path in kept.new if Recipe.from_dict(Run(path).read_recipe()) not in known]
     # Less, and nothing new, is no training, but finding out that there is nothing to do.
-    if trained or seconds >= 1:
+    if kept.new or seconds >= 1:
         device = machine(device_or_best(options.device))["device"]
         note_spent(
-            Path(options.kept) / suite.name, seconds=round(seconds, 1), device=device, runs=len(trained)
+            Path(options.kept) / suite.name, seconds=round(seconds, 1), device=device, runs=len(kept.new)
         )
     return kept
 

@@ -40,7 +40,7 @@ class Kept:
     """What `keep` did.
 
     new       runs that were added
-    same      runs that were there already
+    same      runs that were there already, for this suite or for another
     weights   runs that have their weights
     lacking   rows whose median seed's weights are nowhere to be found
     size      bytes of all that is kept of the suite
@@ -65,7 +65,8 @@ def keep(
 ) -> Kept:
     """Copy the finished runs of `suite` from the folder `runs` to `kept`/<suite>; doing it again changes nothing.
 
-    A run that is kept already with another result is a ValueError, and so is a suite kept with other changes.
+    A run that is kept already with another result is a ValueError, and so is a suite kept with other changes. What is
+    kept for another suite is not kept twice: `restore` and the report find it there.
 
     changes  of all recipes, as `Suite.with_changes` took them, noted in suite.json
     weights  "median": of the converged run of each row with the median score, the lower one of two; as seeds are added
@@ -75,6 +76,11 @@ def keep(
         raise ValueError(f"weights={weights!r} is unknown; choose one of {', '.join(WEIGHTS)}")
     folder = Path(kept) / suite.name
     _note_suite(folder, suite, dict(changes or {}))
+    elsewhere = {
+        Recipe.from_dict(run.read_recipe()): run.path
+        for run in find_runs(kept)
+        if run.is_finished and folder not in run.path.parents
+    }
     new: list[Path] = []
     same: list[Path] = []
     lacking: list[str] = []
@@ -82,7 +88,7 @@ def keep(
         sources: dict[int, Run] = {}
         for recipe in suite.recipes(row):
             source = Run(Path(runs) / recipe.name)
-            place = kept_path(kept, suite, row, recipe.seed)
+            place = elsewhere.get(recipe, kept_path(kept, suite, row, recipe.seed))
             if source.is_finished:
                 sources[recipe.seed] = source
                 (new if _keep_one(source, place) else same).append(place)

@@ -194,5 +194,15 @@ def test_a_run_that_is_kept_for_one_suite_counts_for_every_other(runs, tmp_path)
     assert restore(other, tmp_path / "kept", tmp_path / "again") == SUITE.recipes(ROW)
 
 
+def test_a_run_that_is_kept_for_another_suite_is_not_kept_twice(runs, tmp_path):
+    go(runs, tmp_path)
+    (tmp_path / "kept" / "demo").rename(tmp_path / "kept" / "another")
+    before = contents(tmp_path / "kept" / "another")
+    kept = go(runs, tmp_path)
+    assert (kept.new, len(kept.same)) == ((), 3)
+    assert list(find_runs(tmp_path / "kept" / "demo")) == []
+    assert contents(tmp_path / "kept" / "another") == before
+
+
 def test_there_is_nothing_to_restore_from_no_folder(tmp_path):
     assert restore(SUITE, tmp_path / "nowhere", tmp_path / "runs") == []
