@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TypeGuard
+
 from nonloc.paper.map_cells import INITS, ONE_EPOCH, TEN_EPOCHS
 from nonloc.report.trainability import Cell, TrainabilityMap, inits
 from nonloc.report.verdicts import Part
@@ -17,7 +19,7 @@ def deeper_parts(found: TrainabilityMap) -> list[Part]:
     for start in starts:
         for blocks in (1, 2, 3, 4):
             original, proposed = (found.cell(RATE, start, form, blocks) for form in ("original", "diffusive"))
-            if original is None or proposed is None:
+            if not (_is_whole(original) and _is_whole(proposed)):
                 continue
             pairs += 1
             if original.all_train != proposed.all_train:
@@ -45,11 +47,13 @@ def initialisation_parts(found: TrainabilityMap) -> list[Part]:
             for cell in found.one_epoch
             if (cell.rate, cell.form, cell.blocks, cell.weight) == (RATE, "original", blocks, "factored")
         ]
-        good, bad = ([cell.init for cell in cells if cell.all_train is answer] for answer in (True, False))
+        good = [cell.init for cell in cells if cell.all_train and _is_whole(cell)]
+        bad = [cell.init for cell in cells if not cell.all_train]
         if cells:
-            numbers = f"train: {', '.join(good) or 'none'}; do not: {', '.join(bad) or 'none'}"
+            train, fail = (" · ".join(starts) or "none" for starts in (good, bad))
+            numbers = f"all seeds train with {train}; not with {fail}"
             n = min(cell.n for cell in cells)
-            is_whole = len(cells) == len(INITS)
+            is_whole = len(cells) == len(INITS) and all(map(_is_whole, cells))
             parts.append(
                 Part(f"{blocks} original", bool(good and bad) or (False if is_whole else None), n, numbers)
             )
@@ -85,6 +89,11 @@ def small_weights_parts(found: TrainabilityMap) -> list[Part]:
             )
         )
     return parts
+
+
+def _is_whole(cell: Cell | None) -> TypeGuard[Cell]:
+    """Whether all seeds of one epoch are recorded."""
+    return cell is not None and cell.n >= ONE_EPOCH.seeds
 
 
 def largest_growth(line: dict[str, object]) -> float | None:

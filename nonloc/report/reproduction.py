@@ -103,12 +103,12 @@ def _verdict_sections(verdicts: Sequence[tuple[Claim, Verdict]]) -> tuple[Sectio
     for claim, verdict in verdicts:
         numbers = [f"{condition}: {part.name}: {part.numbers}" for condition, part in verdict.parts]
         contents: list[Content] = [
-            f"“{claim.quote}” ({claim.where})",
+            f"{claim.where}: {verdict.text}.",
             f"Measured: {claim.quantity}.",
             f"Rule: {claim.rule}.",
             numbers or ["no run"],
         ]
-        details.append(Section(f"{claim.key}: {verdict.text}", tuple(contents)))
+        details.append(Section(f"“{claim.quote}”", tuple(contents)))
     return (
         Section("In short", (verdict_counts(verdicts), verdict_table(verdicts), ABOUT_VERDICTS)),
         *details,

@@ -214,6 +214,18 @@ def test_a_map_in_parts_decides_only_what_more_of_it_cannot_change():
     assert verdict("initialisation", kept(), found) == "undecided at n = 2"
 
 
+def test_a_cell_with_a_seed_missing_is_not_one_that_trains():
+    lines = [
+        line
+        for line in map_lines("one_epoch", deep_originals)
+        if line["seed"] == 0 or line["init"] not in ("zero", "normal 0.01")
+    ]
+    found = TrainabilityMap(cells(lines), cells([]))
+    assert verdict("deeper", kept(), found) == "undecided at n = 0"
+    only = [line for line in lines if line["init"] in ("normal 0.01", "torch")]
+    assert verdict("initialisation", kept(), TrainabilityMap(cells(only), cells([]))) == "undecided at n = 1"
+
+
 def test_each_form_ahead_somewhere_depends_on_the_initialisation():
     def breaks(cell, seed):
         return cell.blocks == 4 and (cell.form, cell.init) in (("original", "torch"), ("diffusive", "fan_in"))
