@@ -21,8 +21,9 @@ ABOUT_FACTORS = (
 
 ABOUT_GROWTH = (
     "`nonloc stability` on trained networks: the worst case over all signals, with the kernels that the first test "
-    "images make, in the kernel's own norm. Unstable: a signal that grows is known. Growth: of the stage, and the "
-    "largest of a sub-block alone. A symmetric W ≥ 0 whose largest singular value is below the limit would be stable."
+    "images make, in the kernel's own norm, or in the plain one where sub-blocks have kernels without one in common. "
+    "Unstable: a signal that grows is known. Growth: of the stage, and the largest of a sub-block alone. A "
+    "symmetric W ≥ 0 whose largest singular value is below the limit would be stable."
 )
 
 
