@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import warnings
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -127,6 +128,22 @@ class LibrarySteps:
             for event in session.arrivals():
                 event.synchronize()
             return session.read_losses()
+
+
+def seconds_of(way: Steps, steps: int, device: torch.device) -> float:
+    """Of `steps` steps of all its runs, until the device is done."""
+    finish(device)
+    start = time.perf_counter()
+    for _ in range(steps):
+        way.step()
+    finish(device)
+    return time.perf_counter() - start
+
+
+def finish(device: torch.device) -> None:
+    """Wait until the device is done."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
 
 
 def random_images(count: int, device: torch.device) -> Dataset:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import statistics
 import tempfile
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -12,7 +11,14 @@ from typing import Any
 
 import torch
 
-from nonloc.bench.side_by_side import STEPS_PER_EPOCH, LibrarySteps, PlainLoop, Steps, random_images
+from nonloc.bench.side_by_side import (
+    STEPS_PER_EPOCH,
+    LibrarySteps,
+    PlainLoop,
+    Steps,
+    random_images,
+    seconds_of,
+)
 from nonloc.bench.table import markdown
 from nonloc.data.dataset import Dataset
 from nonloc.training.precision import precision_of
@@ -132,12 +138,12 @@ def _prepare(
     """The plain loop, then the library's step alone and with others; each has done a few steps."""
     before = _reserved(device)
     plain = PlainLoop(recipe, dataset, device)
-    _run(plain, WARM_UP_STEPS, device)
+    seconds_of(plain, WARM_UP_STEPS, device)
     ways = [_Way("plain loop", 1, plain, _growth(before, device))]
     for runs in (1, *side_by_side):
         before = _reserved(device)
         steps = LibrarySteps(recipe, dataset, device, folder / str(runs), runs)
-        _run(steps, WARM_UP_STEPS, device)
+        seconds_of(steps, WARM_UP_STEPS, device)
         title = name if runs == 1 else f"{name}, {runs} side by side"
         ways.append(_Way(title, runs, steps, _growth(before, device)))
     return ways
@@ -146,7 +152,7 @@ def _prepare(
 def _time_in_turns(ways: Sequence[_Way], repeats: int, steps: int, device: torch.device) -> None:
     for _ in range(repeats):
         for way in ways:
-            way.times.append(1e3 * _run(way.steps, steps, device) / steps / way.runs)
+            way.times.append(1e3 * seconds_of(way.steps, steps, device) / steps / way.runs)
 
 
 def table(rows: Sequence[dict[str, Any]]) -> str:
@@ -179,21 +185,6 @@ def _disagreement(recipe: Recipe, dataset: Dataset, device: torch.device, folder
     if len(found) < len(wanted):  # they end with the first that is not finite
         return float("inf")
     return float(((found - wanted) / wanted).abs().max())
-
-
-def _run(way: Steps, steps: int, device: torch.device) -> float:
-    """Seconds of `steps` steps of all its runs, until the device is done."""
-    _finish(device)
-    start = time.perf_counter()
-    for _ in range(steps):
-        way.step()
-    _finish(device)
-    return time.perf_counter() - start
-
-
-def _finish(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
 
 
 def _reserved(device: torch.device) -> int | None:

@@ -33,6 +33,7 @@ Measure on this machine and print a table; with --output, keep it as JSON with m
                              with several runs side by side
   nonloc bench learning      the first epochs on CIFAR-10 by a plain PyTorch loop beside several seeds of the library:
                              one learning curve
+  nonloc bench forms         a training step with 2, 3 and 4 original and proposed blocks: which form costs less
   nonloc bench profile       the kernels of one captured training step, by kind and by name (CUDA)
 
   nonloc bench memory --output results/bench
@@ -50,10 +51,10 @@ def add_arguments(parser: ArgumentParser) -> None:
         default=None,
         metavar="DIR",
         help="keep the numbers as DIR/<subject>.json (DIR/stage_cpu.json on the CPU); of stage, kernels, convolutions, "
-        "training, learning and profile the table too, as DIR/<subject>.md",
+        "training, learning, forms and profile the table too, as DIR/<subject>.md",
     )
     parser.add_argument(
-        "--repeats", type=int, default=7, help="timings of each side (backends, stage, training)"
+        "--repeats", type=int, default=7, help="timings of each side (backends, stage, training, forms)"
     )
     parser.add_argument("--trials", type=int, default=3, help="random problems of each cell (accuracy)")
     parser.add_argument(
@@ -63,8 +64,8 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--device",
         type=str | None,
         default=None,
-        help="where (backends, stage, training, learning, profile): cpu or cuda; default: cuda where there is one for "
-        "stage, training, learning and profile, else cpu",
+        help="where (backends, stage, training, learning, forms, profile): cpu or cuda; default: cuda where there is "
+        "one for all but backends, else cpu",
     )
     parser.add_argument(
         "--data_dir", type=str | None, default=None, metavar="DIR", help="where the data sets are (learning)"
@@ -200,6 +201,15 @@ def _learning(options: Namespace, output: Output) -> tuple[Rows, str]:
     return rows, learning.table(rows)
 
 
+def _forms(options: Namespace, output: Output) -> tuple[Rows, str]:
+    import torch
+
+    from nonloc.bench import forms
+
+    rows = [cost.to_dict() for cost in forms.costs(torch.device(options.device), rounds=options.repeats)]
+    return rows, forms.table(rows)
+
+
 def _profile(options: Namespace, output: Output) -> tuple[Rows, str]:
     import torch
 
@@ -226,7 +236,7 @@ def _convolutions(options: Namespace, output: Output) -> tuple[Rows, str]:
 
 
 # What is measured of training is measured where one trains, and kept as a table as well.
-ON_DEVICE = ("stage", "kernels", "convolutions", "training", "learning", "profile")
+ON_DEVICE = ("stage", "kernels", "convolutions", "training", "learning", "forms", "profile")
 
 SUBJECTS = {
     "accuracy": _accuracy,
@@ -240,5 +250,6 @@ SUBJECTS = {
     "stable": _stable,
     "training": _training,
     "learning": _learning,
+    "forms": _forms,
     "profile": _profile,
 }

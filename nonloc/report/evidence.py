@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
-from nonloc.report.kept import GUESSING, Kept, errors
+from nonloc.report.kept import Kept, errors
 from nonloc.report.records import RowRecord, RunRecord
-from nonloc.report.signs import agrees, signs, told, weights_at
-from nonloc.report.statistics import interval, paired, side
+from nonloc.report.signs import agrees, has_large_positive, told, weights_at
+from nonloc.report.statistics import Interval, interval, paired, side
 from nonloc.report.verdicts import DELTA, Part
 
 NAMES = {"original": "original", "diffusive": "proposed"}
@@ -35,9 +35,11 @@ def name_of(what: Changes) -> str:
 
 def error_part(kept: Kept, one: Changes, other: Changes, claimed: int, changes: Changes) -> Part:
     """Whether the error of `one` is below (claimed −1) or above (+1) that of `other`, paired by seed."""
-    values = paired(errors(kept.find(**{**one, **changes})), errors(kept.find(**{**other, **changes})))
+    rows = [kept.find(**{**what, **changes}) for what in (one, other)]
+    values, lost = _compared(*rows)
     found = interval(values)
     numbers = "no pair of runs" if found is None else f"{found.told()} (points of error)"
+    numbers += f"; {lost} pairs in which both diverged compare nothing" if lost else ""
     return Part(f"{name_of(one)} − {name_of(other)}", side(found, claimed, DELTA), len(values), numbers)
 
 
@@ -51,19 +53,31 @@ def ratio_part(
     least: float = 1.0,
 ) -> Part:
     """Whether `measure` of `one` is below or above `least` times that of `other`, by the mean log ratio of pairs."""
-    values = paired(
-        _logs(kept.find(**{**one, **changes}), measure), _logs(kept.find(**{**other, **changes}), measure)
-    )
+    rows = [kept.find(**{**what, **changes}) for what in (one, other)]
+    values = paired(*(_logs(row, measure) for row in rows))
     found = interval([value - math.log(least) for value in values])
-    plain = interval(values)
-    numbers = "no pair of runs"
-    if plain is not None:
-        numbers = f"ratio {math.exp(plain.mean):.3g}"
-        if plain.n > 1:
-            numbers += f" [{math.exp(plain.low):.3g}, {math.exp(plain.high):.3g}]"
-        numbers += f", n = {plain.n}"
     holds = side(found, claimed, math.log(LEVEL_RATIO) if least == 1 else 0.0)
-    return Part(f"{name_of(one)} / {name_of(other)}", holds, len(values), numbers)
+    gone = _gone(*rows)
+    # What is left of a row is not the row: the runs that diverged had losses, too.
+    return Part(
+        f"{name_of(one)} / {name_of(other)}",
+        None if gone else holds,
+        len(values),
+        _ratio(interval(values)) + gone,
+    )
+
+
+def cost_parts(kept: Kept) -> list[Part]:
+    """Whether a step of the proposed form takes less time than one of the original form: each way, 2 to 4 blocks."""
+    times = {(row["way"], row["blocks"], row["form"]): row["milliseconds"] for row in kept.steps}
+    parts = []
+    for way, blocks in dict.fromkeys((way, blocks) for way, blocks, _ in sorted(times)):
+        original, proposed = (times[way, blocks, form] for form in NAMES)
+        values = [math.log(ours / theirs) for ours, theirs in zip(proposed, original, strict=True)]
+        found = interval(values)
+        holds = side(found, -1, math.log(LEVEL_RATIO))
+        parts.append(Part(f"{way}, {blocks} blocks", holds, len(values), _ratio(found)))
+    return parts or [Part("a step of both forms", None, 0, "not measured")]
 
 
 def interaction_part(kept: Kept, form: str, changes: Changes) -> Part:
@@ -71,10 +85,9 @@ def interaction_part(kept: Kept, form: str, changes: Changes) -> Part:
 
     def step(shared: bool) -> dict[int, float]:
         five, six = (
-            errors(kept.find(**{"form": form, "blocks": blocks, "shared": shared, **changes}))
-            for blocks in (5, 6)
+            kept.find(**{"form": form, "blocks": blocks, "shared": shared, **changes}) for blocks in (5, 6)
         )
-        return {seed: six[seed] - five[seed] for seed in five.keys() & six.keys()}
+        return _differences(six, five)
 
     values = paired(step(False), step(True))
     found = interval(values)
@@ -87,8 +100,11 @@ def spread_part(kept: Kept, changes: Changes) -> Part:
     """Whether the error of 2, 3 and 4 blocks varies less for the proposed form than for the original one."""
 
     def spread(form: str) -> dict[int, float]:
-        found = [errors(kept.find(**{"form": form, "blocks": blocks, **changes})) for blocks in (2, 3, 4)]
-        common = set.intersection(*(set(one) for one in found))
+        rows = [kept.find(**{"form": form, "blocks": blocks, **changes}) for blocks in (2, 3, 4)]
+        found = [errors(row) for row in rows]
+        common = set(found[0]) & set(found[1]) & set(found[2])
+        # A form that diverges whatever the number of blocks is not robust; there is no range of it to compare.
+        common -= _diverged(rows[0]) & _diverged(rows[1]) & _diverged(rows[2])
         return {seed: max(one[seed] for one in found) - min(one[seed] for one in found) for seed in common}
 
     values = paired(spread("diffusive"), spread("original"))
@@ -99,24 +115,27 @@ def spread_part(kept: Kept, changes: Changes) -> Part:
 
 def sign_part(kept: Kept, what: Changes, sign: int, changes: Changes, epoch: int | None = None) -> Part:
     """Whether the large eigenvalues of every trained run of a row have this sign, beyond chance."""
-    found = _trained_weights(kept.find(**{**what, **changes}), epoch)
+    row = kept.find(**{**what, **changes})
+    found = _trained_weights(row, epoch)
     name = name_of(what) if epoch is None else f"{name_of(what)}, epoch {epoch}"
-    return _counted(name, [agrees(weights, sign) for weights in found], [told(weights) for weights in found])
+    answers = [agrees(weights, sign) for weights in found]
+    return _counted(name, answers, [told(weights) for weights in found], _gone(row))
 
 
 def some_positive_part(kept: Kept, what: Changes, changes: Changes) -> Part:
-    """Whether in every trained run of a row some W has a positive eigenvalue as its largest in magnitude."""
-    found = _trained_weights(kept.find(**{**what, **changes}), None)
-    return _counted(
-        name_of(what), [1 in signs(weights) for weights in found], [told(weights) for weights in found]
-    )
+    """Whether in every trained run of a row the largest eigenvalue of some W is positive, and above chance."""
+    row = kept.find(**{**what, **changes})
+    found = _trained_weights(row, None)
+    answers = [has_large_positive(weights) for weights in found]
+    return _counted(name_of(what), answers, [told(weights) for weights in found], _gone(row))
 
 
 def failure_part(kept: Kept, what: Changes, changes: Changes) -> Part:
     """Whether every run of a row fails: diverges, or ends with an error nearer the paper's 15.02 than its 8.28."""
-    scores = errors(kept.find(**{**what, **changes}))
-    failed = [score >= FAILED for score in scores.values()]
-    numbers = ["diverged" if score == GUESSING else f"{score:.2f} %" for _, score in sorted(scores.items())]
+    row = kept.find(**{**what, **changes})
+    scores = sorted(errors(row).items())
+    failed = [score >= FAILED for _, score in scores]
+    numbers = ["diverged" if seed in _diverged(row) else f"{score:.2f} %" for seed, score in scores]
     return _counted(name_of(what), failed, numbers)
 
 
@@ -128,7 +147,8 @@ def mitigation_part(kept: Kept, changes: Changes) -> Part:
     numbers = f"rate 0.1: {fast.numbers}; rate 0.01: {slow.numbers}"
     if fast.holds is False:
         numbers += "; at rate 0.1 there is nothing to mitigate"
-    return Part("4 original, rate 0.1 and 0.01", holds, min(fast.n, slow.n), numbers)
+    varies = fast.varies or slow.varies
+    return Part("4 original, rate 0.1 and 0.01", holds, min(fast.n, slow.n), numbers, varies)
 
 
 def damping_part(kept: Kept, what: Changes, changes: Changes) -> Part:
@@ -137,6 +157,7 @@ def damping_part(kept: Kept, what: Changes, changes: Changes) -> Part:
     ratios = [ratio for run in ([] if row is None else row.started) if (ratio := norm_ratio(run)) is not None]
     found = interval([math.log(ratio) for ratio in ratios])
     numbers = "no features recorded" if not ratios else ", ".join(f"norm × {ratio:.3g}" for ratio in ratios)
+    numbers += _gone(row)
     return Part(name_of(what), side(found, -1, math.log(LEVEL_RATIO)), len(ratios), numbers)
 
 
@@ -162,9 +183,38 @@ def early_loss(run: RunRecord) -> float | None:
     return fmean(values) if values and run.ending == "converged" else None
 
 
-def seconds(run: RunRecord) -> float | None:
-    """How long a run to its end took."""
-    return float(run.result["seconds"]) if run.result is not None and run.ending == "converged" else None
+def _diverged(row: RowRecord | None) -> set[int]:
+    """The seeds of a row that diverged."""
+    return set() if row is None else {run.recipe.seed for run in row.diverged}
+
+
+def _gone(*rows: RowRecord | None) -> str:
+    """Such as "; 1 of 5 runs diverged and is not among them", for numbers of runs that reached their end; or ""."""
+    gone = sum(len(_diverged(row)) for row in rows)
+    all_runs = sum(len(row.started) for row in rows if row is not None)
+    return f"; {gone} of {all_runs} runs diverged and have no such number" if gone else ""
+
+
+def _differences(one: RowRecord | None, other: RowRecord | None) -> dict[int, float]:
+    """one − other in points of error, seed by seed; two runs that both diverged compare nothing."""
+    ours, theirs = errors(one), errors(other)
+    common = (ours.keys() & theirs.keys()) - (_diverged(one) & _diverged(other))
+    return {seed: ours[seed] - theirs[seed] for seed in sorted(common)}
+
+
+def _compared(one: RowRecord | None, other: RowRecord | None) -> tuple[list[float], int]:
+    """The differences of two rows, and how many seeds diverged in both."""
+    return list(_differences(one, other).values()), len(_diverged(one) & _diverged(other))
+
+
+def _ratio(found: Interval | None) -> str:
+    """Of logarithms, such as "ratio 0.91 [0.88, 0.94], n = 5"."""
+    if found is None:
+        return "no pair of runs"
+    text = f"ratio {math.exp(found.mean):.3g}"
+    if found.n > 1:
+        text += f" [{math.exp(found.low):.3g}, {math.exp(found.high):.3g}]"
+    return f"{text}, n = {found.n}"
 
 
 def _logs(row: RowRecord | None, measure: Callable[[RunRecord], float | None]) -> dict[int, float]:
@@ -178,9 +228,9 @@ def _trained_weights(row: RowRecord | None, epoch: int | None) -> list[list[dict
     return [weights for run in runs if (weights := weights_at(run, epoch))]
 
 
-def _counted(name: str, answers: Sequence[bool], numbers: Sequence[str]) -> Part:
+def _counted(name: str, answers: Sequence[bool], numbers: Sequence[str], more: str = "") -> Part:
     """A part that holds if all runs say so and does not if none does, from ENOUGH runs on."""
     n = len(answers)
     holds = None if n < ENOUGH or len(set(answers)) > 1 else answers[0]
     varies = "the seed" if n >= ENOUGH and len(set(answers)) > 1 else ""
-    return Part(name, holds, n, " | ".join(numbers) if numbers else "no run", varies)
+    return Part(name, holds, n, (" | ".join(numbers) if numbers else "no run") + more, varies)

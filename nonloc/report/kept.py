@@ -11,7 +11,7 @@ from typing import Any
 
 from nonloc.networks.spec import NetworkSpec
 from nonloc.paper import SUITES, Suite
-from nonloc.report.records import RowRecord, RunRecord, own_rows, read_run
+from nonloc.report.records import RowRecord, RunRecord, own_rows, read_json, read_run
 from nonloc.runs import find_runs
 from nonloc.training.recipe import Recipe
 
@@ -50,12 +50,14 @@ class Kept:
     protocol  the setting of Table 1's baseline, whose start and backbone are the default protocol's
     start     the start of Table 1's stages
     tried     the rows of the runs that settled the protocol; a baseline may be a row of Table 1 too
+    steps     the rows of `nonloc bench forms`
     """
 
     rows: tuple[RowRecord, ...]
     protocol: Setting
     start: str
     tried: tuple[RowRecord, ...] = ()
+    steps: tuple[dict[str, Any], ...] = ()
 
     @property
     def recorded(self) -> list[RowRecord]:
@@ -65,8 +67,9 @@ class Kept:
     def find(self, **what: Any) -> RowRecord | None:
         """The row of this setting, at the default protocol but for what is named; None where there is no run of it."""
         wanted = self.wanted(**what)
-        found = [row for row in self.rows if row.started and setting(row.recipe) == wanted]
-        return max(found, key=lambda row: len(row.started), default=None)
+        # A baseline on another backbone is among the runs that settled the protocol.
+        known = (*self.rows, *self.tried)
+        return next((row for row in known if row.started and setting(row.recipe) == wanted), None)
 
     def wanted(self, **what: Any) -> Setting:
         """The default protocol with these changes: "form" and "blocks" alone mean as in the paper, after block 2."""
@@ -98,7 +101,8 @@ class Kept:
 def read_kept(folder: str | os.PathLike[str]) -> Kept:
     """All runs on Table 1's data below `folder`, in the rows of the suites that make it up."""
     records = [read_run(run) for run in find_runs(Path(folder))]
-    return arrange([record for record in records if record.recipe.data == _protocol().data])
+    kept = arrange([record for record in records if record.recipe.data == _protocol().data])
+    return replace(kept, steps=tuple(read_json(Path(folder) / "bench" / "forms.json").get("rows", ())))
 
 
 def arrange(records: Sequence[RunRecord]) -> Kept:
@@ -125,10 +129,29 @@ def arrange(records: Sequence[RunRecord]) -> Kept:
             group = f"{suite.title}. {row.group}".rstrip(". ")
             rows.append(RowRecord(row.label, row.recipe, runs, row.published, row.note, group))
     tried = {setting(row.recipe) for row in SUITES[PROTOCOL].rows}
-    rows.extend(own_rows([*(one for (what, _), one in left.items() if what not in tried), *twice], OTHER))
+    apart: dict[Setting, list[RunRecord]] = {}
+    for (what, _), one in left.items():
+        if what not in tried:
+            apart.setdefault(what, []).append(one)
+    rows.extend(
+        RowRecord(_label(what), found[0].recipe, tuple(found), group=OTHER) for what, found in apart.items()
+    )
+    rows.extend(own_rows(twice, "Runs that are kept twice"))
     protocol = setting(_protocol())
     stage = next(row.recipe for row in SUITES[TABLE].rows if NetworkSpec.parse(row.recipe.network).form)
     return Kept(tuple(rows), protocol, setting(stage).start, _protocol_rows(records))
+
+
+def _label(what: Setting) -> str:
+    """A row of no suite in words: all that sets it apart from the protocol of Table 1."""
+    if what.form is None:
+        stage = "baseline"
+    else:
+        places = ", ".join(str(place) for place in what.places)
+        shared = "" if what.shared == (what.form == "diffusive") else f", shared affinity: {what.shared}"
+        stage = f"{what.blocks} {what.form} after {places}, start {what.start}, weight {what.weight}{shared}"
+    more = f"; {what.other}" if what.other else ""
+    return f"{what.backbone}, {stage}, rate {what.rate:g}{more}"
 
 
 def _protocol_rows(records: Sequence[RunRecord]) -> tuple[RowRecord, ...]:

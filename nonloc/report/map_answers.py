@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import fmean
 
+from nonloc.paper.map_cells import ONE_EPOCH
 from nonloc.report.map_evidence import largest_growth
 from nonloc.report.tables import Table
-from nonloc.report.trainability import Cell, TrainabilityMap, deviation, inits
+from nonloc.report.trainability import Cell, TrainabilityMap, deviation, inits, is_whole
 
 FORMS = ("original", "diffusive")
 
@@ -17,11 +18,10 @@ def answers(found: TrainabilityMap) -> list[str]:
     told = []
     for rate in found.rates:
         here = [cell for cell in found.one_epoch if cell.rate == rate and cell.weight == "factored"]
-        safe = [start for start in inits(cell.init for cell in here) if _all_train(here, start)]
+        safe = [start for start in inits(cell.init for cell in here) if _all_train(here, rate, start)]
         words = f"every number of blocks of both forms trains, with all seeds, with: {'; '.join(safe)}"
-        told.append(
-            f"At rate {rate:g} {words if safe else 'no start trains every number of blocks of both forms'}."
-        )
+        none = "no start is known to train every number of blocks of both forms with all seeds"
+        told.append(f"At rate {rate:g} {words if safe else none}.")
     if found.rates:
         told += _limits(found, found.rates[0])
         best = _best(found)
@@ -40,7 +40,7 @@ def largest_deviation(found: TrainabilityMap, rate: float, form: str, blocks: in
     }
     best = None
     for number in sorted(cells):
-        if not cells[number].all_train:
+        if not (is_whole(cells[number]) and cells[number].all_train):
             break
         best = number
     return best
@@ -64,7 +64,7 @@ def limits_table(found: TrainabilityMap) -> Table:
                     (
                         f"{form} {blocks}",
                         "none" if limit is None else f"{limit:g}",
-                        "; ".join(cell.init for cell in others if cell.all_train) or "–",
+                        "; ".join(cell.init for cell in others if cell.all_train and is_whole(cell)) or "–",
                         "; ".join(cell.init for cell in others if not cell.all_train) or "–",
                     )
                 )
@@ -118,8 +118,13 @@ def _line(cell: Cell) -> tuple[str, ...]:
     )
 
 
-def _all_train(cells: Sequence[Cell], start: str) -> bool:
-    return all(cell.all_train for cell in cells if cell.init == start)
+def _all_train(cells: Sequence[Cell], rate: float, start: str) -> bool:
+    """Whether all that was planned with this start is recorded, and trains."""
+    known = {(cell.form, cell.blocks): cell for cell in cells if cell.init == start}
+    planned = [
+        known.get((one.form, one.blocks)) for one in ONE_EPOCH.cells if (one.rate, one.init) == (rate, start)
+    ]
+    return bool(planned) and all(is_whole(cell) and cell.all_train for cell in planned)
 
 
 def _limits(found: TrainabilityMap, rate: float) -> list[str]:
@@ -146,7 +151,7 @@ def _best(found: TrainabilityMap) -> str:
         here = [cell for cell in found.one_epoch if cell.rate == rate and cell.weight == "factored"]
         for start in inits(cell.init for cell in here):
             losses = [cell.loss for cell in here if cell.init == start and cell.loss is not None]
-            if _all_train(here, start) and losses:
+            if _all_train(here, rate, start) and losses:
                 means[rate, start] = fmean(losses)
     if not means:
         return ""

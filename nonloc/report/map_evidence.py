@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TypeGuard
+from typing import Any
 
 from nonloc.paper.map_cells import INITS, ONE_EPOCH, TEN_EPOCHS
-from nonloc.report.trainability import Cell, TrainabilityMap, inits
+from nonloc.report.trainability import Cell, TrainabilityMap, inits, is_whole
 from nonloc.report.verdicts import Part
 
 RATE = 0.1  # the paper's
@@ -19,7 +19,7 @@ def deeper_parts(found: TrainabilityMap) -> list[Part]:
     for start in starts:
         for blocks in (1, 2, 3, 4):
             original, proposed = (found.cell(RATE, start, form, blocks) for form in ("original", "diffusive"))
-            if not (_is_whole(original) and _is_whole(proposed)):
+            if not is_whole(original) or not is_whole(proposed):
                 continue
             pairs += 1
             if original.all_train != proposed.all_train:
@@ -47,15 +47,15 @@ def initialisation_parts(found: TrainabilityMap) -> list[Part]:
             for cell in found.one_epoch
             if (cell.rate, cell.form, cell.blocks, cell.weight) == (RATE, "original", blocks, "factored")
         ]
-        good = [cell.init for cell in cells if cell.all_train and _is_whole(cell)]
+        good = [cell.init for cell in cells if cell.all_train and is_whole(cell)]
         bad = [cell.init for cell in cells if not cell.all_train]
         if cells:
             train, fail = (" · ".join(starts) or "none" for starts in (good, bad))
             numbers = f"all seeds train with {train}; not with {fail}"
             n = min(cell.n for cell in cells)
-            is_whole = len(cells) == len(INITS) and all(map(_is_whole, cells))
+            is_all = len(cells) == len(INITS) and all(map(is_whole, cells))
             parts.append(
-                Part(f"{blocks} original", bool(good and bad) or (False if is_whole else None), n, numbers)
+                Part(f"{blocks} original", bool(good and bad) or (False if is_all else None), n, numbers)
             )
         else:
             parts.append(Part(f"{blocks} original", None, 0, "no cell"))
@@ -63,45 +63,56 @@ def initialisation_parts(found: TrainabilityMap) -> list[Part]:
 
 
 def small_weights_parts(found: TrainabilityMap) -> list[Part]:
-    """Stable stages that diverged, and what the growth factor of proposed stages was before they did."""
-    stable = [line for cell in found.ten_epochs if cell.weight == "stable" for line in cell.runs]
-    gone = [
-        line
-        for cell in found.ten_epochs
-        if cell.weight != "stable" and cell.form == "diffusive"
-        for line in cell.diverged
-    ]
-    growths = [growth for line in gone if (growth := largest_growth(line)) is not None]
+    """Stable stages that diverged, and whether proposed stages could make a signal grow before they did."""
+    stable, proposed = (
+        [
+            line
+            for cell in found.ten_epochs
+            if cell.form == "diffusive" and (cell.weight == "stable") is is_stable
+            for line in cell.runs
+        ]
+        for is_stable in (True, False)
+    )
+    planned = {
+        form: sum(cell.form == form for cell, _ in TEN_EPOCHS.runs()) for form in ("stable", "diffusive")
+    }
     broken = sum(line["ending"] == "diverged" for line in stable)
-    planned = sum(cell.form == "stable" for cell, _ in TEN_EPOCHS.runs())
     # That something never happens is known when all has been tried, and refuted by once.
-    never = False if broken else (True if len(stable) >= planned else None)
-    numbers = f"{broken} of {len(stable)} runs diverged, {planned} planned"
+    never = False if broken else (True if len(stable) >= planned["stable"] else None)
+    numbers = f"{broken} of {len(stable)} runs diverged, {planned['stable']} planned"
     parts = [Part("stable stages", never, len(stable), numbers)]
-    if growths:
-        above = sum(growth > 1 for growth in growths)
-        parts.append(
-            Part(
-                "proposed stages that diverged",
-                above == len(growths),
-                len(growths),
-                f"growth factor above 1 before the end in {above} of {len(growths)}, largest {max(growths):.3g}",
-            )
+    gone = [line for line in proposed if line["ending"] == "diverged"]
+    is_all = len(proposed) >= planned["diffusive"]
+    if gone or not is_all:
+        growths = [growth for line in gone if (growth := largest_growth(line)) is not None]
+        calm = sum(_was_stable(line) for line in gone)
+        numbers = (
+            f"a signal that grows was known before the end in {len(growths)} of {len(gone)} runs that diverged"
+            f"{f', by up to {max(growths):.3g}' if growths else ''}; in {calm} the stage was certified stable; "
+            f"{len(proposed)} of {planned['diffusive']} runs recorded"
         )
+        every = True if is_all and len(growths) == len(gone) else None
+        parts.append(Part("proposed stages that diverged", False if calm else every, len(gone), numbers))
     return parts
 
 
-def _is_whole(cell: Cell | None) -> TypeGuard[Cell]:
-    """Whether all seeds of one epoch are recorded."""
-    return cell is not None and cell.n >= ONE_EPOCH.seeds
+def largest_growth(line: dict[str, Any]) -> float | None:
+    """The largest growth of a signal that was found in the steps before the end of a run.
 
-
-def largest_growth(line: dict[str, object]) -> float | None:
-    """The largest growth factor of any stage in the steps before the end of a run."""
-    before = line.get("before") or []
-    assert isinstance(before, list)
-    growths = [stage.get("growth") for moment in before for stage in moment.get("stages", [])]
+    Of certificates that decide nothing the growth is a bound, and no evidence.
+    """
+    growths = [stage["growth"] for stage in _stages(line) if stage["verdict"] == "unstable"]
     return max((growth for growth in growths if growth is not None), default=None)
+
+
+def _was_stable(line: dict[str, Any]) -> bool:
+    """Whether all certificates before the end of a run that decide something said stable."""
+    decided = {stage["verdict"] for stage in _stages(line)} & {"stable", "unstable"}
+    return decided == {"stable"}
+
+
+def _stages(line: dict[str, Any]) -> list[dict[str, Any]]:
+    return [stage for moment in line.get("before") or [] for stage in moment["stages"]]
 
 
 def told(cell: Cell) -> str:

@@ -15,7 +15,7 @@ from matplotlib.patches import Rectangle
 
 from nonloc.report.figures import WIDTH, plain_numbers
 from nonloc.report.style import INK, NEGATIVE, SHADES, style
-from nonloc.report.trainability import CHANCE_LOSS, TRAINS_BELOW, Cell, TrainabilityMap, inits
+from nonloc.report.trainability import CHANCE_LOSS, TRAINS_BELOW, Cell, TrainabilityMap, inits, is_whole
 
 BROKEN = "#4a4f55"
 SHOWN_RUNS = 6  # of each form
@@ -23,7 +23,8 @@ SHOWN_RUNS = 6  # of each form
 HEAT_CAPTION = (
     "Which stages train for one epoch at this rate. Number: the training loss over the last 50 steps, the mean of the "
     "seeds that were left (guessing is 2.30). ✕ and dark: all seeds diverged, with the step of the first. Hatched with "
-    "✕ 1/2: one seed of two diverged. ○: to the end, but no better than guessing. Empty: not run."
+    "✕ 1/2: one seed of two diverged. ○ 1/2: one of two came to the end no better than guessing. n: where seeds are "
+    "missing, how many there are. Empty: not run."
 )
 BEFORE_CAPTION = (
     "The last steps of runs that diverged within ten epochs, as they were watched: one line a run, of each form "
@@ -118,11 +119,13 @@ def _square(axes: Axes, column: int, line: int, cell: Cell, colours: ScalarMappa
             Rectangle(corner, 0.94, 0.9, fill=False, hatch="////", edgecolor=NEGATIVE, linewidth=1)
         )
     is_dark = left is None or sum(face[:3]) < 1.5
+    stuck = cell.n - gone - len(cell.trained)
     if left is None:
-        text = f"✕ {cell.first_step}" if gone else "–"
+        lines = [f"✕ {cell.first_step}" if gone else "–"]
     else:
-        text = f"{left:.2f}" if cell.trained else f"○ {left:.2f}"
-        text += f"\n✕ {gone}/{cell.n}" if gone else ""
+        lines = [f"{left:.2f}", f"○ {stuck}/{cell.n}" if stuck else "", f"✕ {gone}/{cell.n}" if gone else ""]
+    lines.append("" if is_whole(cell) else f"n = {cell.n}")
+    text = "\n".join(line for line in lines if line)
     axes.text(
         column,
         line,

@@ -14,7 +14,10 @@ from nonloc.report.records import RowRecord, RunRecord
 from nonloc.report.signs import caption, weights_at
 from nonloc.report.trained_stages import ABOUT_FACTORS, factors_table, growth
 
-WHICH = "The run shown is the one whose error is the median of its row."
+WHICH = (
+    "The run shown is the one whose error is the median of its row, of two in the middle the lower; where none has "
+    "come to its end, the first under way."
+)
 READING = (
     "Eigenvalues of (W + Wᵀ)/2, the 32 of largest magnitude, in their order: blue above 0, orange below. As many are "
     "positive as negative whatever was learned, where W has rank C/2 or less; what training decides is the sign of the "

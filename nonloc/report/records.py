@@ -101,8 +101,12 @@ class RowRecord:
 
     @property
     def seconds(self) -> float | None:
-        """The median run's."""
-        seconds = [run.result["seconds"] for run in self.started if run.result is not None]
+        """Of the median run that converged."""
+        seconds = [
+            run.result["seconds"]
+            for run in self.started
+            if run.result is not None and run.ending == "converged"
+        ]
         return median(seconds) if seconds else None
 
 
@@ -140,7 +144,7 @@ def write_plan(folder: Path, plan: dict[str, Any]) -> None:
 
 
 def read_plan(folder: Path) -> dict[str, Any]:
-    return _read(folder / PLAN)
+    return read_json(folder / PLAN)
 
 
 def collect(folder: str | os.PathLike[str]) -> Collection:
@@ -169,9 +173,9 @@ def read_run(run: Run) -> RunRecord:
         metrics=run.read_metrics(),
         spectra=run.read_spectra(),
         result=run.read_result() if run.is_finished else None,
-        observations=_read(run.path / "observations.json"),
-        spectrum=_read(run.path / "spectrum.json"),
-        stability=_read(run.path / "stability.json"),
+        observations=read_json(run.path / "observations.json"),
+        spectrum=read_json(run.path / "spectrum.json"),
+        stability=read_json(run.path / "stability.json"),
     )
 
 
@@ -190,7 +194,7 @@ def own_rows(records: Sequence[RunRecord], group: str) -> list[RowRecord]:
     return rows
 
 
-def _read(path: Path) -> dict[str, Any]:
+def read_json(path: Path) -> dict[str, Any]:
     """The JSON object in a file; {} where there is none."""
     if not path.is_file():
         return {}

@@ -62,6 +62,14 @@ def agrees(weights: list[Weight], sign: int) -> bool:
     return beyond and 2 * signs(weights).count(sign) > len(weights)
 
 
+def has_large_positive(weights: list[Weight]) -> bool:
+    """Whether the eigenvalue of largest magnitude of some W is positive, and larger than chance has it.
+
+    As half of all random W have a positive one, the sign alone would be found in nearly every network of some blocks.
+    """
+    return any(weight["eigenvalues"][0] > _largest_by_chance(weight) for weight in weights)
+
+
 def told(weights: list[Weight]) -> str:
     """Such as "83 % negative, λ₁ − − +"."""
     share = negative_share(weights)
@@ -102,6 +110,17 @@ def _band(weight: Weight) -> tuple[float, float]:
         return low, high
     channels = len(weight["eigenvalues"])
     return _random_band(channels, int(weight.get("rank", max(1, channels // 2))))
+
+
+def _largest_by_chance(weight: Weight) -> float:
+    if "band" in weight:
+        return float(weight["band"]["high"][0])
+
+    from nonloc.spectrum import random_band
+
+    channels = len(weight["eigenvalues"])
+    rank = int(weight.get("rank", max(1, channels // 2)))
+    return float(random_band(channels, rank, norm=weight["norm"]).high[0])
 
 
 @lru_cache(maxsize=16)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, median
-from typing import Any
+from typing import Any, TypeGuard
 
 from nonloc.paper.map_cells import PARTS
 from nonloc.paper.map_table import MapTable
@@ -78,6 +78,11 @@ class Cell:
     @property
     def all_train(self) -> bool:
         return bool(self.runs) and len(self.trained) == self.n
+
+
+def is_whole(cell: Cell | None) -> TypeGuard[Cell]:
+    """Whether all planned seeds of a cell of the one-epoch map are recorded."""
+    return cell is not None and cell.n >= PARTS["one_epoch"].seeds
 
 
 @dataclass(frozen=True)

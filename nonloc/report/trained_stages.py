@@ -13,9 +13,10 @@ from nonloc.report.signs import weights_at
 from nonloc.report.tables import Table
 
 ABOUT_FACTORS = (
-    "From the beginning of the stage to its end, every run. W symmetric: the share of Σ w_ij² that is in (W + Wᵀ)/2; "
-    "the rest turns features into each other, can make them grow, and no spectrum above shows it. Kernel spread: e to "
-    "the entropy of the kernel's rows over the number of positions; at 1 every position listens to all alike."
+    "From the beginning of a stage to its end (of each stage, where there are several), every run. W symmetric: the "
+    "share of Σ w_ij² that is in (W + Wᵀ)/2; the rest turns features into each other, can make them grow, and no "
+    "spectrum above shows it. Kernel spread: e to the entropy of the kernel's rows over the number of positions; "
+    "at 1 every position listens to all alike."
 )
 
 
@@ -41,9 +42,12 @@ def factors_table(rows: Sequence[RowRecord]) -> Table:
 
 
 def _factor(run: RunRecord, name: str) -> str:
-    blocks = run.observations["features"][0]["blocks"]
-    before, after = blocks[0]["before"][name], blocks[-1]["after"][name]
-    return f"{after / before:.3g}" if before and after is not None else "–"
+    """Of every stage of the network, such as "1.06" or "0.9 · 1.1 · 1.2"."""
+    found = []
+    for stage in run.observations["features"]:
+        before, after = stage["blocks"][0]["before"][name], stage["blocks"][-1]["after"][name]
+        found.append(f"{after / before:.3g}" if before and after is not None else "–")
+    return " · ".join(found)
 
 
 def _symmetric_share(run: RunRecord) -> str:
@@ -57,10 +61,9 @@ def _symmetric_share(run: RunRecord) -> str:
 
 
 def _spread(run: RunRecord) -> str:
-    """Of the first stage's kernel; 1 is uniform."""
-    found = run.observations.get("affinity") or [{}]
-    spread = found[0].get("spread")
-    return "–" if spread is None else f"{spread:.2f}"
+    """Of every stage's kernel; 1 is uniform."""
+    spreads = [stage.get("spread") for stage in run.observations.get("affinity") or [{}]]
+    return " · ".join("–" if spread is None else f"{spread:.2f}" for spread in spreads)
 
 
 def growth(rows: Sequence[RowRecord]) -> list[Content]:

@@ -62,16 +62,15 @@ def settle(
     """The verdict on a claim from its parts at the default protocol and, beside it, under other conditions.
 
     parts      all of them have to hold for "reproduced", none for "not reproduced"
-    elsewhere  by (what was changed, to what), such as ("the initialisation", "deviation 0.065"): parts that were
-               not measured there are passed over
+    elsewhere  by (what was changed, to what), such as ("the initialisation", "deviation 0.065"): opposite if all
+               parts that are decided there go the other way; those that were not measured are not told
     varies     what the claim depends on if some parts hold and others do not
     """
     told = [(protocol, part) for part in parts]
     others = {}
     for (kind, value), found in (elsewhere or {}).items():
-        measured = [part for part in found if part.n]
-        told += [(value, part) for part in measured]
-        others[kind, value] = state(measured)
+        told += [(value, part) for part in found if part.n]
+        others[kind, value] = state([part for part in found if part.holds is not None])
     here = state(parts)
     n = min((part.n for part in parts), default=0)
     everything = tuple(told)
@@ -80,7 +79,7 @@ def settle(
     changed = [part.varies for part in parts if part.varies]
     if here == "open":
         return Verdict(DEPENDS, n, everything, changed[0]) if changed else Verdict(UNDECIDED, n, everything)
-    opposite = [kind for (kind, _), found in others.items() if found not in ("open", here)]
+    opposite = [kind for (kind, _), found in others.items() if {found, here} == {"yes", "no"}]
     if opposite:
         return Verdict(DEPENDS, n, everything, opposite[0])
     return Verdict(REPRODUCED if here == "yes" else NOT_REPRODUCED, n, everything)

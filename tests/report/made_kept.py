@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -99,8 +100,8 @@ def records(name: str, errors: dict[str, list[float | None]], **more: Any) -> li
     ]
 
 
-def kept(*lists: list[RunRecord]) -> Kept:
-    return arrange([one for some in lists for one in some])
+def kept(*lists: list[RunRecord], **more: Any) -> Kept:
+    return replace(arrange([one for some in lists for one in some]), **more)
 
 
 def write(results: Path, runs: list[RunRecord]) -> None:
@@ -122,7 +123,8 @@ def write(results: Path, runs: list[RunRecord]) -> None:
 
 def map_line(cell: Any, seed: int, diverged: int | None = None, loss: float = 1.2) -> dict[str, Any]:
     """A line of the map: trained with this loss, or diverged at a step."""
-    stage = {"amplification": 3.0, "growth": 2.5, "weights": [{"eigenvalue": -1.5, "norm": 2.0}]}
+    weights = [{"eigenvalue": -1.5, "norm": 2.0}]
+    stage = {"amplification": 3.0, "growth": 2.5, "verdict": "unstable", "weights": weights}
     moments = (
         [{"step": diverged - back, "loss": 2.0, "stages": [stage]} for back in (30, 20)] if diverged else []
     )

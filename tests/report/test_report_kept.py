@@ -113,7 +113,28 @@ def test_a_run_of_another_precision_takes_no_place_twice():
     other = recipe.with_(precision="float32")
     found = kept([record(recipe, 8.0, path=Path("a")), record(other, 9.0, path=Path("b"))])
     assert row_of(found, "baseline").scores == [8.0]
-    assert [row.scores for row in found.rows if row.group == "Other runs"] == [[9.0]]
+    assert [row.scores for row in found.rows if row.group == "Runs that are kept twice"] == [[9.0]]
+
+
+def test_runs_of_no_suite_are_one_row_a_setting_and_say_what_they_are():
+    recipe = next(row for row in SUITES["table1"].rows if row.label == "4-block (original)").recipe
+    default = [
+        record(
+            recipe.with_(stage={"init": "torch"}, seed=seed, precision=precision),
+            8.0 + seed,
+            path=Path(str(seed)),
+        )
+        for seed, precision in ((0, "bfloat16"), (1, "float32"))
+    ]
+    found = kept(default)
+    (row,) = [row for row in found.rows if row.group == "Other runs"]
+    assert row.label == "preresnet20, 4 original after 2, start torch, weight factored, rate 0.1"
+    assert found.find(form="original", blocks=4, start="torch").scores == [8.0, 9.0]
+
+
+def test_the_baseline_of_another_backbone_is_found_among_the_runs_of_the_protocol():
+    found = kept(records("protocol", {"preresnet29 baseline": [8.1, 8.0]}))
+    assert found.find(form=None, backbone="preresnet29").scores == [8.1, 8.0]
 
 
 def test_a_recipe_of_the_defaults_has_a_setting():

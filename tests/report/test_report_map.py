@@ -80,7 +80,9 @@ def test_the_answer_in_words(found):
 
 def test_where_nothing_trains_no_start_is_named():
     nothing = TrainabilityMap(cells(map_lines("one_epoch", lambda cell, seed: True)), ())
-    assert answers(nothing)[0] == "At rate 0.1 no start trains every number of blocks of both forms."
+    assert answers(nothing)[0] == (
+        "At rate 0.1 no start is known to train every number of blocks of both forms with all seeds."
+    )
     assert not any("lowest loss" in text for text in answers(nothing))
 
 
@@ -115,8 +117,24 @@ def test_the_heat_map_is_readable_without_colours(found):
 @pytest.mark.parametrize("loss", [2.3, 7.5])
 def test_a_cell_no_better_than_guessing_is_marked(loss):
     cell = PARTS["one_epoch"].cells[0]
-    found = TrainabilityMap(cells([map_line(cell, 0, loss=loss)]), ())
-    assert [text.get_text() for text in heat_map(found, 0.1).axes[0].texts] == [f"○ {loss:.2f}"]
+    found = TrainabilityMap(cells([map_line(cell, 0, loss=loss), map_line(cell, 1, loss=loss)]), ())
+    assert [text.get_text() for text in heat_map(found, 0.1).axes[0].texts] == [f"{loss:.2f}\n○ 2/2"]
+
+
+def test_a_cell_in_which_one_seed_does_not_learn_or_is_missing_is_marked():
+    one, other = PARTS["one_epoch"].cells[:2]
+    lines = [map_line(one, 0, loss=1.2), map_line(one, 1, loss=2.3), map_line(other, 0, loss=1.5)]
+    shown = [text.get_text() for text in heat_map(TrainabilityMap(cells(lines), ()), 0.1).axes[0].texts]
+    assert shown == ["1.75\n○ 1/2", "1.50\nn = 1"]
+
+
+def test_what_is_not_recorded_whole_is_not_said_to_train_with_all_seeds(found):
+    lines = [line for line in map_lines("one_epoch", lambda cell, seed: False) if line["seed"] == 0]
+    told = answers(TrainabilityMap(cells(lines), ()))
+    assert told[0] == (
+        "At rate 0.1 no start is known to train every number of blocks of both forms with all seeds."
+    )
+    assert "1: none" in told[3]
 
 
 def test_steps_before_the_end_are_counted_back(found):

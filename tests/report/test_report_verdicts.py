@@ -49,6 +49,16 @@ def test_what_was_not_measured_elsewhere_is_passed_over():
     assert len(verdict.parts) == 3
 
 
+def test_what_is_open_elsewhere_does_not_hide_what_is_decided_there():
+    elsewhere = {("the initialisation", "start 0.065"): [part(None, 1), part(False, 2)]}
+    assert settle([part(True), part(True)], elsewhere).text == "depends on the initialisation"
+
+
+def test_parts_that_disagree_elsewhere_are_not_the_opposite():
+    elsewhere = {("the initialisation", "start 0.065"): [part(True, 2), part(False, 2)]}
+    assert settle([part(True), part(True)], elsewhere).text == "reproduced"
+
+
 def test_a_condition_cannot_decide_what_the_protocol_leaves_open():
     elsewhere = {("the initialisation", "start 0.065"): [part(True, 5)]}
     assert settle([part(None, 2)], elsewhere).text == "undecided at n = 2"
