@@ -6,6 +6,7 @@ __version__ = "0.1.0"
 
 _WHERE = {
     "Affinity": "nonloc.ops.affinity",
+    "SparseAffinity": "nonloc.ops.sparse",
     "aggregate": "nonloc.ops.functional",
     "diffuse": "nonloc.ops.functional",
     "propagate": "nonloc.ops.functional",
@@ -17,6 +18,11 @@ _WHERE = {
     "OriginalStage": "nonloc.nn.stage",
     "DiffusiveStage": "nonloc.nn.stage",
     "insert": "nonloc.nn.insert",
+    "feature_trace": "nonloc.nn.features",
+    "Diffusion": "nonloc.processes.diffusion",
+    "simulate": "nonloc.processes.simulate",
+    "certify": "nonloc.processes.stability.entry",
+    "cfl_limit": "nonloc.processes.stability.entry",
     "build": "nonloc.networks.build",
     "Spectrum": "nonloc.spectrum",
     "weight_spectrum": "nonloc.spectrum",

@@ -6,6 +6,9 @@ import pytest
 import torch
 
 from nonloc.cli import main
+from nonloc.nn.stage import stages
+from nonloc.runs import Run
+from nonloc.training.trained import trained_network
 
 
 @pytest.fixture(scope="module")
@@ -31,6 +34,9 @@ def test_json_has_the_numbers(run, capsys):
     (stage,) = json.loads(capsys.readouterr().out)["stages"]
     assert stage["verdict"] in ("stable", "unstable", "not decided")
     assert len(stage["blocks"]) == 2
+    weights = [weight.detach().double() for weight in next(stages(trained_network(Run(run))))[1].weights()]
+    lowest = [float(torch.linalg.eigvalsh((weight + weight.T) / 2)[0]) for weight in weights]
+    assert [block["lowest"] for block in stage["blocks"]] == pytest.approx(lowest)
 
 
 def test_wrong_usage(run, capsys, tmp_path):
@@ -45,3 +51,18 @@ def test_what_is_kept_is_what_was_found(run, capsys):
     kept = json.loads((run / "stability.json").read_text())
     assert (kept["images"], kept["stages"]) == (2, told["stages"])
     assert (kept["machine"]["device"], kept["versions"]["torch"]) == ("cpu", torch.__version__)
+
+
+def test_what_is_kept_is_told_on_the_page_of_the_runs(run, capsys, tmp_path):
+    assert main(["stability", str(run), "--images", "1", "--keep"]) == 0
+    assert main(["report", str(run), "--output", str(tmp_path / "page.html")]) == 0
+    assert "Whether trained stages can make a signal grow" in (tmp_path / "page.html").read_text()
+
+
+def test_features_are_looked_at_when_they_are_asked_for(run, capsys, tmp_path):
+    words = ["spectrum", str(run), "--output", str(tmp_path)]
+    assert main(words) == 0
+    assert "--features does" in capsys.readouterr().out
+    assert not (tmp_path / "features.svg").exists()
+    assert main([*words, "--features"]) == 0
+    assert (tmp_path / "features.svg").exists()

@@ -15,10 +15,12 @@ SUMMARY = "the spectra of the weights that a run has learned, as numbers and as 
 DESCRIPTION = """\
 Take W of every nonlocal sub-block from the newest checkpoint of RUN and find the eigenvalues of (W + Wᵀ)/2. Writes
 spectrum.json, spectrum.svg and spectrum.png, with the band that random weights of the same norm and rank give: for a
-factored W the signs alone say nothing. If the run has been observed, features.svg and features.png show what the
-sub-blocks do to the features.
+factored W the signs alone say nothing. With --features, or if the run has been observed before (`nonloc reproduce`
+does), features.svg and features.png show what the sub-blocks do to the norm, variance and Dirichlet energy of the
+features that the first test images have there.
 
   nonloc spectrum runs/four
+  nonloc spectrum runs/four --features --data-dir data
   nonloc spectrum demo/runs/motifs-restorer16-diffusive-4@2-seed0-* --json
 
 Exit codes: 0 written; 2 not a run folder, nothing trained yet, or a network without nonlocal blocks."""
@@ -33,6 +35,17 @@ def add_arguments(parser: ArgumentParser) -> None:
         metavar="DIR",
         help="where the figures go; null is the run folder",
     )
+    parser.add_argument(
+        "--features", action="store_true", help="also look at features, on the first test images"
+    )
+    parser.add_argument(
+        "--data_dir",
+        type=str | None,
+        default=None,
+        metavar="DIR",
+        help="where the data sets are (--features)",
+    )
+    parser.add_argument("--device", default="cpu", help="cpu or cuda (--features)")
     add_output_arguments(parser)
 
 
@@ -43,9 +56,11 @@ def run(options: Namespace) -> int:
     from nonloc.report import figures
     from nonloc.report.records import RowRecord, read_run
     from nonloc.report.style import png, svg
-    from nonloc.training.observe import observe_spectra
+    from nonloc.training.observe import observe, observe_spectra
 
     spectrum = observe_spectra(folder)
+    if options.features and spectrum["stages"]:
+        observe(folder, data_dir=options.data_dir, device=options.device)
     record = read_run(folder)
     figure = figures.spectra([(record.recipe.network, spectrum)])
     if figure is None:
@@ -56,6 +71,8 @@ def run(options: Namespace) -> int:
     trace = figures.features([RowRecord(record.recipe.network, record.recipe, (record,))])
     if trace is not None:
         made["features"] = trace
+    elif not options.features:
+        output.talk("features were not looked at; --features does, on the first test images")
     place = Path(options.output) if options.output is not None else folder.path
     place.mkdir(parents=True, exist_ok=True)
     written = []

@@ -15,7 +15,8 @@ DESCRIPTION = """\
 Take the newest checkpoint of RUN, feed it the first test images, and ask of every nonlocal stage whether it can make
 any signal grow with the kernels that arise there: stable, unstable (a growing signal is known) or not decided, with the
 growth factor, the norm in which it holds, and why. Then the same of every sub-block alone, beside the largest singular
-value of its W and the limit (CFL) below which a symmetric W ≥ 0 would be stable.
+value of its W and the lowest eigenvalue of sym(W), and the limit (CFL) below which a symmetric W ≥ 0 would be stable.
+Every image takes some seconds for a thousand positions.
 
   nonloc stability runs/four
   nonloc stability runs/four --images 16 --json
@@ -34,7 +35,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
     parser.add_argument(
-        "--keep", action="store_true", help="write it to RUN/stability.json, where `nonloc report` finds it"
+        "--keep", action="store_true", help="write it to RUN/stability.json; `nonloc report` then tells it"
     )
     add_output_arguments(parser)
 
@@ -60,11 +61,12 @@ def _text(stage: dict[str, Any]) -> str:
         f"{stage['name']}: {stage['num_blocks']} {stage['form']} sub-blocks on {stage['positions']:,} positions",
         f"  {stage['verdict'].upper()}, growth {stage['growth']:.4g} in {stage['norm']}",
         f"  {stage['reason']}",
-        "  block  verdict       growth   largest of W   limit",
+        "  block  verdict       growth   largest of W   lowest of sym(W)   limit",
     ]
     for number, block in enumerate(stage["blocks"], start=1):
         limit = "–" if block["limit"] is None else f"{block['limit']:.3f}"
         lines.append(
-            f"  {number:5d}  {block['verdict']:<11} {block['growth']:8.4g} {block['largest']:14.3f} {limit:>7}"
+            f"  {number:5d}  {block['verdict']:<11} {block['growth']:8.4g} {block['largest']:14.3f} "
+            f"{block['lowest']:18.3f} {limit:>7}"
         )
     return "\n".join(lines)

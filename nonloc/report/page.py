@@ -15,6 +15,7 @@ from nonloc.report.records import Collection, RowRecord, collect
 from nonloc.report.style import inline
 from nonloc.report.table1 import rows_table
 from nonloc.report.tables import results_table, score_of
+from nonloc.report.trained_stages import ABOUT_GROWTH, GROWTH, growth_table
 from nonloc.runs import write_atomically
 
 PAPER = "Tao, Sun, Du and Liu, “Nonlocal Neural Networks, Nonlocal Diffusion and Nonlocal Modeling”, 2018"
@@ -107,7 +108,7 @@ def page(collection: Collection, beside: Kept | None = None) -> str:
             )
         if score == "psnr":
             parts.append(_restored(rows))
-        parts += [_affinities(rows), _spectra(collection, rows, score), _features(rows, score)]
+        parts += [_affinities(rows), _spectra(collection, rows, score), _features(rows, score), _growth(rows)]
     parts += [_recorded(beside) if beside is not None else "", _colophon(collection)]
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
@@ -196,6 +197,13 @@ def _features(rows: list[RowRecord], score: str) -> str:
         + _figure(inline(figure, f"features-{score}"), figures.FEATURES_CAPTION)
         + _list(found)
     )
+
+
+def _growth(rows: list[RowRecord]) -> str:
+    found = growth_table(rows)
+    if found is None:
+        return ""
+    return f"<h2>{GROWTH}</h2><p>{escape(ABOUT_GROWTH)}</p>{found.as_html()}"
 
 
 def _recorded(kept: Kept) -> str:

@@ -12,7 +12,7 @@ from nonloc.report.document import Content, Picture, Section
 from nonloc.report.kept import Kept, median_run, setting
 from nonloc.report.records import RowRecord, RunRecord
 from nonloc.report.signs import caption, weights_at
-from nonloc.report.trained_stages import ABOUT_FACTORS, factors_table, growth
+from nonloc.report.trained_stages import ABOUT_FACTORS, ABOUT_GROWTH, GROWTH, factors_table, growth_table
 
 WHICH = (
     "The run shown is the one whose error is the median of its row, of two in the middle the lower; where none has "
@@ -33,7 +33,7 @@ def figure_sections(kept: Kept) -> list[Section]:
         Section(SUITES["figure3"].title, (*_curves(kept), *_spectra(kept, "figure3"))),
         Section(SUITES["figure4"].title, tuple(_spectra(kept, "figure4"))),
         Section("Damping, seen directly: the features through the sub-blocks", tuple(_features(kept))),
-        Section("Whether trained stages can make a signal grow", tuple(growth(kept.rows))),
+        Section(GROWTH, tuple(_growth(kept))),
     ]
 
 
@@ -104,6 +104,15 @@ def _features(kept: Kept) -> list[Content]:
         return ["No run has recorded its features yet."]
     caption_text = f"{figures.FEATURES_CAPTION} {WHICH}"
     return [Picture("features", figure, caption_text), factors_table(kept.rows), ABOUT_FACTORS]
+
+
+def _growth(kept: Kept) -> list[Content]:
+    found = growth_table(kept.rows)
+    return (
+        ["No run has been asked yet: `nonloc stability RUN --keep`."]
+        if found is None
+        else [ABOUT_GROWTH, found]
+    )
 
 
 def _is_of_the_table(kept: Kept, row: RowRecord) -> bool:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from nonloc.report.document import Content
 from nonloc.report.evidence import norm_ratio
-from nonloc.report.kept import setting
+from nonloc.report.kept import start_of
 from nonloc.report.records import RowRecord, RunRecord
 from nonloc.report.signs import weights_at
 from nonloc.report.tables import Table
@@ -20,6 +19,7 @@ ABOUT_FACTORS = (
 )
 
 
+GROWTH = "Whether trained stages can make a signal grow"
 ABOUT_GROWTH = (
     "`nonloc stability` on trained networks: the worst case over all signals, with the kernels that the first test "
     "images make, in the kernel's own norm, or in the plain one where sub-blocks have kernels without one in common. "
@@ -36,7 +36,7 @@ def factors_table(rows: Sequence[RowRecord]) -> Table:
         if runs:
             told = [", ".join(_factor(run, name) for run in runs) for name in ("norm", "variance", "energy")]
             told += [", ".join(share(run) for run in runs) for share in (_symmetric_share, _spread)]
-            lines.append((f"{row.label}, start {setting(row.recipe).start}", str(len(runs)), *told))
+            lines.append((f"{row.label}, start {start_of(row.recipe)}", str(len(runs)), *told))
     headers = ("norm ×", "variance ×", "Dirichlet energy ×", "W symmetric", "kernel spread")
     return Table(("network", "n", *headers), (("", tuple(lines)),))
 
@@ -66,8 +66,8 @@ def _spread(run: RunRecord) -> str:
     return " · ".join("–" if spread is None else f"{spread:.2f}" for spread in spreads)
 
 
-def growth(rows: Sequence[RowRecord]) -> list[Content]:
-    """The certificates that are kept, a line each."""
+def growth_table(rows: Sequence[RowRecord]) -> Table | None:
+    """A line for each certificate that is kept."""
     lines = []
     for row in rows:
         for run in row.started:
@@ -76,7 +76,7 @@ def growth(rows: Sequence[RowRecord]) -> list[Content]:
                 limits = [block["limit"] for block in blocks if block["limit"] is not None]
                 lines.append(
                     (
-                        f"{row.label}, start {setting(row.recipe).start}",
+                        f"{row.label}, start {start_of(row.recipe)}",
                         str(run.recipe.seed),
                         stage["verdict"],
                         _grown([stage]),
@@ -85,10 +85,8 @@ def growth(rows: Sequence[RowRecord]) -> list[Content]:
                         f"{min(limits):.2f}" if limits else "–",
                     )
                 )
-    if not lines:
-        return ["No run has been asked yet: `nonloc stability RUN --keep`."]
     headers = ("network", "seed", "verdict", "growth", "of a sub-block", "largest of W", "limit")
-    return [ABOUT_GROWTH, Table(headers, (("", tuple(lines)),))]
+    return Table(headers, (("", tuple(lines)),)) if lines else None
 
 
 def _grown(found: Sequence[dict[str, Any]]) -> str:

@@ -34,10 +34,10 @@ def certify_run(
     """One dict for each nonlocal stage of the newest checkpoint: its certificate over the first test images.
 
     {"name", "form", "num_blocks", "positions", "verdict", "growth", "repeated", "norm", "reason",
-     "blocks": [{"verdict", "growth", "largest", "limit"}]}
+     "blocks": [{"verdict", "growth", "largest", "lowest", "limit"}]}
 
-    with, for each sub-block alone, the largest singular value of its W and the limit below which a symmetric W ≥ 0
-    would be stable with the sub-block's kernel.
+    with, for each sub-block alone, the largest singular value of its W, the lowest eigenvalue of sym(W), and the limit
+    below which a symmetric W ≥ 0 would be stable with the sub-block's kernel.
     """
     run = run if isinstance(run, Run) else Run.open(run)
     recipe = Recipe.from_dict(run.read_recipe())
@@ -76,6 +76,7 @@ def _certificate(name: str, stage: Any, x: torch.Tensor) -> dict[str, Any]:
                     "verdict": alone.verdict,
                     "growth": alone.growth,
                     "largest": float(torch.linalg.matrix_norm(weight.double(), 2)),
+                    "lowest": float(torch.linalg.eigvalsh(weight.double() + weight.double().T)[0] / 2),
                     "limit": cfl_limit(affinity).limit if stage.form == "diffusive" else None,
                 }
             )
