@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from nonloc.outcomes import LockedRunError
+from nonloc.outcomes import LockedRunError, NonlocError
 from nonloc.runs import Run
 from nonloc.training.estimates import seconds_to_go
 from nonloc.training.loop import device_or_best
@@ -29,6 +29,7 @@ class Progress:
     locked    those of them that another process is working on
     reason    why it stopped before the end, as a sentence; empty if it did not
     signal    the number of the signal that stopped it
+    errors    of the runs that failed
     """
 
     done: tuple[Recipe, ...]
@@ -36,6 +37,7 @@ class Progress:
     locked: tuple[Recipe, ...] = ()
     reason: str = ""
     signal: int | None = None
+    errors: tuple[Exception, ...] = ()
 
 
 def train_all(
@@ -47,17 +49,19 @@ def train_all(
     budget: float | None = None,
     side_by_side: int | None = None,
     progress: bool = True,
+    others: Sequence[tuple[Recipe, Run]] = (),
     tell: Callable[[int, Recipe], None] = lambda index, recipe: None,
 ) -> Progress:
     """Train and observe every recipe in `folder`/<its name>, each unless it is finished.
 
     A run that diverges is a result like any other. A run that another process holds is passed over, so two
-    processes may work through one folder. A run that fails does not keep the others from being run; its error is
-    raised when they are. SIGINT, SIGTERM and a spent `budget` (seconds) end the call with the runs under way saved;
+    processes may work through one folder. A run that fails does not keep the others from being run; its error is in
+    `Progress.errors`. SIGINT, SIGTERM and a spent `budget` (seconds) end the call with the runs under way saved;
     the same call goes on from there.
 
     budget        what is known not to fit into the rest of it is begun last; a run's time is known from others that
                   differ in the seed alone, or from its own beginning
+    others        runs that are done elsewhere, to know times from
     side_by_side  how many runs to have under way at once: None is 1 on the CPU, and on CUDA the number that gave most
                   finished runs an hour when it was measured
     tell          is told the number of each recipe, from 0, and the recipe, before its run
@@ -68,11 +72,23 @@ def train_all(
     locked: list[Recipe] = []
     errors: list[Exception] = []
 
+    seeds: dict[Recipe, list[tuple[Recipe, Run]]] = {}
+    for recipe, run in (*zip(recipes, runs, strict=True), *others):
+        seeds.setdefault(recipe.with_(seed=0), []).append((recipe, run))
+    device_name = machine(where)["device"]
+
+    def seconds_of(number: int) -> float | None:
+        recipe = recipes[number]
+        try:
+            return seconds_to_go(recipe, runs[number], seeds[recipe.with_(seed=0)], device_name)
+        except (NonlocError, OSError):
+            # A damaged folder is told when its run is begun; it must not keep the others from being chosen.
+            return None
+
     def choose(left: Sequence[int], seconds: float | None) -> int:
         if seconds is None:
             return left[0]
-        pairs, name = list(zip(recipes, runs, strict=True)), machine(where)["device"]
-        needed = ((number, seconds_to_go(*pairs[number], pairs, name)) for number in left)
+        needed = ((number, seconds_of(number)) for number in left)
         return next((number for number, need in needed if need is None or need <= seconds), left[0])
 
     def ended(number: int, ending: Ending) -> None:
@@ -98,8 +114,6 @@ def train_all(
         begun=lambda number: tell(number, recipes[number]),
         ended=ended,
     )
-    if errors:
-        raise errors[0]
     finished = [run.is_finished for run in runs]
     return Progress(
         done=tuple(recipe for recipe, is_done in zip(recipes, finished, strict=True) if is_done),
@@ -107,4 +121,5 @@ def train_all(
         locked=tuple(locked),
         reason=endings.reason,
         signal=endings.signal,
+        errors=tuple(errors),
     )

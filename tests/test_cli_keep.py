@@ -69,6 +69,43 @@ def test_runs_kept_for_another_suite_are_not_counted_as_trained(kept, tmp_path, 
     assert [line["runs"] for line in read_spent(tmp_path / "results" / "demo")] == [2]
 
 
+def test_what_cannot_be_kept_is_refused_before_anything_is_trained(kept, tmp_path, capsys):
+    words = [*WORDS, "--output", str(tmp_path / "work"), "--kept", str(kept), "--keep"]
+    assert main([*words, "--weights", "foo"]) == 2
+    assert "weights='foo' is unknown" in capsys.readouterr().err
+    assert main([*words, "--set", "epochs=2"]) == 2
+    assert "keep it in another folder" in capsys.readouterr().err
+    assert not (tmp_path / "work").exists()
+
+
+def test_a_run_that_fails_does_not_keep_the_others_from_being_kept_and_reported(
+    tmp_path, capsys, monkeypatch
+):
+    from nonloc import suite
+
+    honest = suite.observe
+
+    def observe(run, *rest, **keywords):
+        if "diffusive" in run.name:
+            raise ValueError("nothing to see")
+        return honest(run, *rest, **keywords)
+
+    monkeypatch.setattr(suite, "observe", observe)
+    words = [
+        "--output",
+        str(tmp_path / "work"),
+        "--kept",
+        str(tmp_path / "results"),
+        "--keep",
+        "--seeds",
+        "1",
+    ]
+    assert main([*WORDS, *words]) == 2
+    assert "nothing to see" in capsys.readouterr().err
+    assert [run.path.parent.name for run in find_runs(tmp_path / "results")] == ["local-baseline"]
+    assert (tmp_path / "work" / "report.html").is_file()
+
+
 def test_what_is_kept_can_be_reported_on(kept, tmp_path, capsys):
     assert main(["report", str(kept / "demo"), "--output", str(tmp_path / "page.html"), "--json"]) == 0
     rows = {row["label"]: row["median"] for row in json.loads(capsys.readouterr().out)["rows"]}

@@ -1,6 +1,5 @@
 """train_all: what is done, what is left, and who else is at it."""
 
-import pytest
 import torch
 
 from nonloc import suite
@@ -66,8 +65,8 @@ def test_a_diverged_run_is_done(tmp_path):
 
 
 def test_an_error_of_the_user_is_not_swallowed(tmp_path):
-    with pytest.raises(ValueError, match="train_images=100000"):
-        go(tmp_path, [BASE.with_(train_images=100_000)])
+    (error,) = go(tmp_path, [BASE.with_(train_images=100_000)]).errors
+    assert "train_images=100000" in str(error)
 
 
 def test_torchs_own_generator_is_left_alone(tmp_path):
@@ -92,8 +91,9 @@ def test_side_by_side_is_the_same_as_one_by_one(tmp_path):
 
 def test_a_failing_run_does_not_keep_the_others_from_being_run(tmp_path):
     recipes = [RECIPES[0], BASE.with_(train_images=100_000), RECIPES[1]]
-    with pytest.raises(ValueError, match="train_images=100000"):
-        go(tmp_path, recipes)
+    progress = go(tmp_path, recipes)
+    assert "train_images=100000" in str(progress.errors[0])
+    assert progress.left == (recipes[1],)
     assert all(Run(tmp_path / recipe.name).is_finished for recipe in (recipes[0], recipes[2]))
 
 
@@ -103,8 +103,7 @@ def test_a_network_that_cannot_be_looked_at_does_not_stop_the_rest(tmp_path, mon
             raise ValueError("nothing to see")
 
     monkeypatch.setattr(suite, "observe", observe_one)
-    with pytest.raises(ValueError, match="nothing to see"):
-        go(tmp_path)
+    assert [str(error) for error in go(tmp_path).errors] == ["nothing to see"]
     assert all(Run(tmp_path / recipe.name).is_finished for recipe in RECIPES)
 
 
@@ -118,6 +117,25 @@ def test_with_a_budget_what_is_known_not_to_fit_is_begun_last(tmp_path, monkeypa
     progress = go(tmp_path, recipes, budget=1e5, tell=lambda index, recipe: begun.append(index))
     assert begun == [0, 2, 3, 1]
     assert progress.left == (), "begun last, but begun: what it does until the end of the budget is not lost"
+
+
+def test_times_are_known_from_runs_that_are_done_elsewhere(tmp_path):
+    long, short = BASE.with_(epochs=3), BASE
+    go(tmp_path / "elsewhere", [long.with_(seed=1)])
+    run = Run(tmp_path / "elsewhere" / long.with_(seed=1).name)
+    run.write_result(run.read_result() | {"seconds": 1e6})
+    begun = []
+    others = [(long.with_(seed=1), run)]
+    go(tmp_path, [long, short], budget=1e5, others=others, tell=lambda index, recipe: begun.append(index))
+    assert begun == [1, 0]
+
+
+def test_a_damaged_folder_does_not_keep_the_others_from_being_chosen(tmp_path):
+    run = Run(tmp_path / RECIPES[0].name)
+    run.write_recipe(RECIPES[0].to_dict())
+    run.metrics_path.write_text("no line of metrics\n")
+    # Nothing is lost with it, for there is no checkpoint: it begins anew like the others.
+    assert go(tmp_path, budget=1e5).done == tuple(RECIPES)
 
 
 def test_without_a_budget_the_order_is_as_given(tmp_path):

@@ -56,14 +56,16 @@ def run(options: Namespace) -> int:
     output = Output(options)
     part = _arranged(options)
     budget = None if options.budget is None else parse_duration(options.budget)
-    table = MapTable(Path(options.output) / f"{part.name}.jsonl")
 
+    from nonloc.paper.holding import hold
     from nonloc.paper.map_running import run_part
     from nonloc.training.loop import device_or_best
     from nonloc.training.machine import machine
 
     started = time.monotonic()
-    with Overall(part.name, len(part.runs()), shown=not output.is_quiet) as overall:
+    # Read while it is held: what another process adds before that is there, and none adds after.
+    with hold(options.output), Overall(part.name, len(part.runs()), shown=not output.is_quiet) as overall:
+        table = MapTable(Path(options.output) / f"{part.name}.jsonl")
         progress = run_part(
             part,
             table,
@@ -75,14 +77,14 @@ def run(options: Namespace) -> int:
             tell=overall.tell,
         )
         overall.reach(progress.total - len(progress.left))
-    if progress.new or progress.reason:
-        note_spent(
-            options.output,
-            part=part.name,
-            seconds=round(time.monotonic() - started, 1),
-            device=machine(device_or_best(options.device))["device"],
-            runs=progress.new,
-        )
+        if progress.new or progress.reason:
+            note_spent(
+                options.output,
+                part=part.name,
+                seconds=round(time.monotonic() - started, 1),
+                device=machine(device_or_best(options.device))["device"],
+                runs=progress.new,
+            )
     broken = broken_stable(table.rows)
     wanted = {(cell.name, seed) for cell, seed in part.runs()}
     rows = [row for row in table.rows if (row["cell"], row["seed"]) in wanted]
@@ -117,6 +119,11 @@ def run(options: Namespace) -> int:
 def _arranged(options: Namespace) -> Part:
     part = find_part(options.part)
     changes = parse_changes(options.set)
+    fixed = sorted({"network", "learning_rate", "seed"} & changes.keys())
+    if fixed:
+        raise ValueError(
+            f"--set {fixed[0]}: a cell of the map says that itself; choose cells with --only, seeds with --seeds"
+        )
     if changes:
         part = replace(part, base=part.base.with_(**changes))
     if options.only:

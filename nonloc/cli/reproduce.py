@@ -100,8 +100,13 @@ def run(options: Namespace) -> int:
         suite = suite.with_threads(options.threads)
     budget = None if options.budget is None else parse_duration(options.budget)
     folder = Path(options.output if options.output is not None else suite.name)
-    if options.keep and options.kept is None:
-        raise ValueError("--keep needs a folder to keep runs in; name it with --kept DIR")
+    if options.keep:
+        if options.kept is None:
+            raise ValueError("--keep needs a folder to keep runs in; name it with --kept DIR")
+
+        from nonloc.paper.keeping import check_keeping
+
+        check_keeping(suite, options.kept, changes=plan["changes"], weights=options.weights)
 
     from nonloc.report.page import write_page
     from nonloc.report.records import collect, read_plan, write_plan
@@ -144,6 +149,9 @@ def run(options: Namespace) -> int:
             "kept": None if kept is None else {"runs": len(kept.new) + len(kept.same), "bytes": kept.size},
         },
     )
+    if progress.errors:
+        # All that could be done is done, kept and told.
+        raise progress.errors[0]
     if progress.signal is not None:
         return 128 + progress.signal
     return EXIT_LOCKED if progress.locked and not progress.reason else EXIT_DONE
@@ -165,18 +173,20 @@ def _restore(suite: Suite, folder: Path, options: Namespace, output: Output) -> 
 
 
 def _keep(suite: Suite, folder: Path, options: Namespace, changes: dict[str, Any], seconds: float) -> Kept:
+    from nonloc.paper.holding import hold
     from nonloc.paper.keeping import keep
     from nonloc.paper.spent import note_spent
     from nonloc.training.loop import device_or_best
     from nonloc.training.machine import machine
 
-    kept = keep(suite, folder / "runs", options.kept, changes=changes, weights=options.weights)
-    # Less, and nothing new, is no training, but finding out that there is nothing to do.
-    if kept.new or seconds >= 1:
-        device = machine(device_or_best(options.device))["device"]
-        note_spent(
-            Path(options.kept) / suite.name, seconds=round(seconds, 1), device=device, runs=len(kept.new)
-        )
+    with hold(Path(options.kept) / suite.name, wait=True):
+        kept = keep(suite, folder / "runs", options.kept, changes=changes, weights=options.weights)
+        # Less, and nothing new, is no training, but finding out that there is nothing to do.
+        if kept.new or seconds >= 1:
+            device = machine(device_or_best(options.device))["device"]
+            note_spent(
+                Path(options.kept) / suite.name, seconds=round(seconds, 1), device=device, runs=len(kept.new)
+            )
     return kept
 
 
@@ -223,6 +233,7 @@ def _train(
 ) -> Progress:
     import torch
 
+    from nonloc.runs import Run
     from nonloc.suite import train_all
 
     if suite.threads is not None:
@@ -242,6 +253,7 @@ def _train(
             budget=budget,
             side_by_side=options.side_by_side,
             progress=shown,
+            others=[(recipe, Run(folder / "runs" / recipe.name)) for recipe in known],
             tell=lambda index, recipe: overall.tell(done + index, recipe),
         )
         overall.reach(done + len(progress.done))
@@ -262,6 +274,8 @@ def parse_changes(words: list[str]) -> dict[str, Any]:
         except ValueError:
             value = text
         outer, dot, inner = name.partition(".")
+        if dot and not isinstance(changes.get(outer, {}), dict):
+            raise ValueError(f"--set {word}: {outer} itself is set before it; set one or the other")
         if dot:
             changes.setdefault(outer, {})[inner] = value
         else:

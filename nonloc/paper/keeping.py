@@ -17,11 +17,12 @@ import json
 import os
 import shutil
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from nonloc.outcomes import CorruptDataError
+from nonloc.outcomes import CorruptDataError, LockedRunError
 from nonloc.paper.rows import Row, Suite
 from nonloc.paper.suites import find_suite
 from nonloc.runs import Run, find_runs, write_atomically
@@ -31,8 +32,10 @@ from nonloc.training.state import MODEL, weights_sha256
 from nonloc.training.trained import trained_network
 
 DIGITS = 7
+OBSERVED = "observations.json"
 COMPACT = ("metrics.jsonl", "spectra.jsonl", "spectrum.json", "observations.json", "stability.json")
 WEIGHTS = ("median", "all", "none")
+PLAN = "suite.json"
 
 
 @dataclass(frozen=True)
@@ -72,8 +75,7 @@ def keep(
     weights  "median": of the converged run of each row with the median score, the lower one of two; as seeds are added
              it may become another run, whose weights then take the place of the first. "all" or "none"
     """
-    if weights not in WEIGHTS:
-        raise ValueError(f"weights={weights!r} is unknown; choose one of {', '.join(WEIGHTS)}")
+    check_keeping(suite, kept, changes=changes, weights=weights)
     folder = Path(kept) / suite.name
     _note_suite(folder, suite, dict(changes or {}))
     elsewhere = {
@@ -89,7 +91,8 @@ def keep(
         for recipe in suite.recipes(row):
             source = Run(Path(runs) / recipe.name)
             place = elsewhere.get(recipe, kept_path(kept, suite, row, recipe.seed))
-            if source.is_finished:
+            # What was not looked at yet would be kept without its spectra, and count as done ever after.
+            if source.is_finished and (source.path / OBSERVED).is_file():
                 sources[recipe.seed] = source
                 (new if _keep_one(source, place) else same).append(place)
         if not _keep_weights(folder / row.slug, sources, weights):
@@ -97,6 +100,25 @@ def keep(
     places = [run.path for run in find_runs(folder)]
     with_weights = tuple(path for path in places if _has_weights(Run(path)))
     return Kept(tuple(new), tuple(same), with_weights, tuple(lacking), _bytes(folder), _bytes(Path(kept)))
+
+
+def check_keeping(
+    suite: Suite,
+    kept: str | os.PathLike[str],
+    *,
+    changes: Mapping[str, Any] | None = None,
+    weights: str = "median",
+) -> None:
+    """A ValueError where `keep` would have one for its arguments: to be known before anything is trained."""
+    if weights not in WEIGHTS:
+        raise ValueError(f"weights={weights!r} is unknown; choose one of {', '.join(WEIGHTS)}")
+    path = Path(kept) / suite.name / PLAN
+    before = json.loads(path.read_bytes())["changes"] if path.is_file() else dict(changes or {})
+    if before != dict(changes or {}):
+        raise ValueError(
+            f"{path.parent} keeps {suite.name} with the changes {before}, not {dict(changes or {})}; "
+            "keep it in another folder"
+        )
 
 
 def _bytes(folder: Path) -> int:
@@ -122,17 +144,20 @@ def restore(suite: Suite, kept: str | os.PathLike[str], runs: str | os.PathLike[
             continue
         restored.append(recipe)
         run = Run(Path(runs) / recipe.name)
-        if not run.is_finished:
-            with run.lock():
-                _replace_run(known[recipe], run)
+        # Another process that holds it is about to put it there.
+        with suppress(LockedRunError):
+            if not run.is_finished:
+                with run.lock():
+                    _replace_run(known[recipe], run)
     return restored
 
 
 def _replace_run(source: Run, run: Run) -> None:
     for path in (run.checkpoints_path, *(run.path / name for name in COMPACT)):
         shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
-    # The result last: it is what says that the rest is there.
-    names = [*COMPACT, source.recipe_path.name, source.result_path.name]
+    # The recipe first, which makes it a run folder; the result last: it is what says that the rest is there.
+    names = [source.recipe_path.name, *COMPACT, source.result_path.name]
+    write_atomically(run.recipe_path, source.recipe_path.read_bytes())
     if source.checkpoints_path.is_dir():
         shutil.copytree(source.checkpoints_path, run.checkpoints_path)
     for name in names:
@@ -141,15 +166,8 @@ def _replace_run(source: Run, run: Run) -> None:
 
 
 def _note_suite(folder: Path, suite: Suite, changes: dict[str, Any]) -> None:
-    path = folder / "suite.json"
-    before: dict[str, Any] = {"changes": changes, "seeds": None}
-    if path.is_file():
-        before = json.loads(path.read_bytes())
-    if before["changes"] != changes:
-        raise ValueError(
-            f"{folder} keeps {suite.name} with the changes {before['changes']}, not {changes}; "
-            "keep it in another folder"
-        )
+    path = folder / PLAN
+    before: dict[str, Any] = json.loads(path.read_bytes()) if path.is_file() else {"seeds": None}
     # All rows, whichever were run now; more seeds than the suite has by itself if there ever were.
     seeds = max((len(suite.recipes(row)) for row in suite.rows), default=0)
     more = max(seeds, before["seeds"] or 0)
@@ -189,6 +207,9 @@ def _keep_one(source: Run, place: Path) -> bool:
                 f"{place} keeps a run with another {' and '.join(differing)} than {source.path}; "
                 "remove one of the two"
             )
+        for name in COMPACT:
+            if (source.path / name).is_file() and not (place / name).is_file():
+                write_atomically(place / name, _compact(source.path / name))
         return False
     target.write_recipe(source.read_recipe())
     for name in COMPACT:
@@ -200,7 +221,8 @@ def _keep_one(source: Run, place: Path) -> bool:
 
 def _keep_weights(row: Path, sources: Mapping[int, Run], which: str) -> bool:
     """See to it that the right runs of a row have weights; whether that was possible."""
-    targets = {int(run.path.name): run for run in find_runs(row)} if row.is_dir() else {}
+    found = find_runs(row) if row.is_dir() else []
+    targets = {int(run.path.name): run for run in found if run.is_finished}
     wanted = _median(targets) if which == "median" else []
     if which == "all":
         wanted = [seed for seed, run in targets.items() if _score(run) is not None]
@@ -229,7 +251,8 @@ def _score(run: Run) -> float | None:
 
 
 def _has_weights(run: Run) -> bool:
-    return any(run.checkpoints_path.glob("*.safetensors"))
+    # The manifest is written last.
+    return any(path.with_suffix(".safetensors").is_file() for path in run.checkpoints_path.glob("*.json"))
 
 
 def _copy_weights(source: Run, target: Run) -> None:

@@ -19,8 +19,9 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -87,10 +88,12 @@ def run_part(
         return MapProgress(len(planned), 0, ())
     folder = Path(working) / part.name
     runs = [Run(folder / recipe.name) for _, _, recipe in todo]
-    beside = side_by_side or (SIDE_BY_SIDE if where.type == "cuda" else 1)
+    beside = min(side_by_side or (SIDE_BY_SIDE if where.type == "cuda" else 1), len(todo))
     watcher = Watcher()
     errors: list[Exception] = []
     begun: list[int] = []
+    again: list[int] = []
+    started = time.monotonic()
 
     def begin(number: int) -> None:
         tell(len(planned) - len(todo) + len(begun), todo[number][2])
@@ -101,7 +104,10 @@ def run_part(
         try:
             if ending.error is not None:
                 raise ending.error
-            if ending.has_result:
+            if ending.has_result and not watcher.saw_the_end(ending.run):
+                shutil.rmtree(ending.run.path)
+                again.append(number)
+            elif ending.has_result:
                 row = cell.to_dict() | {"seed": seed}
                 row |= _measured(ending.run, recipe, shared.find(recipe.data), where, watcher)
                 table.append(row | {"side_by_side": beside, "recipe_sha256": recipe.sha256})
@@ -112,6 +118,10 @@ def run_part(
             watcher.forget(ending.run)
 
     with Run(folder / "table").lock():
+        for run in runs:
+            # It ended without anybody who saw its last steps: its row cannot be written, and it is done again.
+            if run.is_finished:
+                shutil.rmtree(run.path)
         endings = fit_many(
             [recipe for _, _, recipe in todo],
             runs,
@@ -126,6 +136,21 @@ def run_part(
         )
     if errors and not all(isinstance(error, LockedRunError) for error in errors):
         raise next(error for error in errors if not isinstance(error, LockedRunError))
+    if again and not errors and not endings.reason:
+        # Stopped after its last step and before its end: seen to its end by nobody, either.
+        left_of_it = None if budget is None else max(0.0, budget - (time.monotonic() - started))
+        more = run_part(
+            part,
+            table,
+            working,
+            data=data,
+            data_dir=data_dir,
+            device=device,
+            budget=left_of_it,
+            side_by_side=side_by_side,
+            tell=tell,
+        )
+        return replace(more, new=len(todo) - len(more.left))
     left = tuple((cell, seed) for cell, seed, recipe in todo if not table.has(cell, seed, recipe))
     return MapProgress(len(planned), len(todo) - len(left), left, endings.reason, endings.signal)
 

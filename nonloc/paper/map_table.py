@@ -12,6 +12,8 @@ from nonloc.paper.map_cells import Cell
 from nonloc.runs import finite_or_none, write_atomically
 from nonloc.training.recipe import Recipe
 
+NEEDED = {"cell", "rate", "init", "form", "blocks", "seed", "ending", "recipe_sha256"}
+
 
 class MapTable:
     """The rows of one part of the map, in the order in which they were finished.
@@ -52,13 +54,17 @@ class MapTable:
 def _read(path: Path) -> list[dict[str, Any]]:
     if not path.is_file():
         return []
-    rows = []
+    rows: list[dict[str, Any]] = []
+    known = set()
     for number, line in enumerate(path.read_bytes().splitlines(), start=1):
         try:
             row = json.loads(line)
-            if not {"cell", "seed", "recipe_sha256"} <= row.keys():
-                raise ValueError("no row of the map")
+            if not row.keys() >= NEEDED:
+                raise ValueError(f"no row of the map, without {', '.join(sorted(NEEDED - row.keys()))}")
+            if (row["cell"], row["seed"]) in known:
+                raise ValueError(f"{row['cell']}, seed {row['seed']} once more")
         except (ValueError, AttributeError) as error:
             raise CorruptDataError(f"{path}, line {number}: {error}; delete that line") from error
+        known.add((row["cell"], row["seed"]))
         rows.append(row)
     return rows

@@ -55,6 +55,10 @@ class Watcher:
             state = {name: value.detach().clone() for name, value in session.model.state_dict().items()}
             film.states.append((session.step, state))
 
+    def saw_the_end(self, run: Run) -> bool:
+        """Whether it was there for the last steps of a run, and knows their losses."""
+        return run in self._films and bool(self._films[run].losses)
+
     def losses(self, run: Run) -> dict[int, float]:
         """The finite ones of the last steps, by step."""
         film = self._films.get(run)

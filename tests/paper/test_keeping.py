@@ -204,5 +204,55 @@ def test_a_run_that_is_kept_for_another_suite_is_not_kept_twice(runs, tmp_path):
     assert contents(tmp_path / "kept" / "another") == before
 
 
+def test_what_was_not_looked_at_yet_is_not_kept_and_what_is_missing_is_added(runs, tmp_path):
+    names = [recipe.name for recipe in SUITE.recipes(ROW)]
+    (runs / names[0] / "observations.json").rename(tmp_path / "later")
+    (runs / names[1] / "spectrum.json").rename(tmp_path / "spectrum")
+    assert [path.name for path in go(runs, tmp_path).new] == ["1", "2"]
+    (tmp_path / "later").rename(runs / names[0] / "observations.json")
+    (tmp_path / "spectrum").rename(runs / names[1] / "spectrum.json")
+    assert [path.name for path in go(runs, tmp_path).new] == ["0"]
+    assert (tmp_path / "kept" / "demo" / ROW.slug / "1" / "spectrum.json").is_file()
+
+
+def test_half_kept_weights_and_runs_are_mended(runs, tmp_path):
+    kept = go(runs, tmp_path, weights="all")
+    (manifest,) = (kept.new[0] / "checkpoints").glob("*.json")
+    manifest.unlink()
+    (kept.new[1] / "result.json").unlink()
+    again = go(runs, tmp_path, weights="all")
+    assert manifest.is_file()
+    assert again.new == (kept.new[1],)
+    assert len(again.weights) == 3
+
+
+def test_an_interrupted_restore_can_be_done_again(runs, tmp_path, monkeypatch):
+    go(runs, tmp_path)
+    from nonloc.paper import keeping
+
+    honest, written = keeping.write_atomically, []
+
+    def interrupted(path, content):
+        if len(written) == 2:
+            raise KeyboardInterrupt
+        written.append(path)
+        honest(path, content)
+
+    monkeypatch.setattr(keeping, "write_atomically", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        restore(SUITE, tmp_path / "kept", tmp_path / "again")
+    monkeypatch.undo()
+    assert len(restore(SUITE, tmp_path / "kept", tmp_path / "again")) == 3
+    assert all(Run(tmp_path / "again" / recipe.name).is_finished for recipe in SUITE.recipes(ROW))
+
+
+def test_a_run_that_another_process_restores_is_passed_over(runs, tmp_path):
+    go(runs, tmp_path)
+    held = Run(tmp_path / "again" / SUITE.recipes(ROW)[0].name)
+    with held.lock():
+        assert len(restore(SUITE, tmp_path / "kept", tmp_path / "again")) == 3
+    assert not held.is_finished
+
+
 def test_there_is_nothing_to_restore_from_no_folder(tmp_path):
     assert restore(SUITE, tmp_path / "nowhere", tmp_path / "runs") == []

@@ -123,6 +123,40 @@ def test_a_signal_saves_what_is_under_way_and_the_row_is_the_same_in_the_end(tmp
     assert {**row, "seconds": 0} == {**whole, "seconds": 0}
 
 
+def finished_run(part, folder):
+    """A run that ended, and whose line was not written before the process was killed."""
+    recipe = CALM.recipe(part.base, 0)
+    fit(recipe, folder / "work" / "one_epoch" / recipe.name, data=DATA, device="cpu", progress=False)
+
+
+def test_a_run_that_ended_without_its_line_is_done_again(tmp_path):
+    part = small_part(CALM)
+    whole = go(part, tmp_path / "whole")[1].rows[0]
+    finished_run(part, tmp_path)
+    row = go(part, tmp_path)[1].rows[0]
+    assert {**row, "seconds": 0} == {**whole, "seconds": 0}
+
+
+def test_a_run_whose_last_steps_nobody_saw_is_done_again_in_the_same_call(tmp_path, monkeypatch):
+    part = small_part(CALM)
+    whole = go(part, tmp_path / "whole")[1].rows[0]
+    honest, calls = Watcher.__call__, []
+
+    def blind(self, session):
+        calls.append(session.step)
+        if len(calls) > session.steps_per_epoch:
+            honest(self, session)
+
+    monkeypatch.setattr(Watcher, "__call__", blind)
+    progress, table = go(part, tmp_path)
+    assert (progress.new, progress.left) == (1, ())
+    assert {**table.rows[0], "seconds": 0} == {**whole, "seconds": 0}
+
+
+def test_one_run_alone_is_recorded_as_such(tmp_path):
+    assert go(small_part(CALM), tmp_path, side_by_side=8)[1].rows[0]["side_by_side"] == 1
+
+
 def test_other_settings_under_the_same_name_are_refused(tmp_path):
     go(small_part(CALM), tmp_path)
     with pytest.raises(ValueError, match="by another recipe"):
