@@ -10,6 +10,7 @@ import pytest
 
 from nonloc.cli import main
 from nonloc.cli.map import broken_stable, map_text
+from nonloc.paper.holding import hold
 from nonloc.paper.spent import read_spent
 from nonloc.runs import Run, find_runs
 
@@ -171,6 +172,12 @@ def test_the_map_is_made_and_goes_on_where_it_stopped(map_words, tmp_path, capsy
     assert json.loads(capsys.readouterr().out)["new"] == 0
 
 
+def test_a_table_that_another_process_holds_is_left_to_it(map_words, tmp_path, capsys):
+    with hold(tmp_path / "map"):
+        assert main([*map_words, "--quiet"]) == 5
+    assert "is in use by another process" in capsys.readouterr().err
+
+
 def test_a_stable_stage_that_diverged_is_told_loudly_and_is_exit_1(map_words, tmp_path, capsys):
     assert main([*map_words, "--quiet"]) == 0
     path = tmp_path / "map" / "one_epoch.jsonl"
@@ -187,6 +194,8 @@ def test_a_stable_stage_that_diverged_is_told_loudly_and_is_exit_1(map_words, tm
         (["map", "two_epochs"], "'two_epochs' is no part of the map; choose one of one_epoch, ten_epochs"),
         (["map", "one_epoch", "--only", "rate 7"], "no cell of one_epoch has 'rate 7' in its name"),
         (["map", "one_epoch", "--seeds", "0"], "--seeds must be at least 1"),
+        (["map", "one_epoch", "--set", "learning_rate=1"], "a cell of the map says that itself"),
+        (["map", "one_epoch", "--set", "stage=1", "stage.embed=2"], "set one or the other"),
     ],
 )
 def test_wrong_usage_of_the_map_is_exit_2(words, message, tmp_path, capsys):
