@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
+from nonloc.ops.transforms import is_batched
+
 KINDS = ("gaussian", "heat", "dot", "concat", "delta")
 NORMALIZATIONS = ("row", "count", "none", "symmetric", "sinkhorn")
 
@@ -48,6 +50,12 @@ class Affinity:
     measure: Tensor | None = None
 
     def __post_init__(self) -> None:
+        if callable(self.kind):
+            raise ValueError(
+                f"kind must be one of {', '.join(KINDS)}, got a function; a kernel of your own is a SparseAffinity of "
+                "its matrix, nonloc.processes.horizon(points, radius, kernel=f) for a function of the distance, or "
+                "nonloc.processes.Continuum(f, num_cells) for a function of two points"
+            )
         if self.kind not in KINDS:
             raise ValueError(f"kind={self.kind!r} is unknown; choose one of {', '.join(KINDS)}")
         if self.normalize not in NORMALIZATIONS:
@@ -58,6 +66,16 @@ class Affinity:
         self._check_scale()
         self._check_mask()
         self._check_measure()
+
+    def __repr__(self) -> str:
+        parts = [self.kind, self.normalize, f"B = {self.batch}", f"M = {self.positions}"]
+        if not self.is_square:
+            parts.append(f"M' = {self.right.shape[1]}")
+        parts.append(f"d = {self.left.shape[2]}")
+        if self.scale != 1:
+            parts.append(f"scale = {self.scale:g}")
+        parts += ["masked"] * (self.mask is not None) + ["measured"] * (self.measure is not None)
+        return f"Affinity({', '.join(parts)})"
 
     @property
     def batch(self) -> int:
@@ -162,7 +180,7 @@ class Affinity:
 
 
 def can_check_values(x: Tensor) -> bool:
-    """Whether looking at the numbers is allowed: not while tracing, capturing, or without storage."""
-    if torch.compiler.is_compiling() or x.is_meta or isinstance(x, FakeTensor):
+    """Whether looking at the numbers is allowed: not while tracing, capturing, under vmap, or without storage."""
+    if torch.compiler.is_compiling() or x.is_meta or isinstance(x, FakeTensor) or is_batched(x):
         return False
     return not (x.is_cuda and torch.cuda.is_current_stream_capturing())

@@ -27,11 +27,14 @@ from nonloc.ops.sparse import SparseAffinity, weights
 STOCHASTIC = ("row", "sinkhorn")
 
 
-def universal_weight_limit(affinity: Affinity) -> float | None:
+def universal_weight_limit(affinity: Affinity | SparseAffinity) -> float | None:
     """The w that holds for every value of the features, told by what the kernel is and never by its numbers.
 
-    None where there is none: "none", "count" and "symmetric" have degrees without a bound, "dot" may be negative.
+    None where there is none: "none", "count" and "symmetric" have degrees without a bound, "dot" may be negative, and
+    so may the entries of a sparse Ω, whose numbers only `stable_weight_limit` looks at.
     """
+    if isinstance(affinity, SparseAffinity):
+        return None
     if affinity.kind == "delta":
         return float("inf")
     if affinity.kind == "dot" or affinity.normalize not in STOCHASTIC:
@@ -47,7 +50,7 @@ def stable_weight_limit(affinity: Affinity | SparseAffinity) -> Tensor | None:
     2/λ_max(L) for a symmetric Ω.
     """
     device = affinity.matrix.device if isinstance(affinity, SparseAffinity) else affinity.left.device
-    known = universal_weight_limit(affinity) if isinstance(affinity, Affinity) else None
+    known = universal_weight_limit(affinity)
     with torch.no_grad():
         if known is None and has_negative_entries(affinity):
             return None

@@ -16,8 +16,10 @@ from torch.nn.functional import pad, scaled_dot_product_attention
 from torch.utils.checkpoint import checkpoint
 
 from nonloc.ops.affinity import Affinity
+from nonloc.ops.derivatives import differentiable_as
 from nonloc.ops.operator import Operator, inverse_or_zero, nothing_or_nan, position_weights, valid_positions
-from nonloc.ops.sinkhorn import log_scaling, newton_step, solve_by_cg
+from nonloc.ops.sinkhorn import LogApply, Matvec, Scaling, scaled
+from nonloc.ops.transforms import is_forward_mode, is_transformed
 
 # Entries of a block of rows that exist at one time, B · rows · M' of them: few enough for memory to be used again
 # from the heap rather than mapped and cleared anew for every block, which cost three times the arithmetic.
@@ -83,9 +85,25 @@ def log_weights(weights: Tensor) -> Tensor:
 
 def _softmax(query: Tensor, key: Tensor, column: Tensor | None, z: Tensor) -> Tensor:
     """Σ_j softmax_j(q_i·k_j + b_j) z_j [B, M, C]."""
+    inputs = (query, key, z) if column is None else (query, key, z, column)
     if not _attention_serves(query, z):
-        column = torch.zeros_like(key[..., 0]) if column is None else column
-        return _by_blocks(_softmax_rows, query, torch.zeros_like(query[..., :1]), key, column, z)
+        return _softmax_by_blocks(*inputs)
+    # A compiler takes no second derivative, and would have to follow what is there for one.
+    if not torch.is_grad_enabled() or torch.compiler.is_compiling():
+        return _attention(*inputs)
+    return differentiable_as(_softmax_by_blocks, _attention, *inputs)
+
+
+def _softmax_by_blocks(query: Tensor, key: Tensor, z: Tensor, column: Tensor | None = None) -> Tensor:
+    # Half precision only comes here in attention's place, whose logits and sums are float32.
+    dtype = torch.promote_types(query.dtype, torch.float32)
+    column = torch.zeros_like(key[..., 0]) if column is None else column
+    row = torch.zeros_like(query[..., :1])
+    wide = (t.to(dtype) for t in (query, row, key, column, z))
+    return _by_blocks(_softmax_rows, *wide).to(z.dtype)
+
+
+def _attention(query: Tensor, key: Tensor, z: Tensor, column: Tensor | None = None) -> Tensor:
     if column is not None:
         query = torch.cat([query, torch.ones_like(query[..., :1])], -1)
         key = torch.cat([key, column.expand(key.shape[:2]).unsqueeze(-1)], -1)
@@ -107,6 +125,8 @@ def _half_serves(affinity: Affinity) -> bool:
 
 
 def _attention_serves(query: Tensor, z: Tensor) -> bool:
+    if is_transformed() or is_forward_mode():
+        return False
     if query.is_cuda:
         return query.dtype != torch.float64 and max(query.shape[-1] + 1, z.shape[-1]) <= WIDEST_ATTENTION
     return query.shape[0] > 0
@@ -142,13 +162,16 @@ def _log_sum_rows(query: Tensor, row: Tensor, key: Tensor, column: Tensor, z: Te
 def _by_blocks(
     rows: Callable[..., Tensor], query: Tensor, row: Tensor, key: Tensor, column: Tensor, z: Tensor
 ) -> Tensor:
-    """`rows` on a few rows at a time; each block is computed again for its gradient instead of being kept."""
+    """`rows` on a few rows at a time; each block is computed again for its gradient instead of being kept.
+
+    For gradients of torch.func, which knows no such thing, the blocks are kept: M × M numbers in all.
+    """
     size = max(1, BLOCK_ENTRIES // max(1, query.shape[0] * key.shape[1]))
     column = column.expand(key.shape[:2])
-    keeps_graph = torch.is_grad_enabled() and not torch.compiler.is_exporting()
+    computes_again = torch.is_grad_enabled() and not torch.compiler.is_exporting() and not is_transformed()
     blocks = []
     for q, a in zip(query.split(size, 1), row.split(size, 1), strict=True):
-        if keeps_graph:
+        if computes_again:
             blocks.append(
                 checkpoint(rows, q, a, key, column, z, use_reentrant=False, preserve_rng_state=False)
             )
@@ -160,15 +183,21 @@ def _by_blocks(
 def sinkhorn_scaling(
     query: Tensor, key: Tensor, row: Tensor, logged: Tensor, column: Tensor, weights: Tensor, valid: Tensor
 ) -> Tensor:
-    """x = log u of the Sinkhorn normalisation [B, M], with its derivative."""
+    """x = log u of the Sinkhorn normalisation [B, M], with its derivatives."""
 
-    def log_apply(x: Tensor) -> Tensor:
-        return row + log_sums(query, key, logged + x)
+    def log_apply(
+        query: Tensor, key: Tensor, row: Tensor, logged: Tensor, column: Tensor, weights: Tensor
+    ) -> LogApply:
+        return lambda x: row + log_sums(query, key, logged + x)
 
-    def kernel(x: Tensor) -> Callable[[Tensor], Tensor]:
+    def between(
+        x: Tensor, query: Tensor, key: Tensor, row: Tensor, logged: Tensor, column: Tensor, weights: Tensor
+    ) -> Matvec:
         apply = lean_apply(query, key, row + x, column + x)
         return lambda v: valid * apply((valid * v).unsqueeze(-1)).squeeze(-1)
 
-    mass = (weights * valid).detach()
-    x = log_scaling(log_apply, lambda x, g: solve_by_cg(kernel(x), mass, g), valid, query.dtype, largest=row)
-    return newton_step(x, log_apply, kernel, mass, valid)
+    def mass(*theta: Tensor) -> Tensor:
+        return theta[-1] * valid
+
+    scaling = Scaling(log_apply, between, mass, valid, query.dtype, largest=row.detach())
+    return scaled(scaling, query, key, row, logged, column, weights)

@@ -8,8 +8,6 @@ gaussian, heat   "row" through scaled_dot_product_attention, the rest by blocks 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 
@@ -17,15 +15,15 @@ from nonloc.ops import exponential
 from nonloc.ops.affinity import Affinity
 from nonloc.ops.operator import (
     Normalized,
+    Omega,
     Operator,
     inverse_or_zero,
     inverse_root_or_zero,
     position_weights,
 )
-from nonloc.ops.sinkhorn import log_positive, log_scaling, newton_step, solve_by_cg
+from nonloc.ops.sinkhorn import LogApply, Matvec, Scaling, log_positive, scaled
 from nonloc.ops.suffix_sums import relu_sum
-
-Matvec = Callable[[Tensor], Tensor]
+from nonloc.ops.transforms import needs_derivative
 
 
 def prepare(affinity: Affinity, dtype: torch.dtype) -> Operator:
@@ -35,12 +33,22 @@ def prepare(affinity: Affinity, dtype: torch.dtype) -> Operator:
     weights = position_weights(affinity, dtype).unsqueeze(-1)
     left, right = affinity.left.to(dtype), affinity.right.to(dtype)
     if affinity.kind == "dot":
-        operator = normalized(lambda v: affinity.scale * (left @ (right.mT @ v)), weights, affinity, dtype)
+        operator = normalized(dot_product(left, right, affinity.scale), weights, affinity, dtype)
     elif affinity.kind == "concat":
-        operator = normalized(relu_sum(left, right), weights, affinity, dtype)
+        operator = normalized(concat_product(left, right), weights, affinity, dtype)
     else:
         operator = _diagonal(weights, affinity)
     return operator if affinity.mask is None else _only_valid(operator, affinity.mask.unsqueeze(-1))
+
+
+def dot_product(left: Tensor, right: Tensor, scale: float) -> Omega:
+    """Ω v = scale · L (Rᵀ v)."""
+    return Omega(lambda left, right: lambda v: scale * (left @ (right.mT @ v)), left, right)
+
+
+def concat_product(left: Tensor, right: Tensor) -> Omega:
+    """(Ω v)_i = Σ_j relu(l_i + r_j) v_j."""
+    return Omega(relu_sum, left, right)
 
 
 def normalized(omega: Matvec, weights: Tensor, affinity: Normalized, dtype: torch.dtype) -> Operator:
@@ -68,24 +76,38 @@ def sides(
         valid = affinity.mask
         if valid is None:
             valid = torch.ones(weights.shape[:2], dtype=torch.bool, device=weights.device)
-        side = _scaling(omega, weights, valid, dtype).exp().unsqueeze(-1)
+        side = _scaling(_seen_through(omega, sums), weights, valid, dtype).exp().unsqueeze(-1)
     giver = weights * side
     return side, giver, side * omega(giver)
 
 
-def _scaling(omega: Matvec, weights: Tensor, valid: Tensor, dtype: torch.dtype) -> Tensor:
-    """x = log u of the Sinkhorn normalisation [B, M], with its derivative."""
+def _seen_through(omega: Matvec, sums: Tensor) -> Omega:
+    """The product with the tensors that it depends on; a plain function hides them, and may only if none counts."""
+    if isinstance(omega, Omega):
+        return omega
+    if needs_derivative(sums):
+        raise ValueError(
+            'the derivative of normalize="sinkhorn" needs to know what Ω is made from; give omega as an Omega'
+        )
+    return Omega(lambda: omega)
 
-    def log_apply(x: Tensor) -> Tensor:
-        return log_positive(omega(weights * x.exp().unsqueeze(-1)))
 
-    def kernel(x: Tensor) -> Matvec:
-        side = (x.exp() * valid).unsqueeze(-1)
+def _scaling(omega: Omega, weights: Tensor, valid: Tensor, dtype: torch.dtype) -> Tensor:
+    """x = log u of the Sinkhorn normalisation [B, M], with its derivatives."""
+    make, tensors = omega.make, omega.tensors
+
+    def log_apply(weights: Tensor, *tensors: Tensor) -> LogApply:
+        omega = make(*tensors)
+        return lambda x: log_positive(omega(weights * x.exp().unsqueeze(-1)))
+
+    def between(x: Tensor, weights: Tensor, *tensors: Tensor) -> Matvec:
+        omega, side = make(*tensors), (x.exp() * valid).unsqueeze(-1)
         return lambda v: (side * omega(side * v.unsqueeze(-1))).squeeze(-1)
 
-    mass = (weights.squeeze(-1) * valid).detach()
-    x = log_scaling(log_apply, lambda x, g: solve_by_cg(kernel(x), mass, g), valid, dtype)
-    return newton_step(x, log_apply, kernel, mass, valid)
+    def mass(weights: Tensor, *tensors: Tensor) -> Tensor:
+        return weights.squeeze(-1) * valid
+
+    return scaled(Scaling(log_apply, between, mass, valid, dtype), weights, *tensors)
 
 
 def _diagonal(weights: Tensor, affinity: Affinity) -> Operator:

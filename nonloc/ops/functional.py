@@ -2,12 +2,24 @@
 
 Every function takes an `Affinity` or a `SparseAffinity` and z [B, M, C], and gives z's dtype back. Half
 precision is computed with float32 logits and sums. Mixed dtypes are computed in the widest of them.
+
+What can be differentiated, and how; where it says no, a ValueError names the way out:
+
+    backend                   backward   double backward   forward mode   vmap, vmap(grad)
+    reference                 yes        yes               yes            yes
+    factored                  yes        yes               yes            yes
+    factored, "sinkhorn"      yes        yes               no             of the values; no grad
+    fused                     yes        no                no             no
+    factored, SparseAffinity  yes        yes               no             no
+
+Backward is torch.autograd's. torch.func.grad and what is made of it go with the last column, forward mode is
+torch.func.jvp, jacfwd or dual numbers. Under them "factored" keeps the blocks of gaussian and heat that backward
+computes again: M × M numbers in all. The numbers of an affinity under vmap are not checked.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import TypeGuard
 
@@ -17,7 +29,7 @@ from torch import Tensor
 from nonloc.ops import factored, fused, reference, sparse
 from nonloc.ops.affinity import Affinity
 from nonloc.ops.checks import check_kernel_values
-from nonloc.ops.operator import Operator, energy
+from nonloc.ops.operator import Operator, energy, full_precision
 from nonloc.ops.sparse import SparseAffinity
 
 Weights = Sequence[Tensor | tuple[Tensor, Tensor]] | Tensor
@@ -117,6 +129,7 @@ def prepare(affinity: Affinity | SparseAffinity, dtype: torch.dtype, *, backend:
     if backend not in BACKENDS:
         raise ValueError(f"backend={backend!r} is unknown; choose one of auto, {', '.join(BACKENDS)}")
     if isinstance(affinity, SparseAffinity):
+        sparse.check_transforms(backend)
         if backend == "factored":
             return sparse.prepare(affinity, dtype)
         affinity = affinity.as_dense()
@@ -175,12 +188,6 @@ def without_masked(affinity: Affinity) -> Affinity:
     left = torch.where(keep, affinity.left, 0)
     right = left if affinity.right is affinity.left else torch.where(keep, affinity.right, 0)
     return replace(affinity, left=left, right=right)
-
-
-def full_precision(x: Tensor) -> AbstractContextManager[None]:
-    """Autocast off: inside, products of logits stay in the dtype chosen here."""
-    # Shapes without contents are never autocast, and older versions of torch refuse the question.
-    return nullcontext() if x.is_meta else torch.autocast(x.device.type, enabled=False)
 
 
 def _check_square(affinity: Affinity | SparseAffinity, name: str) -> None:

@@ -29,6 +29,7 @@ from nonloc.ops.fused_functions import SMALLEST, Product, Stage
 from nonloc.ops.fused_launch import Settings, Tile, is_interpreted, is_launching
 from nonloc.ops.operator import Operator, valid_positions
 from nonloc.ops.sparse import SparseAffinity
+from nonloc.ops.transforms import is_forward_mode, is_transformed
 
 WIDEST_FEATURES = 128  # d of the features and r of the hidden channels
 WIDEST_STATE = 512  # C
@@ -115,6 +116,8 @@ def lacks(affinity: Affinity | SparseAffinity, z: Tensor | None = None) -> str |
     """What the fused kernels need and do not get, in words; None if they can take it."""
     if isinstance(affinity, SparseAffinity):
         return "an Affinity, not a SparseAffinity"
+    if is_transformed() or is_forward_mode():
+        return "tensors of their own, not those of torch.func (vmap, grad, jvp) or of forward mode"
     if affinity.kind not in ("gaussian", "heat") or affinity.normalize != "row":
         return f'kind "gaussian" or "heat" with normalize="row", not {affinity.kind!r} with {affinity.normalize!r}'
     if affinity.measure is not None:

@@ -17,10 +17,9 @@ from torch import Tensor
 from nonloc.ops import checks, exponential, factored, sparse
 from nonloc.ops.affinity import Affinity
 from nonloc.ops.checks import check_kernel_values
-from nonloc.ops.functional import aggregate, compute_dtype, full_precision, prepare, without_masked
-from nonloc.ops.operator import inverse_or_zero, position_weights, valid_positions
+from nonloc.ops.functional import aggregate, compute_dtype, prepare, without_masked
+from nonloc.ops.operator import full_precision, inverse_or_zero, position_weights, valid_positions
 from nonloc.ops.sparse import SparseAffinity
-from nonloc.ops.suffix_sums import relu_sum
 
 Apply = Callable[[Tensor], Tensor]
 
@@ -119,8 +118,8 @@ def _between_sides(omega: Apply, receiver: Tensor | float, giver: Tensor) -> App
 
 def _omega(affinity: Affinity, left: Tensor, right: Tensor) -> Apply:
     if affinity.kind == "concat":
-        return relu_sum(left, right)
-    return lambda v: affinity.scale * (left @ (right.mT @ v))
+        return factored.concat_product(left, right)
+    return factored.dot_product(left, right, affinity.scale)
 
 
 def _weights(affinity: Affinity | SparseAffinity, dtype: torch.dtype) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import NamedTuple, Protocol
 
 import torch
@@ -20,6 +21,21 @@ class Operator(NamedTuple):
 
     apply: Callable[[Tensor], Tensor]
     sums: Tensor
+
+
+class Omega:
+    """Ω as v -> Ω v, with the tensors that it is made from: the derivative of a scaling has to know them.
+
+    make     tensors -> (v -> Ω v)
+    tensors  what `make` takes, dense or sparse
+    """
+
+    def __init__(self, make: Callable[..., Callable[[Tensor], Tensor]], *tensors: Tensor) -> None:
+        self.make, self.tensors = make, tensors
+        self._apply = make(*tensors)
+
+    def __call__(self, v: Tensor) -> Tensor:
+        return self._apply(v)
 
 
 class Normalized(Protocol):
@@ -52,6 +68,12 @@ def position_weights(affinity: Affinity, dtype: torch.dtype) -> Tensor:
     else:
         weights = affinity.measure.to(dtype).unsqueeze(0)
     return weights if affinity.mask is None else weights * affinity.mask
+
+
+def full_precision(x: Tensor) -> AbstractContextManager[None]:
+    """Autocast off: inside, products of logits stay in the dtype chosen here."""
+    # Shapes without contents are never autocast, and older versions of torch refuse the question.
+    return nullcontext() if x.is_meta else torch.autocast(x.device.type, enabled=False)
 
 
 def inverse_or_zero(x: Tensor) -> Tensor:

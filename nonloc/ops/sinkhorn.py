@@ -5,8 +5,9 @@ kernel is positive semi-definite; the textbook alternation can need tens of thou
 by a few Newton steps on G(x) = x + log Ω(μ e^x), whose Jacobian is I + K. A kernel without total support has no
 scaling: its Newton steps only halve the residual, so a bounded number of them tells it apart.
 
-The derivative is that of the solution, not of the iteration: from a converged and detached x, one Newton step
-carries the exact first derivative and two carry the second, because each squares the error.
+The derivative is that of the solution, not of the iteration. With the matrix: from a converged and detached x, one
+Newton step carries the exact first derivative and two carry the second, because each squares the error. Without it:
+G(x, θ) = 0 is differentiated implicitly, as often as one likes, by conjugate gradients on I + K and its transpose.
 """
 
 from __future__ import annotations
@@ -14,24 +15,30 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
+from torch._subclasses.fake_tensor import FakeTensor
 
 from nonloc.ops.affinity import can_check_values
+from nonloc.ops.derivatives import solution
 from nonloc.ops.operator import inverse_or_zero
+from nonloc.ops.transforms import is_batched, is_forward_mode, is_transformed, needs_derivative
 
 MAX_HALVINGS = 200
 MAX_NEWTON = 12
 MAX_CG = 200
+BATCHED_NEWTON = 4  # under vmap, where nobody can see whether the halvings were enough
+CAPTURED_NEWTON = 1  # in a CUDA graph, which pays for it in every replay
 STALLED = 3  # this many steps without improvement: rounding is reached
 
-# How many steps are taken where the residual may not be looked at (tracing, capturing, shapes alone).
-_fixed_steps: ContextVar[int] = ContextVar("fixed_steps", default=60)
+# How many steps are taken where the residual may not be looked at (tracing, capturing, vmap, shapes alone).
+UNSEEN_STEPS = 60
+_fixed_steps: ContextVar[int] = ContextVar("fixed_steps", default=UNSEEN_STEPS)
 
 LogApply = Callable[[Tensor], Tensor]  # x [B, M] -> log Σ_j Ω_ij μ_j e^{x_j} [B, M]; −inf for an empty row
+Matvec = Callable[[Tensor], Tensor]
 Solve = Callable[[Tensor, Tensor], Tensor]  # (x, G) [B, M] -> (I + K(x))⁻¹ G
 
 
@@ -45,6 +52,20 @@ def fixed_steps(steps: int) -> Iterator[None]:
         _fixed_steps.reset(token)
 
 
+def _steps() -> int:
+    # A compiler cannot follow a context variable.
+    return UNSEEN_STEPS if torch.compiler.is_compiling() else _fixed_steps.get()
+
+
+def _unseen_newton(x: Tensor) -> int:
+    """How many Newton steps follow; none where only shapes are known, or a compiler would write out each."""
+    if torch.compiler.is_compiling() or isinstance(x, FakeTensor):
+        return 0
+    if is_batched(x):
+        return BATCHED_NEWTON
+    return CAPTURED_NEWTON if x.is_cuda and torch.cuda.is_current_stream_capturing() else 0
+
+
 def log_scaling(
     log_apply: LogApply, solve: Solve, valid: Tensor, dtype: torch.dtype, largest: Tensor | None = None
 ) -> Tensor:
@@ -53,19 +74,22 @@ def log_scaling(
     `largest` are numbers that `log_apply` adds and takes away again: they bound what can be known of x.
     """
     with torch.no_grad():
-        start = log_apply(torch.zeros(valid.shape, dtype=dtype, device=valid.device))
+        # `detach` is for forward-mode derivatives, which no_grad does not keep from following every step.
+        start = log_apply(torch.zeros(valid.shape, dtype=dtype, device=valid.device)).detach()
         x = -0.5 * torch.where(valid, start, 0)
 
         def residue(x: Tensor) -> Tensor:
-            return torch.where(valid, x + log_apply(x), 0)
+            return torch.where(valid, x + log_apply(x), 0).detach()
 
         if can_check_values(x):
             if bool((valid & (start == -torch.inf)).any()):
                 raise ValueError(_no_support("a position has no affinity to any other or to itself"))
             size = 0.0 if largest is None or largest.numel() == 0 else float(largest.abs().max())
             return _iterate(x, residue, solve, size)
-        for _ in range(_fixed_steps.get()):
+        for _ in range(_steps()):
             x = x - 0.5 * residue(x)
+        for _ in range(_unseen_newton(x)):
+            x = x - solve(x, residue(x)).detach()
         return x
 
 
@@ -90,7 +114,7 @@ def _iterate(x: Tensor, residue: Callable[[Tensor], Tensor], solve: Solve, large
         reachable = 256 * eps * (1 + float(best[known].abs().max()) + largest)
         if best_error <= 2 * eps or (stalled >= STALLED and best_error <= reachable):
             return best
-        x = x - (0.5 * g if step < MAX_HALVINGS else solve(x, g))
+        x = x - (0.5 * g if step < MAX_HALVINGS else solve(x, g).detach())
         g = residue(x)
     if best_error <= reachable:
         return best
@@ -134,6 +158,12 @@ def solve_by_cg(kernel: Callable[[Tensor], Tensor], mass: Tensor, g: Tensor) -> 
     return g - kernel(root * _conjugate_gradients(lambda t: t + root * kernel(root * t), root * g))
 
 
+def solve_transposed_by_cg(kernel: Matvec, mass: Tensor, g: Tensor) -> Tensor:
+    """(I + D S)⁻¹ g = (I − R (I + R S R)⁻¹ R S) g."""
+    root = mass.sqrt()
+    return g - root * _conjugate_gradients(lambda t: t + root * kernel(root * t), root * kernel(g))
+
+
 def _conjugate_gradients(apply: Callable[[Tensor], Tensor], target: Tensor) -> Tensor:
     """Solve apply(t) = target [B, M] sample by sample, to rounding."""
     t = torch.zeros_like(target)
@@ -141,9 +171,11 @@ def _conjugate_gradients(apply: Callable[[Tensor], Tensor], target: Tensor) -> T
     size = residual.square().sum(-1, keepdim=True)
     goal = size * torch.finfo(target.dtype).eps ** 2
     looks = can_check_values(target)
-    for _ in range(MAX_CG if looks else _fixed_steps.get()):
+    for _ in range(MAX_CG if looks else _steps()):
         image = apply(direction)
         length = size * inverse_or_zero((direction * image).sum(-1, keepdim=True))
+        # Beyond its goal a sample has only quotients of numbers too small for them; not everyone can stop there.
+        length = torch.where(size <= goal, 0, length)
         t = t + length * direction
         residual = residual - length * image
         smaller = residual.square().sum(-1, keepdim=True)
@@ -154,41 +186,70 @@ def _conjugate_gradients(apply: Callable[[Tensor], Tensor], target: Tensor) -> T
     return t
 
 
-class _ImplicitSolve(torch.autograd.Function):
-    """(I + S D)⁻¹ g whose derivative is with respect to g alone: at a solution g = 0, so no other is needed."""
+@dataclass(frozen=True)
+class Scaling:
+    """G(x, θ) = x + log Ω(μ e^x) = 0, in memory linear in M; θ are the tensors that decide Ω and μ.
 
-    @staticmethod
-    def forward(ctx: Any, g: Tensor, kernel: Callable[[Tensor], Tensor], mass: Tensor) -> Tensor:
-        ctx.kernel, ctx.mass = kernel, mass
-        return solve_by_cg(kernel, mass, g)
+    log_apply  θ -> (x -> log Σ_j Ω_ij μ_j e^{x_j})
+    between    (x, θ) -> (v -> S v), S_ij = e^{x_i} Ω_ij e^{x_j}, and 0 where a position is not valid
+    mass       θ -> μ [B, M], 0 where a position is not valid
+    valid      [B, M] bool
+    largest    what `log_scaling` is told of the numbers
+    """
 
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        # The transpose: (I + D S)⁻¹ = I − R (I + R S R)⁻¹ R S.
-        root = ctx.mass.sqrt()
-        inner = _conjugate_gradients(lambda t: t + root * ctx.kernel(root * t), root * ctx.kernel(grad))
-        return grad - root * inner, None, None
+    log_apply: Callable[..., LogApply]
+    between: Callable[..., Matvec]
+    mass: Callable[..., Tensor]
+    valid: Tensor
+    dtype: torch.dtype
+    largest: Tensor | None = None
+
+    def solve(self, *theta: Tensor) -> Tensor:
+        mass = self.mass(*theta)
+        return log_scaling(
+            self.log_apply(*theta),
+            lambda x, g: solve_by_cg(self.between(x, *theta), mass, g),
+            self.valid,
+            self.dtype,
+            self.largest,
+        )
+
+    def residue(self, x: Tensor, *theta: Tensor) -> Tensor:
+        return torch.where(self.valid, x + self.log_apply(*theta)(x), 0)
+
+    def adjoint(self, v: Tensor, x: Tensor, *theta: Tensor) -> Tensor:
+        return solution(_Newton(self, is_transposed=True), v, x, *theta)
 
 
-def newton_step(
-    x: Tensor,
-    log_apply: LogApply,
-    kernel: Callable[[Tensor], Callable[[Tensor], Tensor]],
-    mass: Tensor,
-    valid: Tensor,
-) -> Tensor:
-    """x once more, now with its first derivative, in memory linear in M."""
-    if not torch.is_grad_enabled():
-        return x
-    fixed = kernel(x)
+@dataclass(frozen=True)
+class _Newton:
+    """(I + S D) w = v for w, or its transpose, D = diag(μ): the Jacobian of G at a solution, where I + K = I + S D."""
 
-    def apply(v: Tensor) -> Tensor:
-        with torch.no_grad():
-            return fixed(v)
+    scaling: Scaling
+    is_transposed: bool
 
-    g = torch.where(valid, x + log_apply(x), 0)
-    return x - _ImplicitSolve.apply(g, apply, mass) if g.requires_grad else x
+    def solve(self, v: Tensor, x: Tensor, *theta: Tensor) -> Tensor:
+        solve = solve_transposed_by_cg if self.is_transposed else solve_by_cg
+        return solve(self.scaling.between(x, *theta), self.scaling.mass(*theta), v)
+
+    def residue(self, w: Tensor, v: Tensor, x: Tensor, *theta: Tensor) -> Tensor:
+        kernel, mass = self.scaling.between(x, *theta), self.scaling.mass(*theta)
+        return w - v + (mass * kernel(w) if self.is_transposed else kernel(mass * w))
+
+    def adjoint(self, u: Tensor, w: Tensor, v: Tensor, x: Tensor, *theta: Tensor) -> Tensor:
+        return solution(_Newton(self.scaling, not self.is_transposed), u, x, *theta)
+
+
+def scaled(scaling: Scaling, *theta: Tensor) -> Tensor:
+    """x = log u [B, M] with its derivatives of every order; in an exported program, without them."""
+    if torch.compiler.is_exporting() or not any(needs_derivative(t) for t in theta):
+        return scaling.solve(*theta)
+    if torch.compiler.is_compiling() or is_transformed() or is_forward_mode():
+        raise ValueError(
+            'normalize="sinkhorn" without the matrix is differentiated by torch.autograd alone, not by torch.func, in '
+            'forward mode or within torch.compile; use backend="reference"'
+        )
+    return solution(scaling, *theta)
 
 
 def log_positive(sums: Tensor, empty: float = -torch.inf) -> Tensor:

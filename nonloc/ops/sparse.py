@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from nonloc.ops import factored
 from nonloc.ops.affinity import NORMALIZATIONS, Affinity, can_check_values
-from nonloc.ops.operator import Operator
+from nonloc.ops.operator import Omega, Operator
+from nonloc.ops.transforms import is_differentiated_by_func, is_forward_mode, is_transformed
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,6 +39,24 @@ class SparseAffinity:
             )
         self._check_matrix()
         self._check_measure()
+
+    def __repr__(self) -> str:
+        measured = ", measured" if self.measure is not None else ""
+        entries = self.matrix.values().shape[0]
+        return f"SparseAffinity({self.normalize}, M = {self.positions}, {entries} entries{measured})"
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> SparseAffinity:
+        # What torch does for dense tensors and not for sparse ones.
+        if not self.matrix.is_leaf:
+            raise ValueError(
+                "a matrix that was computed with gradients cannot be copied with its graph; use "
+                "dataclasses.replace(affinity, matrix=affinity.matrix.detach())"
+            )
+        matrix = memo.get(id(self.matrix))
+        if matrix is None:
+            matrix = self.matrix.detach().clone().requires_grad_(self.matrix.requires_grad)
+            memo[id(self.matrix)] = matrix
+        return SparseAffinity(matrix, self.normalize, measure=copy.deepcopy(self.measure, memo))
 
     @property
     def batch(self) -> int:
@@ -106,10 +127,12 @@ def weights(affinity: SparseAffinity, dtype: torch.dtype) -> Tensor:
     return torch.ones(1, affinity.positions, 1, dtype=dtype, device=affinity.matrix.device)
 
 
-def product(matrix: Tensor, dtype: torch.dtype) -> Callable[[Tensor], Tensor]:
+def product(matrix: Tensor, dtype: torch.dtype) -> Omega:
     """v [B, M, C] -> Ω v [B, M, C] for a sparse matrix [M, M]."""
-    matrix = matrix.to(dtype)
+    return Omega(_times, matrix.to(dtype))
 
+
+def _times(matrix: Tensor) -> Callable[[Tensor], Tensor]:
     def apply(v: Tensor) -> Tensor:
         batch, positions, channels = v.shape
         columns = v.transpose(0, 1).reshape(positions, batch * channels)
@@ -157,6 +180,15 @@ def is_symmetric(affinity: SparseAffinity) -> bool:
 def has_negative(affinity: SparseAffinity) -> bool:
     """Whether an entry of Ω is below 0."""
     return bool((affinity.matrix.values() < 0).any())
+
+
+def check_transforms(backend: str) -> None:
+    """Raise the ValueError that names the way out where torch's sparse tensors would fail in words of their own."""
+    if is_differentiated_by_func() or (backend == "factored" and (is_transformed() or is_forward_mode())):
+        raise ValueError(
+            "torch's sparse tensors know neither torch.func nor forward mode; make an Affinity of this one before, "
+            "by affinity.as_dense() (for small M)"
+        )
 
 
 def check_values(affinity: SparseAffinity) -> None:

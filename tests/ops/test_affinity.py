@@ -12,6 +12,7 @@ X = torch.zeros(2, 5, 3)
     ("arguments", "message"),
     [
         ({"kind": "cosine"}, "kind='cosine' is unknown; choose one of gaussian, heat, dot, concat, delta"),
+        ({"kind": torch.cdist}, "got a function.*SparseAffinity.*horizon.*Continuum"),
         ({"normalize": "softmax"}, "normalize='softmax' is unknown; choose one of row, count, none"),
         ({"left": X[0]}, r"left must be a tensor \[B, M, d\], got \[5, 3\].*flatten"),
         ({"left": X.numpy()}, "left must be a tensor .* got ndarray"),
@@ -51,3 +52,11 @@ def test_the_contract_of_positional_and_keyword_arguments():
     assert (affinity.batch, affinity.positions, affinity.is_square) == (2, 5, True)
     with pytest.raises(TypeError):
         Affinity(X, X, "heat", "none", 2.0, None)
+
+
+def test_it_says_what_it_is_on_one_line():
+    assert repr(Affinity(X, X, "heat")) == "Affinity(heat, row, B = 2, M = 5, d = 3)"
+    few = Affinity(X, X[:, :2], "gaussian", "count", 0.5)
+    assert repr(few) == "Affinity(gaussian, count, B = 2, M = 5, M' = 2, d = 3, scale = 0.5)"
+    weighted = Affinity(X, X, "dot", mask=torch.ones(2, 5, dtype=torch.bool), measure=torch.ones(5))
+    assert repr(weighted) == "Affinity(dot, row, B = 2, M = 5, d = 3, masked, measured)"

@@ -115,6 +115,8 @@ def test_sparse_kernels_by_their_entries():
     # Two neighbours each; the 7 on the diagonal does not move anything.
     assert float(stable_weight_limit(SparseAffinity(graph, "none"))) == pytest.approx(0.5, rel=1e-12)
     assert stable_weight_limit(SparseAffinity((-ring).to_sparse_csr(), "none")) is None
+    # Without its entries, nothing is known of a graph.
+    assert universal_weight_limit(SparseAffinity(graph, "row")) is None
 
 
 def test_masked_positions_do_not_count():

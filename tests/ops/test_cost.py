@@ -1,4 +1,6 @@
-"""The estimate against measured memory, within a quarter, and against counted multiply-adds."""
+"""The estimate of `propagate` against measured memory, within a quarter, and against counted multiply-adds."""
+
+from functools import cache
 
 import pytest
 import torch
@@ -33,6 +35,12 @@ def measured_peak(kind, normalize, backend, batch, positions, channels, embed, n
     return peak
 
 
+@cache
+def estimated(kind, normalize, batch, positions, channels, embed, num_blocks):
+    sizes = {"batch": batch, "positions": positions, "channels": channels}
+    return estimate(kind, normalize, embed=embed, num_blocks=num_blocks, **sizes)
+
+
 BACKENDS_OF_CELLS = [(backend, *cell) for backend in ("reference", "factored") for cell in CELLS]
 FUSED = [pytest.param("fused", kind, "row", marks=interpreted) for kind in ("gaussian", "heat")]
 
@@ -41,15 +49,7 @@ FUSED = [pytest.param("fused", kind, "row", marks=interpreted) for kind in ("gau
 def test_bytes_are_within_a_quarter_of_measured(backend, kind, normalize):
     # The interpreter is slow, and a long profile loses events.
     shape = (2, 64 if backend == "fused" else 256, 16, 8, 2)
-    cost = estimate(
-        kind,
-        normalize,
-        batch=shape[0],
-        positions=shape[1],
-        channels=shape[2],
-        embed=shape[3],
-        num_blocks=shape[4],
-    )[backend]
+    cost = estimated(kind, normalize, *shape)[backend]
     forward = measured_peak(kind, normalize, backend, *shape, with_gradient=False)
     both = measured_peak(kind, normalize, backend, *shape, with_gradient=True)
     assert 0.75 <= cost.forward_bytes / forward <= 1.25

@@ -1,5 +1,6 @@
 """A sparse Ω against the double loop on its dense form, and what a sparse matrix may be."""
 
+import copy
 import math
 
 import pytest
@@ -188,3 +189,32 @@ def test_memory_is_that_of_the_entries():
     z = torch.cos(2 * math.pi * ring.double() / size).view(1, -1, 1)
     # On a ring the cosine is an eigenvector: K z = cos(2π / M) z.
     assert relative(aggregate(sparse, z), math.cos(2 * math.pi / size) * z) <= 1e-13
+
+
+def test_it_says_what_it_is_on_one_line():
+    ring = torch.eye(M).roll(1, 0).to_sparse_csr()
+    assert repr(SparseAffinity(ring)) == "SparseAffinity(row, M = 9, 9 entries)"
+    assert (
+        repr(SparseAffinity(ring, "count", measure=torch.ones(M)))
+        == "SparseAffinity(count, M = 9, 9 entries, measured)"
+    )
+
+
+def test_a_deep_copy_shares_nothing_but_the_kernel():
+    matrix = omega().to_sparse_csr().requires_grad_()
+    sparse = SparseAffinity(matrix, "count", measure=torch.linspace(0.2, 1.4, M, dtype=torch.float64))
+    first, second = copy.deepcopy([sparse, sparse])
+    assert first is second
+    assert (first.normalize, first.matrix.requires_grad) == ("count", True)
+    truth = kernel_matrix(sparse).detach()
+    assert torch.equal(kernel_matrix(first), truth)
+    with torch.no_grad():
+        first.matrix.values().zero_()
+        first.measure.zero_()
+    assert torch.equal(kernel_matrix(sparse), truth)
+
+
+def test_a_computed_matrix_is_not_copied_without_its_graph():
+    computed = SparseAffinity((2 * omega().requires_grad_()).to_sparse_csr())
+    with pytest.raises(ValueError, match="cannot be copied with its graph; use .*detach"):
+        copy.deepcopy(computed)
