@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from nonloc.nn.choices import NORMALIZATIONS, check_choice, check_size
 from nonloc.nn.initialization import initialize_map
-from nonloc.ops import Affinity
+from nonloc.ops import Affinity, SparseAffinity
 
 
 class PairwiseAffinity(nn.Module):
@@ -155,13 +155,14 @@ AFFINITIES: dict[str, type[PairwiseAffinity]] = {
 }
 
 AffinityLike = str | nn.Module | Callable[[int], nn.Module]
+AnyAffinity = Affinity | SparseAffinity
 
 
 def make_affinity(name_or_module: AffinityLike, channels: int, **keywords: Any) -> nn.Module:
     """An affinity module for `channels` channels.
 
-    name_or_module  one of AFFINITIES, built with `keywords`; a module x [B, M, C] -> Affinity, taken as it
-                    is; or a factory channels -> module (a class will do)
+    name_or_module  one of AFFINITIES, built with `keywords`; a module x [B, M, C] -> Affinity or SparseAffinity,
+                    taken as it is; or a factory channels -> module (a class will do)
     """
     if isinstance(name_or_module, str):
         check_choice("affinity", name_or_module, AFFINITIES)
@@ -188,3 +189,30 @@ def make_affinity(name_or_module: AffinityLike, channels: int, **keywords: Any) 
             f"the affinity module is made for {expected} channels, the nonlocal module has {channels}"
         )
     return module
+
+
+def checked(affinity: object, mask: Tensor | None, *, is_subsampled: bool) -> AnyAffinity:
+    """What an affinity module returned, with the mask of valid positions [B, M] if there is one."""
+    if not isinstance(affinity, (Affinity, SparseAffinity)):
+        raise ValueError(
+            f"the affinity module must return an Affinity or a SparseAffinity, got {type(affinity).__name__}"
+        )
+    if isinstance(affinity, Affinity):
+        if mask is None:
+            return affinity
+        return Affinity(
+            affinity.left, affinity.right, affinity.kind, affinity.normalize, affinity.scale,
+            mask=mask, measure=affinity.measure,
+        )  # fmt: skip
+    if is_subsampled:
+        raise ValueError(
+            "subsample does not go with an affinity module that returns a SparseAffinity, whose graph joins the "
+            "positions themselves; drop subsample"
+        )
+    if mask is not None:
+        raise ValueError(
+            "mask does not go with an affinity module that returns a SparseAffinity: one graph serves every sample. "
+            "Where all samples lack the same positions, leave those without entries in the graph and drop mask; "
+            "otherwise use an affinity module that returns an Affinity, such as Heat"
+        )
+    return affinity

@@ -7,11 +7,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from nonloc.nn.affinity import AnyAffinity
 from nonloc.nn.layout import flat_mask, to_positions
 from nonloc.nn.nonlocal_module import NonlocalModule
 from nonloc.nn.probe import Inputs, call, evaluating
 from nonloc.nn.stage import stages
-from nonloc.ops import Affinity, dirichlet_energy
+from nonloc.ops import SparseAffinity, dirichlet_energy
 
 
 def feature_trace(model: nn.Module, inputs: Inputs) -> list[dict[str, Any]]:
@@ -77,7 +78,7 @@ def _trace(name: str, module: NonlocalModule, x: Tensor, mask: Tensor | None) ->
     }
 
 
-def _measure(affinity: Affinity, z: Tensor, valid: Tensor | None, backend: str) -> dict[str, float | None]:
+def _measure(affinity: AnyAffinity, z: Tensor, valid: Tensor | None, backend: str) -> dict[str, float | None]:
     wide = z.double()
     if valid is None:
         valid = torch.ones(z.shape[:2], dtype=torch.bool, device=z.device)
@@ -86,7 +87,8 @@ def _measure(affinity: Affinity, z: Tensor, valid: Tensor | None, backend: str) 
     counts = keep.sum(1, keepdim=True).clamp(min=1)
     centred = torch.where(keep, wide - wide.sum(1, keepdim=True) / counts, 0)
     variance = centred.square().sum(1, keepdim=True) / counts
-    energy = dirichlet_energy(affinity, z, backend=backend).double().mean() if affinity.is_square else None
+    has_energy = isinstance(affinity, SparseAffinity) or affinity.is_square
+    energy = dirichlet_energy(affinity, z, backend=backend).double().mean() if has_energy else None
     return {
         "norm": float(wide.square().sum((1, 2)).mean().sqrt()),
         "mean": float(wide.sum() / (keep.sum().clamp(min=1) * z.shape[-1])),

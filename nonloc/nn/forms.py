@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from nonloc.nn.affinity import AnyAffinity
 from nonloc.nn.nonlocal_module import NonlocalModule
-from nonloc.ops import Affinity, aggregate, diffuse
+from nonloc.ops import aggregate, diffuse
 
 
 class Original(NonlocalModule):
@@ -14,7 +15,7 @@ class Original(NonlocalModule):
     form = "original"
     uses_differences = False
 
-    def _operate(self, affinity: Affinity, z: Tensor) -> Tensor:
+    def _operate(self, affinity: AnyAffinity, z: Tensor) -> Tensor:
         return aggregate(affinity, z, backend=self.backend)
 
 
@@ -24,5 +25,5 @@ class Diffusive(NonlocalModule):
     form = "diffusive"
     uses_differences = True
 
-    def _operate(self, affinity: Affinity, z: Tensor) -> Tensor:
+    def _operate(self, affinity: AnyAffinity, z: Tensor) -> Tensor:
         return diffuse(affinity, z, backend=self.backend)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import difflib
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import nn
 
 from nonloc.nn.choices import FORMS, check_choice
-from nonloc.nn.outputs import channels_of, last_channels, positions_of, recorded_shapes
+from nonloc.nn.keywords import unknown_keyword
+from nonloc.nn.nonlocal_module import NonlocalModule
+from nonloc.nn.outputs import Output, last_channels, recorded_outputs
 from nonloc.nn.probe import Inputs
 from nonloc.nn.stage import DiffusiveStage, OriginalStage
 
@@ -56,11 +58,16 @@ def insert(model: nn.Module, where: Mapping[str, Value], *, example: Inputs | No
     """Put nonlocal modules after the named submodules of `model`, in place.
 
     where    {"layer1.1": value}. A value is a module; a factory channels -> module, such as
-             `lambda channels: DiffusiveStage(channels, 4)` or a class; or the keywords of a stage with its
-             form, {"form": "diffusive", "num_blocks": 4, "init": "zero"}
+             `lambda channels: DiffusiveStage(channels, 4)`, or a class that needs the channels alone, such as
+             `DiffusiveBlock`; or the keywords of a stage with its form,
+             {"form": "diffusive", "num_blocks": 4, "init": "zero"}
     example  an input of the model (a tensor, a tuple of arguments or a dict of keywords). The model runs
              once on it, in evaluation mode, and the channels are read off the submodules' outputs. Without
-             it they are taken from the submodules' last layers.
+             it they are taken from the submodules' last layers, and no shape is checked.
+
+    A stage takes its input as [B, C, *spatial] unless it is told layout="positions", [B, *spatial, C], as tokens
+    are. With an example, a stage without a layout where the layers that ran have their channels last, or may have,
+    is an error that asks for one.
 
     The modules move to the device and dtype of the submodules they follow. If anything is wrong with any
     entry, a ValueError says what, and nothing is changed.
@@ -70,16 +77,18 @@ def insert(model: nn.Module, where: Mapping[str, Value], *, example: Inputs | No
     named = dict(model.named_modules(remove_duplicate=False))
     for name in where:
         _check_name(name, named)
-    shapes = {} if example is None else recorded_shapes(model, {name: named[name] for name in where}, example)
-    made = {name: _make(name, named[name], value, shapes.get(name)) for name, value in where.items()}
+    bases = {name: named[name] for name in where}
+    outputs = {} if example is None else recorded_outputs(model, bases, example)
+    made = {name: _make(name, bases[name], value, outputs.get(name)) for name, value in where.items()}
     _check_distinct(made)
     for name, stage in made.items():
-        _check_fits(name, named[name], stage, shapes.get(name))
+        _check_fits(name, bases[name], stage, outputs.get(name))
     # Parents are looked up before any of them is replaced: an entry may lie inside another one.
     parents = {name: model.get_submodule(name.rpartition(".")[0]) for name in made}
-    for name, stage in made.items():
-        setattr(parents[name], name.rpartition(".")[2], After(named[name], _like(named[name], stage)))
-    return [_describe(name, stage, shapes.get(name)) for name, stage in made.items()]
+    after = {name: After(bases[name], _like(bases[name], stage)) for name, stage in made.items()}
+    for name, both in after.items():
+        setattr(parents[name], name.rpartition(".")[2], both)
+    return [_describe(name, stage, outputs.get(name)) for name, stage in made.items()]
 
 
 def _check_name(name: str, named: Mapping[str, nn.Module]) -> None:
@@ -96,31 +105,55 @@ def _check_name(name: str, named: Mapping[str, nn.Module]) -> None:
         raise ValueError(f"{name!r} is a {kind}, which is never called itself; name one of its members")
 
 
-def _make(name: str, base: nn.Module, value: Value, shape: torch.Size | None) -> nn.Module:
+def _make(name: str, base: nn.Module, value: Value, output: Output | None) -> nn.Module:
     if isinstance(value, nn.Module):
         return value
     if isinstance(value, Mapping):
         keywords = dict(value)
         check_choice(f"{name!r}: form", form := keywords.pop("form", None), FORMS)
         stage_type = DiffusiveStage if form == "diffusive" else OriginalStage
-        channels = _find_channels(name, base, shape, keywords.get("layout", "channels_first"))
+        if (message := unknown_keyword(stage_type, keywords)) is not None:
+            raise ValueError(f"{name!r}: {message}")
+        if "channels" in keywords:
+            raise ValueError(f"{name!r}: channels are those of the submodule; drop them from the dict")
+        channels = _find_channels(name, base, output, keywords.get("layout") or "channels_first")
         return stage_type(channels, keywords.pop("num_blocks", 1), **keywords)
     if not callable(value):
         got = type(value).__name__
         raise ValueError(f"{name!r}: give a module, a factory channels -> module, or a dict; got {got}")
-    stage = value(_find_channels(name, base, shape, None))
+    _check_factory(name, value)
+    stage = value(_find_channels(name, base, output, None))
     if not isinstance(stage, nn.Module):
         raise ValueError(f"{name!r}: the factory must return a torch module, got {type(stage).__name__}")
     return stage
 
 
-def _find_channels(name: str, base: nn.Module, shape: torch.Size | None, layout: str | None) -> int:
-    channels = last_channels(base) if shape is None else channels_of(shape, layout, base)
-    if channels is None:
+def _check_factory(name: str, factory: Callable[[int], nn.Module]) -> None:
+    """That the channels are all it needs."""
+    try:
+        signature = inspect.signature(factory)
+    except (TypeError, ValueError):  # some callables do not tell
+        return
+    try:
+        signature.bind(1)
+    except TypeError as error:
+        called = getattr(factory, "__name__", type(factory).__name__)
         raise ValueError(
-            f"the channels after {name!r} cannot be told from its layers; pass example=, a model input"
-        )
-    return channels
+            f"{name!r}: {called} cannot be made from the channels alone ({error}); give a function that says the "
+            "rest, such as lambda channels: DiffusiveStage(channels, 4), or a dict such as "
+            '{"form": "diffusive", "num_blocks": 4}'
+        ) from error
+
+
+def _find_channels(name: str, base: nn.Module, output: Output | None, layout: str | None) -> int:
+    channels = last_channels(base) if output is None else output.channels(layout)
+    if channels is not None:
+        return channels
+    if output is not None:
+        raise ValueError(f"{name!r} puts out {list(output.shape)}, which has no channels; name another")
+    raise ValueError(
+        f"the channels after {name!r} cannot be told from its layers; pass example=, a model input"
+    )
 
 
 def _check_distinct(made: Mapping[str, nn.Module]) -> None:
@@ -131,15 +164,49 @@ def _check_distinct(made: Mapping[str, nn.Module]) -> None:
             raise ValueError(f"{other!r} and {name!r} got one module and would share its weights; make two")
 
 
-def _check_fits(name: str, base: nn.Module, stage: nn.Module, shape: torch.Size | None) -> None:
-    """That the module has the channels of the submodule's output, where both are known."""
+def _check_fits(name: str, base: nn.Module, stage: nn.Module, output: Output | None) -> None:
+    """That the module takes the submodule's output, as far as both are known."""
+    if isinstance(stage, NonlocalModule) and output is not None:
+        if not stage.is_layout_given:
+            _check_told(name, output)
+        if len(output.shape) < 3:
+            raise ValueError(
+                f"{name!r} puts out {list(output.shape)}, which has no positions for a stage to join; name a "
+                "submodule before the pooling or the head"
+            )
     channels, layout = getattr(stage, "channels", None), getattr(stage, "layout", None)
-    expected = last_channels(base) if shape is None else channels_of(shape, layout, base)
+    expected = last_channels(base) if output is None else output.channels(layout)
     if isinstance(channels, int) and expected is not None and channels != expected:
-        source = "by its last layer; pass example= to measure it" if shape is None else f"in {list(shape)}"
+        source = "by its last layer; pass example= to measure it"
+        hint = ""
+        if output is not None:
+            source = f"in {list(output.shape)}"
+            other = "channels_first" if layout == "positions" else "positions"
+            hint = f'; with layout="{other}" it would be {output.channels(other)}' if layout else ""
         raise ValueError(
-            f"the module for {name!r} has {channels} channels, {name!r} puts out {expected} ({source})"
+            f"the module for {name!r} has {channels} channels, {name!r} puts out {expected} ({source}){hint}"
         )
+    if isinstance(stage, NonlocalModule) and output is not None:
+        try:
+            stage.check_shape(output.shape)
+        except ValueError as error:
+            raise ValueError(f"{name!r} puts out what its stage does not take: {error}") from error
+
+
+def _check_told(name: str, output: Output) -> None:
+    """That a stage without a layout follows no output whose channels are last, or may be."""
+    if -1 not in output.axes:
+        return
+    shape, second, last = list(output.shape), output.shape[1], output.shape[-1]
+    if second == last:
+        raise ValueError(
+            f"{name!r} puts out {shape}, and its {last} channels may be second or last; give the stage "
+            'layout="positions" if they are last, layout="channels_first" if they are second'
+        )
+    raise ValueError(
+        f"{name!r} puts out {shape}, with its {last} channels last by the layers that ran; give the stage "
+        f'layout="positions" (or layout="channels_first", if the {second} are the channels)'
+    )
 
 
 def _like(base: nn.Module, stage: nn.Module) -> nn.Module:
@@ -151,11 +218,11 @@ def _like(base: nn.Module, stage: nn.Module) -> nn.Module:
     return stage
 
 
-def _describe(name: str, stage: nn.Module, shape: torch.Size | None) -> Inserted:
+def _describe(name: str, stage: nn.Module, output: Output | None) -> Inserted:
     return Inserted(
         name,
         f"{name}.stage",
         getattr(stage, "channels", None),
         getattr(stage, "num_blocks", None),
-        None if shape is None else positions_of(shape, getattr(stage, "layout", None)),
+        None if output is None else output.positions(getattr(stage, "layout", None)),
     )

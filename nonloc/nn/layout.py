@@ -1,4 +1,4 @@
-"""Where [B, C, *spatial] meets [B, M, C]."""
+"""Where [B, C, *spatial] and [B, *spatial, C] meet [B, M, C]."""
 
 from __future__ import annotations
 
@@ -7,24 +7,29 @@ from torch import Tensor
 from torch.nn import functional as F
 
 _POOLS = {1: F.max_pool1d, 2: F.max_pool2d, 3: F.max_pool3d}
+# By layout, for inputs of three, four and five dimensions.
+_FORMS = {
+    "channels_first": ("[B, C, L]", "[B, C, H, W]", "[B, C, T, H, W]"),
+    "positions": ("[B, M, C]", "[B, H, W, C]", "[B, T, H, W, C]"),
+}
 
 
 def to_positions(x: Tensor, layout: str, channels: int) -> Tensor:
     """x in the given layout as [B, M, C]."""
     _check_input(x, layout, channels)
-    return x if layout == "positions" else x.flatten(2).transpose(1, 2)
+    return x.flatten(1, -2) if layout == "positions" else x.flatten(2).transpose(1, 2)
 
 
 def from_positions(z: Tensor, layout: str, shape: torch.Size) -> Tensor:
     """z [B, M, C] in the given layout; `shape` is that of the input it came from."""
-    return z if layout == "positions" else z.transpose(1, 2).reshape(shape)
+    return (z if layout == "positions" else z.transpose(1, 2)).reshape(shape)
 
 
 def flat_mask(mask: Tensor | None, x: Tensor, layout: str) -> Tensor | None:
-    """The mask of valid positions as [B, M]; given as [B, M], or [B, *spatial] with channels first."""
+    """The mask of valid positions as [B, M]; given as [B, *spatial], the shape of x without its channels."""
     if mask is None:
         return None
-    expected = x.shape[:2] if layout == "positions" else x.shape[:1] + x.shape[2:]
+    expected = x.shape[:-1] if layout == "positions" else x.shape[:1] + x.shape[2:]
     if mask.dtype != torch.bool or mask.shape != expected:
         raise ValueError(
             f"mask must be a bool tensor {list(expected)}, True where valid; "
@@ -38,28 +43,48 @@ def pool_positions(z: Tensor, shape: torch.Size, stride: int) -> Tensor:
 
     Of [B, C, T, H, W] height and width are pooled and time is kept, as Wang et al. do.
     """
+    kernel = _pooled_by(shape, stride)
+    pooled = _POOLS[len(kernel)](z.transpose(1, 2).reshape(shape), kernel, kernel)
+    return pooled.flatten(2).transpose(1, 2)
+
+
+def check_shape(shape: torch.Size, layout: str, channels: int, subsample: int | None = None) -> None:
+    """ValueError unless a module with these settings takes an input of this shape."""
+    forms = _FORMS[layout]
+    if not 3 <= len(shape) <= 5:
+        raise ValueError(
+            f"layout={layout!r} takes {forms[0]}, {forms[1]} or {forms[2]}, got {list(shape)}; "
+            "add a batch dimension, or one of positions"
+        )
+    got = shape[-1 if layout == "positions" else 1]
+    if got != channels:
+        other, across = ("channels_first", 1) if layout == "positions" else ("positions", -1)
+        fix = "build it with that number of channels, or change layout"
+        if shape[across] == channels:
+            fix = f'use layout="{other}", which reads it as {_FORMS[other][len(shape) - 3]}'
+        raise ValueError(
+            f"the module has {channels} channels and its input {list(shape)}, read as {forms[len(shape) - 3]}, "
+            f"has {got}; {fix}"
+        )
+    if subsample is not None:
+        _pooled_by(shape, subsample)
+
+
+def _pooled_by(shape: torch.Size, stride: int) -> list[int]:
+    """The steps of the pooling in each spatial dimension of [B, C, *spatial]."""
     spatial = shape[2:]
     kernel = [stride] * len(spatial)
     if len(spatial) == 3:
         kernel[0] = 1
     if any(size < step for size, step in zip(spatial, kernel, strict=True)):
         raise ValueError(f"subsample={stride} leaves no key of an input {list(shape)}; use a smaller one")
-    pooled = _POOLS[len(spatial)](z.transpose(1, 2).reshape(shape), kernel, kernel)
-    return pooled.flatten(2).transpose(1, 2)
+    return kernel
 
 
 def _check_input(x: Tensor, layout: str, channels: int) -> None:
     if not isinstance(x, Tensor):
         raise ValueError(f"a nonlocal module takes a tensor, got {type(x).__name__}")
-    fits = x.dim() == 3 if layout == "positions" else 3 <= x.dim() <= 5
-    form = "[B, M, C]" if layout == "positions" else "[B, C, L], [B, C, H, W] or [B, C, T, H, W]"
-    if not fits:
-        raise ValueError(
-            f"layout={layout!r} takes {form}, got {list(x.shape)}; add a batch dimension or change layout"
-        )
-    got = x.shape[-1 if layout == "positions" else 1]
-    if got != channels:
-        raise ValueError(
-            f"the module has {channels} channels and its input {list(x.shape)}, read as {form}, has {got}; "
-            "build it with that number of channels, or change layout"
-        )
+    if not x.dtype.is_floating_point:
+        fix = "x.real" if x.dtype.is_complex else "x.float()"
+        raise ValueError(f"a nonlocal module takes floating point, got {x.dtype}; use {fix}")
+    check_shape(x.shape, layout, channels)

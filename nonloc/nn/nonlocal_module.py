@@ -5,14 +5,14 @@ from __future__ import annotations
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from typing import ClassVar, cast
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor, nn
 
-from nonloc.nn.affinity import AffinityLike, PairwiseAffinity, make_affinity
+from nonloc.nn.affinity import AffinityLike, AnyAffinity, PairwiseAffinity, checked, make_affinity
 from nonloc.nn.choices import INITS, LAYOUTS, WEIGHTS, check_choice, check_deviation, check_size
-from nonloc.nn.layout import flat_mask, from_positions, pool_positions, to_positions
+from nonloc.nn.layout import check_shape, flat_mask, from_positions, pool_positions, to_positions
 from nonloc.nn.stable_weight import StableWeightMap, check_stable, known_limit
 from nonloc.nn.weight import WeightMap
 from nonloc.ops import BACKENDS, Affinity, propagate
@@ -31,19 +31,22 @@ class NonlocalModule(nn.Module, ABC):
                       normalize "row" or "sinkhorn" and a kernel that is nowhere negative, and takes neither bias,
                       batch_norm nor init="zero"
     bias              give every map a bias. The diffusive forms have none in W_g, where z_j − z_i cancels it.
-    affinity          a name of AFFINITIES; a module x [B, M, C] -> Affinity (copied for the further
-                      sub-blocks that need their own); or a factory channels -> module
-    embed             width of θ and φ
+    affinity          "gaussian", "embedded_gaussian", "dot", "concat", "heat" or "delta"; a module x [B, M, C] ->
+                      Affinity or SparseAffinity (copied for the further sub-blocks that need their own); or a
+                      factory channels -> module
+    embed             width of θ and φ; C // 2 when None
     shared_embedding  φ = θ, which makes Ω symmetric; None is the affinity's default: separate, but for "heat"
-    normalize         None is the affinity's default: "row" for exponentials, "count" for "dot" and "concat"
+    normalize         "row", "count", "none", "symmetric" or "sinkhorn"; None is the affinity's default: "count" for
+                      "dot" and "concat", "row" for the others
     scaled            divide the logits by √d
     init, init_std    "normal": W_Z, W_g, θ, φ normal with deviation init_std; "zero": the identity at first,
                       with W_Z = 0 (γ = 0 with batch_norm) and PyTorch's default elsewhere; "kaiming": He's
                       normal by fan-out; "torch": PyTorch's default; "fan_in": normal, deviation 1/√fan_in.
                       An affinity that is not given by name keeps the initialisation it has.
     batch_norm        batch normalisation over the channels, after W_Z
-    layout            "channels_first" ([B, C, L], [B, C, H, W], [B, C, T, H, W]) or "positions" ([B, M, C])
-    backend           "auto" or one of nonloc.ops.BACKENDS
+    layout            "channels_first" ([B, C, L], [B, C, H, W], [B, C, T, H, W]) or "positions" ([B, M, C],
+                      [B, H, W, C], [B, T, H, W, C]); None is "channels_first"
+    backend           "auto", or one of "reference", "factored" and "fused"
     subsample         original forms only: max-pool the keys (what φ and W_g see) by this stride in height and
                       width (in length for [B, C, L])
     """
@@ -68,7 +71,7 @@ class NonlocalModule(nn.Module, ABC):
         init: str = "normal",
         init_std: float = 0.01,
         batch_norm: bool = False,
-        layout: str = "channels_first",
+        layout: str | None = None,
         backend: str = "auto",
         subsample: int | None = None,
     ) -> None:
@@ -78,14 +81,16 @@ class NonlocalModule(nn.Module, ABC):
         check_choice("weight", weight, WEIGHTS)
         check_choice("init", init, INITS)
         check_deviation("init_std", init_std)
-        check_choice("layout", layout, LAYOUTS)
+        check_choice("layout", "channels_first" if layout is None else layout, LAYOUTS)
         check_choice("backend", backend, ("auto", *BACKENDS))
         self.channels = channels
         self.num_blocks = num_blocks
         self.weight = weight
         self.init = init
         self.init_std = init_std
-        self.layout = layout
+        self.layout = layout or "channels_first"
+        # A layout that nobody chose is one that `insert` may doubt.
+        self.is_layout_given = layout is not None
         self.backend = backend
         self.subsample = self._check_subsample(subsample)
         if weight == "stable":
@@ -122,7 +127,7 @@ class NonlocalModule(nn.Module, ABC):
         self.reset_parameters()
 
     @abstractmethod
-    def _operate(self, affinity: Affinity, z: Tensor) -> Tensor:
+    def _operate(self, affinity: AnyAffinity, z: Tensor) -> Tensor:
         """What the kernel does to W_g z [B, M or M', r]."""
 
     def _final_state(self, z: Tensor, mask: Tensor | None, shape: torch.Size) -> Tensor:
@@ -147,19 +152,21 @@ class NonlocalModule(nn.Module, ABC):
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Z^N from Z^0 = x, in x's layout.
 
-        mask  True where a position is valid: [B, M], or [B, *spatial] with channels first. The other
+        mask  True where a position is valid: [B, *spatial], the shape of x without its channels. The other
               positions neither give nor receive; they come back as they are.
         """
         start, valid = self._enter(x, mask)
         result = from_positions(self._final_state(start, valid, x.shape), self.layout, x.shape)
         return self._keep_padding(x, result, mask)
 
-    def affinity(self, x: Tensor, mask: Tensor | None = None) -> Affinity:
-        """The affinity that the first sub-block uses; `nonloc.kernel_matrix` makes it a map [B, M, M]."""
+    # For a type checker not `AnyAffinity`: who gave no graph should not have to say so before reading `.left`.
+    def affinity(self, x: Tensor, mask: Tensor | None = None) -> Affinity | Any:
+        """The affinity that the first sub-block uses (a SparseAffinity where its module returns one);
+        `nonloc.kernel_matrix` makes it a map [B, M, M]."""
         start, valid = self._enter(x, mask)
         return self._affinity_at(0, start, self._keys(start, x.shape), valid)
 
-    def affinities(self, x: Tensor, mask: Tensor | None = None) -> list[Affinity]:
+    def affinities(self, x: Tensor, mask: Tensor | None = None) -> list[Affinity | Any]:
         """The affinity of every sub-block; where they share one, the same object N times."""
         start, valid = self._enter(x, mask)
         return [affinity for affinity, _ in self._evolve(start, valid, x.shape)]
@@ -169,6 +176,10 @@ class NonlocalModule(nn.Module, ABC):
         start, valid = self._enter(x, mask)
         states = [from_positions(z, self.layout, x.shape) for _, z in self._evolve(start, valid, x.shape)]
         return [x, *(self._keep_padding(x, state, mask) for state in states)]
+
+    def check_shape(self, shape: torch.Size) -> None:
+        """ValueError, saying why, unless the module takes an input of this shape."""
+        check_shape(shape, self.layout, self.channels, self.subsample)
 
     def weights(self) -> list[Tensor]:
         """W [C, C] of every sub-block: W_Z W_g or the full W, with batch normalisation folded in by its
@@ -195,9 +206,11 @@ class NonlocalModule(nn.Module, ABC):
             parts.append(f"subsample={self.subsample}")
         return ", ".join([*parts, f"layout={self.layout}", f"backend={self.backend}"])
 
-    def _evolve(self, z: Tensor, mask: Tensor | None, shape: torch.Size) -> Iterator[tuple[Affinity, Tensor]]:
+    def _evolve(
+        self, z: Tensor, mask: Tensor | None, shape: torch.Size
+    ) -> Iterator[tuple[AnyAffinity, Tensor]]:
         """(the affinity, the state after) of each sub-block in turn, all as [B, M, C]."""
-        affinity: Affinity | None = None
+        affinity: AnyAffinity | None = None
         for n, weight in enumerate(self._weight_maps()):
             keys = self._keys(z, shape)
             if affinity is None or not self.shares_affinity:
@@ -206,15 +219,10 @@ class NonlocalModule(nn.Module, ABC):
             z = z + weight.outer(change, mask)
             yield affinity, z
 
-    def _affinity_at(self, n: int, z: Tensor, keys: Tensor | None, mask: Tensor | None) -> Affinity:
+    def _affinity_at(self, n: int, z: Tensor, keys: Tensor | None, mask: Tensor | None) -> AnyAffinity:
         # A module that knows nothing of sub-sampling is called with what it knows.
         affinity = self.embeddings[n](z) if keys is None else self.embeddings[n](z, keys)
-        if mask is None:
-            return affinity
-        return Affinity(
-            affinity.left, affinity.right, affinity.kind, affinity.normalize, affinity.scale,
-            mask=mask, measure=affinity.measure,
-        )  # fmt: skip
+        return checked(affinity, mask, is_subsampled=keys is not None)
 
     def _keys(self, z: Tensor, shape: torch.Size) -> Tensor | None:
         return None if self.subsample is None else pool_positions(z, shape, self.subsample)
@@ -250,7 +258,7 @@ class NonlocalModule(nn.Module, ABC):
         check_size("subsample", subsample, minimum=2)
         if self.layout != "channels_first":
             raise ValueError(
-                f"subsample={subsample} needs to know height and width, which layout={self.layout!r} "
-                'does not tell; use layout="channels_first"'
+                f"subsample={subsample} pools [B, C, *spatial], which layout={self.layout!r} does not "
+                'take; use layout="channels_first"'
             )
         return subsample

@@ -4,90 +4,158 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.conv import _ConvNd
 
 from nonloc.nn.nonlocal_module import NonlocalModule
 from nonloc.nn.probe import Inputs, call, evaluating
 
 
-def recorded_shapes(
+@dataclass(frozen=True)
+class Layer:
+    """A layer that has channels: `width` of them on `axis`, and, where it has run, the shape that it put out."""
+
+    width: int
+    axis: int
+    is_norm: bool
+    shape: torch.Size | None = None
+
+
+@dataclass(frozen=True)
+class Output:
+    """What a submodule put out.
+
+    axes  where the channels are, by the layers that ran: (1,) or (−1,), both where they may be on either, none where
+          the layers say nothing
+    """
+
+    shape: torch.Size
+    axes: tuple[int, ...]
+
+    def channels(self, layout: str | None) -> int | None:
+        """C; without a layout the layers tell. None where there is no second dimension."""
+        if len(self.shape) < 2:
+            return None
+        return self.shape[-1 if self._is_positions(layout) else 1]
+
+    def positions(self, layout: str | None) -> int:
+        """M."""
+        return math.prod(self.shape[1:-1] if self._is_positions(layout) else self.shape[2:])
+
+    def _is_positions(self, layout: str | None) -> bool:
+        return self.axes == (-1,) if layout is None else layout == "positions"
+
+
+def recorded_outputs(
     model: nn.Module, modules: Mapping[str, nn.Module], example: Inputs
-) -> dict[str, torch.Size]:
-    """Run the model once on the example; the shape of each module's output."""
-    shapes: dict[str, torch.Size] = {}
+) -> dict[str, Output]:
+    """Run the model once on the example; the output of each module."""
+    outputs: dict[str, Output] = {}
+    ran: list[Layer] = []
+
+    def note(layer: Layer) -> Any:
+        def hook(module: nn.Module, args: Any, output: Any) -> None:
+            if isinstance(output, Tensor):
+                ran.append(replace(layer, shape=output.shape))
+
+        return hook
 
     def record(name: str) -> Any:
         def hook(module: nn.Module, args: Any, output: Any) -> None:
-            if not isinstance(output, Tensor):
+            _check_output(name, output)
+            seen = outputs.setdefault(name, Output(output.shape, _channel_axes(output.shape, ran)))
+            if seen.shape != output.shape:
                 raise ValueError(
-                    f"{name!r} puts out a {type(output).__name__}; a stage can follow only a tensor"
-                )
-            if shapes.setdefault(name, output.shape) != output.shape:
-                raise ValueError(
-                    f"{name!r} runs more than once, on {list(shapes[name])} and {list(output.shape)}; "
+                    f"{name!r} runs more than once, on {list(seen.shape)} and {list(output.shape)}; "
                     "name a submodule that runs in one place"
                 )
 
         return hook
 
-    handles = [module.register_forward_hook(record(name)) for name, module in modules.items()]
+    # Layers first: one that is itself asked for must have been noted when its output is recorded.
+    layers = [(module, layer) for module in model.modules() if (layer := _layer(module)) is not None]
+    handles = [module.register_forward_hook(note(layer)) for module, layer in layers]
+    handles += [module.register_forward_hook(record(name)) for name, module in modules.items()]
     try:
         with evaluating(model):
             call(model, example)
     finally:
         for handle in handles:
             handle.remove()
-    silent = [name for name in modules if name not in shapes]
+    silent = [name for name in modules if name not in outputs]
     if silent:
         raise ValueError(
             f"{', '.join(silent)} never ran on the example, so a stage there would never run either"
         )
-    return shapes
-
-
-def channels_of(shape: torch.Size, layout: str | None, base: nn.Module) -> int:
-    """C of an output. Three dimensions are [B, C, L] or [B, M, C]: without a layout the last layer tells."""
-    if layout is None:
-        ends_in_positions = len(shape) == 3 and last_channels(base) == shape[2] != shape[1]
-        layout = "positions" if ends_in_positions else "channels_first"
-    return shape[-1 if layout == "positions" else 1]
-
-
-def positions_of(shape: torch.Size, layout: str | None) -> int:
-    """M of an output."""
-    return shape[1] if layout == "positions" else math.prod(shape[2:])
+    return outputs
 
 
 def last_channels(base: nn.Module) -> int | None:
     """C by the last convolution or linear map and the normalisation after it; None where they disagree."""
     mapped: int | None = None
     normalised: int | None = None
-    for module in _layers(base):
-        if isinstance(module, NonlocalModule):
-            mapped, normalised = module.channels, None
-        elif isinstance(module, _ConvNd):
-            mapped, normalised = module.out_channels, None
-        elif isinstance(module, nn.Linear):
-            mapped, normalised = module.out_features, None
-        elif isinstance(module, _BatchNorm):
-            normalised = module.num_features
-        elif isinstance(module, nn.GroupNorm):
-            normalised = module.num_channels
-        elif isinstance(module, nn.LayerNorm):
-            normalised = module.normalized_shape[-1]
+    for layer in _layers(base):
+        if layer.is_norm:
+            normalised = layer.width
+        else:
+            mapped, normalised = layer.width, None
     if mapped is None or normalised is None or mapped == normalised:
         return mapped if mapped is not None else normalised
     return None
 
 
-def _layers(base: nn.Module) -> Iterator[nn.Module]:
-    """The submodules in their order; what is inside a nonlocal module says nothing about its output."""
-    yield base
+def _check_output(name: str, output: Any) -> None:
+    if not isinstance(output, Tensor):
+        raise ValueError(f"{name!r} puts out a {type(output).__name__}; a stage can follow only a tensor")
+    if not output.dtype.is_floating_point:
+        raise ValueError(f"{name!r} puts out {output.dtype}; a stage can follow only floating point")
+
+
+def _channel_axes(shape: torch.Size, ran: list[Layer]) -> tuple[int, ...]:
+    """Where the channels of an output are, by the layers that ran before it, the last one last."""
+    if len(shape) < 3 or not ran:
+        return ()
+    # Pooling, cropping and appended positions leave the axes in their order; other dimensions mean that they moved.
+    alike = [
+        layer
+        for layer in reversed(ran)
+        if layer.shape is not None and len(layer.shape) == len(shape) and shape[layer.axis] == layer.width
+    ]
+    for layer in (*(layer for layer in alike if layer.shape == shape), *alike):
+        return (layer.axis,)
+    return tuple(axis for axis in (1, -1) if shape[axis] == ran[-1].width)
+
+
+def _layer(module: nn.Module) -> Layer | None:
+    """The layer that a module is; None for one without channels of its own."""
+    if isinstance(module, NonlocalModule):
+        return Layer(module.channels, -1 if module.layout == "positions" else 1, False)
+    if isinstance(module, _ConvNd):
+        return Layer(module.out_channels, 1, False)
+    if isinstance(module, nn.Linear):
+        return Layer(module.out_features, -1, False)
+    if isinstance(module, nn.Embedding):
+        return Layer(module.embedding_dim, -1, False)
+    if isinstance(module, _NormBase):
+        return Layer(module.num_features, 1, True)
+    if isinstance(module, nn.GroupNorm):
+        return Layer(module.num_channels, 1, True)
+    # A normalisation over several axes does not tell which of them is the channels.
+    if isinstance(module, (nn.LayerNorm, nn.RMSNorm)) and len(module.normalized_shape) == 1:
+        return Layer(module.normalized_shape[0], -1, True)
+    return None
+
+
+def _layers(base: nn.Module) -> Iterator[Layer]:
+    """The layers in their order; what is inside a nonlocal module says nothing about its output."""
+    layer = _layer(base)
+    if layer is not None:
+        yield layer
     if not isinstance(base, NonlocalModule):
         for child in base.children():
             yield from _layers(child)

@@ -127,5 +127,19 @@ def known_limit(embeddings: Iterable[nn.Module], channels: int) -> float:
 def _affinity_of(embedding: nn.Module, channels: int) -> Affinity:
     """What the module makes of two positions: its kind, normalisation and sides, which are the same for any input."""
     parameter = next(embedding.parameters(), torch.empty(0))
+    two = torch.zeros(1, 2, channels, dtype=parameter.dtype, device=parameter.device)
+    use = 'use affinity="heat" or "embedded_gaussian", or weight="factored" and ask `certify` afterwards'
     with evaluating(embedding):
-        return embedding(torch.zeros(1, 2, channels, dtype=parameter.dtype, device=parameter.device))
+        try:
+            found = embedding(two)
+        except (RuntimeError, ValueError, IndexError) as error:
+            raise ValueError(
+                'weight="stable" asks the affinity module what it makes of two positions, x [1, 2, '
+                f"{channels}], and it failed ({error}); {use}"
+            ) from error
+    if not isinstance(found, Affinity):
+        raise ValueError(
+            'weight="stable" needs an affinity module whose kernel is known for every input, that is one that returns '
+            f"an Affinity, and {type(embedding).__name__} returns a {type(found).__name__}; {use}"
+        )
+    return found

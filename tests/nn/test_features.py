@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from nonloc.nn.features import feature_trace
+from nonloc.nn.features import feature_trace, stage_inputs
 from nonloc.nn.stage import DiffusiveStage, OriginalStage
 from nonloc.ops import kernel_matrix
 
@@ -86,6 +86,35 @@ def test_masked_positions_are_not_measured(x):
     (expected,) = feature_trace(stage, z[:, :7])
     for found, truth in zip(trace["blocks"], expected["blocks"], strict=True):
         assert found["after"] == pytest.approx(truth["after"], rel=1e-5)
+
+
+def test_stage_inputs_are_what_the_affinities_are_made_of(x):
+    """With the mask that the stage was called with, by position or by name."""
+    mask = torch.ones(3, 2, 5, dtype=torch.bool)
+    mask[:, :, 3:] = False
+
+    class Masked(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second, self.third = made(), made(), made()
+
+        def forward(self, x):
+            return self.third(self.second(self.first(x, mask), mask=mask))
+
+    found = stage_inputs(Masked(), x)
+    assert [(name, given is mask) for name, _, _, given in found] == [
+        ("first", True),
+        ("second", True),
+        ("third", False),
+    ]
+    for _, stage, features, given in found:
+        valid = slice(None) if given is None else given.flatten(1)[0]
+        small = features.flatten(2)[:, :, valid]
+        for affinity, expected in zip(
+            stage.affinities(features, mask=given), stage.affinities(small), strict=True
+        ):
+            kernel = kernel_matrix(affinity)[:, valid][:, :, valid]
+            torch.testing.assert_close(kernel, kernel_matrix(expected))
 
 
 def test_subsampled_keys_have_no_energy(x):

@@ -1,5 +1,7 @@
 """Layouts agree, masks hide, sub-sampling pools; and what does not fit is refused."""
 
+import re
+
 import pytest
 import torch
 from torch.nn import functional as F
@@ -28,6 +30,18 @@ def test_layouts_agree(kind, spatial):
     result = made(kind)(x)
     assert result.shape == x.shape
     torch.testing.assert_close(result.flatten(2).transpose(1, 2), expected)
+
+
+@pytest.mark.parametrize("kind", STAGES)
+@pytest.mark.parametrize("spatial", [(3, 4), (2, 2, 3)])
+@pytest.mark.parametrize("masked", [False, True])
+def test_channels_may_be_last_behind_several_axes(kind, spatial, masked):
+    x = image(*spatial)
+    mask = x[:, 0] > -0.5 if masked else None
+    expected = made(kind)(x, mask).movedim(1, -1)
+    stage = made(kind, layout="positions")
+    torch.testing.assert_close(stage(x.movedim(1, -1), mask), expected)
+    torch.testing.assert_close(stage.states(x.movedim(1, -1), mask)[-1], expected)
 
 
 @pytest.mark.parametrize("kind", STAGES)
@@ -72,10 +86,15 @@ def test_nan_in_the_padding_reaches_neither_values_nor_gradients(kind, shared):
     assert all(state[mask].isfinite().all() for state in stage.states(x, mask))
 
 
-def test_mask_reaches_the_affinity():
+@pytest.mark.parametrize("kind", STAGES)
+@pytest.mark.parametrize("shared", [True, False])
+def test_mask_reaches_the_affinity_of_every_sub_block(kind, shared):
     mask = torch.ones(2, 3, 4, dtype=torch.bool)
     mask[:, 0] = False
-    assert torch.equal(made(DiffusiveStage).affinity(image(3, 4), mask).mask, mask.flatten(1))
+    stage = made(kind, share_affinity=shared)
+    found = [stage.affinity(image(3, 4), mask=mask), *stage.affinities(image(3, 4), mask=mask)]
+    assert len(found) == 3
+    assert all(torch.equal(affinity.mask, mask.flatten(1)) for affinity in found)
 
 
 @pytest.mark.parametrize("mask", [torch.ones(2, 12, dtype=torch.bool), torch.ones(2, 3, 4)])
@@ -137,7 +156,9 @@ def test_subsample_and_mask_are_refused_together():
 @pytest.mark.parametrize(
     ("layout", "shape", "message"),
     [
-        ("positions", (2, C, 3, 3), r"layout='positions' takes \[B, M, C\]"),
+        ("positions", (2, C), r"layout='positions' takes \[B, M, C\]"),
+        ("positions", (2, C, 3, 3), 'read as .B, H, W, C., has 3; use layout="channels_first"'),
+        ("channels_first", (2, 3, C), 'read as .B, C, L., has 3; use layout="positions"'),
         ("channels_first", (C, 3), "add a batch dimension"),
         ("channels_first", (2, 5, 3, 3), "the module has 4 channels and its input .* has 5"),
         ("positions", (2, C, 3), "has 3"),
@@ -146,6 +167,15 @@ def test_subsample_and_mask_are_refused_together():
 def test_input_that_does_not_fit_is_refused(layout, shape, message):
     with pytest.raises(ValueError, match=message):
         made(DiffusiveStage, layout=layout)(torch.zeros(shape, dtype=torch.float64))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "fix"), [(torch.int64, "x.float()"), (torch.uint8, "x.float()"), (torch.complex64, "x.real")]
+)
+def test_input_that_is_not_floating_point_is_refused(dtype, fix):
+    message = re.escape(f"takes floating point, got {dtype}; use {fix}")
+    with pytest.raises(ValueError, match=message):
+        made(DiffusiveStage)(torch.ones(2, C, 3, 3, dtype=dtype))
 
 
 def test_input_that_is_no_tensor_is_refused():

@@ -1,0 +1,264 @@
+"""insert reads an output's layout off the layers that ran, and asks where they cannot tell or tell otherwise."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from nonloc.nn.block import DiffusiveBlock, OriginalBlock
+from nonloc.nn.insert import insert
+from nonloc.nn.stage import DiffusiveStage, stages
+
+WIDTH, TOKENS = 8, 17
+
+
+class Block(nn.Module):
+    """A transformer's block."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.LayerNorm(WIDTH)
+        self.mix = nn.Sequential(nn.Linear(WIDTH, 2 * WIDTH), nn.GELU(), nn.Linear(2 * WIDTH, WIDTH))
+        self.drop = nn.Dropout()
+
+    def forward(self, x):
+        return x + self.drop(self.mix(self.norm(x)))
+
+
+class Tokens(nn.Module):
+    """A small vision transformer: 16 patches and one more token."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.patches = nn.Conv2d(3, WIDTH, 2, 2)
+        self.first = nn.Parameter(torch.randn(1, 1, WIDTH))
+        self.blocks = nn.Sequential(Block(), Block())
+        self.head = nn.Linear(WIDTH, 10)
+
+    def forward(self, x):
+        tokens = self.patches(x).flatten(2).mT
+        tokens = torch.cat([self.first.expand(len(x), -1, -1), tokens], 1)
+        return self.head(self.blocks(tokens)[:, 0])
+
+
+class Rearranged(nn.Module):
+    """A convolution, then patches [B, M, C]: its output has other dimensions than its layer's."""
+
+    def __init__(self, channels):
+        super().__init__()
+        self.convolution = nn.Conv2d(3, channels, 2, 2)
+
+    def forward(self, x):
+        return self.convolution(x).flatten(2).mT
+
+
+class LastThenFirst(nn.Module):
+    """As in ConvNeXt: convolved, mixed with the channels last, and put back."""
+
+    def __init__(self, channels):
+        super().__init__()
+        self.spatial = nn.Conv2d(channels, channels, 3, padding=1, groups=channels)
+        self.norm = nn.LayerNorm(channels)
+        self.mix = nn.Linear(channels, channels)
+
+    def forward(self, x):
+        return x + self.mix(self.norm(self.spatial(x).permute(0, 2, 3, 1))).permute(0, 3, 1, 2)
+
+
+class Gated(nn.Module):
+    """As in squeeze and excitation: the layer that runs last has no positions."""
+
+    def __init__(self, channels):
+        super().__init__()
+        self.convolution = nn.Conv2d(channels, channels, 3, padding=1)
+        self.gate = nn.Linear(channels, channels)
+
+    def forward(self, x):
+        x = self.convolution(x)
+        return x * self.gate(x.mean((2, 3))).sigmoid()[:, :, None, None]
+
+
+class Swapped(nn.Module):
+    def forward(self, x):
+        return x.mT
+
+
+VALUES = {
+    "dict": {"form": "diffusive", "num_blocks": 2},
+    "factory": lambda channels: DiffusiveStage(channels, 2),
+    "class": DiffusiveBlock,
+    "module": DiffusiveStage(WIDTH, 2),
+}
+
+
+def image(size=8):
+    return torch.randn(2, 3, size, size, generator=torch.Generator().manual_seed(0))
+
+
+def random(*shape):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize("where", ["blocks.1", "blocks.0.mix.2", "blocks.0.norm", "blocks.0.drop"])
+@pytest.mark.parametrize("value", list(VALUES.values()), ids=list(VALUES))
+def test_tokens_ask_for_a_layout(value, where):
+    model, x = Tokens().eval(), image()
+    expected = model(x)
+    with pytest.raises(
+        ValueError, match=rf"'{where}' puts out \[2, 17, 8\].*8 channels last.*layout=\"positions\""
+    ):
+        insert(model, {where: value}, example=x)
+    assert not list(stages(model))
+    assert torch.equal(model(x), expected)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"form": "diffusive", "layout": "positions"},
+        lambda channels: DiffusiveStage(channels, 1, layout="positions"),
+        DiffusiveBlock(WIDTH, layout="positions"),
+    ],
+)
+def test_tokens_with_a_layout_diffuse_between_tokens(value):
+    model, x = Tokens().eval(), image()
+    (done,) = insert(model, {"blocks.1": copy.deepcopy(value)}, example=x)
+    assert (done.channels, done.positions) == (WIDTH, TOKENS)
+    seen = []
+    model.blocks[1].stage.register_forward_hook(
+        lambda module, args, output: seen.append(module.affinity(args[0]))
+    )
+    model(x)
+    assert seen[0].positions == TOKENS
+
+
+def test_layout_that_is_given_is_taken():
+    """Whoever says so may have the 17 tokens as channels."""
+    model = Tokens()
+    (done,) = insert(model, {"blocks.1": {"form": "diffusive", "layout": "channels_first"}}, example=image())
+    assert (done.channels, done.positions) == (TOKENS, WIDTH)
+    assert model(image()).shape == (2, 10)
+
+
+@pytest.mark.parametrize(
+    ("model", "x"),
+    [
+        (nn.Sequential(nn.Linear(3, 6)), random(2, 6, 3)),
+        (nn.Sequential(nn.LayerNorm(6)), random(2, 6, 6)),
+        (nn.Sequential(nn.TransformerEncoderLayer(6, 2, 8, batch_first=True)), random(2, 6, 6)),
+        (nn.Sequential(nn.Embedding(5, 6)), torch.tensor([[0, 1, 2, 3, 4, 0]])),
+        (nn.Sequential(nn.Linear(3, 6)), random(2, 6, 4, 3)),
+        (nn.Sequential(Rearranged(16)), random(2, 3, 8, 8)),
+        (nn.Sequential(LastThenFirst(6)), random(2, 6, 6, 6)),
+        (nn.Sequential(nn.Linear(3, 6), Swapped()), random(2, 6, 3)),
+    ],
+    ids=["linear", "norm", "encoder", "embedding", "nhwc", "patches", "back and forth", "swapped"],
+)
+@pytest.mark.parametrize("value", [{"form": "diffusive"}, lambda channels: DiffusiveStage(channels, 1)])
+def test_output_whose_channels_may_be_second_or_last_asks_for_a_layout(model, x, value):
+    model = copy.deepcopy(model)
+    where = str(len(model) - 1)
+    with pytest.raises(
+        ValueError, match=r"may be second or last.*layout=\"positions\".*layout=\"channels_first\""
+    ):
+        insert(model, {where: value}, example=x)
+    assert not list(stages(model))
+    for layout in ("positions", "channels_first"):
+        other = copy.deepcopy(model)
+        insert(other, {where: {"form": "diffusive", "layout": layout}}, example=x)
+        assert other(x).shape == model(x).shape
+
+
+@pytest.mark.parametrize(
+    ("model", "x"),
+    [
+        (nn.Sequential(nn.Conv2d(3, 6, 1), nn.BatchNorm2d(6), nn.ReLU()), random(2, 3, 6, 6)),
+        (nn.Sequential(nn.Conv2d(3, 6, 1), nn.GroupNorm(2, 6)), random(2, 3, 6, 6)),
+        (nn.Sequential(nn.Conv2d(3, 6, 1), nn.MaxPool2d(2)), random(2, 3, 12, 12)),
+        (nn.Sequential(nn.Conv1d(3, 6, 1)), random(2, 3, 6)),
+        (nn.Sequential(nn.Conv2d(3, 6, 1), Gated(6)), random(2, 3, 6, 6)),
+        (nn.Sequential(nn.Conv2d(3, 6, 1), LastThenFirst(6)), random(2, 3, 4, 6)),
+        (nn.Sequential(nn.Identity()), random(2, 6, 4)),
+    ],
+    ids=["batch norm", "group norm", "pooled", "one dimension", "gated", "back and forth", "no layer"],
+)
+def test_channels_that_are_second_need_no_layout(model, x):
+    (done,) = insert(model, {str(len(model) - 1): OriginalBlock}, example=x)
+    assert done.channels == 6
+    assert model(x).shape[1] == 6
+
+
+@pytest.mark.parametrize("shape", [(2, 6, 4, 3), (2, 5, 6, 4, 3)])
+def test_positions_may_have_several_axes(shape):
+    model, x = nn.Sequential(nn.Linear(3, 6)), random(*shape)
+    (done,) = insert(model, {"0": {"form": "diffusive", "layout": "positions", "init": "torch"}}, example=x)
+    assert (done.channels, done.positions) == (6, x[0, ..., 0].numel())
+    base, stage = model[0].base, model[0].stage
+    expected = stage(base(x).flatten(1, -2)).view(*shape[:-1], 6)
+    torch.testing.assert_close(model(x), expected)
+
+
+def test_mismatch_tells_of_the_other_layout():
+    with pytest.raises(
+        ValueError, match=r'has 5 channels, .* puts out 17 .*; with layout="positions" it would be 8'
+    ):
+        insert(Tokens(), {"blocks.1": DiffusiveStage(5, 1, layout="channels_first")}, example=image())
+    with pytest.raises(ValueError, match=r'puts out 8 .*; with layout="channels_first" it would be 17'):
+        insert(Tokens(), {"blocks.1": DiffusiveStage(5, 1, layout="positions")}, example=image())
+
+
+class Counted(nn.Module):
+    def forward(self, x):
+        return x.argmax(1)
+
+
+@pytest.mark.parametrize(
+    ("base", "value", "x", "message"),
+    [
+        (nn.Linear(3, 6), {"form": "diffusive"}, random(2, 3), r"puts out \[2, 6\], which has no positions"),
+        (nn.Linear(3, 6), DiffusiveBlock, random(2, 3), "before the pooling or the head"),
+        (nn.Linear(3, 6), DiffusiveStage(6, 1, layout="positions"), random(2, 3), "has no positions"),
+        (nn.Flatten(0), {"form": "original"}, random(2, 3), r"puts out \[6\], which has no channels"),
+        (nn.Flatten(0), OriginalBlock(6), random(2, 3), r"puts out \[6\], which has no positions"),
+        (
+            nn.Identity(),
+            OriginalBlock,
+            random(2, 6, 1, 2, 2, 2),
+            r"takes \[B, C, L\].*got \[2, 6, 1, 2, 2, 2\]",
+        ),
+        (nn.Conv2d(3, 6, 1), {"form": "original", "subsample": 4}, random(2, 3, 3, 8), "leaves no key"),
+        (
+            Counted(),
+            OriginalBlock,
+            random(2, 3, 4, 4),
+            "puts out torch.int64; a stage can follow only floating",
+        ),
+        (
+            nn.Conv2d(3, 6, 1),
+            DiffusiveStage,
+            None,
+            "DiffusiveStage cannot be made from the channels alone.*num_bl",
+        ),
+        (
+            nn.Conv2d(3, 6, 1),
+            {"form": "original", "blocks": 2},
+            None,
+            "'0': OriginalStage has no keyword 'blocks'",
+        ),
+        (
+            nn.Conv2d(3, 6, 1),
+            {"form": "original", "channels": 6},
+            None,
+            "'0': channels are those of the submodule",
+        ),
+    ],
+)
+def test_what_would_fail_later_is_refused_before_anything_is_changed(base, value, x, message):
+    model = nn.Sequential(base, nn.Identity())
+    with pytest.raises(ValueError, match=message):
+        insert(model, {"1": nn.Identity(), "0": value}, example=x)
+    assert list(model) == [base, model[1]]
+    assert type(model[1]) is nn.Identity
+    assert not base._forward_hooks

@@ -1,0 +1,175 @@
+"""Stages on a graph: an affinity module that returns a SparseAffinity, against the same kernel as a matrix."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from nonloc.nn.features import feature_trace
+from nonloc.nn.stage import DiffusiveStage, OriginalStage
+from nonloc.ops import SparseAffinity, dirichlet_energy, kernel_matrix
+from nonloc.processes.graphs import horizon
+
+C, HEIGHT, WIDTH = 4, 3, 5
+M = HEIGHT * WIDTH
+STAGES = [OriginalStage, DiffusiveStage]
+
+
+class Window(nn.Module):
+    """Each pixel and those around it, with one learned value for every pair."""
+
+    def __init__(self):
+        super().__init__()
+        rows, columns = torch.meshgrid(torch.arange(HEIGHT), torch.arange(WIDTH), indexing="ij")
+        grid = torch.stack([rows, columns], -1).view(-1, 2).double()
+        pattern = horizon(grid, 1.5).matrix
+        self.register_buffer("starts", pattern.crow_indices())
+        self.register_buffer("columns", pattern.col_indices())
+        self.logits = nn.Parameter(torch.linspace(-1, 1, pattern.values().shape[0]))
+
+    def forward(self, x):
+        matrix = torch.sparse_csr_tensor(
+            self.starts, self.columns, self.logits.exp(), (M, M), check_invariants=True
+        )
+        return SparseAffinity(matrix)
+
+
+class Fixed(nn.Module):
+    """A graph that is an attribute, as one would first write it."""
+
+    def __init__(self):
+        super().__init__()
+        self.graph = SparseAffinity(Window()(None).matrix.detach())
+
+    def forward(self, x):
+        return self.graph
+
+
+@pytest.fixture
+def x():
+    return torch.randn(2, C, HEIGHT, WIDTH, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+
+
+def made(kind, **keywords):
+    torch.manual_seed(0)
+    return kind(C, 2, **{"affinity": Window(), "init": "torch"} | keywords).double()
+
+
+def by_hand(stage, x):
+    """Matrices only."""
+    kernel = torch.zeros(M, M, dtype=x.dtype)
+    window = stage.embeddings[0]
+    pattern = torch.sparse_csr_tensor(
+        window.starts, window.columns, torch.ones_like(window.logits), (M, M), check_invariants=True
+    )
+    kernel[pattern.to_dense() > 0] = window.logits.exp()
+    kernel = kernel / kernel.sum(-1, keepdim=True)
+    if stage.uses_differences:
+        kernel = kernel - torch.eye(M, dtype=x.dtype)
+    z = x.flatten(2).mT
+    for w in stage.weights():
+        z = z + kernel @ z @ w.T
+    return z.mT.reshape(x.shape)
+
+
+@pytest.mark.parametrize("kind", STAGES)
+@pytest.mark.parametrize("share", [True, False])
+def test_stage_equals_matrices_at_once_and_step_by_step(kind, share, x):
+    stage = made(kind, share_affinity=share)
+    expected = by_hand(stage, x)
+    torch.testing.assert_close(stage(x), expected)
+    torch.testing.assert_close(stage.states(x)[-1], expected)
+
+
+@pytest.mark.parametrize("kind", STAGES)
+def test_gradients_are_those_of_matrices(kind, x):
+    stage = made(kind, share_affinity=True)
+    found = torch.autograd.grad(stage(x).square().sum(), list(stage.parameters()))
+    expected = torch.autograd.grad(by_hand(stage, x).square().sum(), list(stage.parameters()))
+    torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("kind", STAGES)
+def test_bfloat16_has_nearly_the_values(kind, x):
+    stage, half = (made(kind, affinity=Fixed(), share_affinity=True) for _ in range(2))
+    half.to(torch.bfloat16)
+    result = half(x.bfloat16())
+    assert result.dtype == torch.bfloat16
+    # A bfloat16 has 8 bits: a few roundings of 2⁻⁹ of numbers of size 3.
+    assert (result.double() - stage(x)).abs().max() < 0.05
+    result.float().square().sum().backward()
+    stage(x).square().sum().backward()
+    for found, expected in zip(half.parameters(), stage.parameters(), strict=True):
+        assert found.grad.dtype == torch.bfloat16
+        assert (found.grad.double() - expected.grad).norm() < 0.03 * expected.grad.norm()
+
+
+@pytest.mark.parametrize("kind", STAGES)
+def test_graph_in_an_attribute_is_copied_with_the_stage(kind, x):
+    stage = kind(C, 2, affinity=Fixed(), share_affinity=False).double()
+    torch.testing.assert_close(copy.deepcopy(stage)(x), stage(x))
+
+
+def test_trace_knows_the_energy_on_a_graph(x):
+    stage = made(DiffusiveStage)
+    (trace,) = feature_trace(stage, x)
+    energy = dirichlet_energy(stage.affinity(x), stage(x).flatten(2).mT).mean()
+    assert trace["blocks"][1]["after"]["energy"] == pytest.approx(float(energy.detach()), rel=1e-5)
+
+
+def test_mask_says_what_to_do_instead(x):
+    mask = torch.ones(2, HEIGHT, WIDTH, dtype=torch.bool)
+    stage = made(DiffusiveStage)
+    for ask in (stage, stage.affinity, stage.affinities, stage.states):
+        with pytest.raises(ValueError, match="leave those without entries in the graph and drop mask"):
+            ask(x, mask=mask)
+
+
+def test_what_the_refusal_of_a_mask_advises_leaves_a_position_alone(x):
+    class Holed(Window):
+        def forward(self, x):
+            matrix = super().forward(x).matrix.to_dense()
+            matrix[:, 3] = matrix[3] = 0
+            return SparseAffinity(matrix.to_sparse_csr())
+
+    stage = DiffusiveStage(C, 2, affinity=Holed(), init="torch").double()
+    other = x.flatten(2).clone()
+    other[..., 3] = 7
+    found, changed = (stage(z).flatten(2) for z in (x, other.view_as(x)))
+    assert torch.equal(found[..., 3], x.flatten(2)[..., 3])
+    keep = torch.arange(M) != 3
+    assert torch.equal(found[..., keep], changed[..., keep])
+
+
+def test_stable_weight_says_what_to_use():
+    with pytest.raises(ValueError, match='returns a SparseAffinity; use affinity="heat".*weight="factored"'):
+        DiffusiveStage(C, 2, affinity=Window(), weight="stable")
+
+
+def test_stable_weight_says_why_a_module_for_one_size_cannot_be_asked():
+    class OneSize(Window):
+        def forward(self, x):
+            return super().forward(x.view(-1, M, C))
+
+    with pytest.raises(ValueError, match=r"what it makes of two positions, x \[1, 2, 4\], and it failed"):
+        DiffusiveStage(C, 2, affinity=OneSize(), weight="stable")
+
+
+def test_subsampled_keys_are_refused(x):
+    class TakesKeys(Window):
+        def forward(self, x, keys=None):
+            return super().forward(x)
+
+    stage = OriginalStage(C, 1, affinity=TakesKeys(), subsample=2).double()
+    with pytest.raises(ValueError, match="drop subsample"):
+        stage(x)
+
+
+def test_module_that_returns_no_affinity_is_refused(x):
+    class Matrix(Window):
+        def forward(self, x):
+            return kernel_matrix(super().forward(x))
+
+    with pytest.raises(ValueError, match="must return an Affinity or a SparseAffinity, got Tensor"):
+        DiffusiveStage(C, 1, affinity=Matrix()).double()(x)
