@@ -109,3 +109,36 @@ def test_a_file_that_is_no_image_is_named(capsys, tmp_path):
     path.write_text("no picture")
     assert main(["simulate", "diffusion", "--image", str(path)]) == 2
     assert "cannot be read as an image" in capsys.readouterr().err
+
+
+def test_what_is_said_to_people_is_how_a_simulation_ends(capsys, picture, tmp_path):
+    command = ["simulate", "diffusion", "--image", str(picture), "--size", "10", "--bandwidth", "0.5", "--quiet",
+               "--steps", "4", "--output", str(tmp_path)]  # fmt: skip
+    assert main(command) == 0
+    assert capsys.readouterr().out.startswith("Trajectory(finished: 5 states")
+    assert main([*command, "--step_size", "9"]) == 3
+    told = capsys.readouterr().out
+    assert told.startswith("Trajectory(ran away at step 2 (t = 18)")
+    assert "every step_size up to 2 is certified to be stable" in told
+    assert "epoch" not in told
+    assert "converged" not in told
+
+
+def test_a_long_simulation_says_so_beforehand(capsys, picture, tmp_path, monkeypatch):
+    from nonloc.cli import simulate as module
+    from nonloc.processes import kept_matrix
+
+    command = ["simulate", "diffusion", "--image", str(picture), "--size", "40", "--radius", "0", "--steps", "1",
+               "--output", str(tmp_path)]  # fmt: skip
+    monkeypatch.setattr(module, "LONG", 0)
+    assert main(command) == 0
+    assert "pairs, too many" not in capsys.readouterr().out  # 1,280 pixels: the matrix is made in no time
+    monkeypatch.setattr("nonloc.ops.functional.REFERENCE_ENTRIES", dict.fromkeys(("row", "sinkhorn"), 0))
+    monkeypatch.setattr(kept_matrix, "LARGEST_MATRIX", 8 * 20**4)
+    assert main(command) == 0
+    told = capsys.readouterr().out
+    assert "1,280 pixels are 1,638,400 pairs" in told
+    assert "about 5 are needed" in told
+    assert "Up to --size 20 the matrix is kept" in told
+    assert main([*command, "--stepper", "exact"]) == 0
+    assert "far more than 5 are needed" in capsys.readouterr().out

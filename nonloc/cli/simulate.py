@@ -30,12 +30,17 @@ simulate-PROCESS.json (the numbers). Without --image a flower that comes with sc
   nonloc simulate diffusion
   nonloc simulate reverse --image cat.jpg --steps 5 --output pictures
 
+Every step goes through all pairs of pixels. Up to --size 76 the kernel is kept as a matrix (256 MiB); above, a step
+takes much longer, and how long it will take is said first.
+
 Greys, palettes, transparency (shown on white), 16 bits and CMYK are taken; the first frame of an animation counts.
 
 Exit codes: 0 done; 2 wrong usage; 3 it diverged: the values stopped being finite, or the step is beyond the limit of
 stability and they are growing (all finite states are written)."""
 
 SMALLEST_BANDWIDTH = 1e-100  # its square is divided by
+TIMED_PAIRS = 2**24  # of those that a product goes through
+LONG = 10  # seconds
 PROCESSES = ("diffusion", "damped", "jump", "reverse")
 
 
@@ -101,6 +106,8 @@ def run(options: Namespace) -> int:
         process = processes.DampedFlow(affinity)
     else:
         process = processes.Diffusion(affinity, backwards=options.process == "reverse")
+    if not output.is_quiet and (told := _told_cost(affinity, z, options)):
+        output.talk(told)
     trajectory = processes.simulate(
         process,
         z,
@@ -139,6 +146,41 @@ def run(options: Namespace) -> int:
     written = [str(folder / name) for name in files]
     output.result(_text(trajectory, series, written), {**value, "files": written})
     return EXIT_DONE if trajectory.outcome.ending == "converged" else EXIT_DIVERGED
+
+
+def _told_cost(affinity: Any, z: Any, options: Namespace) -> str:
+    """How long it will take, where the kernel is too large to be kept and that is long; else ""."""
+    import time
+
+    from nonloc.ops import Affinity, aggregate, choose_backend
+    from nonloc.processes.kept_matrix import LARGEST_MATRIX, keeps_matrix
+
+    if choose_backend(affinity) == "reference" or keeps_matrix(affinity, z.dtype):
+        return ""
+    size = affinity.positions
+    few = Affinity(
+        affinity.left[:, : max(1, TIMED_PAIRS // size)], affinity.right, "heat", scale=affinity.scale
+    )
+    for _ in range(2):  # the first one is warming up
+        start = time.perf_counter()
+        float(aggregate(few, z, backend="factored").sum())  # a number that has arrived
+        product = (time.perf_counter() - start) * size / few.positions
+    # A step, and the energy of every state; other steppers and a scaling take more, and how many is not known before.
+    products = 3 * options.steps + 2
+    is_open = options.stepper != "euler" or options.normalize == "sinkhorn"
+    seconds = product * products
+    if seconds < LONG and not is_open:
+        return ""
+    more, largest = "far more than " if is_open else "", math.isqrt(math.isqrt(LARGEST_MATRIX // 8))
+    return (
+        f"{size:,} pixels are {size**2:,} pairs, too many for their matrix to be kept: a product with the kernel takes "
+        f"about {product:.2g} s, and {more or 'about '}{products} are needed, {more}{_duration(seconds)}. "
+        f"Up to --size {largest} the matrix is kept, and all is faster by much."
+    )
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
 
 
 def _on_device(image: Any, device: str) -> Any:

@@ -4,74 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from nonloc.ops import Affinity, Operator, SparseAffinity, prepare, self_adjoint_weights
-from nonloc.ops.bounds import is_definite
-from nonloc.ops.functional import compute_dtype
+from nonloc.ops import Affinity, SparseAffinity
+from nonloc.ops.bounds import is_definite, stable_weight_limit
 from nonloc.ops.inner import has_negative_entries
 from nonloc.ops.operator import energy
-from nonloc.processes.kernel_checks import check_affinity, check_numbers, check_operator
 from nonloc.processes.process import Process
+from nonloc.processes.ready_kernel import ReadyKernel
 
 Weight = float | Tensor
 FollowingAffinity = Callable[[Tensor], Affinity | SparseAffinity]
 
 
-class Diffusion(Process):
-    """Nonlocal diffusion ∂z_i = Σ_j K_ij (z_j − z_i) Wᵀ, and its time reversal.
-
-    affinity   what K is; one made ready for all steps, so its tensors must not be changed afterwards
-    weight     W: a number, [C] for a diagonal, or [C, C]
-    backwards  True: the sign is turned, anti-diffusion
-    """
-
-    def __init__(
-        self, affinity: Affinity | SparseAffinity, *, weight: Weight = 1.0, backwards: bool = False
-    ) -> None:
-        self._kernel = _ReadyKernel(affinity, "affinity")
-        self.affinity = self._kernel.affinity
-        self.weight = _checked_weight(weight)
-        self.backwards = backwards
-
-    def rate(self, z: Tensor) -> Tensor:
-        """± (ℒz) Wᵀ [B, M, C]."""
-        operator, signal = self._kernel.at(z)
-        # ℒ does not see a constant: without it, rounding is relative to how far z is from its mean, not to z.
-        signal = self._kernel.zero_masked(signal - self._kernel.mean(signal))
-        change = operator.apply(signal) - operator.sums * signal
-        return _times_weight(change, self.weight, -1 if self.backwards else 1).to(z.dtype)
-
-    def inner_weights(self) -> Tensor | None:
-        """π where Ω is symmetric and ≥ 0, W symmetric positive semi-definite and time runs forwards."""
-        if self.backwards or not _is_positive(self.weight) or has_negative_entries(self._kernel.affinity):
-            return None
-        return self.mean_weights()
-
-    def mean_weights(self) -> Tensor | None:
-        """π [B, M] of detailed balance: Σ_i π_i z_i is conserved, in both directions of time."""
-        return self._kernel.balance()
-
-    def energy(self, z: Tensor) -> Tensor:
-        """½ Σ_ij K_ij |z_i − z_j|² [B]."""
-        operator, signal = self._kernel.at(z)
-        return energy(operator, signal).to(z.dtype)
-
-    def __repr__(self) -> str:
-        return _describe("Diffusion", self._kernel.affinity, self.weight, self.backwards)
-
-
-class DampedFlow(Process):
-    """The original operation as a flow, ∂z_i = −Σ_j K_ij z_j Wᵀ (the paper's ℒ̃), and its time reversal.
-
-    affinity   what K is; or a function z -> affinity, for a kernel that follows the state as in the paper: the flow
-               is then nonlinear, and only stepper="euler" takes it
-    weight     W: a number, [C] for a diagonal, or [C, C]
-    backwards  True: the sign is turned, and the signals grow
-    """
+class _KernelProcess(Process):
+    """What Diffusion and DampedFlow have in common: a kernel that is fixed or follows the state, and W."""
 
     def __init__(
         self,
@@ -80,15 +29,90 @@ class DampedFlow(Process):
         weight: Weight = 1.0,
         backwards: bool = False,
     ) -> None:
-        self._kernel: _ReadyKernel | None = None
+        self._kernel: ReadyKernel | None = None
         self._follow: FollowingAffinity | None = None
         if callable(affinity):
-            self._follow, self.is_linear = affinity, False
+            self._follow, self.is_linear, self.follows_state = affinity, False, True
         else:
-            self._kernel = _ReadyKernel(affinity, "affinity")
+            self._kernel = ReadyKernel(affinity, "affinity")
             self.affinity = self._kernel.affinity
         self.weight = _checked_weight(weight)
         self.backwards = backwards
+
+    def mean_weights(self) -> Tensor | None:
+        """π [B, M] of detailed balance, None where the kernel follows the state."""
+        return None if self._kernel is None else self._kernel.balance()
+
+    def energy(self, z: Tensor) -> Tensor:
+        """½ Σ_ij K_ij |z_i − z_j|² [B], with the kernel at z."""
+        operator, signal = self._kernel_at(z).at(z)
+        return energy(operator, signal).to(z.dtype)
+
+    def _kernel_at(self, z: Tensor) -> ReadyKernel:
+        if self._kernel is not None:
+            return self._kernel
+        assert self._follow is not None
+        return ReadyKernel(self._follow(z), "affinity(z)", is_fixed=False)
+
+    def __repr__(self) -> str:
+        return _describe(type(self).__name__, self.affinity, self.weight, self.backwards)
+
+
+class Diffusion(_KernelProcess):
+    """Nonlocal diffusion ∂z_i = Σ_j K_ij (z_j − z_i) Wᵀ, and its time reversal.
+
+    affinity   what K is; one made ready for all steps, so its tensors must not be changed afterwards. Or a function
+               z -> affinity, for a kernel that follows the state: the diffusion is then nonlinear, and only
+               stepper="euler" takes it
+    weight     W: a number, [C] for a diagonal, or [C, C]
+    backwards  True: the sign is turned, anti-diffusion
+
+    A fixed gaussian or heat kernel is kept as a matrix up to 256 MiB (M = 5,792 in float64), beyond what `prepare`
+    would keep for one product: many are then about 5 times as fast.
+    """
+
+    def rate(self, z: Tensor) -> Tensor:
+        """± (ℒz) Wᵀ [B, M, C]."""
+        kernel = self._kernel_at(z)
+        operator, signal = kernel.at(z)
+        # ℒ does not see a constant: without it, rounding is relative to how far z is from its mean, not to z.
+        signal = kernel.zero_masked(signal - kernel.mean(signal))
+        change = operator.apply(signal) - operator.sums * signal
+        return _times_weight(change, self.weight, -1 if self.backwards else 1).to(z.dtype)
+
+    def inner_weights(self) -> Tensor | None:
+        """π where Ω is symmetric and ≥ 0, W symmetric positive semi-definite and time runs forwards."""
+        if self.backwards or self._kernel is None or not _is_positive(self.weight):
+            return None
+        return None if has_negative_entries(self._kernel.affinity) else self.mean_weights()
+
+    def mean_weights(self) -> Tensor | None:
+        """π [B, M] of detailed balance: Σ_i π_i z_i is conserved, in both directions of time.
+
+        None where the kernel follows the state."""
+        return super().mean_weights()
+
+    def certified_euler_step(self) -> float | None:
+        """h up to which no signal grows, by kernel, normalisation and W (`nonloc.ops.bounds`); None if not known."""
+        if self.inner_weights() is None or self._kernel is None:
+            return None
+        limit = stable_weight_limit(self._kernel.affinity)
+        largest = _largest_eigenvalue(self.weight)
+        if limit is None or limit.numel() == 0 or largest <= 0:
+            return None
+        return float(limit.min()) / largest
+
+
+class DampedFlow(_KernelProcess):
+    """The original operation as a flow, ∂z_i = −Σ_j K_ij z_j Wᵀ (the paper's ℒ̃), and its time reversal.
+
+    affinity   what K is; or a function z -> affinity, for a kernel that follows the state as in the paper: the flow
+               is then nonlinear, and only stepper="euler" takes it
+    weight     W: a number, [C] for a diagonal, or [C, C]
+    backwards  True: the sign is turned, and the signals grow
+
+    The matrix of a fixed kernel is kept as in `Diffusion`.
+    """
 
     def rate(self, z: Tensor) -> Tensor:
         """∓ (Kz) Wᵀ [B, M, C]."""
@@ -100,92 +124,6 @@ class DampedFlow(Process):
         if self.backwards or self._kernel is None or not _is_positive(self.weight):
             return None
         return self.mean_weights() if is_definite(self._kernel.affinity) else None
-
-    def mean_weights(self) -> Tensor | None:
-        """π [B, M] of detailed balance, None where the kernel follows the state."""
-        return None if self._kernel is None else self._kernel.balance()
-
-    def energy(self, z: Tensor) -> Tensor:
-        """½ Σ_ij K_ij |z_i − z_j|² [B], with the kernel at z."""
-        operator, signal = self._kernel_at(z).at(z)
-        return energy(operator, signal).to(z.dtype)
-
-    def _kernel_at(self, z: Tensor) -> _ReadyKernel:
-        if self._kernel is not None:
-            return self._kernel
-        assert self._follow is not None
-        return _ReadyKernel(self._follow(z), "affinity(z)", is_fixed=False)
-
-    def __repr__(self) -> str:
-        affinity = None if self._kernel is None else self._kernel.affinity
-        return _describe("DampedFlow", affinity, self.weight, self.backwards)
-
-
-class _ReadyKernel:
-    """An affinity made ready once for each dtype that asks: a simulation pays for its normalisation one time.
-
-    is_fixed  False: the kernel follows a state, and numbers that are not finite are how a simulation ends
-    """
-
-    def __init__(self, affinity: Affinity | SparseAffinity, name: str, is_fixed: bool = True) -> None:
-        check_affinity(affinity, name)
-        if is_fixed:
-            check_numbers(affinity, name)
-        self.affinity = _without_gradient(affinity)
-        self._is_fixed = is_fixed
-        self._ready: dict[torch.dtype, Operator] = {}
-        self._balance: list[Tensor | None] = []
-
-    def at(self, z: Tensor) -> tuple[Operator, Tensor]:
-        """The operator for z's precision, and z in it with zeros where nothing is valid."""
-        self._check(z)
-        dtype = compute_dtype(self.affinity, z)
-        if dtype not in self._ready:
-            with torch.no_grad():
-                operator = prepare(self.affinity, dtype)
-                if self._is_fixed:
-                    check_operator(operator, self.affinity)
-            self._ready[dtype] = operator
-        return self._ready[dtype], self.zero_masked(z).to(dtype)
-
-    def zero_masked(self, z: Tensor) -> Tensor:
-        mask = self.affinity.mask
-        return z if mask is None else torch.where(mask.unsqueeze(-1), z, 0)
-
-    def mean(self, signal: Tensor) -> Tensor:
-        """The mean [B, 1, C] over the valid positions of a signal that is 0 at the others."""
-        if self.affinity.mask is None:
-            return signal.mean(1, keepdim=True)
-        counts = self.affinity.mask.sum(1).clamp_min(1).view(-1, 1, 1)
-        return signal.sum(1, keepdim=True) / counts
-
-    def balance(self) -> Tensor | None:
-        if not self._balance:
-            self._balance.append(self_adjoint_weights(self.affinity))
-        return self._balance[0]
-
-    def _check(self, z: Tensor) -> None:
-        one = self.affinity
-        batch = one.batch if isinstance(one, Affinity) else z.shape[0]
-        if z.dim() != 3 or (z.shape[0], z.shape[1]) != (batch, one.positions):
-            wanted = f"[{one.batch if isinstance(one, Affinity) else 'B'}, {one.positions}, C]"
-            raise ValueError(f"z must be {wanted} like the affinity, got {list(z.shape)}")
-        device = one.left.device if isinstance(one, Affinity) else one.matrix.device
-        if z.device != device:
-            raise ValueError(f"z is on {z.device}, the affinity on {device}; move both to one device")
-
-
-def _without_gradient(affinity: Affinity | SparseAffinity) -> Affinity | SparseAffinity:
-    """The affinity itself, or one that shares its numbers and leaves their graph behind."""
-    if isinstance(affinity, SparseAffinity):
-        return (
-            replace(affinity, matrix=affinity.matrix.detach()) if affinity.matrix.requires_grad else affinity
-        )
-    if not (affinity.left.requires_grad or affinity.right.requires_grad):
-        return affinity
-    left = affinity.left.detach()
-    right = left if affinity.right is affinity.left else affinity.right.detach()
-    return replace(affinity, left=left, right=right)
 
 
 def _checked_weight(weight: Weight) -> Weight:
@@ -230,6 +168,13 @@ def _is_positive(weight: Weight) -> bool:
         return False
     values = torch.linalg.eigvalsh(weight.double())
     return bool(values[0] >= -1e-14 * values.abs().amax())
+
+
+def _largest_eigenvalue(weight: Weight) -> float:
+    """Of a symmetric W."""
+    if not isinstance(weight, Tensor):
+        return weight
+    return float(weight.max() if weight.dim() == 1 else torch.linalg.eigvalsh(weight.double())[-1])
 
 
 def _describe(name: str, affinity: Affinity | SparseAffinity | None, weight: Weight, backwards: bool) -> str:

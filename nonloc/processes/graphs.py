@@ -23,6 +23,8 @@ HORIZON_KERNELS = ("constant", "linear")
 POINTS_AT_ONCE = 2**16
 MOST_ENTRIES = 2**30  # of a graph: 12 to 16 GiB
 
+MOST_SCALE = 1e300
+
 RadialKernel = Callable[[Tensor], Tensor]  # distances [E] -> values [E]
 
 
@@ -31,7 +33,7 @@ def neighbors(
     k: int,
     *,
     kind: str = "heat",
-    scale: float = 1.0,
+    scale: float | str = 1.0,
     normalize: str = "row",
     include_self: bool = True,
     measure: Tensor | None = None,
@@ -41,6 +43,8 @@ def neighbors(
     points        [M, d]; the graph has their dtype and device. Of points at the same place, any k count as nearest (and
                   finding them takes time in the square of their number)
     kind          "heat": Ω_ij = exp(−scale |x_i − x_j|²); "constant": 1
+    scale         "auto": 1 / r², with r the median distance to the k-th neighbour. A number that makes all weights
+                  underflow to 0 is refused, one that does so to most of them warns; both name the scale that fits
     include_self  each position is its own neighbour besides the k others
     """
     found = _checked_points(points)
@@ -55,22 +59,25 @@ def neighbors(
         )
     if kind not in NEIGHBOR_KINDS:
         raise ValueError(f"kind={kind!r} is unknown; choose one of {', '.join(NEIGHBOR_KINDS)}")
-    if isinstance(scale, bool) or not isinstance(scale, (int, float)) or not 0 < scale < float("inf"):
-        raise ValueError(f"scale must be a number > 0, got {scale!r}")
+    if scale != "auto" and (
+        isinstance(scale, (bool, str)) or not isinstance(scale, (int, float)) or not 0 < scale < float("inf")
+    ):
+        raise ValueError(f'scale must be a number > 0, or "auto", got {scale!r}')
     tree = scipy_spatial.cKDTree(found)
     width = k + 1 if include_self else k
     columns = np.empty((size, width), dtype=_index_dtype(2 * size * width))
-    values = np.empty((size, width), dtype=_numpy_dtype(points.dtype))
+    squares = np.zeros((size, width if kind == "heat" else 0))
     # In the order of the tree's leaves a query finds its part of the tree still in the cache: twice as fast.
     for rows in np.array_split(tree.indices, -(-size // POINTS_AT_ONCE)):
         distances, nearest = tree.query(found[rows], k + 1, workers=-1)
         _put_self_first(distances, nearest, rows)
         columns[rows] = nearest[:, -width:]
         if kind == "heat":
-            with np.errstate(over="ignore"):  # what overflows is −inf, whose exponential is the right 0
-                values[rows] = np.exp(-scale * np.square(distances[:, -width:]))
-    if kind == "constant":
-        values.fill(1)
+            squares[rows] = np.square(distances[:, -width:])
+    if kind == "heat":
+        values = _heat(squares, scale, width > k, _numpy_dtype(points.dtype))
+    else:
+        values = np.ones((size, width), dtype=_numpy_dtype(points.dtype))
     starts = np.arange(0, size * width + 1, width, dtype=columns.dtype)
     directed = scipy_sparse.csr_array((values.ravel(), columns.ravel(), starts), shape=(size, size))
     directed.sort_indices()
@@ -89,7 +96,8 @@ def horizon(
     """The graph that joins all points at a distance r ≤ radius, the horizon of nonlocal modelling.
 
     points        [M, d]; the graph has their dtype and device
-    kernel        "constant": 1; "linear": 1 − r / radius; or a function of the distances [E] that gives values [E]
+    kernel        "constant": 1; "linear": 1 − r / radius; or a function of the distances [E] that gives values [E],
+                  not all of them 0
     include_self  False: no entry (i, i); a position without another within the radius then has an empty row and
                   does not move
     """
@@ -109,6 +117,11 @@ def horizon(
     first, second = pairs[:, 0].astype(dtype), pairs[:, 1].astype(dtype)
     distances = np.linalg.norm(found[first] - found[second], axis=1)
     values = _radial(kernel, distances, float(radius), points)
+    if callable(kernel) and len(values) and not values.any():
+        raise ValueError(
+            f"kernel gave 0 for all {len(values)} pairs within the radius, so that nothing would move; use one that "
+            f"falls off over radius = {radius:g}, such as lambda r: torch.exp(-(r / {radius:g}) ** 2)"
+        )
     rows, columns, entries = [first, second], [second, first], [values, values]
     if include_self:
         own = np.arange(size, dtype=dtype)
@@ -170,6 +183,40 @@ def _checked_points(points: Tensor) -> np.ndarray:
     if not np.isfinite(widest):
         raise ValueError("points are so far apart that their distances overflow; scale them down")
     return found
+
+
+def _heat(squares: np.ndarray, scale: float | str, has_self: bool, dtype: type[np.floating]) -> np.ndarray:
+    """exp(−scale r²) [M, width] for squared distances in increasing order; the first is the position's own or not."""
+    others = slice(1, None) if has_self else slice(None)
+    if isinstance(scale, str):
+        scale = _fitting_scale(squares)
+    with np.errstate(over="ignore"):  # what overflows is −inf, whose exponential is the right 0
+        values = np.exp(-scale * squares).astype(dtype)
+    lost = float((values[:, others] == 0).mean())
+    if lost <= 0.5:
+        return values
+    fit = f'scale="auto", which is {_fitting_scale(squares):.3g} here (1 / the median squared distance to the k-th)'
+    if lost == 1:
+        raise ValueError(
+            f"with scale = {scale:g} the weights of all neighbours underflow to 0, so that nothing would move; "
+            f"use {fit}"
+        )
+    warnings.warn(
+        f"with scale = {scale:g} the weights of {100 * lost:.0f} % of all neighbours underflow to 0; use {fit}",
+        stacklevel=3,
+    )
+    return values
+
+
+def _fitting_scale(squares: np.ndarray) -> float:
+    """1 / r² with r the median distance to the k-th neighbour; of those that are apart, where most points are not."""
+    farthest = squares[:, -1]
+    median = float(np.median(farthest))
+    if median == 0:
+        apart = farthest[farthest > 0]
+        median = float(np.median(apart)) if len(apart) else 1.0
+    with np.errstate(over="ignore"):
+        return float(min(np.float64(1) / median, MOST_SCALE))  # squares may be too small to be divided by
 
 
 def _put_self_first(distances: np.ndarray, nearest: np.ndarray, rows: np.ndarray) -> None:

@@ -22,10 +22,12 @@ class GrowthWatch:
 
     since  the number of the first state that was reached by a change larger than the one before; None while there
            is none, and for a process that is not known to be dissipative
+    grown  that change [B, M, C]
     """
 
     def __init__(self, process: Process) -> None:
         self.since: int | None = None
+        self.grown: Tensor | None = None
         self._process = process
         # The weights of the mean are at hand; whether they are those of the norm too is asked when it matters.
         self._weights = process.mean_weights()
@@ -47,7 +49,7 @@ class GrowthWatch:
                 return
             self._size_before, size = (_size(change, self._weights) for change in (last, self._change))
         if self._is_norm and self._is_larger(size, before):
-            self.since = number
+            self.since, self.grown = number, self._change
         self._size_before = size
 
     def _is_larger(self, size: Tensor, state: Tensor) -> bool:

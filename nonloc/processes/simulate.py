@@ -9,9 +9,11 @@ from numbers import Real
 import torch
 from torch import Tensor
 
-from nonloc.outcomes import DivergedError, Outcome
+from nonloc.outcomes import DivergedError
+from nonloc.processes.ending import Ending
 from nonloc.processes.growth_watch import GrowthWatch
 from nonloc.processes.process import Process
+from nonloc.processes.step_limit import told_limit
 from nonloc.processes.steppers import STEPPERS
 from nonloc.processes.trajectory import Recorder, Trajectory
 
@@ -39,7 +41,7 @@ def simulate(
     throw       a simulation whose values stop being finite ends there: True raises DivergedError, False returns the
                 trajectory up to the last finite state, with the Outcome "diverged". Euler steps beyond the limit of
                 stability that stay finite are all taken and returned, with the Outcome "diverged" too, which says
-                from which state on they run away
+                from which state on they run away, and which step_size would not
     stepper     "euler": z + h · rate(z), the paper's discrete process; "exact": the solution of dz/dt = rate(z), up
                 to rounding; "implicit": backward Euler, stable for every h where the process is dissipative. The
                 last two need a linear process
@@ -70,17 +72,24 @@ def simulate(
             if n % save_every == 0 or n == num_steps:
                 recorder.save(n * step_size, z)
                 saved = n
-    outcome = _outcome(n if lost else None, num_steps, step_size, None if watch is None else watch.since)
+        limit = "" if watch is None or watch.grown is None else told_limit(process, watch.grown)
+    since = None if watch is None else watch.since
+    outcome = _outcome(n if lost else None, num_steps, step_size, since, limit)
     if throw and lost:
         raise DivergedError(outcome)
     return recorder.finish(outcome)
 
 
-def _outcome(lost: int | None, num_steps: int, step_size: float, since: int | None) -> Outcome:
-    """lost: the first state that was not finite; since: the first one from which on the process runs away."""
+def _outcome(lost: int | None, num_steps: int, step_size: float, since: int | None, limit: str) -> Ending:
+    """lost: the first state that was not finite; since: the first one from which on the process runs away; limit: what
+    is known of the largest stable step."""
+
+    def ending(name: str, step: int, message: str = "") -> Ending:
+        return Ending(name, step=step, message=message, metrics={"time": step * step_size})
+
     grows = (
         f"From state {since} on, at time {since * step_size:g}, its changes grow, which those of this process never "
-        f"do: step_size = {step_size:g} is beyond the limit of stability (see cfl_limit)."
+        f"do: step_size = {step_size:g} is beyond the limit of stability{limit} (see cfl_limit)."
         if since is not None
         else ""
     )
@@ -89,10 +98,10 @@ def _outcome(lost: int | None, num_steps: int, step_size: float, since: int | No
             f"State {lost}, at time {lost * step_size:g}, has values that are not finite; a smaller "
             'step_size or stepper="exact" or "implicit" may help.'
         )
-        return Outcome("diverged", step=lost, message=f"{told} {grows}".rstrip())
+        return ending("diverged", lost, f"{told} {grows}".rstrip())
     if since is not None:
-        return Outcome("diverged", step=since, message=grows)
-    return Outcome("converged", step=num_steps)
+        return ending("diverged", since, grows)
+    return ending("converged", num_steps)
 
 
 def _is_finite(process: Process, z: Tensor) -> bool:
@@ -132,3 +141,4 @@ def _check(process: Process, z0: Tensor, num_steps: int, step_size: float, save_
         )
     if not _is_finite(process, z0):
         raise ValueError("z0 has values that are not finite; replace them, or mask their positions")
+    process.check_state(z0)

@@ -45,11 +45,18 @@ STEPPERS: dict[str, Callable[[Process, float], Step]] = {"euler": euler, "exact"
 
 
 def _check_linear(process: Process, name: str) -> None:
-    if not process.is_linear:
-        raise ValueError(
-            f"stepper={name!r} needs a process that is linear in z, and this one is not (its kernel follows the "
-            f'state); use stepper="euler" with a small step_size, or give {type(process).__name__} a fixed affinity'
-        )
+    if process.is_linear:
+        return
+    kind = type(process).__name__
+    reason, fix = (
+        ("its kernel follows the state", f"give {kind} a fixed affinity")
+        if process.follows_state
+        else (f"{kind}.is_linear is False", "set is_linear = True where rate is a linear map after all")
+    )
+    raise ValueError(
+        f'stepper={name!r} needs a process that is linear in z, and this one is not ({reason}); use stepper="euler" '
+        f"with a small step_size, or {fix}"
+    )
 
 
 def _on_vectors(process: Process, step: Callable[[Step, Tensor], Tensor]) -> Step:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from nonloc.ops import Affinity, SparseAffinity
 from nonloc.outcomes import Outcome
+from nonloc.processes.ending import ended
 from nonloc.processes.process import Process
 
 
@@ -23,8 +24,9 @@ class Trajectory:
                               where there is no π (Ω not symmetric) or no kernel
     variance       [S, B, C]  the mean of |z − mean|², the paper's var(z)
     energy         [S, B]     ½ Σ_ij K_ij |z_i − z_j|²; None where the process has no kernel
-    outcome        how it ended; `outcome.step` of a diverged one is the state that was not finite, or, where all are,
-                   the first from which on Euler steps beyond the limit of stability run away
+    outcome        how it ended: "converged" where all steps were taken, or "diverged"; `outcome.step` of a diverged
+                   one is the state that was not finite, or, where all are, the first from which on Euler steps beyond
+                   the limit of stability run away
     """
 
     states: Tensor
@@ -46,7 +48,7 @@ class Trajectory:
     def __repr__(self) -> str:
         saved, batch, positions, channels = self.states.shape
         text = (
-            f"Trajectory({self.outcome.ending}: {saved} states of [{batch}, {positions}, {channels}], "
+            f"Trajectory({ended(self.outcome)}: {saved} states of [{batch}, {positions}, {channels}], "
             f"t = {float(self.times[0]):g} … {float(self.times[-1]):g}"
         )
         if self.variance.numel():

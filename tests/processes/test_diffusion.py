@@ -4,9 +4,9 @@ import pytest
 import torch
 from problems import CELLS, affinity, features, generator, relative, signal
 
-from nonloc.ops import Affinity, SparseAffinity, dirichlet_energy, kernel_matrix
+from nonloc.ops import Affinity, SparseAffinity, diffuse, dirichlet_energy, kernel_matrix
 from nonloc.processes import DampedFlow, Diffusion, simulate
-from nonloc.processes import diffusion as module
+from nonloc.processes import ready_kernel as module
 
 C = 4
 WEIGHTS = {
@@ -60,10 +60,26 @@ def test_a_kernel_that_follows_the_state():
     assert relative(process.energy(z), dirichlet_energy(Affinity(z, z, "gaussian"), z)) <= 1e-14
 
 
+def test_a_diffusion_whose_kernel_follows_the_state():
+    z = signal(affinity("heat"))
+    process = Diffusion(lambda z: Affinity(z, z, "heat"), weight=0.5)
+    assert (process.is_linear, process.affinity, process.inner_weights(), process.mean_weights()) == (
+        False,
+        None,
+        None,
+        None,
+    )
+    for state in (z, 2 * z):
+        truth = 0.5 * diffuse(Affinity(state, state, "heat"), state)
+        assert relative(process.rate(state), truth) <= 1e-12
+    assert relative(process.energy(z), dirichlet_energy(Affinity(z, z, "heat"), z)) <= 1e-14
+    assert repr(process) == "Diffusion(kernel follows the state, W = 0.5)"
+
+
 def test_the_kernel_is_made_ready_once(monkeypatch):
     calls = []
-    real = module.prepare
-    monkeypatch.setattr(module, "prepare", lambda *args: calls.append(args) or real(*args))
+    real = module.ready
+    monkeypatch.setattr(module, "ready", lambda *args: calls.append(args) or real(*args))
     process = Diffusion(affinity("heat", "sinkhorn"))
     z = signal(process.affinity)
     for _ in range(3):

@@ -1,5 +1,8 @@
 """Graphs of points against all pairs, and what happens at their edges."""
 
+import math
+import re
+
 import numpy as np
 import pytest
 import scipy.sparse
@@ -166,7 +169,7 @@ NAN[3, 1] = torch.nan
             "kind='cosine' is unknown; choose one of heat, constant",
         ),
         (lambda: neighbors(cloud(5), 2, scale=0.0), "scale must be a number > 0"),
-        (lambda: neighbors(cloud(5), 2, scale="1"), "scale must be a number > 0, got '1'"),
+        (lambda: neighbors(cloud(5), 2, scale="1"), "scale must be a number > 0, or \"auto\", got '1'"),
         (lambda: neighbors(cloud(1), 1), r"need at least 2 points, got 1; use Affinity\(points, points"),
         (lambda: horizon(1e300 * cloud(5), 1.0), "their distances overflow; scale them down"),
         (lambda: neighbors(cloud(5), 2, normalize="softmax"), "normalize='softmax' is unknown"),
@@ -214,9 +217,54 @@ def test_a_kernel_with_parameters_leaves_their_graph_behind():
     assert not graph.matrix.requires_grad
 
 
-def test_a_scale_that_underflows_leaves_positions_alone():
-    graph = neighbors(cloud(5), 2, scale=1e308, include_self=False)
-    assert diffuse(graph, torch.randn(1, 5, 1, dtype=torch.float64)).abs().max() == 0
+@pytest.mark.parametrize("include_self", [True, False])
+def test_a_scale_that_underflows_is_refused_with_the_one_that_fits(include_self):
+    points = 1000 * cloud(50)
+    with pytest.raises(ValueError, match="underflow to 0.*nothing would move") as error:
+        neighbors(points, 3, scale=1e308, include_self=include_self)
+    farthest = torch.cdist(points, points).sort(1).values[:, 3]
+    fits = 1 / farthest.square().median().item()
+    told = float(re.search(r'"auto", which is (\S+) here', str(error.value)).group(1))
+    assert told == pytest.approx(fits, rel=0.2)  # of an even number of points there are two medians
+
+
+def test_a_scale_that_underflows_for_most_neighbours_warns():
+    points = torch.tensor([0.0, 0.1, 100, 200, 300, 400], dtype=torch.float64).view(-1, 1)
+    with pytest.warns(
+        UserWarning, match='with scale = 1 the weights of 67 % .* use scale="auto", which is 0.0001'
+    ):
+        graph = neighbors(points, 1)
+    assert graph.matrix.to_dense()[0, 1] == pytest.approx(math.exp(-0.01))
+
+
+def test_an_outlier_does_not_warn(recwarn):
+    points = torch.cat([torch.linspace(0, 1, 20), torch.tensor([1e3])]).double().view(-1, 1)
+    neighbors(points, 2)
+    assert not [one for one in recwarn if "underflow" in str(one.message)]
+
+
+def test_the_scale_that_fits_does_not_depend_on_the_unit_of_length():
+    points = cloud(40)
+    near, far = (neighbors(unit * points, 4, scale="auto").matrix.to_dense() for unit in (1.0, 1e6))
+    assert torch.allclose(near, far, rtol=1e-9)
+    kth = torch.cdist(points, points).sort(1).values[:, 4]
+    scale = 1 / float(np.median(kth.square().numpy()))
+    i, j = 0, int(torch.cdist(points, points)[0].argsort()[1])
+    assert float(near[i, j]) == pytest.approx(
+        math.exp(-scale * float((points[i] - points[j]).square().sum()))
+    )
+
+
+def test_points_at_one_place_have_a_scale_that_fits():
+    graph = neighbors(torch.zeros(4, 2, dtype=torch.float64), 2, scale="auto")
+    assert bool((graph.matrix.values() == 1).all())
+
+
+def test_a_radial_kernel_that_is_nothing_is_refused():
+    with pytest.raises(
+        ValueError, match="kernel gave 0 for all .* pairs within the radius.*falls off over radius"
+    ):
+        horizon(1000 * cloud(30), 500.0, kernel=lambda r: torch.exp(-(r**2) - 800))
 
 
 @pytest.mark.parametrize("normalize", ["row", "count", "none", "symmetric", "sinkhorn"])

@@ -25,7 +25,12 @@ def test_all_states_are_there_and_the_outcome_says_since_when():
     assert len(run) == 11
     assert (run.outcome.ending, run.outcome.step) == ("diverged", 2)
     assert "From state 2 on, at time 3" in run.outcome.sentence
-    assert "step_size = 1.5 is beyond the limit of stability (see cfl_limit)" in run.outcome.sentence
+    assert run.outcome.sentence.startswith("The simulation ran away at step 2 (t = 3). ")
+    assert repr(run).startswith("Trajectory(ran away at step 2 (t = 3): 11 states")
+    assert run.outcome.message.endswith(
+        "step_size = 1.5 is beyond the limit of stability, which Lanczos estimates at 1; every step_size up to 1 is "
+        "certified to be stable (see cfl_limit)."
+    )
 
 
 def first_growth(rates, amounts, h, num_steps):

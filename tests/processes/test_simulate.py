@@ -224,3 +224,30 @@ def test_a_step_of_a_jump_process_that_is_no_probability_is_refused(step_size):
         moved = simulate(JumpProcess(a), law, num_steps=1, step_size=step_size, stepper=stepper).final
         assert float(moved.sum(1).sub(1).abs().max()) <= 1e-12
         assert float(moved.min()) >= 0
+
+
+@pytest.mark.parametrize("stepper", ["euler", "exact"])
+def test_a_law_below_zero_is_refused_and_rounding_is_not(stepper):
+    process, law = JumpProcess(symmetric()), torch.full((2, 6, 1), 1 / 6, dtype=torch.float64)
+    law[0, 0] = -1e-3
+    with pytest.raises(ValueError, match=r"a law must be ≥ 0.* is -0.001; .*clamp.*Diffusion\(affinity\)"):
+        simulate(process, law, num_steps=1, stepper=stepper)
+    law[0, 0] = -1e-17
+    assert simulate(process, law, num_steps=1, stepper=stepper).outcome.ending == "converged"
+
+
+def test_what_lies_in_the_padding_of_a_law_is_no_probability():
+    mask = torch.tensor([[True, True, False, True, True, True]] * 2)
+    x = features("heat", "row")
+    law = torch.where(mask, 0.2, -1.0).double().unsqueeze(-1)
+    run = simulate(JumpProcess(Affinity(x, x, "heat", mask=mask)), law, num_steps=1)
+    assert float(run.final[mask].sum()) == pytest.approx(2)
+
+
+def test_a_simulation_is_told_in_its_own_words():
+    run = simulate(Diffusion(path_graph(4)), torch.ones(1, 4, 1), num_steps=3, step_size=0.1)
+    assert run.outcome.sentence == "The simulation finished."
+    assert run.outcome.metrics["time"] == pytest.approx(0.3)
+    z = torch.eye(4, dtype=torch.float64)[:1].unsqueeze(-1)
+    with pytest.raises(DivergedError, match=r"^The simulation ran away at step \d+ \(t = \d.*\)\. State"):
+        simulate(Diffusion(path_graph(4)), z, num_steps=50, step_size=1e60)

@@ -8,7 +8,7 @@ from generators import generator_matrix, path_graph, vectors
 from problems import affinity, features, generator, relative, signal
 
 from nonloc.ops import NORMALIZATIONS, Affinity, SparseAffinity
-from nonloc.processes import DampedFlow, Diffusion, simulate
+from nonloc.processes import DampedFlow, Diffusion, Process, simulate
 from nonloc.processes.steppers import STEPPERS
 
 C = 3
@@ -122,6 +122,22 @@ def test_a_nonlinear_flow_is_refused_with_the_fix(stepper):
     flow = DampedFlow(lambda z: Affinity(z, z, "heat"))
     with pytest.raises(ValueError, match='linear in z.*use stepper="euler".*DampedFlow a fixed affinity'):
         simulate(flow, torch.ones(1, 4, 2), num_steps=1, stepper=stepper)
+
+
+@pytest.mark.parametrize("stepper", ["exact", "implicit"])
+def test_a_reaction_with_a_fixed_kernel_is_told_what_is_not_linear(stepper):
+    class Reaction(Process):
+        is_linear = False
+        affinity = path_graph(4)
+
+        def rate(self, z):
+            return z - z**3
+
+    with pytest.raises(
+        ValueError, match=r"Reaction.is_linear is False\).*euler.*set is_linear = True"
+    ) as error:
+        simulate(Reaction(), torch.ones(1, 4, 2), num_steps=1, stepper=stepper)
+    assert "follows" not in str(error.value)
 
 
 @pytest.mark.parametrize("stepper", STEPPERS)

@@ -57,7 +57,7 @@ def test_shapes_and_what_it_says():
     assert run.times.dtype == torch.float64
     assert torch.equal(run.final, run.states[-1])
     text = repr(run)
-    assert text.startswith("Trajectory(converged: 4 states of [2, 6, 4], t = 0 … 1, variance 1.")
+    assert text.startswith("Trajectory(finished: 4 states of [2, 6, 4], t = 0 … 1, variance 1.")
     assert "energy" in text
     with pytest.raises(AttributeError):
         run.states = None

@@ -96,6 +96,17 @@ class Continuum:
         """[M] bool: the points at a distance of at least `margin` from the boundary."""
         return ((self.points >= margin) & (self.points <= 1 - margin)).all(-1)
 
+    def __repr__(self) -> str:
+        kernel = self.kernel
+        name = (
+            kernel
+            if isinstance(kernel, str)
+            else repr(kernel)
+            if isinstance(kernel, HorizonKernel)
+            else "ρ(x, y)"
+        )
+        return f"Continuum({name} {self.affinity.normalize}, {self.rule}, d = {self.dimension}, M = {len(self.points)})"
+
     def _of_kind(self, kind: str, features: Features | None, scale: float, normalize: str) -> Affinity:
         u = self.points if features is None else features(self.points)
         if not isinstance(u, Tensor) or u.dim() != 2 or len(u) != len(self.points):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import torch
@@ -10,6 +11,8 @@ from torch import Tensor
 from nonloc.ops import Affinity, SparseAffinity, exponential, factored, kernel_matrix, sparse
 from nonloc.ops.operator import position_weights, valid_positions
 from nonloc.ops.suffix_sums import relu_sum
+
+Apply = Callable[[Tensor], Tensor]
 
 
 def one_sample(affinity: Affinity, sample: int) -> Affinity:
@@ -28,7 +31,7 @@ def row_normalized(affinity: Affinity | SparseAffinity) -> Affinity | SparseAffi
     if isinstance(affinity, SparseAffinity):
         if affinity.normalize == "row":
             return affinity
-        omega = sparse.product(affinity.matrix, affinity.matrix.dtype)
+        omega: Apply = sparse.product(affinity.matrix, affinity.matrix.dtype)
         weights = sparse.weights(affinity, affinity.matrix.dtype)
         giver = factored.sides(omega, weights, affinity, affinity.matrix.dtype)[1]
         return replace(affinity, normalize="row", measure=giver.flatten())

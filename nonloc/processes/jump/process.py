@@ -19,6 +19,7 @@ from nonloc.processes.kernel_checks import check_affinity, check_numbers
 from nonloc.processes.process import Process
 
 STOCHASTIC = ("row", "sinkhorn")
+ROUNDING = 1e4  # times eps: what a long simulation may leave below 0
 
 
 class JumpProcess(Process):
@@ -33,7 +34,8 @@ class JumpProcess(Process):
     continuous one. The energy of a law is that of its density p/π under the stationary law, which never grows; it is
     None where Ω is not symmetric. The weighted mean is the plain one: Σ_i p_i is conserved.
 
-    affinity   normalize "row" or "sinkhorn", so that rows sum to 1, and nowhere negative
+    affinity   normalize "row" or "sinkhorn", so that rows sum to 1, and nowhere negative. A gaussian or heat kernel is
+               kept as a matrix up to 256 MiB, as in `Diffusion`
     """
 
     def __init__(self, affinity: Affinity | SparseAffinity) -> None:
@@ -166,6 +168,20 @@ class JumpProcess(Process):
         """
         gap = self.spectral_gap(absolute=discrete, method=method)
         return mixing_time(self._wide, self.stationary_law(), gap, epsilon)
+
+    def check_state(self, z: Tensor) -> None:
+        """A ValueError where z [B, M, C] is negative beyond rounding: it is then no law."""
+        self._check_law(z)
+        mask = self.affinity.mask
+        seen = z if mask is None else torch.where(mask.unsqueeze(-1), z, 0)
+        if seen.numel() and bool(
+            (seen < -ROUNDING * torch.finfo(z.dtype).eps * seen.abs().amax(1, keepdim=True)).any()
+        ):
+            raise ValueError(
+                f"a law must be ≥ 0, for it is made of probabilities, and the smallest value here is "
+                f"{float(seen.min()):.3g}; begin with p / p.sum(1, keepdim=True), p = z.clamp(min=0), or use "
+                "Diffusion(affinity) for a signal of either sign"
+            )
 
     def checked_euler_step(self, step_size: float) -> float:
         """h ≤ 1, for it is the probability of a jump."""

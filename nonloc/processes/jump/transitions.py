@@ -11,6 +11,7 @@ from torch import Tensor
 from nonloc.ops import Affinity, SparseAffinity, adjoint, choose_backend, kernel_matrix, prepare
 from nonloc.ops.functional import without_masked
 from nonloc.ops.operator import inverse_or_zero
+from nonloc.processes.kept_matrix import keeps_matrix, kept_matrix
 from nonloc.processes.kernel_checks import check_operator, check_overflow
 
 Apply = Callable[[Tensor], Tensor]
@@ -27,8 +28,8 @@ class Transitions:
         self.affinity = widened(affinity, dtype)
         self.dtype = dtype
         with torch.no_grad():
-            if choose_backend(self.affinity) == "reference":
-                kernel = kernel_matrix(self.affinity)
+            kernel = _matrix(self.affinity, dtype)
+            if kernel is not None:
                 self.sums = kernel.sum(-1, keepdim=True)
                 self._apply: Apply = lambda f: kernel @ f
                 self._adjoint: Apply = lambda p: kernel.mT @ p
@@ -80,6 +81,15 @@ class Transitions:
     def _valid(self, x: Tensor) -> Tensor:
         mask = self.affinity.mask
         return x if mask is None else torch.where(mask.unsqueeze(-1), x, 0)
+
+
+def _matrix(affinity: Affinity | SparseAffinity, dtype: torch.dtype) -> Tensor | None:
+    """K where many products with it and with its transpose are faster by the matrix, and it fits."""
+    if choose_backend(affinity) == "reference":
+        return kernel_matrix(affinity)
+    if isinstance(affinity, SparseAffinity) or not keeps_matrix(affinity, dtype):
+        return None
+    return kept_matrix(affinity, dtype)
 
 
 def widened(affinity: Affinity | SparseAffinity, dtype: torch.dtype) -> Affinity | SparseAffinity:

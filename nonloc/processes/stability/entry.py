@@ -41,12 +41,19 @@ def cfl_limit(affinity: Affinity | SparseAffinity, *, exact_up_to: int = EXACT_P
 
 
 def certify(
-    subject: Any, given: Any, *, form: str | None = None, exact_up_to: int = EXACT_POSITIONS
+    subject: Any,
+    given: Any,
+    *,
+    mask: Tensor | None = None,
+    form: str | None = None,
+    exact_up_to: int = EXACT_POSITIONS,
 ) -> Certificate:
     """Whether a stage is non-expansive for every input: `certify(affinity, weights)`, or `certify(stage, x)`.
 
     subject, given  an affinity with weights as `propagate` takes them (a number w stands for w I); or a trained stage
                     with an input, any object that has `weights()` and `affinity(x)` or `affinities(x)`
+    mask            of the stage's input, as the stage takes it; `nonloc.nn.features.stage_inputs` gives (name, stage,
+                    x, mask) for every stage of a model. An affinity has its own
     form            "diffusive": z + diffuse(affinity, z) Wᵀ; "original": z + aggregate(affinity, z) Wᵀ. When left out,
                     that of the stage, or "diffusive"
     exact_up_to     M up to which kernels are looked at as matrices; above it bounds decide, or nothing
@@ -55,7 +62,7 @@ def certify(
     same to every state: the certificate is then about the distance of two states. See `Certificate`.
     """
     _check_exact_up_to(exact_up_to)
-    affinities, weights, form = _unpacked(subject, given, form)
+    affinities, weights, form = _unpacked(subject, given, mask, form)
     precision = max(torch.finfo(weight.dtype).eps for weight in weights) if weights else 0.0
     with torch.no_grad():
         wide_weights = [weight.double().contiguous() for weight in weights]
@@ -71,10 +78,14 @@ def certify(
 
 
 def _unpacked(
-    subject: Any, given: Any, form: str | None
+    subject: Any, given: Any, mask: Tensor | None, form: str | None
 ) -> tuple[list[Affinity | SparseAffinity], list[Tensor], str]:
     """One affinity and one W [C, C] for each sub-block, and the form."""
     if isinstance(subject, (Affinity, SparseAffinity)):
+        if mask is not None:
+            raise ValueError(
+                "mask goes with a stage and its input; an affinity has its own, Affinity(..., mask=mask)"
+            )
         weights = _checked_weights(given, subject)
         affinities: list[Affinity | SparseAffinity] = [subject] * max(1, len(weights))
     elif callable(getattr(subject, "weights", None)) and hasattr(subject, "affinity"):
@@ -84,12 +95,13 @@ def _unpacked(
                 "a stage has its own weights"
             )
         form = form or getattr(subject, "form", None)
+        masked = {} if mask is None else {"mask": mask}  # a stage of one's own need not know of masks
         with torch.no_grad():
             weights = [weight.detach() for weight in subject.weights()]
             if hasattr(subject, "affinities"):
-                affinities = list(subject.affinities(given))
+                affinities = list(subject.affinities(given, **masked))
             else:
-                affinities = [subject.affinity(given)] * max(1, len(weights))
+                affinities = [subject.affinity(given, **masked)] * max(1, len(weights))
     else:
         raise ValueError(
             "certify takes an affinity and weights, or a stage (an object with weights() and affinity(x)) and an "

@@ -8,7 +8,7 @@ from chains import order
 from problems import relative
 
 from nonloc.ops import SparseAffinity
-from nonloc.processes import Continuum, JumpProcess, simulate
+from nonloc.processes import Continuum, HorizonKernel, JumpProcess, simulate
 
 
 def one_and_x(x):
@@ -168,3 +168,21 @@ def test_a_function_without_a_value_at_every_point_is_refused(function):
 def test_one_cell_has_nowhere_to_go():
     continuum = Continuum("heat", 1)
     assert continuum.apply(continuum.sample(lambda x: 7 * x)).tolist() == [[[0.0]]]
+
+
+@pytest.mark.parametrize(
+    ("continuum", "text"),
+    [
+        (Continuum("heat", 10, rule="gauss"), "Continuum(heat none, gauss, d = 1, M = 10)"),
+        (
+            Continuum(lambda x, y: (x * y).sum(-1), 3, dimension=2, normalize="row"),
+            "Continuum(ρ(x, y) row, midpoint, d = 2, M = 9)",
+        ),
+        (
+            Continuum(HorizonKernel(0.3), 10),
+            "Continuum(HorizonKernel(radius=0.3) none, midpoint, d = 1, M = 10)",
+        ),
+    ],
+)
+def test_it_says_what_it_is(continuum, text):
+    assert repr(continuum) == text

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from problems import generator
 from stages import norm_of, random_affinity, random_weights, whole_map
 
+from nonloc.nn.features import stage_inputs
 from nonloc.nn.stage import DiffusiveStage, OriginalStage
 from nonloc.ops import NORMALIZATIONS, Affinity, SparseAffinity, aggregate, diffuse, propagate
 from nonloc.processes.diffusion import Diffusion
@@ -388,3 +389,27 @@ def test_a_sparse_kernel_that_cannot_be_normalised_is_refused_in_its_own_words(r
 
 def test_a_number_may_be_a_tensor():
     assert certify(heat(), torch.tensor(0.5)).growth == certify(heat(), 0.5).growth
+
+
+def test_the_stages_of_a_model_are_certified_with_their_masks():
+    """Padding in a batch changes nothing: a mask leaves the certificate of the positions that are there."""
+    torch.manual_seed(0)
+    stage = DiffusiveStage(4, 2, affinity="heat", weight="full", layout="positions").double()
+    with torch.no_grad():
+        for parameter in stage.parameters():
+            parameter.normal_()
+        for one in stage.maps:
+            one.w_z.weight.copy_(3 * torch.eye(4, dtype=torch.float64))
+    x = torch.randn(1, 9, 4, dtype=torch.float64, generator=generator(1))
+    mask = torch.tensor([[True] * 6 + [False] * 3])
+    ((_, seen, given_x, given_mask),) = stage_inputs(stage, {"x": x, "mask": mask})
+    found = certify(seen, given_x, mask=given_mask)
+    assert found.verdict == "unstable"
+    assert found.growth == pytest.approx(certify(stage, x[:, :6]).growth, rel=1e-12)
+    assert found.growth != pytest.approx(certify(stage, x).growth, rel=1e-3)
+
+
+def test_an_affinity_has_its_own_mask():
+    x = torch.zeros(1, 3, 1, dtype=torch.float64)
+    with pytest.raises(ValueError, match="mask goes with a stage and its input; an affinity has its own"):
+        certify(Affinity(x, x, "heat"), 0.5, mask=torch.ones(1, 3, dtype=torch.bool))

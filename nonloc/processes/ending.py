@@ -1,0 +1,29 @@
+"""How a simulation ended, in words for people: it finished, or it ran away."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from nonloc.outcomes import Outcome
+
+
+@dataclass(frozen=True)
+class Ending(Outcome):
+    """The Outcome of a simulation: the same values as a run's, told as what a simulation does.
+
+    `step` is the number of a state and `metrics["time"]` its time: of the last state, or of the first that ran away.
+    """
+
+    @property
+    def sentence(self) -> str:
+        return f"The simulation {ended(self)}. {self.message}".rstrip()
+
+
+def ended(outcome: Outcome) -> str:
+    """ "finished", or "ran away at step 2 (t = 6)"."""
+    if outcome.ending == "converged":
+        return "finished"
+    if outcome.ending != "diverged":
+        return outcome.ending
+    time = outcome.metrics.get("time")
+    return f"ran away at step {outcome.step}" + ("" if time is None else f" (t = {time:g})")
