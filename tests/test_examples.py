@@ -11,6 +11,8 @@ EXAMPLES = sorted((Path(__file__).parent.parent / "examples").glob("*.py"))
 PROMISED = {
     "denoise.py": "one diffusion step",
     "drop_in.py": "the output changed by",
+    "over_smoothing.py": "growth ×",
+    "point_cloud.py": "mean moved by",
     "which_mean.py": "sinkhorn",
     "will_it_fit.py": "photograph",
 }
