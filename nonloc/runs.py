@@ -11,14 +11,20 @@ import fcntl
 import json
 import math
 import os
+import re
+import secrets
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from nonloc.outcomes import CorruptDataError, LockedRunError
 
 TEMPORARY = ".tmp"
+# Of a file's name, a process and chance: two that write the same file at once must not write into each other's.
+_UNIQUE = re.compile(r"(?P<name>.+)\.\d+-[0-9a-f]{8}" + re.escape(TEMPORARY))
+# What other commands write into a run folder: without a recipe, they are what an interrupted copy left.
+BESIDE = ("observations.json", "observations.safetensors", "spectrum.json", "stability.json")
 
 
 class Run:
@@ -147,15 +153,19 @@ class Run:
 
     def _append(self, path: Path, line: dict[str, Any]) -> None:
         self.path.mkdir(parents=True, exist_ok=True)
+        is_new = not path.exists()
         with open(path, "ab+") as file:
             file.truncate(_whole_length(path))
             file.write((_dump(line) + "\n").encode())
             file.flush()
             os.fsync(file.fileno())
+        if is_new:
+            _sync_folder(self.path)
 
     def _is_ours(self, name: str) -> bool:
         ours = ("recipe_path", "metrics_path", "spectra_path", "checkpoints_path", "result_path", "lock_path")
-        return name.removesuffix(TEMPORARY) in {getattr(self, path).name for path in ours}
+        names = {getattr(self, path).name for path in ours} | set(BESIDE)
+        return name in names or replaced_name(name) in names
 
     def __repr__(self) -> str:
         return f"Run({str(self.path)!r})"
@@ -170,19 +180,69 @@ def find_runs(folder: str | os.PathLike[str]) -> list[Run]:
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Replace `path` so that a crash at any moment leaves the old content or the new, never a mixture."""
-    temporary = path.with_name(path.name + TEMPORARY)
-    with open(temporary, "wb") as file:
+    """Replace `path` so that a crash at any moment leaves the old content or the new, never a mixture.
+
+    Processes that write the same file at once do not disturb each other; the last one's content stays.
+    """
+    with _temporary_beside(path) as file:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
-    os.replace(temporary, path)
-    # A rename is durable only once the folder that records it is.
-    folder = os.open(path.parent, os.O_RDONLY)
+        os.replace(file.name, path)
+    _sync_folder(path.parent)
+    for entry in path.parent.glob("*" + TEMPORARY):
+        unique = _UNIQUE.fullmatch(entry.name)
+        if unique and unique["name"] == path.name:
+            remove_leftover(entry)
+
+
+def _sync_folder(folder: Path) -> None:
+    """A new file, or a rename, is durable only once the folder that records it is."""
+    handle = os.open(folder, os.O_RDONLY)
     try:
-        os.fsync(folder)
+        os.fsync(handle)
     finally:
-        os.close(folder)
+        os.close(handle)
+
+
+def replaced_name(name: str) -> str | None:
+    """The name of the file that the temporary file `name` was to replace; None if `name` is no temporary file's."""
+    unique = _UNIQUE.fullmatch(name)
+    if unique:
+        return unique["name"]
+    # As they were called before two processes could write the same file.
+    return name.removesuffix(TEMPORARY) if name.endswith(TEMPORARY) else None
+
+
+def remove_leftover(temporary: Path) -> None:
+    """Remove a temporary file, unless a process is still writing it."""
+    with suppress(OSError):
+        handle = os.open(temporary, os.O_RDWR)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            temporary.unlink()
+        finally:
+            os.close(handle)
+
+
+@contextmanager
+def _temporary_beside(path: Path) -> Iterator[BinaryIO]:
+    """A new file, removed if something fails; held while it is open, so that one that is not held is left over."""
+    while True:
+        temporary = path.with_name(f"{path.name}.{os.getpid()}-{secrets.token_hex(4)}{TEMPORARY}")
+        with open(temporary, "xb") as file:
+            # A file system without locks is no reason not to write; what is left over then stays.
+            with suppress(OSError):
+                fcntl.flock(file, fcntl.LOCK_EX)
+            # Before it was held, another process may have taken it for a left-over.
+            if not temporary.exists():
+                continue
+            try:
+                yield file
+            except BaseException:
+                temporary.unlink(missing_ok=True)
+                raise
+            return
 
 
 def _dump(value: Any, indent: int | None = None) -> str:

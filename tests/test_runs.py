@@ -4,13 +4,17 @@ import fcntl
 import json
 import math
 import os
+import re
+import signal
 import subprocess
 import sys
+import threading
+import time
 
 import pytest
 
 from nonloc.outcomes import CorruptDataError, LockedRunError
-from nonloc.runs import Run, find_runs, write_atomically
+from nonloc.runs import TEMPORARY, Run, find_runs, write_atomically
 
 
 @pytest.fixture
@@ -105,6 +109,7 @@ def test_a_failed_replacement_leaves_the_old_file(run, monkeypatch):
     with pytest.raises(OSError, match="no space"):
         run.write_recipe({"seed": 4})
     assert run.read_recipe() == {"seed": 3}
+    assert sorted(os.listdir(run.path)) == ["recipe.json"], "what failed leaves no temporary file"
 
 
 def test_a_file_is_synced_before_its_rename_and_the_folder_after(tmp_path, monkeypatch):
@@ -122,7 +127,90 @@ def test_a_file_is_synced_before_its_rename_and_the_folder_after(tmp_path, monke
     monkeypatch.setattr(os, "fsync", note_fsync)
     monkeypatch.setattr(os, "replace", note_replace)
     write_atomically(tmp_path / "file.json", b"{}")
-    assert done == [str(tmp_path / "file.json.tmp"), "rename", str(tmp_path)]
+    first, *rest = done
+    assert re.fullmatch(r".*/file\.json\.\d+-[0-9a-f]{8}\.tmp", first)
+    assert rest == ["rename", str(tmp_path)]
+
+
+def test_a_new_file_of_lines_is_synced_with_its_folder(run, monkeypatch):
+    """A checkpoint that outlives a power cut must not find its metrics gone."""
+    done, fsync = [], os.fsync
+
+    def note_fsync(handle):
+        done.append(os.path.basename(os.readlink(f"/proc/self/fd/{handle}")))
+        fsync(handle)
+
+    monkeypatch.setattr(os, "fsync", note_fsync)
+    run.append_metrics({"epoch": 1})
+    run.append_metrics({"epoch": 2})
+    assert done == ["metrics.jsonl", "first", "metrics.jsonl"]
+
+
+def test_writers_of_the_same_file_do_not_disturb_each_other(tmp_path, monkeypatch):
+    """The second writes all of it while the first is between its last byte and its rename."""
+    path, replace = tmp_path / "file.json", os.replace
+
+    def let_another_write_first(source, target):
+        monkeypatch.setattr(os, "replace", replace)
+        write_atomically(path, b"second")
+        assert path.read_bytes() == b"second"
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", let_another_write_first)
+    write_atomically(path, b"first")
+    assert path.read_bytes() == b"first"
+    assert os.listdir(tmp_path) == ["file.json"]
+
+
+def test_many_writers_at_once_all_succeed(tmp_path):
+    path, errors = tmp_path / "file.json", []
+
+    def write(letter):
+        try:
+            for _ in range(60):
+                write_atomically(path, letter * 5000)
+        except OSError as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=write, args=(letter,)) for letter in (b"a", b"b", b"c")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+    assert path.read_bytes() in {b"a" * 5000, b"b" * 5000, b"c" * 5000}
+    assert os.listdir(tmp_path) == ["file.json"]
+
+
+def test_what_a_killed_writer_left_goes_with_the_next_write_and_what_is_being_written_stays(tmp_path):
+    path = tmp_path / "file.json"
+    code = (
+        "import os, sys, time; from pathlib import Path; from nonloc.runs import write_atomically\n"
+        "os.replace = lambda source, target: time.sleep(60)\n"
+        "write_atomically(Path(sys.argv[1]), b'{}')"
+    )
+    writer = subprocess.Popen([sys.executable, "-c", code, str(path)])
+    try:
+        deadline = time.monotonic() + 30
+        while not (found := list(tmp_path.iterdir())) or not found[0].stat().st_size:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        write_atomically(path, b"[]")
+        assert sorted(tmp_path.iterdir()) == sorted([path, *found])
+    finally:
+        writer.kill()
+    assert writer.wait() == -signal.SIGKILL
+    assert found[0].exists()
+    write_atomically(path, b"[1]")
+    assert os.listdir(tmp_path) == ["file.json"]
+
+
+def test_temporary_files_of_others_are_left_alone(tmp_path):
+    names = ["file.json.tmp", "other.json.123-0123abcd.tmp", "notes.tmp"]
+    for name in names:
+        (tmp_path / name).write_text("")
+    write_atomically(tmp_path / "file.json", b"{}")
+    assert sorted(os.listdir(tmp_path)) == sorted([*names, "file.json"])
 
 
 def test_a_file_is_not_a_run(tmp_path):
@@ -139,8 +227,35 @@ def test_a_folder_with_other_things_is_not_a_run(tmp_path):
 
 def test_a_folder_that_a_crash_left_without_recipe_is_a_new_run(tmp_path):
     (tmp_path / "lock").write_text("1\n")
-    (tmp_path / "recipe.json.tmp").write_text("{")
+    (tmp_path / f"recipe.json{TEMPORARY}").write_text("{")
+    (tmp_path / f"recipe.json.4711-0123abcd{TEMPORARY}").write_text("{")
     assert not Run(tmp_path).exists
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "metrics.jsonl",
+        "spectra.jsonl",
+        "observations.json",
+        "observations.safetensors",
+        "spectrum.json",
+        "stability.json",
+        f"stability.json.4711-0123abcd{TEMPORARY}",
+    ],
+)
+def test_a_copy_that_was_interrupted_before_its_recipe_is_an_unfinished_run(tmp_path, name):
+    (tmp_path / name).write_text("")
+    run = Run(tmp_path)
+    assert not run.exists
+    assert not run.is_finished
+
+
+@pytest.mark.parametrize("name", ["thesis.tex.tmp", "thesis.tex.4711-0123abcd.tmp", "recipe.json.4711.tmp"])
+def test_a_temporary_file_of_something_else_is_not_a_run(tmp_path, name):
+    (tmp_path / name).write_text("")
+    with pytest.raises(ValueError, match="not a run folder"):
+        Run(tmp_path)
 
 
 def test_opening_needs_a_recipe(tmp_path):

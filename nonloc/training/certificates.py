@@ -46,7 +46,7 @@ def certify_run(
         raise ValueError(f"{recipe.network} has no nonlocal blocks, so there is nothing to certify")
     dataset = data if data is not None else load(recipe.data, data_dir)
     inputs, _ = next(iter(TASKS[recipe.task](recipe, dataset, device).test_batches(images)))
-    return [_certificate(name, stage, x) for name, stage, x, _ in stage_inputs(model, inputs)]
+    return [_certificate(name, stage, x, mask) for name, stage, x, mask in stage_inputs(model, inputs)]
 
 
 def keep_certificates(
@@ -64,10 +64,10 @@ def keep_certificates(
     write_atomically(run.path / STABILITY, f"{content}\n".encode())
 
 
-def _certificate(name: str, stage: Any, x: torch.Tensor) -> dict[str, Any]:
+def _certificate(name: str, stage: Any, x: torch.Tensor, mask: torch.Tensor | None) -> dict[str, Any]:
     with torch.no_grad():
-        whole = certify(stage, x)
-        affinities, weights = stage.affinities(x), stage.weights()
+        whole = certify(stage, x, mask=mask)
+        affinities, weights = stage.affinities(x, mask), stage.weights()
         blocks = []
         for affinity, weight in zip(affinities, weights, strict=True):
             alone = certify(affinity, [weight.detach()], form=stage.form)

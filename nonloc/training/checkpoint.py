@@ -2,7 +2,8 @@
 
 `checkpoints/<step>.safetensors` is written first, `checkpoints/<step>.json` last: a checkpoint exists once
 its manifest does, and is valid while the size and the SHA-256 in the manifest agree with the file. A crash at
-any moment therefore leaves the checkpoints before it whole.
+any moment therefore leaves the checkpoints before it whole. What cannot be read is an error, and not damage: a run
+that was saved is never begun anew behind its owner's back.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ from __future__ import annotations
 import hashlib
 import json
 import warnings
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +20,9 @@ import safetensors.torch
 from torch import Tensor
 
 from nonloc.outcomes import CorruptDataError
-from nonloc.runs import TEMPORARY, Run, write_atomically
+from nonloc.runs import TEMPORARY, Run, remove_leftover, write_atomically
 from nonloc.training.machine import versions
+from nonloc.training.parts import Part
 from nonloc.training.recipe import Recipe
 
 FORMAT = 2
@@ -36,6 +39,7 @@ class Checkpoint:
     data_sha256  of the data it was trained on
     seconds      of work so far
     optimizer    the optimizer's scalars when it was saved, for the reader; the recipe decides them
+    parts        on which machines the seconds were spent
     """
 
     step: int
@@ -47,6 +51,7 @@ class Checkpoint:
     losses: list[float]
     tensors: dict[str, Tensor]
     optimizer: dict[str, Any]
+    parts: list[Part] = field(default_factory=list)
 
 
 def save_checkpoint(run: Run, recipe: Recipe, checkpoint: Checkpoint) -> None:
@@ -64,6 +69,7 @@ def save_checkpoint(run: Run, recipe: Recipe, checkpoint: Checkpoint) -> None:
         "data_sha256": checkpoint.data_sha256,
         "losses": checkpoint.losses,
         "optimizer": checkpoint.optimizer,
+        "parts": checkpoint.parts,
         "recipe_sha256": recipe.sha256,
         "recipe": recipe.to_dict(),
         "versions": versions(),
@@ -79,23 +85,49 @@ def save_checkpoint(run: Run, recipe: Recipe, checkpoint: Checkpoint) -> None:
 
 
 def latest_valid(run: Run, recipe: Recipe | None = None) -> Checkpoint | None:
-    """The newest whole checkpoint of `run`, or None; a damaged one is skipped with a warning.
+    """The newest whole checkpoint of `run`, or None if none was ever made; a damaged one is skipped with a warning.
 
-    A checkpoint made with another recipe than `recipe` (the run's own when left out) is a ValueError.
+    Where all of them are damaged, CorruptDataError says so. A checkpoint made with another recipe than `recipe` (the
+    run's own when left out), or in another format, is a ValueError.
     """
     expected = recipe if recipe is not None else Recipe.from_dict(run.read_recipe())
+    damages: list[str] = []
     for path in sorted(_numbered(run.checkpoints_path, ".json"), reverse=True):
         try:
-            manifest, content = _read(path)
+            checkpoint = _read(path, expected)
         except CorruptDataError as error:
-            warnings.warn(f"{error}; going back to the checkpoint before it", RuntimeWarning, stacklevel=2)
+            if not path.exists():
+                # The run's own process has removed it meanwhile, because there are newer ones.
+                return latest_valid(run, expected)
+            damages.append(str(error))
             continue
-        if manifest["recipe_sha256"] != expected.sha256:
-            differing = expected.differences(Recipe.from_dict(manifest["recipe"]))
-            raise ValueError(
-                f"{path} was made with another recipe: {'; '.join(differing)}; "
-                "use the same recipe or a new folder"
+        for damage in damages:
+            warnings.warn(f"{damage}; going back to the checkpoint before it", RuntimeWarning, stacklevel=2)
+        return checkpoint
+    if damages:
+        raise CorruptDataError(
+            f"no checkpoint in {run.checkpoints_path} is whole ({'; '.join(damages)}); "
+            "bring the files back, or delete that folder to begin anew"
+        )
+    return None
+
+
+def remove_later(run: Run, step: int) -> None:
+    """Remove the checkpoints after `step`: they are damaged, or the run would have gone on from them."""
+    _remove(run.checkpoints_path, lambda other: other > step)
+
+
+def _read(path: Path, expected: Recipe) -> Checkpoint:
+    """The checkpoint of a manifest; CorruptDataError if it is damaged or a file of it missing."""
+    try:
+        manifest = json.loads(path.read_bytes())
+        _check_format(path, manifest)
+        content = path.with_suffix(".safetensors").read_bytes()
+        if (len(content), hashlib.sha256(content).hexdigest()) != (manifest["size"], manifest["sha256"]):
+            raise CorruptDataError(
+                f"the checkpoint {path} is damaged: its numbers are not those that were written"
             )
+        _check_recipe(path, manifest, expected)
         return Checkpoint(
             step=manifest["step"],
             epoch=manifest["epoch"],
@@ -106,38 +138,49 @@ def latest_valid(run: Run, recipe: Recipe | None = None) -> Checkpoint | None:
             losses=manifest["losses"],
             tensors=safetensors.torch.load(content),
             optimizer=manifest["optimizer"],
+            parts=manifest["parts"] if "parts" in manifest else _unknown_part(manifest),
         )
-    return None
-
-
-def _read(path: Path) -> tuple[dict[str, Any], bytes]:
-    """The manifest and the bytes that it vouches for."""
-    try:
-        manifest = json.loads(path.read_bytes())
-        content = path.with_suffix(".safetensors").read_bytes()
-        expected = (manifest["size"], manifest["sha256"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (FileNotFoundError, json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
         raise CorruptDataError(f"the checkpoint {path} is damaged ({error})") from error
-    if manifest.get("format") != FORMAT:
-        raise CorruptDataError(f"the checkpoint {path} has format {manifest.get('format')}, this is {FORMAT}")
-    if (len(content), hashlib.sha256(content).hexdigest()) != expected:
-        raise CorruptDataError(
-            f"the checkpoint {path} is damaged: its numbers are not those that were written"
+
+
+def _check_format(path: Path, manifest: dict[str, Any]) -> None:
+    if manifest["format"] != FORMAT:
+        raise ValueError(
+            f"the checkpoint {path} has format {manifest['format']}, but this version of nonloc reads {FORMAT}; "
+            "go on with the version that made it, or use a new folder"
         )
-    return manifest, content
+
+
+def _check_recipe(path: Path, manifest: dict[str, Any], expected: Recipe) -> None:
+    if manifest["recipe_sha256"] != expected.sha256:
+        differing = expected.differences(Recipe.from_dict(manifest["recipe"]))
+        raise ValueError(
+            f"{path} was made with another recipe: {'; '.join(differing)}; "
+            "use the same recipe or a new folder"
+        )
+
+
+def _unknown_part(manifest: dict[str, Any]) -> list[Part]:
+    """Of a manifest that was written before it told the machine."""
+    return [{"machine": None, "versions": manifest["versions"], "seconds": manifest["seconds"]}]
 
 
 def _remove_all_but_two(folder: Path, step: int) -> None:
     """Keep `step` and the newest before it. Later ones are damaged: the run did not go on from them."""
     earlier = [int(path.stem) for path in _numbered(folder, ".json") if int(path.stem) < step]
     kept = {step, *sorted(earlier)[-1:]}
+    _remove(folder, lambda other: other not in kept)
+    for path in folder.glob("*" + TEMPORARY):
+        remove_leftover(path)
+
+
+def _remove(folder: Path, is_unwanted: Callable[[int], bool]) -> None:
     # Manifests go first: numbers without a manifest do not count, a manifest without numbers is damage.
     for suffix in (".json", ".safetensors"):
         for path in _numbered(folder, suffix):
-            if int(path.stem) not in kept:
+            if is_unwanted(int(path.stem)):
                 path.unlink()
-    for path in folder.glob("*" + TEMPORARY):
-        path.unlink()
 
 
 def _numbered(folder: Path, suffix: str) -> list[Path]:

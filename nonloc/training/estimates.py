@@ -31,9 +31,10 @@ def seconds_to_go(
 
 
 def _seconds(run: Run, device: str) -> float | None:
-    """What a run took that came to a good end on `device`."""
+    """What a run took that came to a good end on `device`, and was never anywhere else."""
     if not run.is_finished:
         return None
     result = run.read_result()
     has_trained = result["outcome"]["ending"] == "converged" and result["machine"]["device"] == device
+    has_trained = has_trained and not result.get("earlier")
     return float(result["seconds"]) if has_trained else None

@@ -36,7 +36,8 @@ def fit(
     """Train what `recipe` says in the folder `run`, or go on with it, and say how it ended.
 
     A run that was interrupted, by whatever means, goes on from its newest valid checkpoint and, on the CPU,
-    ends bit-identical to one that was not. A finished run is not touched: its stored Outcome is returned.
+    ends bit-identical to one that was not. A finished run is not touched: its stored Outcome is returned. One whose
+    checkpoints are all damaged, or that has lost the metrics before them, is a CorruptDataError that names the way out.
 
     SIGINT and SIGTERM (in the main thread) and a spent budget end the call after the current step, saved:
     Outcome "interrupted", with the signal's number in `metrics["signal"]` if it was one. A loss that is not
@@ -92,7 +93,14 @@ def make_options(
 
 def device_or_best(device: torch.device | str | None) -> torch.device:
     """`device`, or CUDA where there is one, else the CPU."""
-    return torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    has_cuda = torch.cuda.is_available()
+    try:
+        found = torch.device(device or ("cuda" if has_cuda else "cpu"))
+    except RuntimeError as error:
+        raise ValueError(f"device={device!r} is unknown; use cpu or cuda") from error
+    if found.type == "cuda" and not has_cuda:
+        raise ValueError(f"device={device!r}: this torch sees no CUDA device; use cpu")
+    return found
 
 
 def check_whole(name: str, value: int) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import traceback
+import warnings
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import torch
@@ -18,7 +20,7 @@ from nonloc.training.recipe import Recipe
 from nonloc.training.sharing import SharedData
 from nonloc.training.stopping import Stopping
 from nonloc.training.streams import on_stream
-from nonloc.training.working import Options, Watch, Work, work
+from nonloc.training.working import CutShort, Options, Watch, Work, work
 
 # On CUDA, as measured; on the CPU runs side by side would only take each other's cores.
 SIDE_BY_SIDE = 8
@@ -81,7 +83,8 @@ def fit_many(
 
     Each run ends as it would alone. On CUDA they take their steps together, as branches of one graph, and all runs of
     a data set share one copy of the images. A run that diverges, or fails with an error, does not hurt the others.
-    SIGINT, SIGTERM and a spent budget end all that are under way, saved; no further one is begun.
+    SIGINT, SIGTERM and a spent budget end all that are under way, saved; no further one is begun. So does an error that
+    is no run's own, as of `choose`, `begun` or `ended`, which then goes on.
 
     side_by_side  None is SIDE_BY_SIDE on CUDA and 1 elsewhere
     watch         looks on after every step of every run; must not change anything, nor wait for the device
@@ -108,6 +111,9 @@ def fit_many(
         with on_stream(options.stream()):
             try:
                 party.work()
+            except BaseException:
+                party.save()
+                raise
             finally:
                 party.close()
     is_cut_short = any(each.error is None and not each.has_result for each in endings)
@@ -147,6 +153,13 @@ class _Place:
             raise
         self.has_stepped = self.event is None
         return None
+
+    def save(self) -> None:
+        """End the run as far as it came, saved."""
+        if self.work is not None:
+            # A run that was begun but not advanced has nothing to save, and hands it back as well.
+            with suppress(CutShort):
+                self.work.throw(CutShort(has_departed=not self.has_stepped))
 
     def close(self) -> None:
         if self.work is not None:
@@ -199,6 +212,19 @@ class _Party:
             self._options.convoy.depart()
         for place in places:
             place.has_stepped = False
+
+    def save(self) -> None:
+        """All that are under way, each as far as that is still possible."""
+        for place in self._places:
+            try:
+                place.save()
+            except Exception as error:
+                path = self._endings[place.number].run.path
+                warnings.warn(
+                    f"{path} could not be saved ({error}); it will go on from the checkpoint before",
+                    RuntimeWarning,
+                    stacklevel=3,
+                )
 
     def close(self) -> None:
         for place in self._places:

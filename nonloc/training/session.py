@@ -15,14 +15,16 @@ from torch import Tensor
 
 from nonloc.data.dataset import Dataset
 from nonloc.networks.build import build
+from nonloc.outcomes import CorruptDataError
 from nonloc.runs import Run
 from nonloc.training.captured import CapturedEvaluation
-from nonloc.training.checkpoint import Checkpoint, save_checkpoint
+from nonloc.training.checkpoint import Checkpoint, remove_later, save_checkpoint
 from nonloc.training.convoy import Convoy
 from nonloc.training.evaluate import evaluate
 from nonloc.training.graphs import CaptureError
 from nonloc.training.lean import LeanStep
 from nonloc.training.losses import Event, Losses
+from nonloc.training.parts import Part, elsewhere, place, with_part
 from nonloc.training.plan import Batch, EpochPlan
 from nonloc.training.randomness import initialization
 from nonloc.training.recipe import Recipe
@@ -39,6 +41,7 @@ class Session:
 
     epoch          whole epochs done, evaluated and recorded
     step_in_epoch  steps of the next epoch done
+    place          where this process works, as a part of the run without its seconds
 
     convoy         take steps in it, and evaluate, as CUDA graphs. The current stream is then the convoy's whenever a
                    method is called. What cannot be recorded is done plainly, with a warning.
@@ -69,6 +72,7 @@ class Session:
         self._generator = torch.Generator(device)
         self._convoy = convoy
         self._rider = None if convoy is None else convoy.join(self.train_step)
+        self._has_boarded = False
         self._captured_evaluation: CapturedEvaluation | None = None
         if convoy is not None:
             self._captured_evaluation = CapturedEvaluation(self.model, self.task, recipe)
@@ -77,6 +81,8 @@ class Session:
         self._plans: dict[int, EpochPlan] = {}
         self._losses = Losses(self.steps_per_epoch, device)
         self._writing = Writing(in_background=device.type == "cuda")
+        self.place = place(device)
+        self._parts_before: list[Part] = []
         self._seconds_before = 0.0
         self._started = self._saved = time.monotonic()
 
@@ -95,12 +101,24 @@ class Session:
         return self._seconds_before + time.monotonic() - self._started
 
     @property
+    def parts_elsewhere(self) -> list[Part]:
+        """The parts of the run that were done on other machines, or with other versions."""
+        return elsewhere(self._parts_before, self.place)
+
+    @property
     def seconds_unsaved(self) -> float:
         """Seconds of work since the last checkpoint."""
         return time.monotonic() - self._saved
 
     def begin(self) -> None:
         """A new run: forget what a run without a checkpoint left behind, and record the initial spectra."""
+        if self.run.read_metrics():
+            warnings.warn(
+                f"{self.run.metrics_path} tells of a run, but {self.run.checkpoints_path} has no checkpoint to go on "
+                "from; beginning anew",
+                RuntimeWarning,
+                stacklevel=2,
+            )
         self.run.truncate(-1)
         record_spectra(self.run, stage_weights(self.model), 0)
 
@@ -111,21 +129,40 @@ class Session:
                 f"{self.run.path} was begun on other data called {self.recipe.data!r} (its images or labels differ); "
                 "go on with the same data, or use a new folder"
             )
+        self._check_metrics(checkpoint)
         restore_model(self.model, checkpoint.tensors)
         restore_optimizer(self.train_step.optimizer, self.model, checkpoint.tensors)
         self.epoch, self.step_in_epoch = checkpoint.epoch, checkpoint.step_in_epoch
         self._losses.resume(checkpoint.losses)
-        self._seconds_before = checkpoint.seconds
+        self._parts_before, self._seconds_before = checkpoint.parts, checkpoint.seconds
         self.run.truncate(checkpoint.epoch)
+        remove_later(self.run, checkpoint.step)
+
+    def _check_metrics(self, checkpoint: Checkpoint) -> None:
+        recorded = [line.get("epoch", 0) for line in self.run.read_metrics()]
+        found = [epoch for epoch in recorded if epoch <= checkpoint.epoch]
+        if found != list(range(1, checkpoint.epoch + 1)):
+            raise CorruptDataError(
+                f"{self.run.metrics_path} does not have one line for each of the {checkpoint.epoch} epochs that were "
+                f"done when the checkpoint was made ({len(found)} were found); bring back the file that belongs "
+                f"to the checkpoint, or delete {self.run.checkpoints_path} to begin anew"
+            )
 
     def take_step(self) -> None:
         """One batch: at once, or with the convoy's next departure. Does not wait for the device."""
         batch = self._plan(self.epoch).batch(self.step_in_epoch)
         loss = self._losses.place(self.step_in_epoch)
         self.train_step.set_rate(learning_rate(self.recipe, self.step, self.steps_per_epoch))
-        if not self._board(batch, loss):
+        self._has_boarded = self._board(batch, loss)
+        if not self._has_boarded:
             loss.copy_(self.train_step.work(batch.indices, self._generator.manual_seed(batch.seed)))
         self.step_in_epoch += 1
+
+    def stay_behind(self) -> None:
+        """The convoy did not depart: the last step, if it was to be done by its departure, was not done."""
+        if self._has_boarded:
+            self.step_in_epoch -= 1
+        self._has_boarded = False
 
     def loss_of(self, step_in_epoch: int) -> Tensor:
         """Of a step of this epoch that is done, a tensor [] on the device."""
@@ -229,18 +266,19 @@ class Session:
         """Write a checkpoint, unless the weights are not finite: the last good one is worth more."""
         if not has_finite_parameters(self.model):
             return
-        group = self.train_step.optimizer.param_groups[0]
+        group, seconds = self.train_step.optimizer.param_groups[0], self.seconds
         rate = learning_rate(self.recipe, max(self.step - 1, 0), self.steps_per_epoch)
         checkpoint = Checkpoint(
             step=self.step,
             epoch=self.epoch,
             step_in_epoch=self.step_in_epoch,
-            seconds=self.seconds,
+            seconds=seconds,
             num_classes=self.num_classes,
             data_sha256=self.data_sha256,
             losses=self._losses.at_hand()[: self.step_in_epoch].tolist(),
             tensors=capture(self.model, self.train_step.optimizer),
             optimizer={key: value for key, value in group.items() if key != "params"} | {"lr": rate},
+            parts=with_part(self._parts_before, self.place, seconds - self._seconds_before),
         )
         self._saved = time.monotonic()
         self._writing.do(lambda: save_checkpoint(self.run, self.recipe, checkpoint))

@@ -2,6 +2,7 @@
 
 A generator, so that one process can have several runs under way. It yields None after every step it takes, to go on
 once the convoy has departed, if it rides in one; or an event, to go on once it has happened. It returns the Outcome.
+Where it waits, CutShort may be thrown into it.
 """
 
 from __future__ import annotations
@@ -20,7 +21,6 @@ from nonloc.runs import Run
 from nonloc.training.checkpoint import latest_valid
 from nonloc.training.convoy import Convoy
 from nonloc.training.losses import Event
-from nonloc.training.machine import machine, versions
 from nonloc.training.progress import Progress, make_progress
 from nonloc.training.recipe import Recipe
 from nonloc.training.session import Session
@@ -65,6 +65,17 @@ class Options:
         return self.device.type != "cuda" or seconds >= SECONDS_UNSAVED
 
 
+class CutShort(Exception):
+    """An error that is not this run's ends it: it is saved as far as it came, and raises this again.
+
+    has_departed  whether the convoy has departed since the run last took a step
+    """
+
+    def __init__(self, *, has_departed: bool) -> None:
+        super().__init__(has_departed)
+        self.has_departed = has_departed
+
+
 def work(
     recipe: Recipe,
     run: Run,
@@ -88,6 +99,11 @@ def work(
         try:
             with while_training or nullcontext():
                 outcome = yield from _train(session, stopping, shown, options)
+        except CutShort as end:
+            if not end.has_departed:
+                session.stay_behind()
+            _save_unless_diverged(session)
+            raise
         finally:
             shown.close()
             session.close()
@@ -151,6 +167,17 @@ def _interrupted(session: Session, stopping: Stopping) -> Outcome:
     return Outcome("interrupted", session.epoch, session.step, stopping.reason, metrics)
 
 
+def _save_unless_diverged(session: Session) -> None:
+    """Where nobody waits for events any more. One that has diverged comes to that again from its last checkpoint."""
+    if session.step == 0:
+        return
+    session.send_losses()
+    for event in session.arrivals():
+        event.synchronize()
+    if all(math.isfinite(loss) for loss in session.read_losses()):
+        session.save()
+
+
 def _last_metrics(session: Session) -> dict[str, Any]:
     session.finish_writing()
     return next(iter(session.run.read_metrics()[-1:]), {})
@@ -170,24 +197,33 @@ def _open_session(recipe: Recipe, run: Run, dataset: Dataset, options: Options) 
     # Not earlier: a recipe that cannot be built or does not fit its data must not take possession of the folder.
     if not run.exists:
         run.write_recipe(recipe.to_dict())
-    checkpoint = latest_valid(run, recipe)
-    if checkpoint is None:
-        session.begin()
-    else:
-        session.resume(checkpoint)
+    try:
+        checkpoint = latest_valid(run, recipe)
+        if checkpoint is None:
+            session.begin()
+        else:
+            session.resume(checkpoint)
+    except BaseException:
+        session.close()
+        raise
     return session
 
 
 def _result(session: Session, outcome: Outcome) -> dict[str, Any]:
-    """What result.json holds; the weights of a diverged network are not worth a hash."""
+    """What result.json holds; the weights of a diverged network are not worth a hash.
+
+    "machine" and "versions" are the last process's. A run that was also worked on elsewhere has "earlier", the parts of
+    its seconds that were spent there; their machine is None if their checkpoint was made before it told.
+    """
     is_whole = outcome.ending == "converged"
-    return {
+    result = {
         "outcome": outcome.to_dict(),
         "metrics": outcome.metrics,
         "parameters": sum(parameter.numel() for parameter in session.model.parameters()),
         "data_sha256": session.data_sha256,
         "weights_sha256": weights_sha256(session.model) if is_whole else None,
         "seconds": round(session.seconds, 3),
-        "machine": machine(session.device),
-        "versions": versions(session.device),
+        **session.place,
     }
+    earlier = [part | {"seconds": round(part["seconds"], 3)} for part in session.parts_elsewhere]
+    return result | {"earlier": earlier} if earlier else result

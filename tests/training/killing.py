@@ -25,7 +25,7 @@ from pathlib import Path
 import torch
 from tiny import timeless_metrics, tiny_data, tiny_recipe
 
-from nonloc.runs import TEMPORARY, Run
+from nonloc.runs import TEMPORARY, Run, replaced_name
 from nonloc.training.loop import fit
 
 MOMENTS = ("random", "save")
@@ -93,7 +93,7 @@ def kill_during_save(run: Run, step: int, kind: str) -> tuple[str, ...]:
         process = start(run)
         wait_until(partial(has_saved, run, step), process)
         while process.poll() is None and not any(
-            name.endswith(kind + TEMPORARY) for name in temporaries(run)
+            (replaced_name(name) or "").endswith(kind) for name in temporaries(run)
         ):
             pass
         kill(process)

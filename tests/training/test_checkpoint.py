@@ -3,13 +3,15 @@
 import dataclasses
 import json
 import os
+from pathlib import Path
 
 import pytest
 import torch
 from tiny import tiny_recipe
 
+from nonloc.outcomes import CorruptDataError
 from nonloc.runs import Run
-from nonloc.training.checkpoint import Checkpoint, latest_valid, save_checkpoint
+from nonloc.training.checkpoint import Checkpoint, latest_valid, remove_later, save_checkpoint
 
 
 @pytest.fixture
@@ -30,6 +32,7 @@ def checkpoint(step):
         losses=[float(torch.tensor(1 / (n + 3))) for n in range(step % 5)],
         tensors={"model.w": torch.arange(6.0).view(2, 3) + step, "model.n": torch.tensor(step)},
         optimizer={"lr": 0.1, "momentum": 0.9},
+        parts=[{"machine": {"device": "a GPU"}, "versions": {"torch": "2.13"}, "seconds": 0.1 + step}],
     )
 
 
@@ -45,6 +48,22 @@ def test_it_comes_back_whole(run):
     assert (found.num_classes, found.optimizer) == (3, {"lr": 0.1, "momentum": 0.9})
     assert found.tensors["model.w"].equal(torch.arange(6.0).view(2, 3) + 7)
     assert found.tensors["model.n"].equal(torch.tensor(7))
+    assert found.parts == checkpoint(7).parts
+
+
+def change_manifest(run, step, change):
+    path = run.checkpoints_path / f"{step:08d}.json"
+    manifest = json.loads(path.read_text())
+    change(manifest)
+    path.write_text(json.dumps(manifest))
+
+
+def test_one_made_before_it_told_the_machine_can_be_read(run):
+    save_checkpoint(run, tiny_recipe(), checkpoint(7))
+    change_manifest(run, 7, lambda manifest: manifest.pop("parts"))
+    [part] = latest_valid(run).parts
+    assert (part["machine"], part["seconds"]) == (None, 7.1)
+    assert set(part["versions"]) == {"python", "torch", "nonloc"}
 
 
 def test_a_run_without_checkpoints_has_none(run):
@@ -88,7 +107,9 @@ def test_a_crash_before_either_rename_leaves_the_checkpoint_before(run, monkeypa
     with pytest.raises(PowerCut):
         save_checkpoint(run, tiny_recipe(), checkpoint(4))
     monkeypatch.undo()
-    assert any(name.endswith(".tmp") for name in names(run))
+    # As a process that is killed, and cannot clean up, leaves them.
+    for name in ("00000004.safetensors.4711-0123abcd.tmp", "00000004.json.tmp"):
+        (run.checkpoints_path / name).write_text("{")
     assert latest_valid(run).step == 2
 
     save_checkpoint(run, tiny_recipe(), checkpoint(6))
@@ -113,7 +134,7 @@ def flip_a_bit(path):
         (".safetensors", os.unlink),
         (".json", truncate),
         (".json", lambda path: path.write_text("[]")),
-        (".json", lambda path: path.write_text('{"format": 1}')),
+        (".json", lambda path: path.write_text('{"format": 2}')),
     ],
     ids=["truncated", "flipped bit", "missing", "torn manifest", "not an object", "empty manifest"],
 )
@@ -123,6 +144,68 @@ def test_a_damaged_newest_is_skipped_with_a_warning(run, suffix, damage):
     damage(run.checkpoints_path / f"00000004{suffix}")
     with pytest.warns(RuntimeWarning, match=r"00000004.*going back"):
         assert latest_valid(run).step == 2
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("suffix", [".safetensors", ".json"])
+def test_all_of_them_damaged_is_an_error_that_names_the_way_out(run, suffix):
+    """As after a transfer that broke off: to begin anew would destroy what can still be brought back."""
+    for step in (2, 4):
+        save_checkpoint(run, tiny_recipe(), checkpoint(step))
+        truncate(run.checkpoints_path / f"{step:08d}{suffix}")
+    with pytest.raises(CorruptDataError, match=r"00000004.*00000002.*bring the files back, or") as caught:
+        latest_valid(run)
+    assert f"no checkpoint in {run.checkpoints_path} is whole" in str(caught.value)
+
+
+@pytest.mark.parametrize("suffix", [".safetensors", ".json"])
+def test_what_cannot_be_read_is_not_taken_for_damage(run, monkeypatch, suffix):
+    for step in (2, 4):
+        save_checkpoint(run, tiny_recipe(), checkpoint(step))
+    read_bytes = Path.read_bytes
+
+    def refuse(path):
+        if path.name == f"00000004{suffix}":
+            raise PermissionError(13, "Permission denied", str(path))
+        return read_bytes(path)
+
+    monkeypatch.setattr(Path, "read_bytes", refuse)
+    with pytest.raises(PermissionError, match=f"00000004{suffix}"):
+        latest_valid(run)
+
+
+@pytest.mark.parametrize("number", [1, 3])
+def test_another_format_is_an_error_even_with_an_older_one_at_hand(run, number):
+    for step in (2, 4):
+        save_checkpoint(run, tiny_recipe(), checkpoint(step))
+    change_manifest(run, 4, lambda manifest: manifest.update(format=number))
+    with pytest.raises(
+        ValueError, match=rf"00000004\.json has format {number}, but this .* reads 2; go on with"
+    ):
+        latest_valid(run)
+
+
+def test_one_that_is_removed_while_it_is_read_gives_way_to_the_newer_one(run, monkeypatch):
+    """By the process that trains, while another one looks."""
+    save_checkpoint(run, tiny_recipe(), checkpoint(2))
+    read_bytes = Path.read_bytes
+
+    def read_after_two_more_saves(path):
+        if path.name == "00000002.json":
+            monkeypatch.setattr(Path, "read_bytes", read_bytes)
+            for step in (4, 6):
+                save_checkpoint(run, tiny_recipe(), checkpoint(step))
+        return read_bytes(path)
+
+    monkeypatch.setattr(Path, "read_bytes", read_after_two_more_saves)
+    assert latest_valid(run).step == 6
+
+
+def test_later_ones_can_be_removed(run):
+    for step in (2, 4):
+        save_checkpoint(run, tiny_recipe(), checkpoint(step))
+    remove_later(run, 2)
+    assert names(run) == ["00000002.json", "00000002.safetensors"]
 
 
 def test_a_step_can_be_saved_again_with_a_crash_between_the_renames(run, monkeypatch):

@@ -7,6 +7,7 @@ import torch
 from replayed import without_a_device
 from tiny import timeless_metrics, tiny_data, tiny_recipe
 
+from nonloc.outcomes import CorruptDataError
 from nonloc.runs import Run
 from nonloc.training import graphs, many
 from nonloc.training.convoy import Convoy
@@ -134,6 +135,77 @@ def test_an_error_in_one_step_is_that_runs_alone(tmp_path, alone, recordings, mo
     assert endings_of(endings) == ["converged", "converged", None]
     assert "negative entries" in str(endings.all[2].error)
     assert_as_alone(runs[:2], alone[:2])
+
+
+def saved_steps(run):
+    return max((int(path.stem) for path in run.checkpoints_path.glob("*.json")), default=0)
+
+
+@pytest.mark.parametrize(("number", "saved"), [(0, 0), (1, 4)])
+def test_a_departure_that_fails_saves_everybody_before_the_step_that_was_not_done(
+    tmp_path, alone, recordings, monkeypatch, number, saved
+):
+    """They are recorded together at their first step, and again at the last, smaller batch of the first epoch."""
+    record = graphs.record
+
+    def refuse_one_pair(work, pool, generators=()):
+        if len(generators) == 2 and sum(len(pair) == 2 for pair in recordings) == number:
+            raise CaptureError("no memory left")
+        return record(work, pool, generators)
+
+    monkeypatch.setattr(graphs, "record", refuse_one_pair)
+    runs = [Run(tmp_path / str(number)) for number in range(2)]
+    with pytest.raises(CaptureError, match="2 runs cannot be captured in one CUDA graph"):
+        go(tmp_path, RECIPES[:2])
+    assert [saved_steps(run) for run in runs] == [saved, saved]
+    assert all(run.checkpoints_path.exists() == (saved > 0) for run in runs)
+    monkeypatch.setattr(graphs, "record", record)
+    go(tmp_path, RECIPES[:2])
+    assert_as_alone(runs, alone[:2])
+
+
+def test_an_error_of_the_caller_finds_one_aboard_and_one_that_went_alone(
+    tmp_path, alone, recordings, monkeypatch
+):
+    """Aboard, the last step was not done when the convoy does not depart; alone, it was."""
+    record = graphs.record
+
+    def refuse_the_second_recipe(work, pool, generators=()):
+        cells = [cell.cell_contents for cell in work.__closure__ or ()]
+        parties = [cell for cell in cells if isinstance(cell, tuple)]
+        if any(rider.step.recipe == RECIPES[1] for party in parties for rider, _ in party):
+            raise CaptureError("it looks at its numbers")
+        return record(work, pool, generators)
+
+    def fail(number, ending):
+        raise ZeroDivisionError("of the caller")
+
+    monkeypatch.setattr(graphs, "record", refuse_the_second_recipe)
+    runs = [Run(tmp_path / str(number)) for number in range(3)]
+    with (
+        pytest.warns(RuntimeWarning, match="cannot be captured"),
+        pytest.raises(ZeroDivisionError, match="of the caller"),
+    ):
+        fit_many(RECIPES[:3], runs, side_by_side=3, data={"tiny": tiny_data()}, ended=fail)
+    assert not any(run.is_finished for run in runs[:2])
+    assert runs[2].is_finished
+    # The third ends when it should take its 11th step, for which the others were asked before.
+    assert [saved_steps(run) for run in runs[:2]] == [10, 11]
+    monkeypatch.setattr(graphs, "record", record)
+    go(tmp_path, RECIPES[:3])
+    assert_as_alone(runs, alone[:3])
+
+
+def test_a_run_that_cannot_be_resumed_gives_its_seat_back(tmp_path, alone, recordings, monkeypatch):
+    convoy = Convoy(CPU)
+    monkeypatch.setattr(many, "make_options", lambda *given: Options(CPU, convoy, progress=False))
+    run = Run(tmp_path / "0")
+    run.write_recipe(RECIPES[0].to_dict())
+    run.checkpoints_path.mkdir()
+    (run.checkpoints_path / "00000005.json").write_text("{")
+    _, endings = go(tmp_path, RECIPES[:1])
+    assert isinstance(endings.all[0].error, CorruptDataError)
+    assert convoy._riders == {}
 
 
 def session_in(convoy, folder, seed=0):

@@ -9,10 +9,11 @@ from nonloc.training.recipe import Recipe
 RECIPE = Recipe(epochs=10)
 
 
-def finished(path, seconds, ending="converged", device="cpu"):
+def finished(path, seconds, ending="converged", device="cpu", **more):
     run = Run(path)
     run.write_recipe(RECIPE.to_dict())
-    run.write_result({"outcome": {"ending": ending}, "seconds": seconds, "machine": {"device": device}})
+    result = {"outcome": {"ending": ending}, "seconds": seconds, "machine": {"device": device}}
+    run.write_result(result | more)
     return run
 
 
@@ -53,7 +54,9 @@ def test_its_own_beginning_tells_if_nothing_else_does(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "how", [{"ending": "diverged"}, {"device": "another"}], ids=["diverged", "another device"]
+    "how",
+    [{"ending": "diverged"}, {"device": "another"}, {"earlier": [{"machine": None, "seconds": 50.0}]}],
+    ids=["diverged", "another device", "partly elsewhere"],
 )
 def test_what_does_not_compare_does_not_count(tmp_path, how):
     others = [(RECIPE.with_(seed=1), finished(tmp_path / "1", 100.0, **how))]

@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import shutil
 import signal
 import threading
 
@@ -10,8 +11,9 @@ import pytest
 import torch
 from tiny import timeless_metrics, tiny_data, tiny_recipe
 
-from nonloc.outcomes import DivergedError, LockedRunError
+from nonloc.outcomes import CorruptDataError, DivergedError, LockedRunError
 from nonloc.runs import Run
+from nonloc.training import parts as parts_module
 from nonloc.training import session as session_module
 from nonloc.training.loop import fit
 from nonloc.training.session import Session
@@ -80,6 +82,7 @@ def test_a_finished_run_says_what_it_is(whole):
     assert set(result["machine"]) == {"cpu", "cores", "threads", "device", "platform"}
     assert result["data_sha256"] == tiny_data().sha256
     assert result["versions"]["torch"] == torch.__version__
+    assert "earlier" not in result, "it ran on one machine"
 
 
 def test_spectra_are_recorded_before_at_the_chosen_epochs_and_at_the_end(whole):
@@ -232,6 +235,108 @@ def test_a_damaged_newest_checkpoint_costs_only_time(whole, tmp_path, monkeypatc
     with pytest.warns(RuntimeWarning, match="damaged"):
         train(recipe, run)
     assert_same_run(run, whole)
+
+
+def test_a_damaged_checkpoint_is_gone_once_the_run_went_on_from_the_one_before(tmp_path, monkeypatch):
+    """Else the next save would keep it as the one before, and remove the good one."""
+    run = Run(tmp_path / "run")
+    signal_after_step(monkeypatch, 12)
+    train(tiny_recipe(), run)
+    monkeypatch.undo()
+    (run.checkpoints_path / "00000012.safetensors").write_bytes(b"")
+    signal_after_step(monkeypatch, 13)
+    with pytest.warns(RuntimeWarning, match="damaged"):
+        train(tiny_recipe(), run)
+    assert saved_steps(run) == [10, 13]
+
+
+def files_of(run):
+    return {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file() and path.name != "lock"}
+
+
+def test_a_run_whose_checkpoints_are_all_damaged_is_not_begun_anew(tmp_path, monkeypatch):
+    run = Run(tmp_path / "run")
+    signal_after_step(monkeypatch, 12)
+    train(tiny_recipe(), run)
+    monkeypatch.undo()
+    for path in run.checkpoints_path.glob("*.safetensors"):
+        path.write_bytes(path.read_bytes()[:-100])
+    before = files_of(run)
+    with pytest.raises(CorruptDataError, match="bring the files back, or delete that folder to begin anew"):
+        train(tiny_recipe(), run)
+    assert files_of(run) == before
+
+
+def test_the_way_out_of_damage_is_to_delete_the_checkpoints(whole, tmp_path, monkeypatch):
+    recipe, run = tiny_recipe(spectrum_epochs=(1,)), Run(tmp_path / "run")
+    signal_after_step(monkeypatch, 12)
+    train(recipe, run)
+    monkeypatch.undo()
+    shutil.rmtree(run.checkpoints_path)
+    with pytest.warns(RuntimeWarning, match=r"metrics\.jsonl tells of a run.*no checkpoint.*beginning anew"):
+        train(recipe, run)
+    assert_same_run(run, whole)
+
+
+def remove(path):
+    path.unlink()
+
+
+def keep_first_line(path):
+    path.write_bytes(path.read_bytes().splitlines(keepends=True)[0])
+
+
+def drop_first_line(path):
+    path.write_bytes(path.read_bytes().splitlines(keepends=True)[1])
+
+
+def double_first_line(path):
+    first, second = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(first + first + second)
+
+
+@pytest.mark.parametrize("change", [remove, keep_first_line, drop_first_line, double_first_line])
+def test_a_run_that_lost_its_metrics_does_not_go_on_without_them(tmp_path, monkeypatch, change):
+    run = Run(tmp_path / "run")
+    signal_after_step(monkeypatch, 12)
+    train(tiny_recipe(), run)
+    monkeypatch.undo()
+    change(run.metrics_path)
+    before = files_of(run)
+    with pytest.raises(
+        CorruptDataError, match=r"metrics\.jsonl does not have one line .* 2 epochs.*or delete"
+    ):
+        train(tiny_recipe(), run)
+    assert files_of(run) == before
+
+
+def test_a_carried_run_tells_what_its_earlier_parts_ran_on(whole, tmp_path, monkeypatch):
+    recipe, run = tiny_recipe(spectrum_epochs=(1,)), Run(tmp_path / "run")
+    here = whole.read_result()
+    spent = []
+    for name, step in (("one GPU", 3), ("another GPU", 7), ("one GPU", 12)):
+        with monkeypatch.context() as patched:
+            machine = parts_module.machine
+            patched.setattr(
+                parts_module, "machine", lambda device, of=machine, name=name: of(device) | {"device": name}
+            )
+            signal_after_step(patched, step)
+            train(recipe, run)
+        manifest = json.loads((run.checkpoints_path / f"{step:08d}.json").read_text())
+        spent.append(manifest["seconds"])
+    train(recipe, run)
+    assert_same_run(run, whole)
+    result = run.read_result()
+    assert (result["machine"], result["versions"]) == (here["machine"], here["versions"])
+    another, one = result["earlier"]
+    assert one == {
+        "machine": here["machine"] | {"device": "one GPU"},
+        "versions": here["versions"],
+        "seconds": pytest.approx(spent[0] + spent[2] - spent[1], abs=1e-3),
+    }
+    assert another["machine"]["device"] == "another GPU"
+    assert another["seconds"] == pytest.approx(spent[1] - spent[0], abs=1e-3)
+    assert result["seconds"] > spent[2]
 
 
 def test_checkpoints_come_when_asked_for(tmp_path, monkeypatch):
@@ -415,3 +520,11 @@ def test_it_works_outside_the_main_thread(tmp_path):
     thread.start()
     thread.join()
     assert endings == ["converged"]
+
+
+@pytest.mark.parametrize("device", ["foo", "cuda"])
+def test_a_device_that_is_not_there_is_named(device, tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ValueError, match=f"device='{device}'"):
+        fit(tiny_recipe(), tmp_path / "run", data=tiny_data(), device=device, progress=False)
+    assert not (tmp_path / "run" / "recipe.json").exists()

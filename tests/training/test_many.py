@@ -202,6 +202,69 @@ def spend(monkeypatch):
     monkeypatch.setattr(stopping.time, "monotonic", lambda: now() + 2000)
 
 
+def saved_steps(run):
+    return max((int(path.stem) for path in run.checkpoints_path.glob("*.json")), default=0)
+
+
+def raise_at(call):
+    """A callback that fails when it is called for the `call`th time, counted from 1."""
+    calls = []
+
+    def callback(*given):
+        calls.append(given)
+        if len(calls) == call:
+            raise ZeroDivisionError("of the caller")
+        return given[0][0] if isinstance(given[0], tuple) else None
+
+    return callback
+
+
+@pytest.mark.parametrize("which", ["choose", "begun", "ended"])
+def test_an_error_of_the_caller_saves_all_that_are_under_way(tmp_path, alone, monkeypatch, which):
+    """The second run, of 10 steps, ends while the first has done 10 or 11 of its 15."""
+    runs = [Run(tmp_path / str(number)) for number in range(4)]
+    with pytest.raises(ZeroDivisionError, match="of the caller"):
+        go(tmp_path, checkpoint_every=100, **{which: raise_at(1 if which == "ended" else 3)})
+    assert not runs[0].is_finished
+    assert saved_steps(runs[0]) in (10, 11)
+    go(tmp_path)
+    assert_as_alone(runs, alone)
+
+
+def test_an_error_of_the_caller_at_the_very_beginning_is_just_that(tmp_path):
+    with pytest.raises(ZeroDivisionError, match="of the caller"):
+        go(tmp_path, begun=raise_at(2))
+    assert not any((tmp_path / str(number)).exists() for number in range(4))
+
+
+@pytest.mark.filterwarnings("error")
+def test_what_has_diverged_meanwhile_is_not_saved(tmp_path, monkeypatch):
+    hit(monkeypatch, 0, 11, lambda session: session.loss_of(session.step_in_epoch - 1).fill_(float("inf")))
+    runs = [Run(tmp_path / str(number)) for number in range(4)]
+    with pytest.raises(ZeroDivisionError, match="of the caller"):
+        go(tmp_path, checkpoint_every=100, ended=raise_at(1))
+    assert saved_steps(runs[0]) == 0
+
+
+def test_what_cannot_be_saved_is_named_and_the_others_are_saved(tmp_path, monkeypatch):
+    save = Session.save
+
+    def save_but_one(self):
+        if self.recipe.seed == 0:
+            fail(self)
+        save(self)
+
+    monkeypatch.setattr(Session, "save", save_but_one)
+    runs = [Run(tmp_path / str(number)) for number in range(4)]
+    with (
+        pytest.warns(RuntimeWarning, match=rf"{runs[0].path} could not be saved \(no space left\)"),
+        pytest.raises(ZeroDivisionError, match="of the caller"),
+    ):
+        go(tmp_path, side_by_side=3, checkpoint_every=100, ended=raise_at(1))
+    assert saved_steps(runs[0]) == 0
+    assert saved_steps(runs[2]) > 0
+
+
 def test_without_a_budget_left_nothing_is_begun(tmp_path):
     runs, endings = go(tmp_path, stop_after=0.0)
     assert outcomes(endings) == [None] * 4

@@ -133,3 +133,18 @@ def test_a_signal_saves_all_and_they_go_on_to_the_same_end(tmp_path, monkeypatch
     whole, _ = go(tmp_path / "whole")
     for run, expected in zip(runs, whole, strict=True):
         assert timeless_metrics(run) == timeless_metrics(expected)
+
+
+def test_an_error_of_the_caller_saves_all_and_they_go_on_to_the_same_end(tmp_path):
+    """The second run ends first; the first, on its way, has not been saved by then."""
+
+    def fail(number, ending):
+        raise ZeroDivisionError("of the caller")
+
+    with pytest.raises(ZeroDivisionError, match="of the caller"):
+        go(tmp_path / "stopped", checkpoint_every=100, ended=fail)
+    assert any((tmp_path / "stopped" / "0" / "checkpoints").glob("*.json"))
+    runs, _ = go(tmp_path / "stopped")
+    whole, _ = go(tmp_path / "whole")
+    for run, expected in zip(runs, whole, strict=True):
+        assert timeless_metrics(run) == timeless_metrics(expected)
