@@ -52,7 +52,8 @@ def table_figure(kept: Kept) -> Figure | None:
             for (form, blocks), row in rows.items():
                 _row(axes, form, blocks, row, limits[1])
             numbers = sorted({blocks for _, blocks in rows})
-            axes.set(title=f"start {start}", xlabel="blocks", xticks=numbers, ylim=limits)
+            ends = (numbers[0] - 0.6, numbers[-1] + 0.6)
+            axes.set(title=f"start {start}", xlabel="blocks", xticks=numbers, xlim=ends, ylim=limits)
         all_axes[0].set_ylabel("error on test images (%)")
         handles = [
             Line2D([], [], color=SHADES[form][0], marker=MARKS[form], linestyle="", label=NAMES[form])
