@@ -37,8 +37,8 @@ ABOUT_DIFFERENCES = (
     "counts as 90 %, the error of guessing. Below 0 is better."
 )
 ABOUT_VERDICTS = (
-    "The rules were written down before the runs (reproduction.md), which also lists what was amended since and what was "
-    "recorded by then; each verdict below is computed from the kept records by these rules and by nothing else."
+    "The rules were written down before the runs (reproduction.md), which also lists what was amended since and what "
+    "was recorded by then; each verdict below is computed from the kept records by these rules and by nothing else."
 )
 ABOUT_MAP = (
     "A map that the paper does not have: learning rate by initialisation by number of blocks, on CIFAR-10 with "
