@@ -82,11 +82,27 @@ def growth_table(rows: Sequence[RowRecord]) -> Table | None:
                         _grown([stage]),
                         _grown(blocks),
                         f"{max(block['largest'] for block in blocks):.2f}",
+                        _lowest(blocks),
                         f"{min(limits):.2f}" if limits else "–",
                     )
                 )
-    headers = ("network", "seed", "verdict", "growth", "of a sub-block", "largest of W", "limit")
+    headers = (
+        "network",
+        "seed",
+        "verdict",
+        "growth",
+        "of a sub-block",
+        "largest of W",
+        "lowest of sym(W)",
+        "limit",
+    )
     return Table(headers, (("", tuple(lines)),)) if lines else None
+
+
+def _lowest(blocks: Sequence[dict[str, Any]]) -> str:
+    """What makes a signal grow although W is below the limit: eigenvalues of sym(W) below 0."""
+    known = [block["lowest"] for block in blocks if "lowest" in block]
+    return f"{min(known):.2f}".replace("-", "−") if known else "–"
 
 
 def _grown(found: Sequence[dict[str, Any]]) -> str:
