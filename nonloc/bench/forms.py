@@ -14,9 +14,11 @@ import torch
 
 from nonloc.bench.side_by_side import (
     STEPS_PER_EPOCH,
+    WARM_UP_STEPS,
     LibrarySteps,
     PlainLoop,
     Steps,
+    milliseconds_in_turns,
     random_images,
     seconds_of,
 )
@@ -26,7 +28,6 @@ from nonloc.training.recipe import Recipe
 FORMS = ("original", "diffusive")
 BLOCKS = (2, 3, 4)
 PLAIN = "plain loop"
-WARM_UP_STEPS = 3
 
 
 @dataclass(frozen=True)
@@ -80,11 +81,10 @@ def costs(
         for way in ways.values():
             open_ways.callback(way.close)
             seconds_of(way, WARM_UP_STEPS, device)
-        times: dict[tuple[str, int, str], list[float]] = {key: [] for key in ways}
-        for _ in range(rounds):
-            for key, way in ways.items():
-                times[key].append(1e3 * seconds_of(way, steps, device) / steps)
-    return [Cost(*key, batch_size, base.precision, tuple(found)) for key, found in times.items()]
+        times = milliseconds_in_turns(list(ways.values()), rounds, steps, device)
+    return [
+        Cost(*key, batch_size, base.precision, tuple(found)) for key, found in zip(ways, times, strict=True)
+    ]
 
 
 def table(rows: Sequence[dict[str, Any]]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Protocol
@@ -24,6 +25,7 @@ from nonloc.training.streams import on_stream
 from nonloc.training.tasks import TASKS, Classification
 
 STEPS_PER_EPOCH = 100
+WARM_UP_STEPS = 3
 
 
 class Steps(Protocol):
@@ -132,16 +134,26 @@ class LibrarySteps:
 
 def seconds_of(way: Steps, steps: int, device: torch.device) -> float:
     """Of `steps` steps of all its runs, until the device is done."""
-    finish(device)
+    _finish(device)
     start = time.perf_counter()
     for _ in range(steps):
         way.step()
-    finish(device)
+    _finish(device)
     return time.perf_counter() - start
 
 
-def finish(device: torch.device) -> None:
-    """Wait until the device is done."""
+def milliseconds_in_turns(
+    ways: Sequence[Steps], rounds: int, steps: int, device: torch.device
+) -> list[list[float]]:
+    """Of a step of each way, with all its runs: one number a round, in which every way has its turn."""
+    times: list[list[float]] = [[] for _ in ways]
+    for _ in range(rounds):
+        for way, found in zip(ways, times, strict=True):
+            found.append(1e3 * seconds_of(way, steps, device) / steps)
+    return times
+
+
+def _finish(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 

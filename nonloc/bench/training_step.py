@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +13,11 @@ import torch
 
 from nonloc.bench.side_by_side import (
     STEPS_PER_EPOCH,
+    WARM_UP_STEPS,
     LibrarySteps,
     PlainLoop,
     Steps,
+    milliseconds_in_turns,
     random_images,
     seconds_of,
 )
@@ -29,7 +31,6 @@ SIDE_BY_SIDE = (2, 4, 8)
 # Float32 steps whose losses are compared before anything is timed, and how far they may differ, relatively.
 CHECKED_STEPS = 5
 LIMIT = 1e-3
-WARM_UP_STEPS = 3
 
 
 @dataclass(frozen=True)
@@ -95,11 +96,13 @@ def timings(
             recipe = recipe.with_(precision="bfloat16", channels_last=True)
         ways = _prepare(recipe, dataset, device, Path(folder), name, side_by_side if on_cuda else ())
         try:
-            _time_in_turns(ways, repeats, steps or (50 if on_cuda else 2), device)
+            steps = steps or (50 if on_cuda else 2)
+            times = milliseconds_in_turns([way.steps for way in ways], repeats, steps, device)
         finally:
             for way in ways:
                 way.steps.close()
-    plain = statistics.median(ways[0].times)
+    each = [[time / way.runs for time in found] for way, found in zip(ways, times, strict=True)]
+    plain = statistics.median(each[0])
     return [
         Timing(
             network,
@@ -107,24 +110,23 @@ def timings(
             way.runs,
             batch_size,
             recipe.precision,
-            statistics.median(way.times),
-            (min(way.times), max(way.times)),
+            statistics.median(found),
+            (min(found), max(found)),
             way.memory,
-            plain / statistics.median(way.times),
+            plain / statistics.median(found),
             difference,
             True,
         )
-        for way in ways
+        for way, found in zip(ways, each, strict=True)
     ]
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Way:
     name: str
     runs: int
     steps: Steps
     memory: int | None
-    times: list[float] = field(default_factory=list)
 
 
 def _prepare(
@@ -147,12 +149,6 @@ def _prepare(
         title = name if runs == 1 else f"{name}, {runs} side by side"
         ways.append(_Way(title, runs, steps, _growth(before, device)))
     return ways
-
-
-def _time_in_turns(ways: Sequence[_Way], repeats: int, steps: int, device: torch.device) -> None:
-    for _ in range(repeats):
-        for way in ways:
-            way.times.append(1e3 * seconds_of(way.steps, steps, device) / steps / way.runs)
 
 
 def table(rows: Sequence[dict[str, Any]]) -> str:

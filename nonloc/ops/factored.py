@@ -32,23 +32,19 @@ def prepare(affinity: Affinity, dtype: torch.dtype) -> Operator:
         return exponential.prepare(affinity, dtype)
     weights = position_weights(affinity, dtype).unsqueeze(-1)
     left, right = affinity.left.to(dtype), affinity.right.to(dtype)
-    if affinity.kind == "dot":
-        operator = normalized(dot_product(left, right, affinity.scale), weights, affinity, dtype)
-    elif affinity.kind == "concat":
-        operator = normalized(concat_product(left, right), weights, affinity, dtype)
-    else:
+    if affinity.kind == "delta":
         operator = _diagonal(weights, affinity)
+    else:
+        operator = normalized(product(affinity, left, right), weights, affinity, dtype)
     return operator if affinity.mask is None else _only_valid(operator, affinity.mask.unsqueeze(-1))
 
 
-def dot_product(left: Tensor, right: Tensor, scale: float) -> Omega:
-    """Ω v = scale · L (Rᵀ v)."""
+def product(affinity: Affinity, left: Tensor, right: Tensor) -> Omega:
+    """v -> Ω v of "dot", scale · L (Rᵀ v), and of "concat", Σ_j relu(l_i + r_j) v_j, with these features."""
+    if affinity.kind == "concat":
+        return Omega(relu_sum, left, right)
+    scale = affinity.scale
     return Omega(lambda left, right: lambda v: scale * (left @ (right.mT @ v)), left, right)
-
-
-def concat_product(left: Tensor, right: Tensor) -> Omega:
-    """(Ω v)_i = Σ_j relu(l_i + r_j) v_j."""
-    return Omega(relu_sum, left, right)
 
 
 def normalized(omega: Matvec, weights: Tensor, affinity: Normalized, dtype: torch.dtype) -> Operator:

@@ -103,9 +103,9 @@ def adjoint(affinity: Affinity | SparseAffinity, dtype: torch.dtype | None = Non
         return _exponential_adjoint(affinity, dtype)
     left, right = affinity.left.to(dtype), affinity.right.to(dtype)
     receiver, giver, _ = factored.sides(
-        _omega(affinity, left, right), _weights(affinity, dtype), affinity, dtype
+        factored.product(affinity, left, right), _weights(affinity, dtype), affinity, dtype
     )
-    apply = _between_sides(_omega(affinity, right, left), receiver, giver)
+    apply = _between_sides(factored.product(affinity, right, left), receiver, giver)
     if affinity.mask is None:
         return apply
     keep = affinity.mask.unsqueeze(-1)
@@ -114,12 +114,6 @@ def adjoint(affinity: Affinity | SparseAffinity, dtype: torch.dtype | None = Non
 
 def _between_sides(omega: Apply, receiver: Tensor | float, giver: Tensor) -> Apply:
     return lambda p: giver * omega(receiver * p)
-
-
-def _omega(affinity: Affinity, left: Tensor, right: Tensor) -> Apply:
-    if affinity.kind == "concat":
-        return factored.concat_product(left, right)
-    return factored.dot_product(left, right, affinity.scale)
 
 
 def _weights(affinity: Affinity | SparseAffinity, dtype: torch.dtype) -> Tensor:

@@ -156,7 +156,7 @@ def _replace_run(source: Run, run: Run) -> None:
     for path in (run.checkpoints_path, *(run.path / name for name in COMPACT)):
         shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
     # The recipe first, which makes it a run folder; the result last: it is what says that the rest is there.
-    names = [source.recipe_path.name, *COMPACT, source.result_path.name]
+    names = [*COMPACT, source.result_path.name]
     write_atomically(run.recipe_path, source.recipe_path.read_bytes())
     if source.checkpoints_path.is_dir():
         shutil.copytree(source.checkpoints_path, run.checkpoints_path)

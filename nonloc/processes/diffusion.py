@@ -68,7 +68,7 @@ class Diffusion(_KernelProcess):
     backwards  True: the sign is turned, anti-diffusion
 
     A fixed gaussian or heat kernel is kept as a matrix up to 256 MiB (M = 5,792 in float64), beyond what `prepare`
-    would keep for one product: many are then about 5 times as fast.
+    would keep for one product: many are then several times as fast.
     """
 
     def rate(self, z: Tensor) -> Tensor:

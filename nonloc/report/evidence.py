@@ -189,7 +189,7 @@ def _diverged(row: RowRecord | None) -> set[int]:
 
 
 def _gone(*rows: RowRecord | None) -> str:
-    """Such as "; 1 of 5 runs diverged and is not among them", for numbers of runs that reached their end; or ""."""
+    """Such as "; 1 of 5 runs diverged and have no such number", beside numbers of runs that did not; or ""."""
     gone = sum(len(_diverged(row)) for row in rows)
     all_runs = sum(len(row.started) for row in rows if row is not None)
     return f"; {gone} of {all_runs} runs diverged and have no such number" if gone else ""

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from nonloc.bench import forms
+from nonloc.bench import forms, side_by_side
 from nonloc.bench.side_by_side import seconds_of
 
 SMALL = {"rounds": 2, "steps": 1, "batch_size": 2, "network": "preresnet8-basic/{}-{}@3"}
@@ -17,6 +17,7 @@ def test_both_forms_are_timed_in_every_round(monkeypatch):
         return seconds_of(way, steps, device)
 
     monkeypatch.setattr(forms, "seconds_of", timed)
+    monkeypatch.setattr(side_by_side, "seconds_of", timed)
     found = forms.costs(torch.device("cpu"), **SMALL)
     assert [(cost.form, cost.blocks) for cost in found] == [
         (form, blocks) for blocks in (2, 3, 4) for form in ("original", "diffusive") for _ in range(2)

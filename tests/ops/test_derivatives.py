@@ -1,5 +1,7 @@
 """Derivatives beyond the first backward: right, or a ValueError that names the way out. Never silently wrong."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from problems import CELLS, affinity, features, generator, relative
@@ -255,7 +257,7 @@ def test_a_plain_function_may_not_hide_what_a_scaling_depends_on():
     with pytest.raises(ValueError, match="give omega as an Omega"):
         factored.sides(lambda v: x @ (x.mT @ v), weights, a, torch.float64)
     hidden = factored.sides(lambda v: a.left @ (a.left.mT @ v), weights, a, torch.float64)
-    known = factored.sides(factored.dot_product(a.left, a.left, 1.0), weights, a, torch.float64)
+    known = factored.sides(factored.product(replace(a, scale=1.0), a.left, a.left), weights, a, torch.float64)
     assert torch.equal(hidden[1], known[1])
 
 

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from nonloc.ops import Affinity, SparseAffinity, exponential, factored, kernel_matrix, sparse
 from nonloc.ops.operator import position_weights, valid_positions
-from nonloc.ops.suffix_sums import relu_sum
 
 Apply = Callable[[Tensor], Tensor]
 
@@ -49,14 +48,9 @@ def row_normalized(affinity: Affinity | SparseAffinity) -> Affinity | SparseAffi
         left = torch.cat([query, torch.ones_like(query[..., :1])], -1)
         right = torch.cat([key, (column + scaling).unsqueeze(-1)], -1)
         return Affinity(left, right, "gaussian", "row", measure=weights.flatten())
-    left, right = affinity.left, affinity.right
     if affinity.kind == "delta":
         return replace(affinity, normalize="row", mask=None, measure=weights.flatten())
-    omega = (
-        relu_sum(left, right)
-        if affinity.kind == "concat"
-        else lambda v: affinity.scale * (left @ (right.mT @ v))
-    )
+    omega = factored.product(affinity, affinity.left, affinity.right)
     giver = factored.sides(omega, weights.unsqueeze(-1), affinity, dtype)[1]
     return replace(affinity, normalize="row", mask=None, measure=giver.flatten())
 
