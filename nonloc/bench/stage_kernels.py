@@ -125,7 +125,7 @@ def _inner_width(name: str, width: int, blocks: int) -> int:
         "next": 2 * width,
         "adjoint": 2 * width,
         "key": (3 + blocks) * width,  # with Kᵀ dR of the first sub-block
-        "query": (2 + blocks) * width,
+        "query": (3 + blocks) * width,  # with K k, by which δ is made exact
     }.get(name, 0)
 
 

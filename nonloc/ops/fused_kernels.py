@@ -399,12 +399,16 @@ def key_kernel(
 
 @triton.jit
 def query_kernel(
-    Q, K, BIAS, LSE, DELTA, DR, G, DQ, M, stride, scale, factor,
+    Q, K, BIAS, LSE, DELTA, LEFT, DR, G, DQ, M, stride, scale, factor,
     D: tl.constexpr, H: tl.constexpr, WIDE: tl.constexpr, REST: tl.constexpr,
-    BLOCK: tl.constexpr, STEP: tl.constexpr, ADDS: tl.constexpr, HAS_BIAS: tl.constexpr,
+    BLOCK: tl.constexpr, STEP: tl.constexpr, ADDS: tl.constexpr, LAST: tl.constexpr, HAS_BIAS: tl.constexpr,
     EVEN: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """The rows' share of the affinity's gradient, for several sub-blocks at once; ADDS as in `key_kernel`."""
+    """The rows' share of the affinity's gradient, for several sub-blocks at once; ADDS as in `key_kernel`.
+
+    A row of dS = K (dK − δ) sums to 0, but δ was made of rounded numbers: what is left of that sum, LEFT, would be a
+    gradient that no loss has, as large as the keys. The LAST pass takes it out of DQ, and out of DELTA for the columns.
+    """
     sample = tl.program_id(1).to(tl.int64)
     rows = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     depth = tl.arange(0, D)
@@ -414,9 +418,13 @@ def query_kernel(
     dr = _load_all(DR, rows, 0, WIDE, stride, H, M, EVEN)
     if REST > 0:
         dr_rest = _load_all(DR, rows, WIDE, REST, stride, H, M, EVEN)
-    lse = _load_vector(LSE + sample * M, rows, M, 0.0, EVEN)
+    lse = _load_vector(LSE + sample * M, rows, M, float("inf"), EVEN)
     delta = _load_vector(DELTA + sample * M, rows, M, 0.0, EVEN)
     dq = tl.zeros([BLOCK, D], tl.float32)
+    left = tl.zeros([BLOCK], tl.float32)
+    if LAST:
+        mass = tl.zeros([BLOCK], tl.float32)
+        mean_key = tl.zeros([BLOCK, D], tl.float32)
     for start in range(0, M, STEP):
         columns = start + tl.arange(0, STEP)
         k = _load(K + sample * M * D, columns, depth, D, M, EVEN)
@@ -433,7 +441,21 @@ def query_kernel(
             dp = tl.dot(dr_rest, tl.trans(g_rest), dp, input_precision=PRECISION)
         if not ADDS:
             dp -= delta[:, None]
-        dq = tl.dot((p * dp).to(k.dtype), k, dq, input_precision=PRECISION)
+        ds = (p * dp).to(k.dtype)
+        left += tl.sum(ds.to(tl.float32), 1)
+        dq = tl.dot(ds, k, dq, input_precision=PRECISION)
+        if LAST:
+            p = p.to(k.dtype)
+            mass += tl.sum(p.to(tl.float32), 1)
+            mean_key = tl.dot(p, k, mean_key, input_precision=PRECISION)
+    if ADDS:
+        left += _load_vector(LEFT + sample * M, rows, M, 0.0, EVEN)
+    if LAST:
+        left /= tl.where(mass > 0, mass, 1.0)  # a row without a neighbour has none, and nothing left
+        dq -= left[:, None] * mean_key
+        _store_vector(DELTA + sample * M, rows, delta + left, M, EVEN)
+    else:
+        _store_vector(LEFT + sample * M, rows, left, M, EVEN)
     dq *= factor
     if ADDS:
         dq += _load(DQ + sample * M * D, rows, depth, D, M, EVEN)

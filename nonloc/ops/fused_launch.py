@@ -213,33 +213,33 @@ class Launcher:
         dq = torch.empty_like(self.q, dtype=dtype)
         db = None if self.bias is None else torch.empty_like(lse)
         dg = torch.empty_like(first.dr) if first.dg is None else first.dg
+        left = None if len(groups) == 1 else torch.empty_like(lse)
         has_bias = self.bias is not None
-        for start, count in groups:
-            high = 1 << (count.bit_length() - 1)
-            sizes = {
-                "D": self.depth,
-                "H": self.hidden,
-                "WIDE": high * self.hidden,
-                "REST": (count - high) * self.hidden,
-            }
-            adds = start > 0
+        passes = [
+            {"D": self.depth, "H": self.hidden, "WIDE": wide * self.hidden, "REST": (count - wide) * self.hidden}
+            for _, count in groups
+            for wide in [1 << (count.bit_length() - 1)]
+        ]
+        # The rows first, all of them: they make δ exact, which the columns need.
+        for (start, _), sizes in zip(groups, passes, strict=True):
+            self.launch(
+                "query", "query_kernel",
+                self.q, self.k, self.bias, lse, delta, left, dr[start], g[start], dq,
+                self.positions, stride, self.scale, self.factor,
+                **sizes, ADDS=start > 0, LAST=start == groups[-1][0], HAS_BIAS=has_bias,
+            )  # fmt: skip
+        for (start, _), sizes in zip(groups, passes, strict=True):
             self.launch(
                 "key", "key_kernel",
                 self.q, self.k, self.bias, lse, delta, dr[start], g[start], dk, db, dg,
                 self.positions, stride, self.scale, self.factor,
-                **sizes, ADDS=adds, TRANSPOSES=not adds, DIFFERS=self.differs, HAS_BIAS=has_bias,
+                **sizes, ADDS=start > 0, TRANSPOSES=start == 0, DIFFERS=self.differs, HAS_BIAS=has_bias,
             )  # fmt: skip
-            if not adds and first.dz is not None:
-                self.launch(
-                    "finish", "finish_kernel", dg,
-                    first.r, first.dz, first.w_g, first.dz_out, first.z, first.dw, self.positions,
-                    H=self.hidden, C=self.channels, CHUNK=self.chunk, SLOTS=first.slots,
-                )  # fmt: skip
+        if first.dz is not None:
             self.launch(
-                "query", "query_kernel",
-                self.q, self.k, self.bias, lse, delta, dr[start], g[start], dq,
-                self.positions, stride, self.scale, self.factor,
-                **sizes, ADDS=adds, HAS_BIAS=has_bias,
+                "finish", "finish_kernel", dg,
+                first.r, first.dz, first.w_g, first.dz_out, first.z, first.dw, self.positions,
+                H=self.hidden, C=self.channels, CHUNK=self.chunk, SLOTS=first.slots,
             )  # fmt: skip
         return dq.to(self.q.dtype), dk.to(self.k.dtype), db
 

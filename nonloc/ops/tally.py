@@ -81,7 +81,8 @@ def launched_macs(launch: Launch) -> int:
     elif launch.kernel == "finish_kernel":
         macs = map_macs * (1 + 2 * (sizes["SLOTS"] > 0))
     else:
-        macs = m * m * (2 * depth + sizes["WIDE"] + sizes["REST"] + hidden * sizes.get("TRANSPOSES", False))
+        transposed, mean_key = hidden * sizes.get("TRANSPOSES", False), depth * sizes.get("LAST", False)
+        macs = m * m * (2 * depth + sizes["WIDE"] + sizes["REST"] + transposed + mean_key)
     return launch.batch * macs
 
 

@@ -14,11 +14,12 @@ from nonloc.ops import Affinity, propagate
 class Problem:
     """One stage on random numbers that are exact in `dtype`.
 
-    hidden    r; None: full matrices W, without an inner factor
-    size      deviation of the logits l·r
-    shift     added to all features
-    is_shared one tensor for left and right
-    differs   the diffusive form; False: the original one
+    hidden       r; None: full matrices W, without an inner factor
+    size         deviation of the logits l·r
+    shift        added to all features
+    right_shift  added to those on the right alone, which changes no gaussian kernel whose rows are normalised
+    is_shared    one tensor for left and right
+    differs      the diffusive form; False: the original one
     """
 
     kind: str = "gaussian"
@@ -32,6 +33,7 @@ class Problem:
     scale: float = 1.0
     size: float = 2.0
     shift: float = 0.0
+    right_shift: float = 0.0
     is_masked: bool = False
     is_shared: bool = False
     differs: bool = True
@@ -48,7 +50,7 @@ class Problem:
         b, m, c, d, n = self.batch, self.positions, self.channels, self.embed, self.blocks
         spread = (self.size / d**0.5) ** 0.5
         left = normal(b, m, d, deviation=spread) + self.shift
-        right = left if self.is_shared else normal(b, m, d, deviation=spread) + self.shift
+        right = left if self.is_shared else normal(b, m, d, deviation=spread) + (self.shift + self.right_shift)
         rank = c if self.hidden is None else self.hidden
         outer = normal(n, c, rank, deviation=0.3 / rank**0.5)
         inner = normal(n, 0 if self.hidden is None else rank, c, deviation=c**-0.5)

@@ -16,7 +16,6 @@ pytestmark = pytest.mark.gpu
 # How many times as far from float64 as the plain computation in the same dtype, which rounds in the same places, or
 # as a quarter of eps where that is more. float32 is three tf32 products, which leave a few more bits.
 FACTOR = {torch.bfloat16: 4, torch.float16: 4, torch.float32: 20}
-PEAKED = 5  # times that: a row of K that is nearly one number makes its gradient a difference of equals
 BF16 = torch.bfloat16
 
 
@@ -39,13 +38,13 @@ def problem(**keywords):
     return Problem(**(usual | {"dtype": BF16} | keywords), device="cuda", seed=secrets.randbits(31))
 
 
-def check(one, factor=1, solve=None):
+def check(one, solve=None):
     """As near to float64 as the dtype allows, in value and in all gradients."""
     backend = "reference" if one.positions <= 4096 else "factored"
     truth = one.solve(by(backend), torch.float64)
     found = errors(one.solve(by("fused")) if solve is None else solve, truth)
     plain = errors(one.solve(by_hand), truth)
-    allowed = factor * FACTOR[one.dtype]
+    allowed = FACTOR[one.dtype]
     quarter = torch.finfo(one.dtype).eps / 4
     wrong = {n: (e, plain[n]) for n, e in found.items() if e > allowed * max(plain[n], quarter)}
     assert wrong == {}, f"seed {one.seed}"
@@ -59,6 +58,8 @@ STAGES = {
     "widest": {"batch": 2, "positions": 300, "channels": 512, "embed": 128, "hidden": 128, "blocks": 2},
     "full_weights": {"hidden": None, "batch": 2, "positions": 512, "blocks": 12},
     "original": {"differs": False, "blocks": 3},
+    "keys_far_from_zero": {"right_shift": 30.0},
+    "keys_far_from_zero_in_two_passes": {"right_shift": 30.0, "blocks": 12},
     "original_mask_odd": {"differs": False, "is_masked": True, "batch": 3, "positions": 1021, "blocks": 1},
     "many_positions": {"batch": 1, "positions": 8192, "blocks": 2},
     "half": {"dtype": torch.float16},
@@ -83,7 +84,7 @@ def test_cuda_stage_against_float64(name):
 
 @pytest.mark.parametrize("dtype", list(FACTOR))
 def test_cuda_large_logits(dtype):
-    check(problem(dtype=dtype, size=100.0, batch=2), PEAKED)
+    check(problem(dtype=dtype, size=100.0, batch=2))
 
 
 @pytest.mark.parametrize("is_deterministic", [True, False])
