@@ -216,7 +216,12 @@ class Launcher:
         left = None if len(groups) == 1 else torch.empty_like(lse)
         has_bias = self.bias is not None
         passes = [
-            {"D": self.depth, "H": self.hidden, "WIDE": wide * self.hidden, "REST": (count - wide) * self.hidden}
+            {
+                "D": self.depth,
+                "H": self.hidden,
+                "WIDE": wide * self.hidden,
+                "REST": (count - wide) * self.hidden,
+            }
             for _, count in groups
             for wide in [1 << (count.bit_length() - 1)]
         ]

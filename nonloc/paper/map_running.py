@@ -1,7 +1,8 @@
 """run_part: the runs of a part of the map, many side by side, each a line of its table and no folder.
 
 A row is {"cell", "rate", "init", "form", "blocks", "seed", "ending", "step", "first_loss", "last_loss", "mean_loss",
-"error", "test_loss", "epochs", "seconds", "side_by_side", "device", "recipe_sha256", "before_error", "before"}:
+"error", "test_loss", "epochs", "seconds", "side_by_side", "device", "recipe_sha256", "before_error", "before",
+"after"}:
 
     ending        "converged" (it ran to its end, however badly) or "diverged"
     step          the first step, from 0, whose loss was not finite; null if there was none
@@ -12,7 +13,8 @@ A row is {"cell", "rate", "init", "form", "blocks", "seed", "ending", "step", "f
     epochs        [{"epoch", "train_loss", "test_loss", "error"}] of the whole epochs
     seconds       of work, with `side_by_side` runs under way at once
     before        the last steps before a divergence, as `Watcher.before`
-    before_error  why they could not be looked at; null if they were, or it was not needed
+    after         the stages near the end of a run that came to it, as `Watcher.after`; null for one that diverged
+    before_error  why the stages could not be looked at; null if they were
 """
 
 from __future__ import annotations
@@ -162,14 +164,17 @@ def _measured(
     outcome = result["outcome"]
     has_diverged = outcome["ending"] == "diverged"
     before: list[dict[str, Any]] = []
-    trouble = None
+    after = trouble = None
     if has_diverged:
         losses = {step: loss for step, loss in losses.items() if step < outcome["step"]}
-        try:
+    try:
+        if has_diverged:
             before = watcher.before(run, recipe, data, device, outcome["step"])
-        except Exception as error:
-            # How the run ended is known all the same, and must not be computed again and again.
-            trouble = f"{type(error).__name__}: {error}"
+        else:
+            after = watcher.after(run, recipe, data, device)
+    except Exception as error:
+        # How the run ended is known all the same, and must not be computed again and again.
+        trouble = f"{type(error).__name__}: {error}"
     last = max(losses, default=None)
     recent = [losses[step] for step in sorted(losses)[-LAST_LOSSES:]]
     return {
@@ -185,4 +190,5 @@ def _measured(
         "device": result["machine"]["device"],
         "before_error": trouble,
         "before": before,
+        "after": after,
     }

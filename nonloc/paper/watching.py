@@ -5,15 +5,16 @@ from __future__ import annotations
 import math
 from collections import deque
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from nonloc.data.dataset import Dataset
 from nonloc.networks.build import build
 from nonloc.nn.features import stage_inputs
 from nonloc.nn.probe import evaluating
+from nonloc.ops import Affinity, reference
 from nonloc.outcomes import NonlocError
 from nonloc.processes.stability import certify
 from nonloc.runs import Run
@@ -72,20 +73,59 @@ class Watcher:
         self, run: Run, recipe: Recipe, data: Dataset, device: torch.device, end: int
     ) -> list[dict[str, Any]]:
         """Every EVERY steps of the last LAST before step `end`: {"step", "loss", "stages": [{"name", "amplification",
-        "growth", "verdict", "weights": [{"eigenvalue", "norm"}]}]}, of the network as it was before that step."""
+        "spread", "growth", "verdict", "weights": [{"eigenvalue", "norm"}]}]}, of the network as it was before that
+        step."""
         film, losses = self._films.get(run, _Film()), self.losses(run)
         wanted = [(step, state) for step, state in film.states if end - LAST <= step <= end]
         if not wanted:
             return []
-        model = build(recipe.network, num_classes=data.num_classes, **recipe.stage.to_dict()).to(device)
-        inputs = _first_images(recipe, data, device)
+        looker = _Looker(recipe, data, device)
         return [
-            {"step": step, "loss": losses.get(step), "stages": _look(model, state, inputs)}
+            {
+                "step": step,
+                "loss": losses.get(step),
+                "stages": [_sizes(one) | _certificate(one) for one in looker.stages(state)],
+            }
             for step, state in wanted
         ]
 
+    def after(self, run: Run, recipe: Recipe, data: Dataset, device: torch.device) -> dict[str, Any]:
+        """Of the last copy: {"step", "stages": [{"name", "amplification", "spread"}]}."""
+        step, state = self._films[run].states[-1]
+        looker = _Looker(recipe, data, device)
+        return {"step": step, "stages": [_sizes(one) for one in looker.stages(state)]}
+
     def forget(self, run: Run) -> None:
         self._films.pop(run, None)
+
+
+class _Seen(NamedTuple):
+    """A stage, and of some images the input that it enlarges most, [1, C, *spatial], and by how much."""
+
+    name: str
+    stage: Any
+    x: Tensor
+    amplification: float
+
+
+class _Looker:
+    """One network and a few images, to see what any state of it does to them."""
+
+    def __init__(self, recipe: Recipe, data: Dataset, device: torch.device) -> None:
+        self._model = build(recipe.network, num_classes=data.num_classes, **recipe.stage.to_dict()).to(device)
+        self._images = _first_images(recipe, data, device)
+
+    def stages(self, state: dict[str, Tensor]) -> list[_Seen]:
+        """Every stage, with running statistics."""
+        self._model.load_state_dict(state)
+        found = []
+        for name, stage, x, _ in stage_inputs(self._model, self._images):
+            with evaluating(stage):
+                sizes = [features.double().flatten(1).norm(dim=1) for features in (stage(x), x)]
+            ratios = (sizes[0] / sizes[1]).nan_to_num(nan=math.inf)
+            worst = int(ratios.argmax())
+            found.append(_Seen(name, stage, x[worst : worst + 1], float(ratios[worst])))
+        return found
 
 
 def _first_images(recipe: Recipe, data: Dataset, device: torch.device) -> Tensor:
@@ -95,33 +135,37 @@ def _first_images(recipe: Recipe, data: Dataset, device: torch.device) -> Tensor
     return task.train_batch(indices, torch.zeros(1, dtype=torch.int64, device=device))[0]
 
 
-def _look(model: nn.Module, state: dict[str, Tensor], inputs: Tensor) -> list[dict[str, Any]]:
-    """What every stage of the network does to the inputs, with running statistics."""
-    model.load_state_dict(state)
-    return [_measure(name, stage, x) for name, stage, x, _ in stage_inputs(model, inputs)]
+def _sizes(seen: _Seen) -> dict[str, Any]:
+    """amplification: the largest ‖stage(x)‖ / ‖x‖ of the batch; spread: of that image, the largest max_j − min_j of the
+    logits of a row, over the rows of all kernels; None where there are no logits, or some are not finite."""
+    with evaluating(seen.stage):
+        kernels = {id(kernel): kernel for kernel in seen.stage.affinities(seen.x)}
+        spreads = [_spread(kernel) for kernel in kernels.values() if kernel.kind in ("gaussian", "heat")]
+    is_known = bool(spreads) and all(map(math.isfinite, spreads))
+    return {
+        "name": seen.name,
+        "amplification": seen.amplification,
+        "spread": max(spreads) if is_known else None,
+    }
 
 
-def _measure(name: str, stage: Any, x: Tensor) -> dict[str, Any]:
-    """amplification: the largest ‖stage(x)‖ / ‖x‖ of the batch; growth: by `certify`, with the kernels of that image;
-    eigenvalue: of sym(W), the one of largest magnitude; norm: Frobenius. What is not finite is None."""
-    with evaluating(stage):
-        sizes = [state.double().flatten(1).norm(dim=1) for state in (stage(x), x)]
-        ratios = (sizes[0] / sizes[1]).nan_to_num(nan=math.inf)
-        worst = int(ratios.argmax())
+def _spread(affinity: Affinity) -> float:
+    logits = reference.logits(affinity, torch.float32)
+    return float((logits.amax(-1) - logits.amin(-1)).max())
+
+
+def _certificate(seen: _Seen) -> dict[str, Any]:
+    """growth: by `certify`, with the kernels of the image; eigenvalue: of sym(W), the one of largest magnitude; norm:
+    Frobenius. What is not finite is None."""
+    with evaluating(seen.stage):
         try:
-            found = certify(stage, x[worst : worst + 1], exact_up_to=0)
+            found = certify(seen.stage, seen.x, exact_up_to=0)
             growth, verdict = found.growth, found.verdict
         except (ValueError, NonlocError, RuntimeError):
             # Numbers on their way out: a solver that gives up on them is no reason to lose the rest.
             growth, verdict = None, None
-        weights = [_weight(weight.detach().double()) for weight in stage.weights()]
-    return {
-        "name": name,
-        "amplification": float(ratios[worst]),
-        "growth": growth,
-        "verdict": verdict,
-        "weights": weights,
-    }
+        weights = [_weight(weight.detach().double()) for weight in seen.stage.weights()]
+    return {"growth": growth, "verdict": verdict, "weights": weights}
 
 
 def _weight(matrix: Tensor) -> dict[str, float | None]:

@@ -74,10 +74,18 @@ def limits_table(found: TrainabilityMap) -> Table:
 
 
 def cells_table(found: TrainabilityMap, rate: float) -> Table:
-    """Every cell of one rate: seeds that train and diverge, the first step of divergence, loss and error."""
+    """Every cell of one rate: seeds that train and diverge, the first step of divergence, loss, error and logits."""
     lines = [_line(cell) for cell in found.one_epoch if cell.rate == rate]
     return Table(
-        ("stage and start", "train", "diverged", "first at step", "last loss", "median error (%)"),
+        (
+            "stage and start",
+            "train",
+            "diverged",
+            "first at step",
+            "last loss",
+            "median error (%)",
+            "spread of logits",
+        ),
         (("", tuple(lines)),),
     )
 
@@ -88,8 +96,8 @@ def late_table(cells: Sequence[Cell]) -> Table:
     for cell in cells:
         growths = [growth for line in cell.diverged if (growth := largest_growth(line)) is not None]
         steps = ", ".join(str(line["step"]) for line in cell.diverged) or "–"
-        first, train, gone, _, loss, error = _line(cell)
-        lines.append((first, train, gone, steps, f"{max(growths):.3g}" if growths else "–", loss, error))
+        first, train, gone, _, *rest = _line(cell)
+        lines.append((first, train, gone, steps, f"{max(growths):.3g}" if growths else "–", *rest))
     header = (
         "stage and start",
         "train",
@@ -98,23 +106,20 @@ def late_table(cells: Sequence[Cell]) -> Table:
         "largest growth before",
         "last loss",
         "median error (%)",
+        "spread of logits",
     )
     return Table(header, (("", tuple(lines)),))
 
 
-def name_of(cell: Cell) -> str:
-    """A stage in words, such as "diffusive 4" or "stable 12"."""
-    return f"{'stable' if cell.weight == 'stable' else cell.form} {cell.blocks}"
-
-
 def _line(cell: Cell) -> tuple[str, ...]:
     return (
-        f"{name_of(cell)}, {cell.init}",
+        f"{cell.family} {cell.blocks}, {cell.init}",
         f"{len(cell.trained)} of {cell.n}",
         f"{len(cell.diverged)} of {cell.n}",
         "–" if cell.first_step is None else str(cell.first_step),
         "–" if cell.loss is None else f"{cell.loss:.3f}",
         "–" if cell.error is None else f"{cell.error:.2f}",
+        "–" if cell.spread is None else f"{cell.spread:.3g}",
     )
 
 
@@ -164,11 +169,8 @@ def _best(found: TrainabilityMap) -> str:
 
 def _late(cells: Sequence[Cell]) -> list[str]:
     told = []
-    for name, chosen in (
-        ("original", [cell for cell in cells if cell.form == "original"]),
-        ("diffusive", [cell for cell in cells if cell.form == "diffusive" and cell.weight != "stable"]),
-        ("stable", [cell for cell in cells if cell.weight == "stable"]),
-    ):
+    for name in ("original", "diffusive", "stable"):
+        chosen = [cell for cell in cells if cell.family == name]
         runs = sum(cell.n for cell in chosen)
         gone = sum(len(cell.diverged) for cell in chosen)
         if runs:

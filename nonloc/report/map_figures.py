@@ -19,6 +19,8 @@ from nonloc.report.trainability import CHANCE_LOSS, TRAINS_BELOW, Cell, Trainabi
 
 BROKEN = "#4a4f55"
 SHOWN_RUNS = 6  # of each form
+LINES = {"original": "--", "diffusive": "-", "stable": "-."}
+MARKERS = {"original": "s", "diffusive": "o", "stable": "^"}
 
 HEAT_CAPTION = (
     "Which stages train for one epoch at this rate. Number: the training loss over the last 50 steps, the mean of the "
@@ -28,10 +30,10 @@ HEAT_CAPTION = (
 )
 BEFORE_CAPTION = (
     "The last steps of runs that diverged within ten epochs, as they were watched: one line a run, of each form "
-    f"the first {SHOWN_RUNS} of the table above. The loss; the growth factor that `certify` gives the stage with the "
-    "kernel of an image, where it has one; by how much the stage really enlarges the features of the worst of 32 "
-    "images; the eigenvalue of sym(W) of largest magnitude over the sub-blocks. Dotted: 1, above which a stage "
-    "enlarges, and 0. Steps are counted back from the divergence."
+    f"the first {SHOWN_RUNS} of the table above. The loss; the largest spread of the logits in a row of a kernel; the "
+    "growth factor that `certify` gives the stage with the kernel of an image, where it has one; by how much the stage "
+    "really enlarges the features of the worst of 32 images; the eigenvalue of sym(W) of largest magnitude over the "
+    "sub-blocks. Dotted: 1, above which a stage enlarges, and 0. Steps are counted back from the divergence."
 )
 
 
@@ -63,49 +65,51 @@ def heat_map(found: TrainabilityMap, rate: float) -> Figure:
 
 
 def before_divergence(cells: Sequence[Cell]) -> Figure | None:
-    """Loss, growth, amplification and largest eigenvalue against the steps that are left; None if nothing diverged."""
+    """Loss, logits, growth, amplification and largest eigenvalue against the steps that are left; None if nothing
+    diverged."""
     gone = [(cell, line) for cell in cells for line in cell.diverged if line.get("before")]
-    forms = list(dict.fromkeys(cell.form for cell, _ in gone))
-    runs = [one for form in forms for one in [one for one in gone if one[0].form == form][:SHOWN_RUNS]]
-    if not runs:
+    families = list(dict.fromkeys(cell.family for cell, _ in gone))
+    shown = {name: [one for one in gone if one[0].family == name][:SHOWN_RUNS] for name in families}
+    if not gone:
         return None
     panels = (
         ("loss (nats)", lambda moment: moment["loss"]),
+        ("spread of the logits", lambda moment: _largest(moment, "spread")),
         ("growth factor", lambda moment: _largest(moment, "growth")),
         ("‖stage(x)‖ / ‖x‖", lambda moment: _largest(moment, "amplification")),
         ("eigenvalue of largest magnitude", _eigenvalue),
     )
-    counts: dict[str, int] = {}
     with style():
-        figure = Figure(figsize=(WIDTH, 5.0 + 0.1 * len(runs)), layout="constrained")
-        all_axes = figure.subplots(2, 2).flatten()
-        for cell, line in runs:
-            index = counts.setdefault(cell.form, 0)
-            counts[cell.form] += 1
-            look: dict[str, Any] = {
-                "color": SHADES[cell.form][index % len(SHADES[cell.form])],
-                "linestyle": "-" if cell.form == "diffusive" else "--",
-                "marker": "o" if cell.form == "diffusive" else "s",
-                "markersize": 3,
-            }
-            label = f"{cell.form} {cell.blocks}, {cell.init}, seed {line['seed']}, step {line['step']}"
-            for axes, (_, measure) in zip(all_axes, panels, strict=True):
-                points = [
-                    (moment["step"] - line["step"], value)
-                    for moment in line["before"]
-                    if (value := measure(moment)) is not None
-                ]
-                axes.plot([step for step, _ in points], [value for _, value in points], **look, label=label)
+        figure = Figure(figsize=(WIDTH, 5.0), layout="constrained")
+        *all_axes, corner = figure.subplots(2, 3).flatten()
+        for name, runs in shown.items():
+            for index, (cell, line) in enumerate(runs):
+                look: dict[str, Any] = {
+                    "color": SHADES[cell.form][index % len(SHADES[cell.form])],
+                    "linestyle": LINES[name],
+                    "marker": MARKERS[name],
+                    "markersize": 3,
+                }
+                label = f"{name} {cell.blocks}, {cell.init}, seed {line['seed']}, step {line['step']}"
+                for axes, (_, measure) in zip(all_axes, panels, strict=True):
+                    points = [
+                        (moment["step"] - line["step"], value)
+                        for moment in line["before"]
+                        if (value := measure(moment)) is not None
+                    ]
+                    axes.plot(
+                        [step for step, _ in points], [value for _, value in points], **look, label=label
+                    )
         for axes, (title, _) in zip(all_axes, panels, strict=True):
             axes.set(xlabel="steps to the end", ylabel=title)
-        for axes in all_axes[1:3]:
-            axes.axhline(1, color=INK, linestyle=":", linewidth=0.9)
+        for axes in all_axes[1:4]:
             axes.set_yscale("log")
             plain_numbers(axes)
-        all_axes[3].axhline(0, color=INK, linestyle=":", linewidth=0.9)
-        figure.legend(
-            *all_axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=2, fontsize=8
-        )
+        for axes in all_axes[2:4]:
+            axes.axhline(1, color=INK, linestyle=":", linewidth=0.9)
+        all_axes[4].axhline(0, color=INK, linestyle=":", linewidth=0.9)
+        corner.axis("off")
+        corner.legend(*all_axes[0].get_legend_handles_labels(), loc="center", fontsize=6.5, frameon=False)
     return figure
 
 

@@ -39,6 +39,11 @@ class Cell:
     runs: tuple[Line, ...]
 
     @property
+    def family(self) -> str:
+        """ "original", "diffusive" or "stable"."""
+        return "stable" if self.weight == "stable" else self.form
+
+    @property
     def n(self) -> int:
         return len(self.runs)
 
@@ -74,6 +79,13 @@ class Cell:
             if line["ending"] == "converged" and line.get("error") is not None
         ]
         return median(found) if found else None
+
+    @property
+    def spread(self) -> float | None:
+        """The largest spread of the logits in a row of a kernel, near the end of any seed; None where none was seen."""
+        moments = [line.get("after") or (line.get("before") or [None])[-1] for line in self.runs]
+        found = [stage.get("spread") for moment in moments if moment for stage in moment["stages"]]
+        return max((spread for spread in found if spread is not None), default=None)
 
     @property
     def all_train(self) -> bool:

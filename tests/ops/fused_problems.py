@@ -50,7 +50,9 @@ class Problem:
         b, m, c, d, n = self.batch, self.positions, self.channels, self.embed, self.blocks
         spread = (self.size / d**0.5) ** 0.5
         left = normal(b, m, d, deviation=spread) + self.shift
-        right = left if self.is_shared else normal(b, m, d, deviation=spread) + (self.shift + self.right_shift)
+        right = (
+            left if self.is_shared else normal(b, m, d, deviation=spread) + (self.shift + self.right_shift)
+        )
         rank = c if self.hidden is None else self.hidden
         outer = normal(n, c, rank, deviation=0.3 / rank**0.5)
         inner = normal(n, 0 if self.hidden is None else rank, c, deviation=c**-0.5)

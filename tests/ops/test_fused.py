@@ -25,9 +25,7 @@ pytestmark = pytest.mark.skipif(
 FACTOR = 6
 
 # Rows and columns beyond M are computed, too, and left out.
-BEYOND_THE_END = pytest.mark.filterwarnings(
-    "ignore:overflow encountered", "ignore:invalid value encountered"
-)
+BEYOND_THE_END = pytest.mark.filterwarnings("ignore:overflow encountered", "ignore:invalid value encountered")
 
 
 @pytest.fixture

@@ -87,7 +87,14 @@ def test_where_nothing_trains_no_start_is_named():
 
 
 def test_tables(found):
-    assert lines_of(cells_table(found, 0.1))["original 3, torch"] == ("0 of 2", "2 of 2", "103", "–", "–")
+    assert lines_of(cells_table(found, 0.1))["original 3, torch"] == (
+        "0 of 2",
+        "2 of 2",
+        "103",
+        "–",
+        "–",
+        "50",
+    )
     assert lines_of(late_table(found.ten_epochs))["original 3, torch"] == (
         "0 of 3",
         "3 of 3",
@@ -95,8 +102,17 @@ def test_tables(found):
         "2.5",
         "–",
         "–",
+        "50",
     )
-    assert lines_of(late_table(found.ten_epochs))["stable 12, torch"][:2] == ("3 of 3", "0 of 3")
+    assert lines_of(late_table(found.ten_epochs))["stable 12, torch"] == (
+        "3 of 3",
+        "0 of 3",
+        "–",
+        "–",
+        "1.200",
+        "40.00",
+        "7",
+    )
     title, lines = limits_table(found).groups[0]
     assert title == "rate 0.1"
     assert lines[3] == ("original 4", "0.05", "fan_in; zero; zero, batch norm", "torch")
@@ -139,12 +155,14 @@ def test_what_is_not_recorded_whole_is_not_said_to_train_with_all_seeds(found):
 
 def test_steps_before_the_end_are_counted_back(found):
     figure = before_divergence(found.ten_epochs)
-    loss, growth, amplification, eigenvalue = figure.axes
+    loss, spread, growth, amplification, eigenvalue, legend = figure.axes
     assert loss.lines[0].get_xdata().tolist() == [-30, -20]
+    assert spread.lines[0].get_ydata().tolist() == [50.0, 50.0]
     assert growth.lines[0].get_ydata().tolist() == [2.5, 2.5]
     assert amplification.lines[0].get_ydata().tolist() == [3.0, 3.0]
     assert eigenvalue.lines[0].get_ydata().tolist() == [-1.5, -1.5]
     assert len(loss.lines) == 6, "of 12, all original"
+    assert len(legend.get_legend().get_texts()) == 6
     assert before_divergence(found.one_epoch[:3]) is None
 
 
