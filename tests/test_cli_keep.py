@@ -185,7 +185,10 @@ def test_a_stable_stage_that_diverged_is_told_loudly_and_is_exit_1(map_words, tm
     wrong = row | {"cell": "another", "form": "stable", "ending": "diverged", "step": 7}
     path.write_text(path.read_text() + json.dumps(wrong) + os.linesep)
     assert main([*map_words, "--quiet"]) == 1
-    assert "A STABLE STAGE DIVERGED, which it cannot: another, seed 0, at step 7" in capsys.readouterr().out
+    assert (
+        "A RUN WITH A STABLE STAGE DIVERGED, though the stage makes no signal grow: another, seed 0, at step 7"
+        in capsys.readouterr().out
+    )
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ K (dK − δ), each of whose rows sums to 0; δ comes from stored outputs. Ways 
   python docs/experiments/rounded_delta.py train WAY --data-dir DIR
 
 trains PreResNet-20 with 4 diffusive sub-blocks of weight="stable" after residual block 2 on CIFAR-10 at 16 × 16, all
-maps begun with deviation 1/√fan_in, rate 0.1, batch 128: a start with large logits. About 15 minutes on one core.
+maps begun with deviation 1/√fan_in, rate 0.1, batch 128: a start with large logits. About 7 minutes on one core.
 
   python docs/experiments/rounded_delta.py gradients RUN [RUN ...] --data-dir DIR
 
@@ -45,7 +45,7 @@ from nonloc.training.trained import trained_network
 
 WAYS = ("float32", "ideal", "stored", "exact")
 CELL = Cell(rate=0.1, init="fan_in", form="stable", blocks=4)
-STEPS = 600
+STEPS = 400
 EVERY = 20
 IMAGES = 16
 FILE = Path(__file__).with_suffix(".json")

@@ -34,7 +34,7 @@ never done again, so the same command continues after any interruption.
   nonloc map ten_epochs --device cuda --budget 25m
   nonloc map one_epoch --only "rate 0.1" "original 4" --seeds 1
 
-Exit codes: 0 all done, or --budget spent; 1 a stable stage diverged, which it cannot, or data missing; 2 wrong usage;
+Exit codes: 0 all done, or --budget spent; 1 a run with a stable stage diverged, or data missing; 2 wrong usage;
 4 corrupt data; 5 another process works on the table; 130 and 143 interrupted after saving."""
 
 
@@ -96,7 +96,10 @@ def run(options: Namespace) -> int:
             for row in rows
             if row.get("before_error")
         ),
-        *(f"A STABLE STAGE DIVERGED, which it cannot: {name}" for name in broken),
+        *(
+            f"A RUN WITH A STABLE STAGE DIVERGED, though the stage makes no signal grow: {name}"
+            for name in broken
+        ),
         str(table.path),
     ]
     output.result(

@@ -8,8 +8,8 @@ What attention libraries cannot use, because they know nothing of a stage:
   Σ_n dR_n G_nᵀ is one product with inner dimension N·r, and δ_i = Σ_n dR_n,i · (K G_n)_i comes from what was stored.
 
 That δ is made of rounded numbers. The logits' gradient K (dK − δ), whose rows sum to 0, would get a row sum from it: a
-gradient that no loss has, along the mean of the keys, which no loss holds in its place. In bfloat16 that is enough to
-drive the logits up until training ends (`docs/performance.md`), so the pass over the rows takes it out again.
+gradient that no loss has, as large as the keys. Where rows of K are nearly one number it can be larger than the
+gradient itself (`docs/performance.md`), so the pass over the rows takes it out again.
 
 Half precision uses tensor cores with float32 logits, sums and accumulators; the state is kept in the input's dtype
 between sub-blocks. float32 is computed by three tf32 products, which is as exact as float32, unless torch's setting

@@ -24,7 +24,7 @@ class Cell:
     """One square of the map.
 
     init    a key of INITS
-    form    "original", "diffusive", or "stable": diffusive with a W that cannot break
+    form    "original", "diffusive", or "stable": diffusive with a W that cannot make a signal grow
     blocks  after residual block 2
     """
 

@@ -127,7 +127,7 @@ def test_half_precision_and_large_logits():
 
 @pytest.mark.parametrize(("dtype", "blocks"), [(torch.float32, 2), (torch.float16, 2), (torch.float16, 20)])
 def test_a_row_that_is_one_number_has_no_gradient(dtype, blocks):
-    """Where rounding leaves one, it is as large as the keys, and training runs away with it."""
+    """Where rounding leaves one, it is as large as the keys."""
     problem = Problem(size=1e5, dtype=dtype, blocks=blocks, right_shift=100.0)
     found = problem.solve(by("fused"))
     left, right, z = (x.double().norm() for x in problem.inputs[:3])
