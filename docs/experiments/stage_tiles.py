@@ -1,6 +1,7 @@
 """Which tiles suit the kernels of the fused stage: every candidate of every kernel, timed alone. CUDA.
 
     python docs/experiments/stage_tiles.py --output tiles.json
+    python docs/experiments/stage_tiles.py --kernels query --blocks 1
 
 For each kernel the candidates are sorted by their median over replays of a graph of ten launches. The tables of
 nonloc/ops/fused.py hold the winners.
@@ -52,6 +53,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--blocks", type=int, default=4, help="sub-blocks of the stage")
+    parser.add_argument("--kernels", nargs="+", choices=CANDIDATES, default=list(CANDIDATES))
     parser.add_argument("--positions", type=int, default=1024)
     parser.add_argument("--batch", type=int, default=128)
     parser.add_argument("--output", type=Path, default=None, help="keep all times as JSON")
@@ -60,7 +62,7 @@ def main() -> None:
     found: dict[str, list[tuple[float, Tile]]] = {}
     for call in {call.name: call for call in calls}.values():
         times = found[call.name] = []
-        for tile in CANDIDATES.get(call.name, []):
+        for tile in CANDIDATES[call.name] if call.name in options.kernels else []:
             call.launcher.tiles = call.launcher.tiles | {call.name: tile}
             try:
                 times.append((statistics.median(time_launches(lambda call=call: launch(call), 11)), tile))
