@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from nonloc.data.dataset import Dataset
 from nonloc.networks.build import build
@@ -44,6 +44,7 @@ class Watcher:
 
     def __init__(self) -> None:
         self._films: dict[Run, _Film] = {}
+        self._images: dict[tuple[Any, ...], Tensor] = {}
 
     def __call__(self, session: Session) -> None:
         is_new = session.run not in self._films
@@ -79,7 +80,7 @@ class Watcher:
         wanted = [(step, state) for step, state in film.states if end - LAST <= step <= end]
         if not wanted:
             return []
-        looker = _Looker(recipe, data, device)
+        looker = self._looker(recipe, data, device)
         return [
             {
                 "step": step,
@@ -92,11 +93,18 @@ class Watcher:
     def after(self, run: Run, recipe: Recipe, data: Dataset, device: torch.device) -> dict[str, Any]:
         """Of the last copy: {"step", "stages": [{"name", "amplification", "spread"}]}."""
         step, state = self._films[run].states[-1]
-        looker = _Looker(recipe, data, device)
+        looker = self._looker(recipe, data, device)
         return {"step": step, "stages": [_sizes(one) for one in looker.stages(state)]}
 
     def forget(self, run: Run) -> None:
         self._films.pop(run, None)
+
+    def _looker(self, recipe: Recipe, data: Dataset, device: torch.device) -> _Looker:
+        seen_by_all = (recipe.task, recipe.data, recipe.pixel_scale, device)
+        if seen_by_all not in self._images:
+            self._images[seen_by_all] = _first_images(recipe, data, device)
+        model = build(recipe.network, num_classes=data.num_classes, **recipe.stage.to_dict())
+        return _Looker(model.to(device), self._images[seen_by_all])
 
 
 class _Seen(NamedTuple):
@@ -111,9 +119,8 @@ class _Seen(NamedTuple):
 class _Looker:
     """One network and a few images, to see what any state of it does to them."""
 
-    def __init__(self, recipe: Recipe, data: Dataset, device: torch.device) -> None:
-        self._model = build(recipe.network, num_classes=data.num_classes, **recipe.stage.to_dict()).to(device)
-        self._images = _first_images(recipe, data, device)
+    def __init__(self, model: nn.Module, images: Tensor) -> None:
+        self._model, self._images = model, images
 
     def stages(self, state: dict[str, Tensor]) -> list[_Seen]:
         """Every stage, with running statistics."""
