@@ -15,7 +15,8 @@ ABOUT_FACTORS = (
     "From the beginning of a stage to its end (of each stage, where there are several), every run. W symmetric: the "
     "share of Σ w_ij² that is in (W + Wᵀ)/2; the rest turns features into each other, can make them grow, and no "
     "spectrum above shows it. Kernel spread: e to the entropy of the kernel's rows over the number of positions; "
-    "at 1 every position listens to all alike."
+    "at 1 every position listens to all alike. Rows apart: their mean distance from the mean row, in total variation; at 0 "
+    "all positions listen to the same, and the kernel is one weighted mean over the image."
 )
 
 
@@ -35,9 +36,10 @@ def factors_table(rows: Sequence[RowRecord]) -> Table:
         runs = [run for run in row.started if norm_ratio(run) is not None]
         if runs:
             told = [", ".join(_factor(run, name) for run in runs) for name in ("norm", "variance", "energy")]
-            told += [", ".join(share(run) for run in runs) for share in (_symmetric_share, _spread)]
+            told.append(", ".join(_symmetric_share(run) for run in runs))
+            told += [", ".join(_of_kernels(run, name) for run in runs) for name in ("spread", "apart")]
             lines.append((f"{row.label}, start {start_of(row.recipe)}", str(len(runs)), *told))
-    headers = ("norm ×", "variance ×", "Dirichlet energy ×", "W symmetric", "kernel spread")
+    headers = ("norm ×", "variance ×", "Dirichlet energy ×", "W symmetric", "kernel spread", "rows apart")
     return Table(("network", "n", *headers), (("", tuple(lines)),))
 
 
@@ -60,10 +62,10 @@ def _symmetric_share(run: RunRecord) -> str:
     return f"{symmetric / energy:.2f}" if energy else "–"
 
 
-def _spread(run: RunRecord) -> str:
-    """Of every stage's kernel; 1 is uniform."""
-    spreads = [stage.get("spread") for stage in run.observations.get("affinity") or [{}]]
-    return " · ".join("–" if spread is None else f"{spread:.2f}" for spread in spreads)
+def _of_kernels(run: RunRecord, name: str) -> str:
+    """One number of every stage's kernel, as `nonloc.training.observe` has it."""
+    found = [stage.get(name) for stage in run.observations.get("affinity") or [{}]]
+    return " · ".join("–" if value is None else f"{value:.2f}" for value in found)
 
 
 def growth_table(rows: Sequence[RowRecord]) -> Table | None:

@@ -152,8 +152,9 @@ def _affinities(
 
     "same_share" is the part of the kernel's weight, on average over positions and images, that goes to *other*
     positions whose clean pixel is the same; "same_chance" what a uniform kernel would give. "spread" is to how many
-    positions a position listens, e to the entropy of its row, as a share of all of them: 1 for a uniform kernel. A
-    kernel with negative entries has neither.
+    positions a position listens, e to the entropy of its row, as a share of all of them: 1 for a uniform kernel.
+    "apart" is how far the rows are from their mean, in total variation: 0 where all positions listen to the same, which
+    makes the kernel a weighted mean over the image; below 1. A kernel with negative entries has none of them.
     """
     found = []
     for name, stage, x, _ in stage_inputs(model, inputs) if any(stages(model)) else []:
@@ -161,7 +162,7 @@ def _affinities(
             continue  # pooled givers have no position of their own to show
         height, width = x.shape[-2:]
         position = (height // 2, width // 2)
-        rows, shares, chances, spreads = [], [], [], []
+        rows, shares, chances, spreads, aparts = [], [], [], [], []
         for index, one in enumerate(x.split(1)):
             with torch.no_grad():
                 kernel = kernel_matrix(stage.affinity(one))[0].double()  # [M, M]
@@ -170,6 +171,7 @@ def _affinities(
             if not bool((kernel >= 0).all()):
                 continue
             spreads.append(float(_spread(kernel)))
+            aparts.append(float(_apart(kernel)))
             if same is not None and same.shape[1] == len(kernel):
                 equal = (same[index][:, None] == same[index]).fill_diagonal_(False).to(kernel.device)
                 shares.append(float((kernel * equal).sum() / kernel.sum()))
@@ -181,6 +183,7 @@ def _affinities(
                 "position": list(position),
                 "grid": [height, width],
                 "spread": sum(spreads) / len(spreads) if spreads else None,
+                "apart": sum(aparts) / len(aparts) if aparts else None,
                 "same_share": sum(shares) / len(shares) if shares else None,
                 "same_chance": sum(chances) / len(chances) if chances else None,
             }
@@ -192,6 +195,12 @@ def _spread(kernel: Tensor) -> Tensor:
     """The mean over rows of e to the row's entropy, over the number of columns; kernel [M, M'] ≥ 0."""
     chances = kernel / kernel.sum(1, keepdim=True)
     return (-torch.special.xlogy(chances, chances).sum(1)).exp().mean() / kernel.shape[1]
+
+
+def _apart(kernel: Tensor) -> Tensor:
+    """The mean over rows of ½ Σ_j |p_ij − p̄_j|, p the rows as chances and p̄ their mean; kernel [M, M'] ≥ 0."""
+    chances = kernel / kernel.sum(1, keepdim=True)
+    return 0.5 * (chances - chances.mean(0)).abs().sum(1).mean()
 
 
 def _same_pixels(images: Tensor) -> Tensor:

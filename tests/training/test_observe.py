@@ -15,7 +15,7 @@ from nonloc.runs import Run
 from nonloc.spectrum import weight_spectrum
 from nonloc.training.checkpoint import latest_valid, save_checkpoint
 from nonloc.training.loop import fit
-from nonloc.training.observe import _spread, observe, observe_spectra, read_observations
+from nonloc.training.observe import _apart, _spread, observe, observe_spectra, read_observations
 from nonloc.training.recipe import Recipe
 from nonloc.training.tasks import Classification, Restoration
 from nonloc.training.trained import trained_network
@@ -87,6 +87,19 @@ def test_the_affinity_map_is_the_kernels_row_of_the_marked_position(restorer):
 )
 def test_the_spread_is_the_share_of_positions_that_are_listened_to(kernel, spread):
     assert float(_spread(kernel.double())) == pytest.approx(spread)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "apart"),
+    [
+        (torch.ones(5, 5), 0.0),
+        (torch.tensor([[3.0, 1.0], [6.0, 2.0]]), 0.0),
+        (torch.eye(5), 0.8),
+        (torch.tensor([[1.0, 0.0], [1.0, 1.0]]), 0.25),
+    ],
+)
+def test_rows_are_apart_by_what_they_differ_from_their_mean(kernel, apart):
+    assert float(_apart(kernel.double())) == pytest.approx(apart, abs=1e-12)
 
 
 def test_the_features_are_those_of_the_fixed_batch(restorer):
