@@ -15,8 +15,8 @@ ABOUT_FACTORS = (
     "From the beginning of a stage to its end (of each stage, where there are several), every run. W symmetric: the "
     "share of Σ w_ij² that is in (W + Wᵀ)/2; the rest turns features into each other, can make them grow, and no "
     "spectrum above shows it. Kernel spread: e to the entropy of the kernel's rows over the number of positions; "
-    "at 1 every position listens to all alike. Rows apart: their mean distance from the mean row, in total variation; at 0 "
-    "all positions listen to the same, and the kernel is one weighted mean over the image."
+    "at 1 every position listens to all alike. Rows apart: their mean distance from the mean row, in total variation; "
+    "at 0 all positions listen to the same, and the kernel is one weighted mean over the image."
 )
 
 
