@@ -215,30 +215,20 @@ class Launcher:
         dg = torch.empty_like(first.dr) if first.dg is None else first.dg
         left = None if len(groups) == 1 else torch.empty_like(lse)
         has_bias = self.bias is not None
-        passes = [
-            {
-                "D": self.depth,
-                "H": self.hidden,
-                "WIDE": wide * self.hidden,
-                "REST": (count - wide) * self.hidden,
-            }
-            for _, count in groups
-            for wide in [1 << (count.bit_length() - 1)]
-        ]
         # The rows first, all of them: they make δ exact, which the columns need.
-        for (start, _), sizes in zip(groups, passes, strict=True):
+        for start, count in groups:
             self.launch(
                 "query", "query_kernel",
                 self.q, self.k, self.bias, lse, delta, left, dr[start], g[start], dq,
                 self.positions, stride, self.scale, self.factor,
-                **sizes, ADDS=start > 0, LAST=start == groups[-1][0], HAS_BIAS=has_bias,
+                **self._widths(count), ADDS=start > 0, LAST=start == groups[-1][0], HAS_BIAS=has_bias,
             )  # fmt: skip
-        for (start, _), sizes in zip(groups, passes, strict=True):
+        for start, count in groups:
             self.launch(
                 "key", "key_kernel",
                 self.q, self.k, self.bias, lse, delta, dr[start], g[start], dk, db, dg,
                 self.positions, stride, self.scale, self.factor,
-                **sizes, ADDS=start > 0, TRANSPOSES=start == 0, DIFFERS=self.differs, HAS_BIAS=has_bias,
+                **self._widths(count), ADDS=start > 0, TRANSPOSES=start == 0, DIFFERS=self.differs, HAS_BIAS=has_bias,
             )  # fmt: skip
         if first.dz is not None:
             self.launch(
@@ -247,6 +237,16 @@ class Launcher:
                 H=self.hidden, C=self.channels, CHUNK=self.chunk, SLOTS=first.slots,
             )  # fmt: skip
         return dq.to(self.q.dtype), dk.to(self.k.dtype), db
+
+    def _widths(self, count: int) -> dict[str, int]:
+        """Of a pass over `count` sub-blocks, one or two powers of two."""
+        wide = 1 << (count.bit_length() - 1)
+        return {
+            "D": self.depth,
+            "H": self.hidden,
+            "WIDE": wide * self.hidden,
+            "REST": (count - wide) * self.hidden,
+        }
 
 
 def _groups(blocks: int, hidden: int, stride: int) -> Sequence[tuple[int, int]]:

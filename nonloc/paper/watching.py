@@ -74,37 +74,40 @@ class Watcher:
         self, run: Run, recipe: Recipe, data: Dataset, device: torch.device, end: int
     ) -> list[dict[str, Any]]:
         """Every EVERY steps of the last LAST before step `end`: {"step", "loss", "stages": [{"name", "amplification",
-        "spread", "growth", "verdict", "weights": [{"eigenvalue", "norm"}]}]}, of the network as it was before that
-        step."""
+        "logit_spread", "growth", "verdict", "weights": [{"eigenvalue", "norm"}]}]}, of the network as it was before
+        that step."""
         film, losses = self._films.get(run, _Film()), self.losses(run)
         wanted = [(step, state) for step, state in film.states if end - LAST <= step <= end]
         if not wanted:
             return []
-        looker = self._looker(recipe, data, device)
+        model, images = self._network_and_images(recipe, data, device)
         return [
             {
                 "step": step,
                 "loss": losses.get(step),
-                "stages": [_sizes(one) | _certificate(one) for one in looker.stages(state)],
+                "stages": [_sizes(one) | _certificate(one) for one in _look(model, state, images)],
             }
             for step, state in wanted
         ]
 
     def after(self, run: Run, recipe: Recipe, data: Dataset, device: torch.device) -> dict[str, Any]:
-        """Of the last copy: {"step", "stages": [{"name", "amplification", "spread"}]}."""
+        """Of the last copy: {"step", "stages": [{"name", "amplification", "logit_spread"}]}."""
         step, state = self._films[run].states[-1]
-        looker = self._looker(recipe, data, device)
-        return {"step": step, "stages": [_sizes(one) for one in looker.stages(state)]}
+        model, images = self._network_and_images(recipe, data, device)
+        return {"step": step, "stages": [_sizes(one) for one in _look(model, state, images)]}
 
     def forget(self, run: Run) -> None:
         self._films.pop(run, None)
 
-    def _looker(self, recipe: Recipe, data: Dataset, device: torch.device) -> _Looker:
-        seen_by_all = (recipe.task, recipe.data, recipe.pixel_scale, device)
-        if seen_by_all not in self._images:
-            self._images[seen_by_all] = _first_images(recipe, data, device)
-        model = build(recipe.network, num_classes=data.num_classes, **recipe.stage.to_dict())
-        return _Looker(model.to(device), self._images[seen_by_all])
+    def _network_and_images(
+        self, recipe: Recipe, data: Dataset, device: torch.device
+    ) -> tuple[nn.Module, Tensor]:
+        """A network of the run's kind, to hold its states; the images are made once for all runs that see the same."""
+        model = build(recipe.network, num_classes=data.num_classes, **recipe.stage.to_dict()).to(device)
+        what = (recipe.task, recipe.data, recipe.train_images, recipe.pixel_scale, device)
+        if what not in self._images:
+            self._images[what] = _first_images(recipe, data, device)
+        return model, self._images[what]
 
 
 class _Seen(NamedTuple):
@@ -116,23 +119,17 @@ class _Seen(NamedTuple):
     amplification: float
 
 
-class _Looker:
-    """One network and a few images, to see what any state of it does to them."""
-
-    def __init__(self, model: nn.Module, images: Tensor) -> None:
-        self._model, self._images = model, images
-
-    def stages(self, state: dict[str, Tensor]) -> list[_Seen]:
-        """Every stage, with running statistics."""
-        self._model.load_state_dict(state)
-        found = []
-        for name, stage, x, _ in stage_inputs(self._model, self._images):
-            with evaluating(stage):
-                sizes = [features.double().flatten(1).norm(dim=1) for features in (stage(x), x)]
-            ratios = (sizes[0] / sizes[1]).nan_to_num(nan=math.inf)
-            worst = int(ratios.argmax())
-            found.append(_Seen(name, stage, x[worst : worst + 1], float(ratios[worst])))
-        return found
+def _look(model: nn.Module, state: dict[str, Tensor], images: Tensor) -> list[_Seen]:
+    """Every stage of the network in this state, with running statistics."""
+    model.load_state_dict(state)
+    found = []
+    for name, stage, x, _ in stage_inputs(model, images):
+        with evaluating(stage):
+            sizes = [features.double().flatten(1).norm(dim=1) for features in (stage(x), x)]
+        ratios = (sizes[0] / sizes[1]).nan_to_num(nan=math.inf)
+        worst = int(ratios.argmax())
+        found.append(_Seen(name, stage, x[worst : worst + 1], float(ratios[worst])))
+    return found
 
 
 def _first_images(recipe: Recipe, data: Dataset, device: torch.device) -> Tensor:
@@ -143,20 +140,22 @@ def _first_images(recipe: Recipe, data: Dataset, device: torch.device) -> Tensor
 
 
 def _sizes(seen: _Seen) -> dict[str, Any]:
-    """amplification: the largest ‖stage(x)‖ / ‖x‖ of the batch; spread: of that image, the largest max_j − min_j of the
-    logits of a row, over the rows of all kernels; None where there are no logits, or some are not finite."""
+    """amplification: the largest ‖stage(x)‖ / ‖x‖ of the batch; logit_spread: of that image, the largest max_j − min_j
+    of the logits of a row, over the rows of all kernels; None where there are no logits, or some are not finite."""
     with evaluating(seen.stage):
         kernels = {id(kernel): kernel for kernel in seen.stage.affinities(seen.x)}
-        spreads = [_spread(kernel) for kernel in kernels.values() if kernel.kind in ("gaussian", "heat")]
+        spreads = [
+            _logit_spread(kernel) for kernel in kernels.values() if kernel.kind in ("gaussian", "heat")
+        ]
     is_known = bool(spreads) and all(map(math.isfinite, spreads))
     return {
         "name": seen.name,
         "amplification": seen.amplification,
-        "spread": max(spreads) if is_known else None,
+        "logit_spread": max(spreads) if is_known else None,
     }
 
 
-def _spread(affinity: Affinity) -> float:
+def _logit_spread(affinity: Affinity) -> float:
     logits = reference.logits(affinity, torch.float32)
     return float((logits.amax(-1) - logits.amin(-1)).max())
 

@@ -119,7 +119,7 @@ def _line(cell: Cell) -> tuple[str, ...]:
         "–" if cell.first_step is None else str(cell.first_step),
         "–" if cell.loss is None else f"{cell.loss:.3f}",
         "–" if cell.error is None else f"{cell.error:.2f}",
-        "–" if cell.spread is None else f"{cell.spread:.3g}",
+        "–" if cell.logit_spread is None else f"{cell.logit_spread:.3g}",
     )
 
 

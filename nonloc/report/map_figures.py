@@ -74,7 +74,7 @@ def before_divergence(cells: Sequence[Cell]) -> Figure | None:
         return None
     panels = (
         ("loss (nats)", lambda moment: moment["loss"]),
-        ("spread of the logits", lambda moment: _largest(moment, "spread")),
+        ("spread of the logits", lambda moment: _largest(moment, "logit_spread")),
         ("growth factor", lambda moment: _largest(moment, "growth")),
         ("‖stage(x)‖ / ‖x‖", lambda moment: _largest(moment, "amplification")),
         ("eigenvalue of largest magnitude", _eigenvalue),

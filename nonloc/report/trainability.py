@@ -81,10 +81,10 @@ class Cell:
         return median(found) if found else None
 
     @property
-    def spread(self) -> float | None:
+    def logit_spread(self) -> float | None:
         """The largest spread of the logits in a row of a kernel, near the end of any seed; None where none was seen."""
         moments = [line.get("after") or (line.get("before") or [None])[-1] for line in self.runs]
-        found = [stage.get("spread") for moment in moments if moment for stage in moment["stages"]]
+        found = [stage.get("logit_spread") for moment in moments if moment for stage in moment["stages"]]
         return max((spread for spread in found if spread is not None), default=None)
 
     @property

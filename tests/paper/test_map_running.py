@@ -41,7 +41,7 @@ def test_a_row_is_what_the_run_measured_and_the_run_is_gone(tmp_path):
     (stage,) = row["after"]["stages"]
     assert row["after"]["step"] == 5, "every step up to the tenth is looked at"
     assert 0.5 < stage["amplification"] < 2
-    assert 0 < stage["spread"] < 1, "the logits begin with deviation 0.01 of the maps"
+    assert 0 < stage["logit_spread"] < 1, "the logits begin with deviation 0.01 of the maps"
     assert folders(tmp_path / "work") == []
 
 
@@ -80,7 +80,7 @@ def test_what_came_before_is_seen_every_ten_steps(tmp_path):
     assert all(each["loss"] < 10 for each in looked[:9])
     stage = looked[0]["stages"][0]
     assert 0.5 < stage["amplification"] < 2
-    assert 0 < stage["spread"] < 10
+    assert 0 < stage["logit_spread"] < 10
     assert 0.5 < stage["growth"] < 2
     (weight,) = stage["weights"]
     assert 0 < abs(weight["eigenvalue"]) <= weight["norm"] < 1

@@ -124,7 +124,13 @@ def write(results: Path, runs: list[RunRecord]) -> None:
 def map_line(cell: Any, seed: int, diverged: int | None = None, loss: float = 1.2) -> dict[str, Any]:
     """A line of the map: trained with this loss, or diverged at a step."""
     weights = [{"eigenvalue": -1.5, "norm": 2.0}]
-    stage = {"amplification": 3.0, "spread": 50.0, "growth": 2.5, "verdict": "unstable", "weights": weights}
+    stage = {
+        "amplification": 3.0,
+        "logit_spread": 50.0,
+        "growth": 2.5,
+        "verdict": "unstable",
+        "weights": weights,
+    }
     moments = (
         [{"step": diverged - back, "loss": 2.0, "stages": [stage]} for back in (30, 20)] if diverged else []
     )
@@ -140,7 +146,7 @@ def map_line(cell: Any, seed: int, diverged: int | None = None, loss: float = 1.
         "seconds": 6.0,
         "recipe_sha256": "0" * 64,
         "before": moments,
-        "after": None if diverged else {"step": 390, "stages": [{"amplification": 1.1, "spread": 7.0}]},
+        "after": None if diverged else {"step": 390, "stages": [{"amplification": 1.1, "logit_spread": 7.0}]},
     }
 
 
