@@ -282,7 +282,9 @@ def rounding() -> str:
     return (
         f"{table.markdown(headers, cells)}\n\nOf {len(trained)} trained networks of the suites `protocol` and "
         f"`table1`, all with logits that spread over {low:.0f} to {high:.0f}, the gradients of θ and φ are off by at "
-        f"most {worst['stored_maps']:.2f} % with δ as stored, and {worst['exact_maps']:.2f} % made exact."
+        f"most {worst['stored_maps']:.2f} % with δ as stored, and {worst['exact_maps']:.2f} % made exact.\n\n"
+        "The table is one run (`training`, seed 0); the networks are those that `trained` was given, 2 or 3 seeds a "
+        f"row, whose weights `nonloc reproduce protocol --keep --weights all` keeps. {conditions(result)}"
     )
 
 

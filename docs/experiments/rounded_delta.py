@@ -38,6 +38,7 @@ from nonloc.nn.nonlocal_module import NonlocalModule
 from nonloc.nn.stage import stages
 from nonloc.paper.map_cells import ONE_EPOCH, Cell
 from nonloc.runs import Run
+from nonloc.training.machine import machine, versions
 from nonloc.training.recipe import Recipe
 from nonloc.training.step import make_optimizer
 from nonloc.training.tasks import TASKS, Task
@@ -198,6 +199,7 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     kept = json.loads(FILE.read_text()) if FILE.exists() else {"training": [], "trained": []}
+    kept |= {"machine": machine(torch.device("cpu")), "versions": versions()}
     if arguments.command == "training":
         kept["training"] = training(arguments.data_dir)
     else:
