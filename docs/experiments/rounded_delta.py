@@ -94,8 +94,8 @@ class DenseStage(torch.autograd.Function):
         ds = rounded(kernel * (d_kernel - delta))
         dq = ds @ k
         if ctx.way == "exact":
-            left = ds.sum(-1, keepdim=True) / rounded(kernel).sum(-1, keepdim=True)
-            dq -= left * (rounded(kernel) @ k)
+            left = ds.sum(-1, keepdim=True)
+            dq -= left * rounded(rounded(kernel) @ k)
             ds = rounded(kernel * (d_kernel - delta - left))
         return rounded(dq), rounded(ds.mT @ q), dz, d_wz, d_wg, None, None
 

@@ -45,7 +45,7 @@ GRADIENT = [
     for stages in (2, 3)
     for registers in (None, 96, 128)
 ]
-CANDIDATES = {"first": FORWARD, "next": FORWARD, "adjoint": FORWARD, "key": GRADIENT, "query": GRADIENT}
+CANDIDATES = {"first_mean": FORWARD, "next": FORWARD, "adjoint": FORWARD, "key": GRADIENT, "query": GRADIENT}
 
 
 def main() -> None:

@@ -121,11 +121,11 @@ def table(kernels: list[StageKernel]) -> str:
 def _inner_width(name: str, width: int, blocks: int) -> int:
     """The inner and outer dimensions of a kernel's products over all pairs of positions, added up."""
     return {
-        "first": 2 * width,
+        "first_mean": 3 * width,  # with K k, which the affinity's gradient needs
         "next": 2 * width,
         "adjoint": 2 * width,
         "key": (3 + blocks) * width,  # with Kᵀ dR of the first sub-block
-        "query": (3 + blocks) * width,  # with K k, by which δ is made exact
+        "query": (2 + blocks) * width + 16,  # with a sum that is a product with ones
     }.get(name, 0)
 
 

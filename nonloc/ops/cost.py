@@ -44,7 +44,7 @@ class Cost:
 
     forward_bytes, forward_macs    a forward pass without gradients: peak memory, multiply-adds
     backward_bytes, backward_macs  forward and backward together, with gradients for everything: the peak of both,
-                                   and the multiply-adds of the backward pass alone
+                                   and the multiply-adds that come to forward_macs
     """
 
     forward_bytes: int
@@ -314,7 +314,7 @@ def _polynomial(nodes: list[int], values: list[int], at: int) -> int:
 
 
 def _trace(made: Work, backend: str, positions: int, steps: int) -> Cost:
-    def run(with_gradient: bool) -> tuple[int, int, int]:
+    def run(with_gradient: bool) -> tuple[int, int]:
         with (
             FakeTensorMode(allow_non_fake_inputs=True),
             torch.device("cpu"),
@@ -323,18 +323,15 @@ def _trace(made: Work, backend: str, positions: int, steps: int) -> Cost:
             torch.set_grad_enabled(with_gradient),
         ):
             forward_pass = made(backend, positions, with_gradient)
-            with Allocations() as memory, Products() as forward:
+            with Allocations() as memory, Products() as products:
                 out = forward_pass()
-            launched = [launched_macs(launch) for launch in launches]
-            with memory, Products() as backward:
                 if with_gradient:
                     out.backward(torch.ones_like(out))
-        in_backward = sum(launched_macs(launch) for launch in launches) - sum(launched)
-        return memory.peak, forward.macs + sum(launched), backward.macs + in_backward
+        return memory.peak, products.macs + sum(launched_macs(launch) for launch in launches)
 
-    forward_bytes, forward_macs, _ = run(with_gradient=False)
-    backward_bytes, _, backward_macs = run(with_gradient=True)
-    return Cost(forward_bytes, backward_bytes, forward_macs, backward_macs)
+    forward_bytes, forward_macs = run(with_gradient=False)
+    backward_bytes, all_macs = run(with_gradient=True)
+    return Cost(forward_bytes, backward_bytes, forward_macs, all_macs - forward_macs)
 
 
 def _refuse(given: Mapping[str, object], reason: str) -> None:

@@ -44,6 +44,7 @@ LARGEST_BATCH = 65_535  # what a launch takes in its second direction
 NARROW = {
     "begin": Tile(256, 0, 4, 1),
     "first": Tile(128, 64, 4, 3, 128),
+    "first_mean": Tile(128, 64, 8, 3),
     "next": Tile(128, 64, 4, 3, 128),
     "turn": Tile(64, 0, 4, 1),
     "adjoint": Tile(128, 64, 4, 3, 128),
@@ -57,6 +58,7 @@ SINGLE = NARROW | {"key": Tile(128, 64, 4, 3), "query": Tile(64, 64, 4, 3, 128)}
 WIDE = {
     "begin": Tile(64, 0, 4, 1),
     "first": Tile(64, 64, 4, 2),
+    "first_mean": Tile(64, 64, 4, 2),
     "next": Tile(64, 64, 4, 2),
     "turn": Tile(64, 0, 4, 1),
     "adjoint": Tile(64, 64, 4, 2),

@@ -35,26 +35,27 @@ class Stage(torch.autograd.Function):
         g = x.new_empty(rooms, batch, positions, hidden)
         r = x.new_empty(blocks, batch, positions, hidden) if keeps else None
         lse = torch.empty(batch, positions, device=x.device, dtype=torch.float32)
+        mean = _room_for_mean(ctx, key, s)
         norms = kernels.make_norms()
         kernels.begin(x, w_g[0], g[0], norms)
         state = x
         for n in range(blocks):
             is_last = n + 1 == blocks
             kernels.forward(
-                lse, norms, n == 0, g[n % rooms], None if r is None else r[n],
+                lse, norms, n == 0, mean if n == 0 else None, g[n % rooms], None if r is None else r[n],
                 state, w_z[n], None if is_last else w_g[n + 1],
                 states[n % rooms], None if is_last else g[(n + 1) % rooms],
             )  # fmt: skip
             state = states[n % rooms]
         if keeps:
-            ctx.save_for_backward(query, key, bias, w_z, w_g, g, r, lse, x, *states[:-1])
+            ctx.save_for_backward(query, key, bias, w_z, w_g, g, r, lse, mean, x, *states[:-1])
             ctx.settings = s
         return state
 
     @staticmethod
     def backward(ctx: Any, d_state: Tensor) -> tuple[Tensor | None, ...]:
         _check_first_derivative()
-        query, key, bias, w_z, w_g, g, r, lse, *states = ctx.saved_tensors
+        query, key, bias, w_z, w_g, g, r, lse, mean, *states = ctx.saved_tensors
         blocks, channels, hidden = w_z.shape
         s: Settings = ctx.settings
         kernels = Launcher(query, key, bias, hidden, channels, s)
@@ -76,7 +77,7 @@ class Stage(torch.autograd.Function):
             if n > 0:
                 kernels.adjoint(lse, step, Before(w_z[n - 1], r[n - 1], g[n - 1], dr[n - 1], delta))
             after = dz[n % rooms]
-        dq, dk, db = _first(kernels, lse, delta, dr, g, step, any(ctx.needs_input_grad[:3]))
+        dq, dk, db = _first(kernels, lse, mean, delta, dr, g, step)
         if dw is not None:
             sums = dw.sum(1)
             d_wg, d_wz = sums[:, 0].mT, sums[:, 1]
@@ -93,34 +94,39 @@ class Product(torch.autograd.Function):
         kernels = Launcher(query, key, bias, g.shape[-1], SMALLEST, s)
         result = torch.empty_like(g, dtype=torch.float32)
         lse = torch.empty(query.shape[:2], device=g.device, dtype=torch.float32)
+        mean = _room_for_mean(ctx, key, s)
         norms = kernels.make_norms()
         if norms is not None:
             kernels.begin(None, None, None, norms)
-        kernels.forward(lse, norms, True, g, result)
-        ctx.save_for_backward(query, key, bias, g, result, lse)
+        kernels.forward(lse, norms, True, mean, g, result)
+        ctx.save_for_backward(query, key, bias, g, result, lse, mean)
         ctx.settings = s
         return result
 
     @staticmethod
     def backward(ctx: Any, d_result: Tensor) -> tuple[Tensor | None, ...]:
         _check_first_derivative()
-        query, key, bias, g, result, lse = ctx.saved_tensors
+        query, key, bias, g, result, lse, mean = ctx.saved_tensors
         kernels = Launcher(query, key, bias, g.shape[-1], SMALLEST, ctx.settings)
         d_result = d_result.to(g.dtype).contiguous()
         delta = torch.empty_like(lse)
         dg = torch.empty_like(g)
         kernels.turn(d_result, delta, result)
-        asked = any(ctx.needs_input_grad[:3])
-        dq, dk, db = _first(kernels, lse, delta, d_result[None], g[None], Adjoint(d_result, dg=dg), asked)
+        dq, dk, db = _first(kernels, lse, mean, delta, d_result[None], g[None], Adjoint(d_result, dg=dg))
         return dq, dk, db, dg, None
 
 
+def _room_for_mean(ctx: Any, key: Tensor, s: Settings) -> Tensor | None:
+    """For K k, which the affinity's gradient needs; None where nobody can ask for that."""
+    return torch.empty_like(key) if s.records and any(ctx.needs_input_grad[:3]) else None
+
+
 def _first(
-    kernels: Launcher, lse: Tensor, delta: Tensor, dr: Tensor, g: Tensor, step: Adjoint, asked: bool
+    kernels: Launcher, lse: Tensor, mean: Tensor | None, delta: Tensor, dr: Tensor, g: Tensor, step: Adjoint
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
     """The first sub-block backward, and where it is asked for the affinity's gradient with it: dq, dk, db."""
-    if asked:
-        return kernels.affinity_gradient(lse, delta, dr, g, step)
+    if mean is not None:
+        return kernels.affinity_gradient(lse, mean, delta, dr, g, step)
     kernels.adjoint(lse, step)
     return None, None, None
 

@@ -169,17 +169,18 @@ class Launcher:
         return torch.empty(self.batch, blocks, device=self.q.device, dtype=torch.float32)
 
     def forward(
-        self, lse: Tensor, norms: Tensor | None, is_first: bool, g: Tensor, r: Tensor | None,
+        self, lse: Tensor, norms: Tensor | None, is_first: bool, mean: Tensor | None, g: Tensor, r: Tensor | None,
         z: Tensor | None = None, w_z: Tensor | None = None, w_g: Tensor | None = None,
         z_out: Tensor | None = None, g_out: Tensor | None = None,
     ) -> None:  # fmt: skip
+        """One sub-block. mean: room for K k, which only the first can fill."""
         blocks = 1 if norms is None else norms.shape[1]
+        name = "next" if not is_first else "first" if mean is None else "first_mean"
         self.launch(
-            "first" if is_first else "next", "forward_kernel",
-            self.q, self.k, self.bias, norms, lse, g, z, w_z, w_g, z_out, g_out, r,
+            name, "forward_kernel", self.q, self.k, self.bias, norms, lse, mean, g, z, w_z, w_g, z_out, g_out, r,
             self.positions, self.scale, blocks,
             D=self.depth, H=self.hidden, C=self.channels, CHUNK=self.chunk,
-            NORM_BLOCKS=1 << (blocks - 1).bit_length(), FIRST=is_first,
+            NORM_BLOCKS=1 << (blocks - 1).bit_length(), FIRST=is_first, MEANS=mean is not None,
             UPDATES=z is not None, DIFFERS=self.differs, HAS_NEXT=g_out is not None, SAVES=r is not None,
             HAS_BIAS=self.bias is not None,
         )  # fmt: skip
@@ -203,7 +204,7 @@ class Launcher:
         )  # fmt: skip
 
     def affinity_gradient(
-        self, lse: Tensor, delta: Tensor, dr: Tensor, g: Tensor, first: Adjoint
+        self, lse: Tensor, mean: Tensor, delta: Tensor, dr: Tensor, g: Tensor, first: Adjoint
     ) -> tuple[Tensor, Tensor, Tensor | None]:
         """dq, dk, db from dR and G [N, B, M, H], a few sub-blocks at a time; and the adjoint of the first."""
         stride = g[0].numel()
@@ -219,7 +220,7 @@ class Launcher:
         for start, count in groups:
             self.launch(
                 "query", "query_kernel",
-                self.q, self.k, self.bias, lse, delta, left, dr[start], g[start], dq,
+                self.q, self.k, self.bias, lse, mean, delta, left, dr[start], g[start], dq,
                 self.positions, stride, self.scale, self.factor,
                 **self._widths(count), ADDS=start > 0, LAST=start == groups[-1][0], HAS_BIAS=has_bias,
             )  # fmt: skip
