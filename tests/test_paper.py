@@ -131,7 +131,7 @@ def test_the_fragile_block_is_the_table_at_another_deviation():
     assert len(suite.rows) == 8
     for row in suite.rows:
         same = table[row.label]
-        assert row.recipe.differences(same.recipe) == ["stage.init_std is 0.065, was 0.01"]
+        assert row.recipe.differences(same.recipe) == ["stage.init_std is 0.07, was 0.01"]
         assert row.published == same.published
         assert len(suite.recipes(row)) == 2
 
@@ -141,7 +141,7 @@ def test_the_stable_block_has_three_depths_at_both_deviations():
     found = [
         (NetworkSpec.parse(row.recipe.network).num_blocks, row.recipe.stage.init_std) for row in suite.rows
     ]
-    assert found == [(blocks, std) for std in (0.01, 0.065) for blocks in (4, 6, 12)]
+    assert found == [(blocks, std) for std in (0.01, 0.07) for blocks in (4, 6, 12)]
     assert {row.recipe.stage.weight for row in suite.rows} == {"stable"}
     assert {NetworkSpec.parse(row.recipe.network).form for row in suite.rows} == {"diffusive"}
 
@@ -215,11 +215,11 @@ def test_rows_are_chosen_by_number_label_or_part():
 
 
 def test_changes_apply_to_all_rows_and_reach_into_the_stage():
-    changed = SUITES["table1"].with_changes({"precision": "float32", "stage": {"init_std": 0.065}})
+    changed = SUITES["table1"].with_changes({"precision": "float32", "stage": {"init_std": 0.07}})
     for row, before in zip(changed.rows, SUITES["table1"].rows, strict=True):
         assert row.recipe.differences(before.recipe) == [
             "precision is 'float32', was 'bfloat16'",
-            "stage.init_std is 0.065, was 0.01",
+            "stage.init_std is 0.07, was 0.01",
         ]
     with pytest.raises(ValueError, match="seed cannot be changed"):
         changed.with_changes({"seed": 3})

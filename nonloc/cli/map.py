@@ -27,8 +27,10 @@ DIR/<part>.jsonl: how it ended, at which step it diverged, its losses and error,
 stages did in the last 100 steps. Runs have folders in --work only until their line is written. What the table has is
 never done again, so the same command continues after any interruption.
 
-  one_epoch   {len(PARTS["one_epoch"].cells)} cells, {PARTS["one_epoch"].seeds} seeds, one epoch
-  ten_epochs  {len(PARTS["ten_epochs"].cells)} cells at rate 0.1, {PARTS["ten_epochs"].seeds} seeds, ten epochs
+  one_epoch          {len(PARTS["one_epoch"].cells)} cells, {PARTS["one_epoch"].seeds} seeds, one epoch
+  ten_epochs         {len(PARTS["ten_epochs"].cells)} cells at rate 0.1, {PARTS["ten_epochs"].seeds} seeds, ten epochs
+  ten_epochs_scaled  {len(PARTS["ten_epochs_scaled"].cells)} of them with logits divided by √d
+  ten_epochs_heat    {len(PARTS["ten_epochs_heat"].cells)} of them, stable stages, with the heat kernel
 
   nonloc map one_epoch --device cuda --budget 25m
   nonloc map ten_epochs --device cuda --budget 25m

@@ -47,7 +47,7 @@ each row's median seed.
   nonloc reproduce table1 --device cuda --side-by-side 6
   nonloc reproduce table1 --device cuda --budget 25m --keep    go on, and keep what is finished in results/table1
   nonloc reproduce table1 --budget 0s --keep                   keep what is finished, train nothing
-  nonloc reproduce table1 --set precision=float32 channels_last=false stage.init_std=0.065
+  nonloc reproduce table1 --set precision=float32 channels_last=false stage.init_std=0.07
 
 Suites: {", ".join(SUITES)}.
 Exit codes: 0 all done, or --budget spent; 2 wrong usage; 1, 4 data missing or corrupt; 5 the rest is held by another
@@ -261,13 +261,13 @@ def _train(
 
 
 def parse_changes(words: list[str]) -> dict[str, Any]:
-    """{"precision": "bfloat16", "stage": {"init_std": 0.065}} of "precision=bfloat16", "stage.init_std=0.065"."""
+    """{"precision": "bfloat16", "stage": {"init_std": 0.07}} of "precision=bfloat16", "stage.init_std=0.07"."""
     changes: dict[str, Any] = {}
     for word in words:
         name, equals, text = word.partition("=")
         if not equals:
             raise ValueError(
-                f"--set {word}: write FIELD=VALUE, such as precision=bfloat16 or stage.init_std=0.065"
+                f"--set {word}: write FIELD=VALUE, such as precision=bfloat16 or stage.init_std=0.07"
             )
         try:
             value = json.loads(text)

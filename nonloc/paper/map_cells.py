@@ -80,7 +80,17 @@ class Part:
 
 _BASE = CIFAR10.with_(schedule="constant", milestones=(), spectrum_epochs=())
 _FORMS = {"original": range(1, 5), "diffusive": range(1, 7)}
-_LATE = {"original": (2, 3, 4), "diffusive": (2, 4, 5, 6), "stable": (4, 12)}
+
+
+def _late_cells(**numbers: tuple[int, ...]) -> tuple[Cell, ...]:
+    """At the paper's rate, with starts from calm to fragile: the forms, each with its numbers of blocks."""
+    return tuple(
+        Cell(0.1, init, form, blocks)
+        for init in ("normal 0.05", "normal 0.07", "torch")
+        for form, those in numbers.items()
+        for blocks in those
+    )
+
 
 ONE_EPOCH = Part(
     name="one_epoch",
@@ -99,15 +109,25 @@ TEN_EPOCHS = Part(
     name="ten_epochs",
     title="Ten epochs at rate 0.1, because divergence can come late and by chance",
     base=_BASE.with_(epochs=10),
-    cells=tuple(
-        Cell(0.1, init, form, blocks)
-        for init in ("normal 0.05", "normal 0.07", "torch")
-        for form, numbers in _LATE.items()
-        for blocks in numbers
-    ),
+    cells=_late_cells(original=(2, 3, 4), diffusive=(2, 4, 5, 6), stable=(4, 12)),
     seeds=3,
 )
-PARTS: dict[str, Part] = {part.name: part for part in (ONE_EPOCH, TEN_EPOCHS)}
+# Added when the runs above had diverged with logits that ran away: two kernels whose logits grow less.
+SCALED = Part(
+    name="ten_epochs_scaled",
+    title="The same with logits divided by √d",
+    base=TEN_EPOCHS.base.with_(stage={"scaled": True}),
+    cells=_late_cells(original=(2, 3, 4), diffusive=(6,), stable=(4, 12)),
+    seeds=3,
+)
+HEAT = Part(
+    name="ten_epochs_heat",
+    title="The same with the heat kernel, stable stages only",
+    base=TEN_EPOCHS.base.with_(stage={"affinity": "heat"}),
+    cells=_late_cells(stable=(4, 12)),
+    seeds=3,
+)
+PARTS: dict[str, Part] = {part.name: part for part in (ONE_EPOCH, TEN_EPOCHS, SCALED, HEAT)}
 
 
 def find_part(name: str) -> Part:

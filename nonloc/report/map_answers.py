@@ -27,6 +27,8 @@ def answers(found: TrainabilityMap) -> list[str]:
         best = _best(found)
         told += [best] if best else []
     told += _late(found.ten_epochs)
+    told += _late(found.scaled, ", with logits divided by √d")
+    told += _late(found.heat, ", with the heat kernel")
     return told
 
 
@@ -167,12 +169,12 @@ def _best(found: TrainabilityMap) -> str:
     )
 
 
-def _late(cells: Sequence[Cell]) -> list[str]:
+def _late(cells: Sequence[Cell], change: str = "") -> list[str]:
     told = []
     for name in ("original", "diffusive", "stable"):
         chosen = [cell for cell in cells if cell.family == name]
         runs = sum(cell.n for cell in chosen)
         gone = sum(len(cell.diverged) for cell in chosen)
         if runs:
-            told.append(f"Within ten epochs {gone} of {runs} runs with {name} stages diverged.")
+            told.append(f"Within ten epochs {gone} of {runs} runs with {name} stages diverged{change}.")
     return told

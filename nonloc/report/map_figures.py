@@ -102,10 +102,10 @@ def before_divergence(cells: Sequence[Cell]) -> Figure | None:
                     )
         for axes, (title, _) in zip(all_axes, panels, strict=True):
             axes.set(xlabel="steps to the end", ylabel=title)
-        for axes in all_axes[1:4]:
+        all_axes[1].set_yscale("log")
+        for axes in all_axes[2:4]:
             axes.set_yscale("log")
             plain_numbers(axes)
-        for axes in all_axes[2:4]:
             axes.axhline(1, color=INK, linestyle=":", linewidth=0.9)
         all_axes[4].axhline(0, color=INK, linestyle=":", linewidth=0.9)
         corner.axis("off")

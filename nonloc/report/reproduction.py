@@ -15,6 +15,8 @@ from nonloc.report.document import Content, Document, Picture, Section, write_do
 from nonloc.report.kept import OTHER, TABLE, Kept, read_kept
 from nonloc.report.map_answers import answers, cells_table, late_table, limits_table
 from nonloc.report.map_figures import BEFORE_CAPTION, HEAT_CAPTION, before_divergence, heat_map
+from nonloc.report.map_logits import CAPTION as LOGITS_CAPTION
+from nonloc.report.map_logits import logits_figure, logits_sentences
 from nonloc.report.page import PAPER
 from nonloc.report.panels import figure_sections
 from nonloc.report.records import RowRecord
@@ -153,6 +155,13 @@ def _map_sections(found: TrainabilityMap) -> tuple[Section, ...]:
         figure = before_divergence(found.ten_epochs)
         shown: list[Content] = [] if figure is None else [Picture("map-before", figure, BEFORE_CAPTION)]
         sections.append(Section("Ten epochs at the paper's rate", (late_table(found.ten_epochs), *shown)))
+    logits = logits_figure(found)
+    if logits is not None:
+        picture = Picture("map-logits", logits, LOGITS_CAPTION)
+        sections.append(Section("What diverging runs have in common", (logits_sentences(found), picture)))
+    for title, cells in (("with logits divided by √d", found.scaled), ("with the heat kernel", found.heat)):
+        if cells:
+            sections.append(Section(f"Ten epochs, {title}", (late_table(cells),)))
     sections += [Section(f"Every cell, rate {rate:g}", (cells_table(found, rate),)) for rate in found.rates]
     return tuple(sections)
 

@@ -10,10 +10,9 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any, TypeGuard
 
-from nonloc.paper.map_cells import PARTS
+from nonloc.paper.map_cells import PARTS, Part
 from nonloc.paper.map_table import MapTable
 
-ONE_EPOCH, TEN_EPOCHS = "one_epoch.jsonl", "ten_epochs.jsonl"
 CHANCE_LOSS = math.log(10)  # nats: the cross-entropy of guessing among ten classes
 TRAINS_BELOW = 0.95 * CHANCE_LOSS
 
@@ -99,10 +98,22 @@ def is_whole(cell: Cell | None) -> TypeGuard[Cell]:
 
 @dataclass(frozen=True)
 class TrainabilityMap:
-    """The map of one epoch, and the runs of ten epochs beside it; either may be empty."""
+    """The map of one epoch, and the runs of ten epochs beside it; each may be empty.
+
+    scaled, heat  ten epochs with logits divided by √d, and with the heat kernel
+    """
 
     one_epoch: tuple[Cell, ...]
     ten_epochs: tuple[Cell, ...]
+    scaled: tuple[Cell, ...] = ()
+    heat: tuple[Cell, ...] = ()
+
+    @property
+    def parts(self) -> list[tuple[Part, tuple[Cell, ...]]]:
+        """Each part of the map, and its cells."""
+        return list(
+            zip(PARTS.values(), (self.one_epoch, self.ten_epochs, self.scaled, self.heat), strict=True)
+        )
 
     @property
     def rates(self) -> list[float]:
@@ -125,8 +136,7 @@ class TrainabilityMap:
 def recorded(found: TrainabilityMap) -> list[str]:
     """How many runs of each part of the map are recorded, of how many, and their time."""
     told = []
-    for name, cells_of_part in (("one_epoch", found.one_epoch), ("ten_epochs", found.ten_epochs)):
-        part = PARTS[name]
+    for part, cells_of_part in found.parts:
         lines = [line for cell in cells_of_part for line in cell.runs]
         minutes = sum(line["seconds"] for line in lines) / 60
         told.append(
@@ -136,9 +146,8 @@ def recorded(found: TrainabilityMap) -> list[str]:
 
 
 def read_map(folder: str | os.PathLike[str]) -> TrainabilityMap:
-    """The two tables below `folder`; one that is not there is empty."""
-    root = Path(folder)
-    return TrainabilityMap(*(cells(MapTable(root / name).rows) for name in (ONE_EPOCH, TEN_EPOCHS)))
+    """The tables below `folder`; one that is not there is empty."""
+    return TrainabilityMap(*(cells(MapTable(Path(folder) / f"{name}.jsonl").rows) for name in PARTS))
 
 
 def cells(lines: Sequence[Line]) -> tuple[Cell, ...]:

@@ -62,7 +62,7 @@ def settle(
     """The verdict on a claim from its parts at the default protocol and, beside it, under other conditions.
 
     parts      all of them have to hold for "reproduced", none for "not reproduced"
-    elsewhere  by (what was changed, to what), such as ("the initialisation", "deviation 0.065"): opposite if all
+    elsewhere  by (what was changed, to what), such as ("the initialisation", "deviation 0.07"): opposite if all
                parts that are decided there go the other way; those that were not measured are not told
     varies     what the claim depends on if some parts hold and others do not
     """

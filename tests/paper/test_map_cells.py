@@ -7,7 +7,7 @@ import torch
 
 from nonloc.networks.build import build
 from nonloc.nn.stage import stages
-from nonloc.paper.map_cells import INITS, ONE_EPOCH, PARTS, TEN_EPOCHS, Cell, find_part
+from nonloc.paper.map_cells import HEAT, INITS, ONE_EPOCH, PARTS, SCALED, TEN_EPOCHS, Cell, find_part
 
 
 def stage_of(cell):
@@ -31,6 +31,22 @@ def test_ten_epochs_are_at_the_rate_of_the_paper_and_have_the_stable_stages():
     assert {cell.init for cell in TEN_EPOCHS.cells} == {"normal 0.05", "normal 0.07", "torch"}
     assert {cell.blocks for cell in TEN_EPOCHS.cells if cell.form == "stable"} == {4, 12}
     assert len(TEN_EPOCHS.runs()) == 27 * 3
+
+
+@pytest.mark.parametrize(
+    ("part", "forms", "change"),
+    [
+        (SCALED, {"original", "diffusive", "stable"}, {"scaled": True}),
+        (HEAT, {"stable"}, {"affinity": "heat"}),
+    ],
+    ids=["scaled", "heat"],
+)
+def test_the_other_kernels_are_tried_on_cells_of_the_ten_epochs(part, forms, change):
+    assert set(part.cells) < set(TEN_EPOCHS.cells)
+    assert {cell.form for cell in part.cells} == forms
+    for cell in part.cells:
+        same = cell.recipe(TEN_EPOCHS.base, 0).with_(stage=change)
+        assert cell.recipe(part.base, 0) == same
 
 
 def test_an_interruption_cuts_off_seeds():

@@ -21,9 +21,9 @@ def test_rows_with_the_same_label_are_told_apart_by_their_recipes():
         records("table1-fragile", {"2-block (original)": [9.0, 9.2]}),
     )
     assert errors(row_of(found, "2-block (original)", "The same place")) == {0: 8.0}
-    assert errors(row_of(found, "2-block (original)", "0.065")) == {0: 9.0, 1: 9.2}
+    assert errors(row_of(found, "2-block (original)", "0.07")) == {0: 9.0, 1: 9.2}
     assert found.find(form="original", blocks=2).scores == [8.0]
-    assert found.find(form="original", blocks=2, start="0.065").scores == [9.0, 9.2]
+    assert found.find(form="original", blocks=2, start="0.07").scores == [9.0, 9.2]
     assert found.find(form="original", blocks=3) is None
 
 
@@ -145,7 +145,7 @@ def test_the_picture_has_every_seed_and_writes_what_lies_above_it():
     errors_ = {"baseline": [8.5], "4-block (original)": [8.3, None, 30.0], "4-block (proposed)": [8.2, 8.4]}
     found = kept(records("table1", errors_), records("table1-fragile", {"2-block (original)": [None, None]}))
     main, fragile = table_figure(found).axes
-    assert [main.get_title(loc="left"), fragile.get_title(loc="left")] == ["start 0.01", "start 0.065"]
+    assert [main.get_title(loc="left"), fragile.get_title(loc="left")] == ["start 0.01", "start 0.07"]
     assert [text.get_text() for text in main.texts] == ["✕ 1/3\n▲ 30.00\n◇ 15.02", ""]
     assert [text.get_text() for text in fragile.texts] == ["✕ 2/2"]
     circles = [list(line.get_ydata()) for line in main.lines if line.get_marker() == "o"]

@@ -175,6 +175,8 @@ def test_reading_says_what_is_there(tmp_path):
     assert recorded(found) == [
         f"{PARTS['one_epoch'].title}: 100 of 540 runs recorded, 10 minutes of run time.",
         f"{PARTS['ten_epochs'].title}: 0 of 81 runs recorded, 0 minutes of run time.",
+        f"{PARTS['ten_epochs_scaled'].title}: 0 of 54 runs recorded, 0 minutes of run time.",
+        f"{PARTS['ten_epochs_heat'].title}: 0 of 18 runs recorded, 0 minutes of run time.",
     ]
 
 

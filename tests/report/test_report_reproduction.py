@@ -33,6 +33,7 @@ def results(tmp_path_factory):
     one, ten = (map_lines(part, deep_originals) for part in ("one_epoch", "ten_epochs"))
     write_map(folder, "one_epoch", [line for line in one if line["rate"] == 0.1])
     write_map(folder, "ten_epochs", [line for line in ten if line["init"] == "torch"])
+    write_map(folder, "ten_epochs_scaled", map_lines("ten_epochs_scaled", lambda cell, seed: False))
     return folder
 
 
@@ -62,6 +63,7 @@ def test_every_document_and_figure_is_there(made):
         "table1",
         "map-rate-0.1",
         "map-before",
+        "map-logits",
     )
     assert names == documents | {"report.html"} | {
         f"figures/{name}.{kind}" for name in drawn for kind in ("svg", "png")
@@ -82,7 +84,7 @@ def test_the_page_needs_nothing_else_and_is_well_formed(made):
     checker = Balance()
     checker.feed(page)
     assert checker.open == []
-    assert page.count("<svg ") == 9
+    assert page.count("<svg ") == 10
     assert "diverged at step 1234" in page
 
 
@@ -90,7 +92,10 @@ def test_what_is_missing_is_said(made):
     folder, _ = made
     table = (folder / "table1.md").read_text()
     assert "baseline 5 of 5" in table
-    assert "180 of 540 runs recorded" in (folder / "map.md").read_text()
+    map_text = (folder / "map.md").read_text()
+    assert "180 of 540 runs recorded" in map_text
+    assert "## Ten epochs, with logits divided by √d" in map_text
+    assert "with the heat kernel\n" not in map_text
     assert "undecided at n = 1" in (folder / "verdicts.md").read_text()
 
 

@@ -31,10 +31,10 @@ def test_a_missing_row_leaves_it_undecided():
 
 
 def test_the_opposite_under_another_condition_is_a_dependence():
-    elsewhere = {("the initialisation", "start 0.065"): [part(True, 2)]}
+    elsewhere = {("the initialisation", "start 0.07"): [part(True, 2)]}
     verdict = settle([part(False)], elsewhere)
     assert verdict.text == "depends on the initialisation"
-    assert [condition for condition, _ in verdict.parts] == ["default protocol", "start 0.065"]
+    assert [condition for condition, _ in verdict.parts] == ["default protocol", "start 0.07"]
 
 
 @pytest.mark.parametrize("there", [[part(False, 2)], [part(None, 2)], [part(None, 0)], []])
@@ -43,24 +43,24 @@ def test_the_same_or_nothing_elsewhere_changes_nothing(there):
 
 
 def test_what_was_not_measured_elsewhere_is_passed_over():
-    elsewhere = {("the initialisation", "start 0.065"): [part(None, 0), part(False, 2)]}
+    elsewhere = {("the initialisation", "start 0.07"): [part(None, 0), part(False, 2)]}
     verdict = settle([part(True), part(True)], elsewhere)
     assert verdict.text == "depends on the initialisation"
     assert len(verdict.parts) == 3
 
 
 def test_what_is_open_elsewhere_does_not_hide_what_is_decided_there():
-    elsewhere = {("the initialisation", "start 0.065"): [part(None, 1), part(False, 2)]}
+    elsewhere = {("the initialisation", "start 0.07"): [part(None, 1), part(False, 2)]}
     assert settle([part(True), part(True)], elsewhere).text == "depends on the initialisation"
 
 
 def test_parts_that_disagree_elsewhere_are_not_the_opposite():
-    elsewhere = {("the initialisation", "start 0.065"): [part(True, 2), part(False, 2)]}
+    elsewhere = {("the initialisation", "start 0.07"): [part(True, 2), part(False, 2)]}
     assert settle([part(True), part(True)], elsewhere).text == "reproduced"
 
 
 def test_a_condition_cannot_decide_what_the_protocol_leaves_open():
-    elsewhere = {("the initialisation", "start 0.065"): [part(True, 5)]}
+    elsewhere = {("the initialisation", "start 0.07"): [part(True, 5)]}
     assert settle([part(None, 2)], elsewhere).text == "undecided at n = 2"
 
 

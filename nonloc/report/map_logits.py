@@ -1,0 +1,118 @@
+"""What diverging runs have in common: how far the logits of a kernel spread, run by run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from nonloc.report.figures import WIDTH
+from nonloc.report.style import INK, SHADES, style
+from nonloc.report.trainability import Cell, Line, TrainabilityMap
+
+BACK = 50  # steps before a divergence: nearer to it, everything is large
+CALM = 100  # a number to count by, chosen when the runs of ten epochs had been seen
+
+CAPTION = (
+    "How far the logits of a kernel spread: the largest difference of two logits in a row, over the rows of 32 images; "
+    f"one mark a run of ten epochs. ○ after the last step of a run that came to its end; ✕ {BACK} steps before a run "
+    "diverged. A softmax whose logits differ by hundreds picks single positions, and a small step of θ picks others."
+)
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Of one run: how far its logits spread at its end, or BACK steps before it diverged."""
+
+    family: str
+    value: float
+    diverged: bool
+
+
+def spreads(cells: Sequence[Cell]) -> list[Spread]:
+    """Of all runs that were watched."""
+    found = []
+    for cell in cells:
+        for line in cell.runs:
+            value = _spread(line)
+            if value is not None:
+                found.append(Spread(cell.family, value, line["ending"] == "diverged"))
+    return found
+
+
+def logits_sentences(found: TrainabilityMap) -> list[str]:
+    """The figure in words; empty where no run of ten epochs was watched."""
+    told = []
+    for change, cells in (
+        ("", found.ten_epochs),
+        (", with logits divided by √d", found.scaled),
+        (", with the heat kernel", found.heat),
+    ):
+        seen = spreads(cells)
+        for diverged, when in ((True, f"{BACK} steps before they diverged"), (False, "at their end")):
+            values = [one.value for one in seen if one.diverged is diverged]
+            if values:
+                middle, low, high = (_written(value) for value in (median(values), min(values), max(values)))
+                told.append(
+                    f"{len(values)} runs of ten epochs{change}, {when}: logits spread over {middle} (median; {low} to "
+                    f"{high}), in {sum(value < CALM for value in values)} of them over less than {CALM}."
+                )
+    return told
+
+
+def logits_figure(found: TrainabilityMap) -> Figure | None:
+    """A column for each form and kernel, a mark for each run; None where no run was watched."""
+    columns: list[tuple[str, list[Spread]]] = []
+    for change, cells in (("", found.ten_epochs), ("\n1/√d", found.scaled), ("\nheat", found.heat)):
+        seen = spreads(cells)
+        for family in dict.fromkeys(one.family for one in seen):
+            columns.append((family + change, [one for one in seen if one.family == family]))
+    if not columns:
+        return None
+    with style():
+        figure = Figure(figsize=(WIDTH, 3.2), layout="constrained")
+        axes = figure.subplots()
+        for place, (_, runs) in enumerate(columns):
+            # Beside one another in the order of their values, so that none hides another.
+            for index, one in enumerate(sorted(runs, key=lambda one: one.value)):
+                axes.plot(
+                    place + 0.7 * ((index + 0.5) / len(runs) - 0.5),
+                    one.value,
+                    marker="x" if one.diverged else "o",
+                    markersize=6 if one.diverged else 4,
+                    markeredgewidth=1.8 if one.diverged else 1.0,
+                    markerfacecolor="none",
+                    color=SHADES["original" if one.family == "original" else "diffusive"][0],
+                )
+        axes.set_xticks(range(len(columns)), [name for name, _ in columns])
+        axes.set(ylabel="spread of the logits", yscale="log", xlim=(-0.5, len(columns) - 0.5))
+        axes.grid(False, axis="x")
+        marks = [_mark("o", "came to its end"), _mark("x", "diverged")]
+        axes.legend(handles=marks, loc="upper right")
+    return figure
+
+
+def _written(value: float) -> str:
+    """Three digits, and never an exponent: 32,500, 138, 9.33."""
+    return f"{float(f'{value:.3g}'):,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def _mark(marker: str, label: str) -> Line2D:
+    return Line2D([], [], color=INK, linestyle="none", marker=marker, markerfacecolor="none", label=label)
+
+
+def _spread(line: Line) -> float | None:
+    moment = line.get("after")
+    if line["ending"] == "diverged":
+        early = [one for one in line.get("before") or [] if one["step"] <= line["step"] - BACK]
+        moment = early[-1] if early else None
+    return _largest(moment) if moment else None
+
+
+def _largest(moment: dict[str, Any]) -> float | None:
+    values = [stage["logit_spread"] for stage in moment["stages"] if stage.get("logit_spread") is not None]
+    return max(values, default=None)

@@ -1,0 +1,68 @@
+"""How far logits spread: which moment of a run counts, and that the figure shows every run."""
+
+import pytest
+from made_kept import map_line, map_lines
+
+from nonloc.paper.map_cells import PARTS
+from nonloc.report.map_logits import Spread, logits_figure, logits_sentences, spreads
+from nonloc.report.trainability import TrainabilityMap, cells
+
+CELL = next(cell for cell in PARTS["ten_epochs"].cells if cell.form == "stable")
+
+
+def moment(step, *values):
+    return {"step": step, "loss": 1.0, "stages": [{"logit_spread": value} for value in values]}
+
+
+def only(line):
+    (found,) = spreads(cells([line]))
+    return found
+
+
+def test_a_run_that_ended_counts_with_the_widest_stage_at_its_end():
+    line = map_line(CELL, 0) | {"after": moment(390, 7.0, 9.0, None)}
+    assert only(line) == Spread("stable", 9.0, diverged=False)
+
+
+def test_a_run_that_diverged_counts_fifty_steps_before():
+    before = [moment(step, 1.0 * step) for step in range(300, 401, 10)]
+    assert only(map_line(CELL, 0, diverged=400) | {"before": before}) == Spread(
+        "stable", 350.0, diverged=True
+    )
+
+
+@pytest.mark.parametrize(
+    "before", [[], [moment(395, 1e9)], [moment(300, None)]], ids=["none", "late", "infinite"]
+)
+def test_a_run_that_was_not_seen_then_is_left_out(before):
+    assert spreads(cells([map_line(CELL, 0, diverged=400) | {"before": before}])) == []
+
+
+def test_sentences_count_the_calm_ones():
+    lines = [
+        map_line(CELL, 0) | {"after": moment(390, 32_499.0)},
+        map_line(CELL, 1) | {"after": moment(390, 9.331)},
+        map_line(CELL, 2, diverged=400) | {"before": [moment(350, 138.2)]},
+    ]
+    found = TrainabilityMap((), cells(lines), scaled=cells([map_line(CELL, 0)]))
+    gone, ended, scaled = logits_sentences(found)
+    assert gone.endswith(
+        "diverged: logits spread over 138 (median; 138 to 138), in 0 of them over less than 100."
+    )
+    assert ended.endswith(
+        "logits spread over 16,300 (median; 9.33 to 32,500), in 1 of them over less than 100."
+    )
+    assert scaled.startswith(
+        "1 runs of ten epochs, with logits divided by √d, at their end: logits spread over 7 "
+    )
+    assert logits_sentences(TrainabilityMap((), ())) == []
+
+
+def test_the_figure_has_a_column_for_each_form_and_kernel_and_a_mark_for_each_run():
+    parts = [cells(map_lines(name, lambda cell, seed: False)) for name in list(PARTS)[1:]]
+    (axes,) = logits_figure(TrainabilityMap((), *parts)).axes
+    names = [label.get_text() for label in axes.get_xticklabels()]
+    forms = ["original", "diffusive", "stable"]
+    assert names == [*forms, *(f"{form}\n1/√d" for form in forms), "stable\nheat"]
+    assert len(axes.lines) == 81 + 54 + 18
+    assert logits_figure(TrainabilityMap((), ())) is None
