@@ -19,6 +19,7 @@ from typing import Any
 from nonloc.bench import convolutions, learning, stage, stage_cpu, table, training_step
 from nonloc.bench.stage_kernels import StageKernel
 from nonloc.bench.stage_kernels import table as stage_kernels_table
+from nonloc.report.finding import finding
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "results"
@@ -313,8 +314,13 @@ def many_runs() -> str:
     return f"{shown}\n\n*{result['device']}; torch {result['torch']}.*"
 
 
+def found() -> str:
+    return finding(RESULTS)
+
+
 SECTIONS = {
     "demo": demo,
+    "finding": found,
     "accuracy": accuracy,
     "memory": memory,
     "backends": backends,

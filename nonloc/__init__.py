@@ -13,6 +13,7 @@ _WHERE = {
     "kernel_matrix": "nonloc.ops.functional",
     "dirichlet_energy": "nonloc.ops.functional",
     "estimate": "nonloc.ops.cost",
+    "logit_spread": "nonloc.ops.spread",
     "OriginalBlock": "nonloc.nn.block",
     "DiffusiveBlock": "nonloc.nn.block",
     "OriginalStage": "nonloc.nn.stage",

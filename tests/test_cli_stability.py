@@ -27,6 +27,7 @@ def test_the_verdict_is_printed_for_every_stage_and_block(run, capsys):
     text = capsys.readouterr().out
     assert "2 diffusive sub-blocks on 144 positions" in text
     assert any(verdict in text for verdict in ("STABLE", "UNSTABLE", "NOT DECIDED"))
+    assert "logits of a row differ by up to" in text
 
 
 def test_json_has_the_numbers(run, capsys):

@@ -31,6 +31,7 @@ PUBLIC = {
     "fit",
     "insert",
     "kernel_matrix",
+    "logit_spread",
     "propagate",
     "simulate",
     "weight_spectrum",

@@ -16,6 +16,8 @@ Take the newest checkpoint of RUN, feed it the first test images, and ask of eve
 any signal grow with the kernels that arise there: stable, unstable (a growing signal is known) or not decided, with the
 growth factor, the norm in which it holds, and why. Then the same of every sub-block alone, beside the largest singular
 value of its W and the lowest eigenvalue of sym(W), and the limit (CFL) below which a symmetric W ≥ 0 would be stable.
+That is about signals through kernels as they are. Training can run away through the kernels themselves: then their
+logits differ by hundreds and more, which is told too.
 Every image takes some seconds for a thousand positions.
 
   nonloc stability runs/four
@@ -61,6 +63,11 @@ def _text(stage: dict[str, Any]) -> str:
         f"{stage['name']}: {stage['num_blocks']} {stage['form']} sub-blocks on {stage['positions']:,} positions",
         f"  {stage['verdict'].upper()}, growth {stage['growth']:.4g} in {stage['norm']}",
         f"  {stage['reason']}",
+        *(
+            []
+            if stage["logit_spread"] is None
+            else [f"  logits of a row differ by up to {stage['logit_spread']:.3g}"]
+        ),
         "  block  verdict       growth   largest of W   lowest of sym(W)   limit",
     ]
     for number, block in enumerate(stage["blocks"], start=1):

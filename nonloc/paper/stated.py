@@ -7,8 +7,7 @@ from nonloc.training.recipe import Recipe
 
 SPECTRUM_EPOCHS = (36, 82, 125)  # Figure 2
 
-# Where original blocks break and diffusive ones train, by the ten-epoch part of the map (docs/reproduction.md): in words,
-# and as options.
+# Where original blocks break and diffusive ones train, by the ten-epoch part of the map: in words, and as options.
 FRAGILE_START = "deviation 0.07"
 FRAGILE_STAGE = {"init_std": 0.07}
 

@@ -14,7 +14,7 @@ from nonloc.data.dataset import Dataset
 from nonloc.networks.build import build
 from nonloc.nn.features import stage_inputs
 from nonloc.nn.probe import evaluating
-from nonloc.ops import Affinity, reference
+from nonloc.ops import logit_spread
 from nonloc.outcomes import NonlocError
 from nonloc.processes.stability import certify
 from nonloc.runs import Run
@@ -144,20 +144,14 @@ def _sizes(seen: _Seen) -> dict[str, Any]:
     of the logits of a row, over the rows of all kernels; None where there are no logits, or some are not finite."""
     with evaluating(seen.stage):
         kernels = {id(kernel): kernel for kernel in seen.stage.affinities(seen.x)}
-        spreads = [
-            _logit_spread(kernel) for kernel in kernels.values() if kernel.kind in ("gaussian", "heat")
-        ]
+        known = [kernel for kernel in kernels.values() if kernel.kind in ("gaussian", "heat")]
+        spreads = [float(logit_spread(kernel).max()) for kernel in known]
     is_known = bool(spreads) and all(map(math.isfinite, spreads))
     return {
         "name": seen.name,
         "amplification": seen.amplification,
         "logit_spread": max(spreads) if is_known else None,
     }
-
-
-def _logit_spread(affinity: Affinity) -> float:
-    logits = reference.logits(affinity, torch.float32)
-    return float((logits.amax(-1) - logits.amin(-1)).max())
 
 
 def _certificate(seen: _Seen) -> dict[str, Any]:

@@ -18,9 +18,10 @@ BACK = 50  # steps before a divergence: nearer to it, everything is large
 CALM = 100  # a number to count by, chosen when the runs of ten epochs had been seen
 
 CAPTION = (
-    "How far the logits of a kernel spread: the largest difference of two logits in a row, over the rows of 32 images; "
-    f"one mark a run of ten epochs. ○ after the last step of a run that came to its end; ✕ {BACK} steps before a run "
-    "diverged. A softmax whose logits differ by hundreds picks single positions, and a small step of θ picks others."
+    "How far the logits of a kernel spread: the largest difference of two logits in a row, for the image, of 32, that "
+    "the stage enlarges most; one mark a run of ten epochs. ○ after the last step of a run that came to its end; "
+    f"✕ {BACK} steps before a run diverged. A softmax whose logits differ by hundreds picks single positions, and a "
+    "small step of θ picks others."
 )
 
 

@@ -13,6 +13,7 @@ from nonloc.data.dataset import Dataset
 from nonloc.data.load import load
 from nonloc.nn.features import stage_inputs
 from nonloc.nn.stage import stages
+from nonloc.ops import logit_spread
 from nonloc.processes.stability import certify, cfl_limit
 from nonloc.runs import Run, finite_or_none, write_atomically
 from nonloc.training.machine import machine, versions
@@ -33,11 +34,12 @@ def certify_run(
 ) -> list[dict[str, Any]]:
     """One dict for each nonlocal stage of the newest checkpoint: its certificate over the first test images.
 
-    {"name", "form", "num_blocks", "positions", "verdict", "growth", "repeated", "norm", "reason",
+    {"name", "form", "num_blocks", "positions", "verdict", "growth", "repeated", "norm", "reason", "logit_spread",
      "blocks": [{"verdict", "growth", "largest", "lowest", "limit"}]}
 
     with, for each sub-block alone, the largest singular value of its W, the lowest eigenvalue of sym(W), and the limit
-    below which a symmetric W ≥ 0 would be stable with the sub-block's kernel.
+    below which a symmetric W ≥ 0 would be stable with the sub-block's kernel; and the largest `logit_spread` of its
+    kernels, None for those without logits.
     """
     run = run if isinstance(run, Run) else Run.open(run)
     recipe = Recipe.from_dict(run.read_recipe())
@@ -68,6 +70,7 @@ def _certificate(name: str, stage: Any, x: torch.Tensor, mask: torch.Tensor | No
     with torch.no_grad():
         whole = certify(stage, x, mask=mask)
         affinities, weights = stage.affinities(x, mask), stage.weights()
+        spreads = [float(logit_spread(one).max()) for one in affinities if one.kind in ("gaussian", "heat")]
         blocks = []
         for affinity, weight in zip(affinities, weights, strict=True):
             alone = certify(affinity, [weight.detach()], form=stage.form)
@@ -90,5 +93,6 @@ def _certificate(name: str, stage: Any, x: torch.Tensor, mask: torch.Tensor | No
         "repeated": whole.repeated,
         "norm": whole.norm,
         "reason": whole.reason,
+        "logit_spread": max(spreads, default=None),
         "blocks": blocks,
     }

@@ -56,6 +56,23 @@ def test_negative_weights_are_not(run, monkeypatch):
     assert found["growth"] > 1.01
 
 
+def test_the_logits_are_those_of_the_kernel(run, monkeypatch):
+    """With features that are scaled by 3 on both sides they spread 9 times as far."""
+    (before,) = certify_run(run, tiny_data(labels=False), images=2)
+
+    def network(run, device):
+        model = trained_network(run, device)
+        for name, parameter in model.named_parameters():
+            if any(part in name for part in ("theta", "phi")):
+                parameter.data *= 3
+        return model
+
+    monkeypatch.setattr(certificates, "trained_network", network)
+    (after,) = certify_run(run, tiny_data(labels=False), images=2)
+    assert before["logit_spread"] > 0
+    assert after["logit_spread"] == pytest.approx(9 * before["logit_spread"], rel=1e-4)
+
+
 def test_a_network_without_stages_is_refused(tmp_path):
     run = Run(tmp_path / "run")
     recipe = tiny_recipe(network="restorer8/baseline", learning_rate=0.01, epochs=1)

@@ -1,0 +1,62 @@
+"""The finding for README: one figure and five lines, made from the kept records and from nothing else."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from nonloc.paper.spent import NAME as SPENT
+from nonloc.paper.spent import read_spent
+from nonloc.report.claims import judge
+from nonloc.report.kept import OTHER, errors, read_kept
+from nonloc.report.map_logits import BACK, logits_sentences
+from nonloc.report.reproduction import MAP, verdict_counts
+from nonloc.report.statistics import interval, paired
+from nonloc.report.trainability import Cell, TrainabilityMap, read_map
+
+FIGURE = "docs/reproduction/figures/map-logits.svg"
+
+
+def finding(folder: str | os.PathLike[str]) -> str:
+    """Markdown for README.md, from the records below `folder`."""
+    root = Path(folder)
+    kept, found = read_kept(root), read_map(root / MAP)
+    best = interval(
+        paired(errors(kept.find(form="diffusive", blocks=5)), errors(kept.find(form=None, blocks=None)))
+    )
+    planned = [run for row in kept.rows if row.group != OTHER for run in row.runs]
+    done = sum(run is not None and run.ending != "unfinished" for run in planned)
+    gain = "" if best is None else f" 5 proposed blocks less the baseline, in points of error: {best.told()}."
+    lines = [
+        f"**The table.** {done} of {len(planned)} planned runs of Table 1 and its neighbours are recorded.{gain}",
+        f"**What diverges.** Ten epochs at the paper's rate, starts from calm to PyTorch's own: {_diverged(found)}.",
+        f"**What they have in common.** {' '.join(logits_sentences(found)[:2])}",
+        f"**The paper's sentences.** {verdict_counts(tuple(judge(kept, found)))}",
+        f"**Conditions.** PreResNet-20 on CIFAR-10, blocks after residual block 2, batch 128, bfloat16; {_time(root)}.",
+    ]
+    listed = "\n".join(f"- {line}" for line in lines)
+    return (
+        f"![How far the logits of a kernel spread, run by run]({FIGURE})\n\n"
+        "*How far the logits of a kernel spread: ○ at the end of a run, ✕ "
+        f"{BACK} steps before a run diverged; one mark a run of ten epochs.*\n\n{listed}"
+    )
+
+
+def _diverged(found: TrainabilityMap) -> str:
+    told = []
+    for change, cells in (("", found.ten_epochs), (" with logits divided by √d", found.scaled)):
+        for family in dict.fromkeys(cell.family for cell in cells):
+            told.append(f"{_count([cell for cell in cells if cell.family == family])} {family}{change}")
+    return ", ".join(told) or "nothing is recorded yet"
+
+
+def _count(cells: Sequence[Cell]) -> str:
+    return f"{sum(len(cell.diverged) for cell in cells)} of {sum(cell.n for cell in cells)}"
+
+
+def _time(root: Path) -> str:
+    entries = [entry for path in root.rglob(SPENT) for entry in read_spent(path.parent)]
+    devices = ", ".join(sorted({str(entry.get("device", "unknown")) for entry in entries}))
+    minutes = sum(entry["seconds"] for entry in entries) / 60
+    return f"{minutes:.0f} minutes on {devices}" if entries else "no time is noted"

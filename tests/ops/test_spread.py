@@ -1,0 +1,56 @@
+"""logit_spread: rows whose logits are known, and what does not count."""
+
+import pytest
+import torch
+
+from nonloc import Affinity, logit_spread
+from nonloc.ops import exponential
+
+LINE = torch.tensor([[[0.0], [1.0], [3.0]]], dtype=torch.float64)
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        ("gaussian", [0.0, 3.0, 9.0]),  # l_i (max r − min r)
+        ("heat", [9.0, 4.0, 9.0]),  # the largest |l − r|²
+    ],
+)
+def test_three_points_on_a_line(kind, expected):
+    assert logit_spread(Affinity(LINE, LINE, kind)).tolist() == [pytest.approx(expected)]
+    doubled = logit_spread(Affinity(LINE, LINE, kind, scale=2.0))
+    assert doubled.tolist() == [pytest.approx([2 * value for value in expected])]
+
+
+def test_who_is_masked_neither_counts_nor_has_any():
+    mask = torch.tensor([[True, True, False]])
+    assert logit_spread(Affinity(LINE, LINE, "gaussian", mask=mask)).tolist() == [[0.0, 1.0, 0.0]]
+
+
+def test_a_giver_that_weighs_nothing_does_not_count():
+    measure = torch.tensor([1.0, 1.0, 0.0], dtype=torch.float64)
+    assert logit_spread(Affinity(LINE, LINE, "gaussian", measure=measure)).tolist() == [[0.0, 1.0, 3.0]]
+
+
+def test_givers_may_be_others_than_receivers():
+    spread = logit_spread(Affinity(LINE, LINE[:, :2], "gaussian"))
+    assert spread.tolist() == [[0.0, 1.0, 3.0]]
+
+
+def test_blocks_of_rows_change_nothing(monkeypatch):
+    x, y = torch.randn(2, 2, 50, 4, dtype=torch.float64)
+    whole = logit_spread(Affinity(x, y, "heat"))
+    monkeypatch.setattr("nonloc.ops.spread.BLOCK_ENTRIES", 7 * 100)
+    torch.testing.assert_close(logit_spread(Affinity(x, y, "heat")), whole)
+    assert exponential.BLOCK_ENTRIES >= 2 * 50 * 50, "or the first was in blocks, too"
+
+
+def test_half_precision_is_computed_in_float32():
+    x = torch.full((1, 2, 1), 300.0).half()  # 300² is beyond float16
+    x[0, 1] = -300
+    assert logit_spread(Affinity(x, x, "gaussian")).tolist() == [[180_000.0, 180_000.0]]
+
+
+def test_a_kernel_without_logits_says_so():
+    with pytest.raises(ValueError, match=r'only kinds "gaussian" and "heat" have logits, not \'dot\''):
+        logit_spread(Affinity(LINE, LINE, "dot"))

@@ -1,0 +1,53 @@
+"""The finding in README: its lines say what the records say, and what is not there yet."""
+
+import pytest
+from made_kept import deep_originals, map_lines, records, write, write_map
+
+from nonloc.paper.spent import note_spent
+from nonloc.report.finding import FIGURE, finding
+
+
+@pytest.fixture
+def results(tmp_path):
+    write(tmp_path, records("table1", {"baseline": [9.0, 9.2, 9.1], "5-block (proposed)": [8.8, 8.8, 8.8]}))
+    write_map(tmp_path, "ten_epochs", map_lines("ten_epochs", deep_originals))
+    return tmp_path
+
+
+def line(text, name):
+    (found,) = [line for line in text.splitlines() if line.startswith(f"- **{name}.**")]
+    return found
+
+
+def test_the_table_is_told_by_the_paired_difference(results):
+    text = line(finding(results), "The table")
+    assert "6 of 95 planned runs" in text
+    assert "in points of error: −0.30 [" in text
+    assert text.endswith("n = 3.")
+
+
+def test_divergences_are_counted_by_form_and_kernel(results):
+    told = line(finding(results), "What diverges")
+    assert told.endswith("12 of 27 original, 0 of 36 diffusive, 0 of 18 stable.")
+    write_map(
+        results, "ten_epochs_scaled", map_lines("ten_epochs_scaled", lambda cell, seed: cell.blocks == 12)
+    )
+    told = line(finding(results), "What diverges")
+    assert "0 of 27 original with logits divided by √d" in told
+    assert told.endswith("9 of 18 stable with logits divided by √d.")
+
+
+def test_time_is_added_up_over_folders(results):
+    note_spent(results / "map", seconds=600.0, device="GPU", runs=2)
+    note_spent(results / "table1", seconds=1200.0, device="GPU", runs=2)
+    assert line(finding(results), "Conditions").endswith("; 30 minutes on GPU.")
+
+
+def test_nothing_yet(tmp_path):
+    text = finding(tmp_path)
+    assert FIGURE in text
+    assert line(text, "The table").endswith(
+        "0 of 95 planned runs of Table 1 and its neighbours are recorded."
+    )
+    assert line(text, "What diverges").endswith("nothing is recorded yet.")
+    assert line(text, "Conditions").endswith("no time is noted.")
