@@ -186,7 +186,7 @@ def test_a_stable_stage_that_diverged_is_told_loudly_and_is_exit_1(map_words, tm
     path.write_text(path.read_text() + json.dumps(wrong) + os.linesep)
     assert main([*map_words, "--quiet"]) == 1
     assert (
-        "A RUN WITH A STABLE STAGE DIVERGED, though the stage makes no signal grow: another, seed 0, at step 7"
+        "A RUN WITH A STABLE STAGE DIVERGED: no signal grows through it, but its logits can: another, seed 0, at step 7"
         in capsys.readouterr().out
     )
 

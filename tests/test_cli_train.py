@@ -11,7 +11,10 @@ import pytest
 import yaml
 
 from nonloc.cli import main
+from nonloc.cli.train import advice
+from nonloc.outcomes import Outcome
 from nonloc.runs import Run
+from nonloc.training.recipe import Recipe
 
 TINY = shlex.split(
     "--network restorer8/diffusive-1@2 --data motifs --train_images 64 --test_images 16 --epochs 1 --steps_per_epoch 2 "
@@ -113,6 +116,16 @@ def test_divergence_is_exit_3_and_kept(tmp_path, capsys):
     assert json.loads(capsys.readouterr().out)["outcome"]["ending"] == "diverged"
     assert Run.open(tmp_path / "r").read_result()["outcome"]["ending"] == "diverged"
     assert main([*words, "--quiet"]) == 3, "also when it is found so"
+
+
+def test_advice_is_for_stages_that_diverged_and_names_what_is_not_there_yet():
+    gone, trained = Outcome("diverged", 1, 3), Outcome("converged", 1, 3)
+    recipe = Recipe(network="preresnet20/original-4@2")
+    assert "--stage.scaled true" in advice(recipe, gone)
+    assert "--stage.scaled true" not in advice(recipe.with_(stage={"scaled": True}), gone)
+    assert "--learning_rate below 0.1" in advice(recipe, gone)
+    assert advice(recipe, trained) == ""
+    assert advice(recipe.with_(network="preresnet20/baseline"), gone) == ""
 
 
 def test_a_locked_folder_is_exit_5(tmp_path, capsys):

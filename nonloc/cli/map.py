@@ -99,7 +99,7 @@ def run(options: Namespace) -> int:
             if row.get("before_error")
         ),
         *(
-            f"A RUN WITH A STABLE STAGE DIVERGED, though the stage makes no signal grow: {name}"
+            f"A RUN WITH A STABLE STAGE DIVERGED: no signal grows through it, but its logits can: {name}"
             for name in broken
         ),
         str(table.path),

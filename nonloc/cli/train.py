@@ -9,8 +9,10 @@ from jsonargparse import ArgumentParser, Namespace
 from nonloc.cli.durations import parse_duration
 from nonloc.cli.output import Output, add_output_arguments
 from nonloc.cli.recipe_options import add_recipe_arguments, recipe_from
-from nonloc.outcomes import EXIT_DIVERGED, EXIT_DONE
+from nonloc.networks.spec import NetworkSpec
+from nonloc.outcomes import EXIT_DIVERGED, EXIT_DONE, Outcome
 from nonloc.runs import Run
+from nonloc.training.recipe import Recipe
 
 SUMMARY = "train one network by one recipe; the same command continues it"
 DESCRIPTION = """\
@@ -57,6 +59,16 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_recipe_arguments(parser)
 
 
+def advice(recipe: Recipe, outcome: Outcome) -> str:
+    """What to try where nonlocal stages diverged, by what the trainability map shows."""
+    if outcome.ending != "diverged" or NetworkSpec.parse(recipe.network).form is None:
+        return ""
+    ways = ["--stage.init normal --stage.init_std 0.01", f"--learning_rate below {recipe.learning_rate:g}"]
+    if not recipe.stage.scaled:
+        ways.insert(0, "--stage.scaled true, which divides the logits by √d")
+    return f"\nTo try: {'; '.join(ways)}. Which stages train: docs/reproduction/map.md."
+
+
 def run(options: Namespace) -> int:
     output = Output(options)
     recipe = recipe_from(options)
@@ -81,7 +93,7 @@ def run(options: Namespace) -> int:
     unit = "dB PSNR" if recipe.task == "restoration" else "% error"
     ending = "" if score is None else f" Last score: {score:.2f} {unit}, epoch {outcome.metrics['epoch']}."
     output.result(
-        f"{outcome.sentence}{ending}\n{folder.path}",
+        f"{outcome.sentence}{ending}{advice(recipe, outcome)}\n{folder.path}",
         {"run": str(folder.path), "recipe": recipe.to_dict(), "outcome": outcome.to_dict(), "result": result},
     )
     if outcome.ending == "diverged":
