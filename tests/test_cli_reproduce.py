@@ -33,10 +33,10 @@ def demo(tmp_path_factory):
 
 def test_every_row_is_run_and_told(demo):
     folder, told, talk = demo
-    assert [row["n"] for row in told["rows"]] == [1] * 5
-    assert (told["done"], told["left"], told["reason"]) == (5, [], "")
-    assert len(find_runs(folder / "runs")) == 5
-    assert all(f"run {number} of 5" in talk for number in range(1, 6))
+    assert [row["n"] for row in told["rows"]] == [1] * 7
+    assert (told["done"], told["left"], told["reason"]) == (7, [], "")
+    assert len(find_runs(folder / "runs")) == 7
+    assert all(f"run {number} of 7" in talk for number in range(1, 8))
 
 
 def test_the_scores_are_those_of_the_runs(demo):
@@ -75,7 +75,7 @@ def test_the_page_shows_all_that_was_observed(demo):
         "How it was",
     ):
         assert f"<h2>{title}" in page
-    assert page.count("<img ") == 5 * (2 + 5), "five images: clean, noisy and five networks"
+    assert page.count("<img ") == 5 * (2 + 7), "five images: clean, noisy and seven networks"
     assert page.count("<figcaption>") == 5
     assert "nonloc reproduce demo --output" in page
 

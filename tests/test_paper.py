@@ -183,17 +183,20 @@ def test_the_demo_is_what_it_says():
         "restorer16/diffusive-4@2",
         "restorer16/original-4@2",
         "restorer16/diffusive-4@2",
+        "restorer16/original-4@2",
+        "restorer16/diffusive-4@2",
     ]
     steps = [row.recipe.epochs * row.recipe.steps_per_epoch for row in demo.rows]
-    assert steps == [500, 500, 500, 300, 300]
-    assert [row.recipe.stage.init_std for row in demo.rows] == [0.01, 0.01, 0.01, 0.5, 0.5]
-    assert [len(demo.recipes(row)) for row in demo.rows] == [3, 3, 3, 2, 2]
+    assert steps == [500, 500, 500, 300, 300, 300, 300]
+    assert [row.recipe.stage.init_std for row in demo.rows] == [0.01, 0.01, 0.01, 0.5, 0.5, 0.5, 0.5]
+    assert [row.recipe.stage.share_affinity for row in demo.rows] == [None] * 5 + [True, False]
+    assert [len(demo.recipes(row)) for row in demo.rows] == [3, 3, 3, 2, 2, 2, 2]
 
 
 def test_seeds_count_from_zero_and_may_be_changed():
     demo = SUITES["demo"].with_seeds(2)
     assert [recipe.seed for recipe in demo.recipes(demo.rows[0])] == [0, 1]
-    assert [len(demo.recipes(row)) for row in demo.rows] == [2] * 5
+    assert [len(demo.recipes(row)) for row in demo.rows] == [2] * 7
     with pytest.raises(ValueError, match="seeds must be a whole number ≥ 1"):
         demo.with_seeds(0)
 

@@ -24,6 +24,7 @@ _RESTORATION = Recipe(
 _LARGE = _RESTORATION.with_(epochs=6, stage={"init_std": 0.5})
 _ORDINARY = "Small start: the maps of the stage begin normal with deviation 0.01"
 _DEEP = "Large start: they begin with deviation 0.5"
+_OTHER = "Large start, with the affinity of the other form: shared by all blocks, or computed again by each"
 
 DEMO = Suite(
     name="demo",
@@ -36,6 +37,18 @@ DEMO = Suite(
         Row(
             "4 diffusive, large start", _LARGE.with_(network="restorer16/diffusive-4@2"), group=_DEEP, seeds=2
         ),
+        Row(
+            "4 original, large start, shared affinity",
+            _LARGE.with_(network="restorer16/original-4@2", stage={"share_affinity": True}),
+            group=_OTHER,
+            seeds=2,
+        ),
+        Row(
+            "4 diffusive, large start, recomputed affinity",
+            _LARGE.with_(network="restorer16/diffusive-4@2", stage={"share_affinity": False}),
+            group=_OTHER,
+            seeds=2,
+        ),
     ),
     seeds=3,
     pairs=(
@@ -43,12 +56,16 @@ DEMO = Suite(
         ("4 diffusive blocks", "local baseline"),
         ("2 original blocks", "local baseline"),
         ("4 diffusive, large start", "4 original, large start"),
+        ("4 original, large start, shared affinity", "4 original, large start"),
+        ("4 diffusive, large start, recomputed affinity", "4 diffusive, large start"),
     ),
     notes=(
         "The demo is not in the paper: it asks the paper's question of a task that two processor cores can train.",
         "2 original and 4 diffusive blocks are not equally many; the table has the numbers of parameters.",
         "Rows with a small start train for 500 steps, rows with a large one for 300.",
         "The large start is chosen to show the two forms apart; with a small one both train.",
+        "The forms differ in two things, differences and an affinity that is computed once; the last two rows have one "
+        "of each.",
     ),
     threads=1,
 )

@@ -63,8 +63,9 @@ class Cell:
 class Part:
     """One part of the map, one table.
 
-    name  of the table's file
-    base  the recipe of all cells but for what the cell says; at a constant rate
+    name    of the table's file
+    base    the recipe of all cells but for what the cell says; at a constant rate
+    change  what it has instead, in words that go on from "with"; and in a few signs, for figures
     """
 
     name: str
@@ -72,6 +73,8 @@ class Part:
     base: Recipe
     cells: tuple[Cell, ...]
     seeds: int
+    change: str = ""
+    sign: str = ""
 
     def runs(self) -> list[tuple[Cell, int]]:
         """(cell, seed), seed by seed: what an interruption cuts off is then a seed, not a corner of the map."""
@@ -119,6 +122,8 @@ SCALED = Part(
     base=TEN_EPOCHS.base.with_(stage={"scaled": True}),
     cells=_late_cells(original=(2, 3, 4), diffusive=(6,), stable=(4, 12)),
     seeds=3,
+    change="logits divided by √d",
+    sign="1/√d",
 )
 HEAT = Part(
     name="ten_epochs_heat",
@@ -126,8 +131,31 @@ HEAT = Part(
     base=TEN_EPOCHS.base.with_(stage={"affinity": "heat"}),
     cells=_late_cells(stable=(4, 12)),
     seeds=3,
+    change="the heat kernel",
+    sign="heat",
 )
-PARTS: dict[str, Part] = {part.name: part for part in (ONE_EPOCH, TEN_EPOCHS, SCALED, HEAT)}
+# The paper's stage differs from the original one in two things: differences, and an affinity that is computed once.
+SHARED = Part(
+    name="ten_epochs_shared",
+    title="The same with one affinity for all blocks, original stages only",
+    base=TEN_EPOCHS.base.with_(stage={"share_affinity": True}),
+    cells=_late_cells(original=(2, 3, 4)),
+    seeds=3,
+    change="one affinity for all blocks",
+    sign="one ω",
+)
+RECOMPUTED = Part(
+    name="ten_epochs_recomputed",
+    title="The same with an affinity of its own for each block, diffusive stages only",
+    base=TEN_EPOCHS.base.with_(stage={"share_affinity": False}),
+    cells=_late_cells(diffusive=(2, 4, 6)),
+    seeds=3,
+    change="an affinity for each block",
+    sign="ω each",
+)
+PARTS: dict[str, Part] = {
+    part.name: part for part in (ONE_EPOCH, TEN_EPOCHS, SCALED, HEAT, SHARED, RECOMPUTED)
+}
 
 
 def find_part(name: str) -> Part:

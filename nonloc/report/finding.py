@@ -45,7 +45,8 @@ def finding(folder: str | os.PathLike[str]) -> str:
 
 def _diverged(found: TrainabilityMap) -> str:
     told = []
-    for change, cells in (("", found.ten_epochs), (" with logits divided by √d", found.scaled)):
+    for part, cells in found.late:
+        change = f" with {part.change}" if part.change else ""
         for family in dict.fromkeys(cell.family for cell in cells):
             told.append(f"{_count([cell for cell in cells if cell.family == family])} {family}{change}")
     return ", ".join(told) or "nothing is recorded yet"

@@ -26,9 +26,8 @@ def answers(found: TrainabilityMap) -> list[str]:
         told += _limits(found, found.rates[0])
         best = _best(found)
         told += [best] if best else []
-    told += _late(found.ten_epochs)
-    told += _late(found.scaled, ", with logits divided by √d")
-    told += _late(found.heat, ", with the heat kernel")
+    for part, cells in found.late:
+        told += _late(cells, f", with {part.change}" if part.change else "")
     return told
 
 
@@ -169,7 +168,7 @@ def _best(found: TrainabilityMap) -> str:
     )
 
 
-def _late(cells: Sequence[Cell], change: str = "") -> list[str]:
+def _late(cells: Sequence[Cell], change: str) -> list[str]:
     told = []
     for name in ("original", "diffusive", "stable"):
         chosen = [cell for cell in cells if cell.family == name]

@@ -48,11 +48,8 @@ def spreads(cells: Sequence[Cell]) -> list[Spread]:
 def logits_sentences(found: TrainabilityMap) -> list[str]:
     """The figure in words; empty where no run of ten epochs was watched."""
     told = []
-    for change, cells in (
-        ("", found.ten_epochs),
-        (", with logits divided by √d", found.scaled),
-        (", with the heat kernel", found.heat),
-    ):
+    for part, cells in found.late:
+        change = f", with {part.change}" if part.change else ""
         seen = spreads(cells)
         for diverged, when in ((True, f"{BACK} steps before they diverged"), (False, "at their end")):
             values = [one.value for one in seen if one.diverged is diverged]
@@ -68,10 +65,11 @@ def logits_sentences(found: TrainabilityMap) -> list[str]:
 def logits_figure(found: TrainabilityMap) -> Figure | None:
     """A column for each form and kernel, a mark for each run; None where no run was watched."""
     columns: list[tuple[str, list[Spread]]] = []
-    for change, cells in (("", found.ten_epochs), ("\n1/√d", found.scaled), ("\nheat", found.heat)):
+    for part, cells in found.late:
         seen = spreads(cells)
         for family in dict.fromkeys(one.family for one in seen):
-            columns.append((family + change, [one for one in seen if one.family == family]))
+            name = f"{family}\n{part.sign}".rstrip()
+            columns.append((name, [one for one in seen if one.family == family]))
     if not columns:
         return None
     with style():

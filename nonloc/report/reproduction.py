@@ -159,9 +159,9 @@ def _map_sections(found: TrainabilityMap) -> tuple[Section, ...]:
     if logits is not None:
         picture = Picture("map-logits", logits, LOGITS_CAPTION)
         sections.append(Section("What diverging runs have in common", (logits_sentences(found), picture)))
-    for title, cells in (("with logits divided by √d", found.scaled), ("with the heat kernel", found.heat)):
-        if cells:
-            sections.append(Section(f"Ten epochs, {title}", (late_table(cells),)))
+    for part, cells in found.late:
+        if part.change:
+            sections.append(Section(f"Ten epochs, with {part.change}", (late_table(cells),)))
     sections += [Section(f"Every cell, rate {rate:g}", (cells_table(found, rate),)) for rate in found.rates]
     return tuple(sections)
 

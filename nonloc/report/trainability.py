@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any, TypeGuard
@@ -100,20 +100,23 @@ def is_whole(cell: Cell | None) -> TypeGuard[Cell]:
 class TrainabilityMap:
     """The map of one epoch, and the runs of ten epochs beside it; each may be empty.
 
-    scaled, heat  ten epochs with logits divided by √d, and with the heat kernel
+    changed  ten epochs with one thing changed, by the name of the part
     """
 
     one_epoch: tuple[Cell, ...]
     ten_epochs: tuple[Cell, ...]
-    scaled: tuple[Cell, ...] = ()
-    heat: tuple[Cell, ...] = ()
+    changed: dict[str, tuple[Cell, ...]] = field(default_factory=dict)
 
     @property
     def parts(self) -> list[tuple[Part, tuple[Cell, ...]]]:
         """Each part of the map, and its cells."""
-        return list(
-            zip(PARTS.values(), (self.one_epoch, self.ten_epochs, self.scaled, self.heat), strict=True)
-        )
+        known = {"one_epoch": self.one_epoch, "ten_epochs": self.ten_epochs, **self.changed}
+        return [(part, known.get(name, ())) for name, part in PARTS.items()]
+
+    @property
+    def late(self) -> list[tuple[Part, tuple[Cell, ...]]]:
+        """The parts of ten epochs of which something is recorded."""
+        return [(part, cells) for part, cells in self.parts if part.name != "one_epoch" and cells]
 
     @property
     def rates(self) -> list[float]:
@@ -147,7 +150,8 @@ def recorded(found: TrainabilityMap) -> list[str]:
 
 def read_map(folder: str | os.PathLike[str]) -> TrainabilityMap:
     """The tables below `folder`; one that is not there is empty."""
-    return TrainabilityMap(*(cells(MapTable(Path(folder) / f"{name}.jsonl").rows) for name in PARTS))
+    tables = {name: cells(MapTable(Path(folder) / f"{name}.jsonl").rows) for name in PARTS}
+    return TrainabilityMap(tables.pop("one_epoch"), tables.pop("ten_epochs"), tables)
 
 
 def cells(lines: Sequence[Line]) -> tuple[Cell, ...]:

@@ -10,7 +10,7 @@ from torch import nn
 from nonloc.nn.affinity import EmbeddedGaussian, Heat
 from nonloc.nn.block import DiffusiveBlock
 from nonloc.nn.stage import DiffusiveStage, OriginalStage, stages
-from nonloc.ops import diffuse, kernel_matrix
+from nonloc.ops import diffuse, kernel_matrix, logit_spread
 
 C, M, N = 6, 5, 3
 STAGES = [OriginalStage, DiffusiveStage]
@@ -234,3 +234,16 @@ def test_wrong_keywords_are_refused(kind, keywords, message):
 def test_wrong_sizes_are_refused(channels, num_blocks):
     with pytest.raises(ValueError, match="must be a whole number ≥ 1"):
         DiffusiveStage(channels, num_blocks)
+
+
+@pytest.mark.parametrize("shares", [True, False], ids=["shared", "recomputed"])
+def test_logits_of_recomputed_kernels_grow_with_the_square_of_the_features(shares):
+    """Positions far apart listen to themselves, so an original block with W = wI takes z to (1 + w) z."""
+    w, x = 0.5, 10 * torch.eye(C, dtype=torch.float64)[None]
+    stage = made(OriginalStage, 4, affinity="gaussian", weight="full", share_affinity=shares)
+    with torch.no_grad():
+        for weight in stage.maps:
+            weight.w_z.weight.copy_(w * torch.eye(C))
+    spreads = [logit_spread(affinity).max().item() for affinity in stage.affinities(x)]
+    growth = 1.0 if shares else (1 + w) ** 2
+    assert spreads == pytest.approx([100 * growth**n for n in range(4)], rel=1e-9)

@@ -7,7 +7,18 @@ import torch
 
 from nonloc.networks.build import build
 from nonloc.nn.stage import stages
-from nonloc.paper.map_cells import HEAT, INITS, ONE_EPOCH, PARTS, SCALED, TEN_EPOCHS, Cell, find_part
+from nonloc.paper.map_cells import (
+    HEAT,
+    INITS,
+    ONE_EPOCH,
+    PARTS,
+    RECOMPUTED,
+    SCALED,
+    SHARED,
+    TEN_EPOCHS,
+    Cell,
+    find_part,
+)
 
 
 def stage_of(cell):
@@ -38,10 +49,12 @@ def test_ten_epochs_are_at_the_rate_of_the_paper_and_have_the_stable_stages():
     [
         (SCALED, {"original", "diffusive", "stable"}, {"scaled": True}),
         (HEAT, {"stable"}, {"affinity": "heat"}),
+        (SHARED, {"original"}, {"share_affinity": True}),
+        (RECOMPUTED, {"diffusive"}, {"share_affinity": False}),
     ],
-    ids=["scaled", "heat"],
+    ids=["scaled", "heat", "shared", "recomputed"],
 )
-def test_the_other_kernels_are_tried_on_cells_of_the_ten_epochs(part, forms, change):
+def test_changes_are_tried_on_cells_of_the_ten_epochs(part, forms, change):
     assert set(part.cells) < set(TEN_EPOCHS.cells)
     assert {cell.form for cell in part.cells} == forms
     for cell in part.cells:

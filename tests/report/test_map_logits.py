@@ -44,7 +44,7 @@ def test_sentences_count_the_calm_ones():
         map_line(CELL, 1) | {"after": moment(390, 9.331)},
         map_line(CELL, 2, diverged=400) | {"before": [moment(350, 138.2)]},
     ]
-    found = TrainabilityMap((), cells(lines), scaled=cells([map_line(CELL, 0)]))
+    found = TrainabilityMap((), cells(lines), {"ten_epochs_scaled": cells([map_line(CELL, 0)])})
     gone, ended, scaled = logits_sentences(found)
     assert gone.endswith(
         "diverged: logits spread over 138 (median; 138 to 138), in 0 of them over less than 100."
@@ -59,10 +59,11 @@ def test_sentences_count_the_calm_ones():
 
 
 def test_the_figure_has_a_column_for_each_form_and_kernel_and_a_mark_for_each_run():
-    parts = [cells(map_lines(name, lambda cell, seed: False)) for name in list(PARTS)[1:]]
-    (axes,) = logits_figure(TrainabilityMap((), *parts)).axes
+    parts = {name: cells(map_lines(name, lambda cell, seed: False)) for name in PARTS}
+    (axes,) = logits_figure(TrainabilityMap(parts.pop("one_epoch"), parts.pop("ten_epochs"), parts)).axes
     names = [label.get_text() for label in axes.get_xticklabels()]
     forms = ["original", "diffusive", "stable"]
-    assert names == [*forms, *(f"{form}\n1/√d" for form in forms), "stable\nheat"]
-    assert len(axes.lines) == 81 + 54 + 18
+    others = ["stable\nheat", "original\none ω", "diffusive\nω each"]
+    assert names == [*forms, *(f"{form}\n1/√d" for form in forms), *others]
+    assert len(axes.lines) == 81 + 54 + 18 + 27 + 27
     assert logits_figure(TrainabilityMap((), ())) is None

@@ -167,7 +167,8 @@ def test_steps_before_the_end_are_counted_back(found):
 
 
 def test_reading_says_what_is_there(tmp_path):
-    assert read_map(tmp_path) == TrainabilityMap((), ())
+    nothing = read_map(tmp_path)
+    assert (nothing.one_epoch, nothing.ten_epochs, nothing.late) == ((), (), [])
     lines = map_lines("one_epoch", deep_originals)[:100]
     write_map(tmp_path, "one_epoch", lines)
     found = read_map(tmp_path / "map")
@@ -177,6 +178,8 @@ def test_reading_says_what_is_there(tmp_path):
         f"{PARTS['ten_epochs'].title}: 0 of 81 runs recorded, 0 minutes of run time.",
         f"{PARTS['ten_epochs_scaled'].title}: 0 of 54 runs recorded, 0 minutes of run time.",
         f"{PARTS['ten_epochs_heat'].title}: 0 of 18 runs recorded, 0 minutes of run time.",
+        f"{PARTS['ten_epochs_shared'].title}: 0 of 27 runs recorded, 0 minutes of run time.",
+        f"{PARTS['ten_epochs_recomputed'].title}: 0 of 27 runs recorded, 0 minutes of run time.",
     ]
 
 
