@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 
 import torch
 from torch import Tensor
@@ -90,6 +90,14 @@ class Affinity:
     def is_square(self) -> bool:
         """False when the givers are a sub-sampled set, which only `aggregate` can use."""
         return self.left.shape[1] == self.right.shape[1]
+
+    def sample(self, index: int) -> Affinity:
+        """The affinity of one sample of the batch, B = 1."""
+        chosen = slice(index, index + 1)
+        left = self.left[chosen]
+        # What is symmetric because both sides are one tensor stays so.
+        right = left if self.right is self.left else self.right[chosen]
+        return replace(self, left=left, right=right, mask=None if self.mask is None else self.mask[chosen])
 
     def _check_features(self) -> None:
         for name, value in (("left", self.left), ("right", self.right)):

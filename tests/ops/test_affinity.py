@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from nonloc.ops import Affinity
+from nonloc.ops import Affinity, kernel_matrix
 
 X = torch.zeros(2, 5, 3)
 
@@ -60,3 +60,12 @@ def test_it_says_what_it_is_on_one_line():
     assert repr(few) == "Affinity(gaussian, count, B = 2, M = 5, M' = 2, d = 3, scale = 0.5)"
     weighted = Affinity(X, X, "dot", mask=torch.ones(2, 5, dtype=torch.bool), measure=torch.ones(5))
     assert repr(weighted) == "Affinity(dot, row, B = 2, M = 5, d = 3, masked, measured)"
+
+
+def test_a_sample_is_the_affinity_of_that_one():
+    left, right = torch.randn(2, 3, 4, 2)
+    mask = torch.tensor([[True] * 4, [True, True, False, False], [False, True, True, True]])
+    whole = Affinity(left, right, "heat", "row", 0.5, mask=mask, measure=torch.rand(4))
+    torch.testing.assert_close(kernel_matrix(whole.sample(1)), kernel_matrix(whole)[1:2])
+    one = Affinity(left, left, "heat", "sinkhorn").sample(2)
+    assert one.right is one.left

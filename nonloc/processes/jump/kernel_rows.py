@@ -14,14 +14,6 @@ from nonloc.ops.operator import position_weights, valid_positions
 Apply = Callable[[Tensor], Tensor]
 
 
-def one_sample(affinity: Affinity, sample: int) -> Affinity:
-    """The affinity of one sample of the batch, B = 1."""
-    left = affinity.left[sample : sample + 1]
-    right = left if affinity.right is affinity.left else affinity.right[sample : sample + 1]
-    mask = None if affinity.mask is None else affinity.mask[sample : sample + 1]
-    return replace(affinity, left=left, right=right, mask=mask)
-
-
 def row_normalized(affinity: Affinity | SparseAffinity) -> Affinity | SparseAffinity:
     """The same K under normalize="row", for B = 1: the scaling u of "sinkhorn" and the mask become part of the givers.
 

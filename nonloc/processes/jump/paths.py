@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from nonloc.ops import Affinity, SparseAffinity
-from nonloc.processes.jump.kernel_rows import kernel_rows, one_sample, row_normalized
+from nonloc.processes.jump.kernel_rows import kernel_rows, row_normalized
 from nonloc.processes.jump.transitions import Transitions
 
 # Entries of rows that exist at one time. A kernel with no more is tabulated once.
@@ -96,7 +96,7 @@ def _jump(transitions: Transitions, sample: int) -> Jump:
         return _sparse_jump(affinity)
     if affinity.kind == "delta":
         return lambda positions, uniform: positions
-    rows = row_normalized(one_sample(affinity, sample))
+    rows = row_normalized(affinity.sample(sample))
     assert isinstance(rows, Affinity)
     size = rows.positions
     if size * size <= BLOCK_ENTRIES:

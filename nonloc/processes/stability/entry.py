@@ -167,13 +167,7 @@ def _samples(affinity: Affinity | SparseAffinity) -> list[Affinity | SparseAffin
     affinity = wide(affinity)
     if isinstance(affinity, SparseAffinity):
         return [affinity]
-    found: list[Affinity | SparseAffinity] = []
-    for b in range(affinity.batch):
-        left = affinity.left[b : b + 1]
-        right = left if affinity.right is affinity.left else affinity.right[b : b + 1]
-        mask = None if affinity.mask is None else affinity.mask[b : b + 1]
-        found.append(replace(affinity, left=left, right=right, mask=mask))
-    return found
+    return [affinity.sample(b) for b in range(affinity.batch)]
 
 
 def _samples_of_each(

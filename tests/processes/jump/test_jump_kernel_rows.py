@@ -6,7 +6,7 @@ from chains import chain
 from problems import affinity, features, generator, relative
 
 from nonloc.ops import Affinity, kernel_matrix
-from nonloc.processes.jump.kernel_rows import kernel_rows, one_sample, row_normalized
+from nonloc.processes.jump.kernel_rows import kernel_rows, row_normalized
 
 ROWS = torch.tensor([4, 0, 3])
 
@@ -21,16 +21,13 @@ def test_rows_are_those_of_the_matrix(kind, normalize, weighted):
         measure = torch.rand(6, generator=generator(2), dtype=torch.float64) + 0.1
     x = features(kind, "sinkhorn")
     whole = Affinity(x, x, kind, normalize, 1.0, mask=mask, measure=measure)
-    found = kernel_rows(row_normalized(one_sample(whole, 1)), ROWS)
+    found = kernel_rows(row_normalized(whole.sample(1)), ROWS)
     assert relative(found, kernel_matrix(whole)[1, ROWS]) < 1e-13
 
 
 def test_two_embeddings():
     whole = affinity("gaussian", "row")
-    assert (
-        relative(kernel_rows(row_normalized(one_sample(whole, 0)), ROWS), kernel_matrix(whole)[0, ROWS])
-        < 1e-14
-    )
+    assert relative(kernel_rows(row_normalized(whole.sample(0)), ROWS), kernel_matrix(whole)[0, ROWS]) < 1e-14
 
 
 def test_a_scaling_far_outside_the_range_of_numbers():
