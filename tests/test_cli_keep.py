@@ -178,15 +178,15 @@ def test_a_table_that_another_process_holds_is_left_to_it(map_words, tmp_path, c
     assert "is in use by another process" in capsys.readouterr().err
 
 
-def test_a_stable_stage_that_diverged_is_told_loudly_and_is_exit_1(map_words, tmp_path, capsys):
+def test_a_stable_stage_that_diverged_is_told(map_words, tmp_path, capsys):
     assert main([*map_words, "--quiet"]) == 0
     path = tmp_path / "map" / "one_epoch.jsonl"
     row = json.loads(path.read_text())
     wrong = row | {"cell": "another", "form": "stable", "ending": "diverged", "step": 7}
     path.write_text(path.read_text() + json.dumps(wrong) + os.linesep)
-    assert main([*map_words, "--quiet"]) == 1
+    assert main([*map_words, "--quiet"]) == 0
     assert (
-        "A RUN WITH A STABLE STAGE DIVERGED: no signal grows through it, but its logits can: another, seed 0, at step 7"
+        "a run with a stable stage diverged; no signal grows through it, but its logits can: another, seed 0, at step 7"
         in capsys.readouterr().out
     )
 

@@ -122,7 +122,11 @@ def test_advice_is_for_stages_that_diverged_and_names_what_is_not_there_yet():
     gone, trained = Outcome("diverged", 1, 3), Outcome("converged", 1, 3)
     recipe = Recipe(network="preresnet20/original-4@2")
     assert "--stage.scaled true" in advice(recipe, gone)
-    assert "--stage.scaled true" not in advice(recipe.with_(stage={"scaled": True}), gone)
+    assert "--stage.init_std" not in advice(recipe, gone), "it has a small one"
+    assert "--stage.init_std 0.01" in advice(recipe.with_(stage={"init_std": 0.07}), gone)
+    assert "--stage.init_std 0.01" in advice(recipe.with_(stage={"init": "torch"}), gone)
+    for change in ({"scaled": True}, {"affinity": "concat"}, {"affinity": "dot"}):
+        assert "--stage.scaled true" not in advice(recipe.with_(stage=change), gone)
     assert "--learning_rate below 0.1" in advice(recipe, gone)
     assert advice(recipe, trained) == ""
     assert advice(recipe.with_(network="preresnet20/baseline"), gone) == ""

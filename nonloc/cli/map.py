@@ -15,7 +15,7 @@ from nonloc.cli.many_runs import add_many_runs_arguments
 from nonloc.cli.output import Output, add_output_arguments
 from nonloc.cli.overall import Overall
 from nonloc.cli.reproduce import parse_changes
-from nonloc.outcomes import EXIT_DONE, EXIT_FAILED
+from nonloc.outcomes import EXIT_DONE
 from nonloc.paper.map_cells import PARTS, Part, find_part
 from nonloc.paper.map_table import MapTable
 from nonloc.paper.spent import note_spent
@@ -24,9 +24,10 @@ SUMMARY = "the trainability map: rate × initialisation × blocks, one table of 
 _SIZES = {name: f"{len(part.cells)} cells, {part.seeds} seeds" for name, part in PARTS.items()}
 DESCRIPTION = f"""\
 Train every cell of a part of the map with every seed, many side by side, and add one line for each to
-DIR/<part>.jsonl: how it ended, at which step it diverged, its losses and error, and for a run that diverged what its
-stages did in the last 100 steps. Runs have folders in --work only until their line is written. What the table has is
-never done again, so the same command continues after any interruption.
+DIR/<part>.jsonl: how it ended, at which step it diverged, its losses and error, how large its stages make features and
+logits at the end, and for a run that diverged what they did in the last 100 steps. Runs have folders in --work only
+until their line is written. What the table has is never done again, so the same command continues after any
+interruption.
 
   one_epoch              {_SIZES["one_epoch"]}, one epoch
   ten_epochs             {_SIZES["ten_epochs"]}, at rate 0.1, ten epochs
@@ -39,7 +40,7 @@ never done again, so the same command continues after any interruption.
   nonloc map ten_epochs --device cuda --budget 25m
   nonloc map one_epoch --only "rate 0.1" "original 4" --seeds 1
 
-Exit codes: 0 all done, or --budget spent; 1 a run with a stable stage diverged, or data missing; 2 wrong usage;
+Exit codes: 0 all done, or --budget spent, whatever diverged; 1 data missing; 2 wrong usage;
 4 corrupt data; 5 another process works on the table; 130 and 143 interrupted after saving."""
 
 
@@ -102,7 +103,7 @@ def run(options: Namespace) -> int:
             if row.get("before_error")
         ),
         *(
-            f"A RUN WITH A STABLE STAGE DIVERGED: no signal grows through it, but its logits can: {name}"
+            f"a run with a stable stage diverged; no signal grows through it, but its logits can: {name}"
             for name in broken
         ),
         str(table.path),
@@ -121,7 +122,7 @@ def run(options: Namespace) -> int:
     )
     if progress.signal is not None:
         return 128 + progress.signal
-    return EXIT_FAILED if broken else EXIT_DONE
+    return EXIT_DONE
 
 
 def _arranged(options: Namespace) -> Part:

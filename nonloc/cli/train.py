@@ -59,14 +59,20 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_recipe_arguments(parser)
 
 
+CALM_START = 0.01  # a deviation with which everything in the map trains
+
+
 def advice(recipe: Recipe, outcome: Outcome) -> str:
     """What to try where nonlocal stages diverged, by what the trainability map shows."""
     if outcome.ending != "diverged" or NetworkSpec.parse(recipe.network).form is None:
         return ""
-    ways = ["--stage.init normal --stage.init_std 0.01", f"--learning_rate below {recipe.learning_rate:g}"]
-    if not recipe.stage.scaled:
-        ways.insert(0, "--stage.scaled true, which divides the logits by √d")
-    return f"\nTo try: {'; '.join(ways)}. Which stages train: docs/reproduction/map.md."
+    ways, stage = [], recipe.stage
+    if stage.affinity in (None, "gaussian", "embedded_gaussian") and not stage.scaled:
+        ways.append("--stage.scaled true, which divides the logits by √d")
+    if stage.init not in (None, "normal", "zero") or (stage.init_std or 0) > CALM_START:
+        ways.append(f"--stage.init normal --stage.init_std {CALM_START}")
+    ways.append(f"--learning_rate below {recipe.learning_rate:g}")
+    return f"\nTo try, in another --run: {'; '.join(ways)}. Which stages train: docs/reproduction/map.md."
 
 
 def run(options: Namespace) -> int:

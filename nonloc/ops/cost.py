@@ -44,7 +44,7 @@ class Cost:
 
     forward_bytes, forward_macs    a forward pass without gradients: peak memory, multiply-adds
     backward_bytes, backward_macs  forward and backward together, with gradients for everything: the peak of both,
-                                   and the multiply-adds that come to forward_macs
+                                   and the multiply-adds in addition to forward_macs
     """
 
     forward_bytes: int

@@ -34,7 +34,7 @@ class Stage(torch.autograd.Function):
         states = [torch.empty_like(x) for _ in range(rooms)]
         g = x.new_empty(rooms, batch, positions, hidden)
         r = x.new_empty(blocks, batch, positions, hidden) if keeps else None
-        lse = torch.empty(batch, positions, device=x.device, dtype=torch.float32)
+        lse = _room_for_sums(query)
         mean = _room_for_mean(ctx, key, s)
         norms = kernels.make_norms()
         kernels.begin(x, w_g[0], g[0], norms)
@@ -61,12 +61,12 @@ class Stage(torch.autograd.Function):
         kernels = Launcher(query, key, bias, hidden, channels, s)
         d_state = d_state.contiguous()
         dr = torch.empty_like(g)
-        delta = torch.empty_like(lse)
+        delta = torch.empty_like(lse[0])
         rooms = blocks if s.deterministic else min(blocks, 2)
         dz = [torch.empty_like(d_state) for _ in range(rooms)]
         dg = torch.empty_like(g) if s.deterministic else None
         dw = None if s.deterministic else g.new_zeros(blocks, SLOTS, 2, channels, hidden, dtype=torch.float32)
-        kernels.turn(dr[-1], delta, r[-1], g=g[-1], dz=d_state, w_z=w_z[-1])
+        kernels.turn(lse, d_state, dr[-1], delta, r[-1], g=g[-1], w_z=w_z[-1])
         after, afters = d_state, [d_state] * blocks
         for n in reversed(range(blocks)):
             afters[n] = after
@@ -93,7 +93,7 @@ class Product(torch.autograd.Function):
     def forward(ctx: Any, query: Tensor, key: Tensor, bias: Tensor | None, g: Tensor, s: Settings) -> Tensor:
         kernels = Launcher(query, key, bias, g.shape[-1], SMALLEST, s)
         result = torch.empty_like(g, dtype=torch.float32)
-        lse = torch.empty(query.shape[:2], device=g.device, dtype=torch.float32)
+        lse = _room_for_sums(query)
         mean = _room_for_mean(ctx, key, s)
         norms = kernels.make_norms()
         if norms is not None:
@@ -108,12 +108,16 @@ class Product(torch.autograd.Function):
         _check_first_derivative()
         query, key, bias, g, result, lse, mean = ctx.saved_tensors
         kernels = Launcher(query, key, bias, g.shape[-1], SMALLEST, ctx.settings)
-        d_result = d_result.to(g.dtype).contiguous()
-        delta = torch.empty_like(lse)
-        dg = torch.empty_like(g)
-        kernels.turn(d_result, delta, result)
-        dq, dk, db = _first(kernels, lse, mean, delta, d_result[None], g[None], Adjoint(d_result, dg=dg))
+        delta = torch.empty_like(lse[0])
+        dr, dg = torch.empty_like(g), torch.empty_like(g)
+        kernels.turn(lse, d_result.contiguous(), dr, delta, result)
+        dq, dk, db = _first(kernels, lse, mean, delta, dr[None], g[None], Adjoint(dr, dg=dg))
         return dq, dk, db, dg, None
+
+
+def _room_for_sums(query: Tensor) -> Tensor:
+    """For LSE and RATIO, one after the other [2, B, M]."""
+    return torch.empty(2, *query.shape[:2], device=query.device, dtype=torch.float32)
 
 
 def _room_for_mean(ctx: Any, key: Tensor, s: Settings) -> Tensor | None:

@@ -1,7 +1,12 @@
 """The Triton kernels of the fused stage. K_ij = exp(s_ij − lse_i), s_ij = scale · q_i·k_j + b_j, is never stored.
 
-Logarithms are to base 2 throughout: `scale` and `BIAS` arrive multiplied by log₂ e, and LSE is log₂ Σ_j 2^s_ij.
-Shapes: Q, K, MEAN [B, M, D]; G, R, dR [N, B, M, H]; Z, dZ [B, M, C]; WZ [C, H]; WG [H, C]; BIAS, LSE, DELTA [B, M].
+Logarithms are to base 2 throughout: `scale` and `BIAS` arrive multiplied by log₂ e, and LSE is log₂ Σ_j 2^s_ij, as near
+as float32 has it. Where logits are large that is not near enough for rows that sum to 1, so K_ij is
+2^(s_ij − LSE_i) RATIO_i.
+Backward the ratio is a factor of dR_i instead, which is stored with it: Kᵀ dR, dK and δ need no other.
+
+Shapes: Q, K, MEAN [B, M, D]; G, R, dR [N, B, M, H]; Z, dZ [B, M, C]; WZ [C, H]; WG [H, C]; BIAS, LSE, RATIO, DELTA
+[B, M].
 A program holds BLOCK positions of one sample and goes over all the others, STEP at a time. D, H, C, BLOCK and STEP
 are powers of two. EVEN: BLOCK and STEP divide M, so that nothing needs a mask.
 """
@@ -133,13 +138,13 @@ def _row_bound(
 
 @triton.jit
 def forward_kernel(
-    Q, K, BIAS, KNORM, LSE, MEAN, G, Z, WZ, WG, ZOUT, GOUT, R, M, scale, blocks,
+    Q, K, BIAS, KNORM, LSE, RATIO, MEAN, G, Z, WZ, WG, ZOUT, GOUT, R, M, scale, blocks,
     D: tl.constexpr, H: tl.constexpr, C: tl.constexpr, CHUNK: tl.constexpr,
     BLOCK: tl.constexpr, STEP: tl.constexpr, NORM_BLOCKS: tl.constexpr,
     FIRST: tl.constexpr, MEANS: tl.constexpr, UPDATES: tl.constexpr, DIFFERS: tl.constexpr, HAS_NEXT: tl.constexpr,
     SAVES: tl.constexpr, HAS_BIAS: tl.constexpr, EVEN: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """One sub-block: R = K G − G, ZOUT = Z + R WZᵀ, GOUT = ZOUT WGᵀ; the first one also finds LSE.
+    """One sub-block: R = K G − G, ZOUT = Z + R WZᵀ, GOUT = ZOUT WGᵀ; the first one also finds LSE and RATIO.
 
     Without DIFFERS R is K G, and without UPDATES it is all that is written. MEANS: MEAN = K k, for `query_kernel`.
     """
@@ -183,7 +188,13 @@ def forward_kernel(
         total = total / mass[:, None]
         if MEANS:
             _store(MEAN + sample * M * D, rows, depth, mean / mass[:, None], D, M, EVEN)
-        _store_vector(LSE + sample * M, rows, shift + tl.log2(mass), M, EVEN)
+        logarithm = tl.log2(mass)
+        lse = shift + logarithm
+        _store_vector(LSE + sample * M, rows, lse, M, EVEN)
+        # What the sum above has lost is known exactly: the difference of neighbours does not round.
+        _store_vector(RATIO + sample * M, rows, tl.exp2((lse - shift) - logarithm), M, EVEN)
+    else:
+        total *= _load_vector(RATIO + sample * M, rows, M, 1.0, EVEN)[:, None]
     if UPDATES:
         if DIFFERS:
             total -= _load(G, rows, hidden, H, M, EVEN).to(tl.float32)
@@ -208,11 +219,11 @@ def forward_kernel(
 
 @triton.jit
 def turn_kernel(
-    DZ, WZ, R, G, DR, DELTA, M,
+    DZ, WZ, R, G, RATIO, DR, DELTA, M,
     H: tl.constexpr, C: tl.constexpr, CHUNK: tl.constexpr, BLOCK: tl.constexpr,
     UPDATES: tl.constexpr, DIFFERS: tl.constexpr, EVEN: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Where backward begins: dR = dZ WZ, or without UPDATES as given, and its δ_i = dR_i · (K G)_i."""
+    """Where backward begins: dR = dZ WZ, or dZ itself without UPDATES, and its δ_i = dR_i · (K G)_i."""
     sample = tl.program_id(1).to(tl.int64)
     rows = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     hidden = tl.arange(0, H)
@@ -226,16 +237,17 @@ def turn_kernel(
             dz = _load(DZ + sample * M * C, rows, channels, C, M, EVEN)
             w = tl.load(WZ + channels[:, None] * H + hidden[None, :])
             dr = tl.dot(dz, w, dr, input_precision=PRECISION)
-        dr = dr.to(DR.dtype.element_ty)
-        _store(DR + sample * M * H, rows, hidden, dr, H, M, EVEN)
     else:
-        dr = _load(DR + sample * M * H, rows, hidden, H, M, EVEN)
+        dr = _load(DZ + sample * M * H, rows, hidden, H, M, EVEN).to(tl.float32)
+    dr *= _load_vector(RATIO + sample * M, rows, M, 1.0, EVEN)[:, None]
+    dr = dr.to(DR.dtype.element_ty)
+    _store(DR + sample * M * H, rows, hidden, dr, H, M, EVEN)
     _store_vector(DELTA + sample * M, rows, tl.sum(dr.to(tl.float32) * output, 1), M, EVEN)
 
 
 @triton.jit
 def _adjoint_update(
-    dg, R, DZ, WG, DZOUT, Z, DW, WZ_BEFORE, R_BEFORE, G_BEFORE, DR_BEFORE, DELTA, rows, M,
+    dg, RATIO, R, DZ, WG, DZOUT, Z, DW, WZ_BEFORE, R_BEFORE, G_BEFORE, DR_BEFORE, DELTA, rows, M,
     H: tl.constexpr, C: tl.constexpr, CHUNK: tl.constexpr, SLOTS: tl.constexpr,
     DIFFERS: tl.constexpr, HAS_PREVIOUS: tl.constexpr, EVEN: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -253,6 +265,7 @@ def _adjoint_update(
             w = tl.load(WZ_BEFORE + channels[:, None] * H + hidden[None, :])
             before = tl.dot(dz, w, before, input_precision=PRECISION)
     if HAS_PREVIOUS:
+        before *= _load_vector(RATIO + sample * M, rows, M, 1.0, EVEN)[:, None]
         before = before.to(dg.dtype)
         _store(DR_BEFORE + sample * M * H, rows, hidden, before, H, M, EVEN)
         output = _load(R_BEFORE + sample * M * H, rows, hidden, H, M, EVEN).to(tl.float32)
@@ -277,10 +290,11 @@ def _adjoint_update(
 
 
 @triton.jit
-def _less_own(total, DR, rows, M, H: tl.constexpr, DIFFERS: tl.constexpr, EVEN: tl.constexpr):
+def _less_own(total, DR, RATIO, rows, M, H: tl.constexpr, DIFFERS: tl.constexpr, EVEN: tl.constexpr):
     """dG = Kᵀ dR − dR, or Kᵀ dR; zeros beyond the end."""
     if DIFFERS:
-        total -= _load(DR, rows, tl.arange(0, H), H, M, EVEN).to(tl.float32)
+        own = _load(DR, rows, tl.arange(0, H), H, M, EVEN).to(tl.float32)
+        total -= own / _load_vector(RATIO, rows, M, 1.0, EVEN)[:, None]
     if not EVEN:
         total = tl.where(rows[:, None] < M, total, 0.0)
     return total.to(DR.dtype.element_ty)
@@ -288,7 +302,7 @@ def _less_own(total, DR, rows, M, H: tl.constexpr, DIFFERS: tl.constexpr, EVEN: 
 
 @triton.jit
 def adjoint_kernel(
-    Q, K, BIAS, LSE, DR, R, DZ, WG, DZOUT, DG, Z, DW, WZ_BEFORE, R_BEFORE, G_BEFORE, DR_BEFORE, DELTA, M, scale,
+    Q, K, BIAS, LSE, RATIO, DR, R, DZ, WG, DZOUT, DG, Z, DW, WZ_BEFORE, R_BEFORE, G_BEFORE, DR_BEFORE, DELTA, M, scale,
     D: tl.constexpr, H: tl.constexpr, C: tl.constexpr, CHUNK: tl.constexpr,
     BLOCK: tl.constexpr, STEP: tl.constexpr, SLOTS: tl.constexpr,
     UPDATES: tl.constexpr, DIFFERS: tl.constexpr, HAS_PREVIOUS: tl.constexpr, HAS_BIAS: tl.constexpr,
@@ -315,12 +329,12 @@ def adjoint_kernel(
         if HAS_BIAS:
             s += bias[:, None]
         total = tl.dot(tl.exp2(s).to(dr.dtype), dr, total, input_precision=PRECISION)
-    dg = _less_own(total, DR + sample * M * H, rows, M, H, DIFFERS, EVEN)
+    dg = _less_own(total, DR + sample * M * H, RATIO + sample * M, rows, M, H, DIFFERS, EVEN)
     if SLOTS == 0:
         _store(DG + sample * M * H, rows, hidden, dg, H, M, EVEN)
     if UPDATES:
         _adjoint_update(
-            dg, R, DZ, WG, DZOUT, Z, DW, WZ_BEFORE, R_BEFORE, G_BEFORE, DR_BEFORE, DELTA, rows, M,
+            dg, RATIO, R, DZ, WG, DZOUT, Z, DW, WZ_BEFORE, R_BEFORE, G_BEFORE, DR_BEFORE, DELTA, rows, M,
             H, C, CHUNK, SLOTS, DIFFERS, HAS_PREVIOUS, EVEN, PRECISION,
         )  # fmt: skip
 
@@ -335,14 +349,14 @@ def finish_kernel(
     rows = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     dg = _load(DG + tl.program_id(1).to(tl.int64) * M * H, rows, tl.arange(0, H), H, M, EVEN)
     _adjoint_update(
-        dg, R, DZ, WG, DZOUT, Z, DW, None, None, None, None, None, rows, M,
+        dg, None, R, DZ, WG, DZOUT, Z, DW, None, None, None, None, None, rows, M,
         H, C, CHUNK, SLOTS, False, False, EVEN, PRECISION,
     )  # fmt: skip
 
 
 @triton.jit
 def key_kernel(
-    Q, K, BIAS, LSE, DELTA, DR, G, DK, DBIAS, DG, M, stride, scale, factor,
+    Q, K, BIAS, LSE, RATIO, DELTA, DR, G, DK, DBIAS, DG, M, stride, scale, factor,
     D: tl.constexpr, H: tl.constexpr, WIDE: tl.constexpr, REST: tl.constexpr,
     BLOCK: tl.constexpr, STEP: tl.constexpr,
     ADDS: tl.constexpr, TRANSPOSES: tl.constexpr, DIFFERS: tl.constexpr, HAS_BIAS: tl.constexpr,
@@ -400,13 +414,13 @@ def key_kernel(
             d_bias += _load_vector(DBIAS + sample * M, rows, M, 0.0, EVEN)
         _store_vector(DBIAS + sample * M, rows, d_bias, M, EVEN)
     if TRANSPOSES:
-        dg = _less_own(total, sample_dr, rows, M, H, DIFFERS, EVEN)
+        dg = _less_own(total, sample_dr, RATIO + sample * M, rows, M, H, DIFFERS, EVEN)
         _store(DG + sample * M * H, rows, tl.arange(0, H), dg, H, M, EVEN)
 
 
 @triton.jit
 def query_kernel(
-    Q, K, BIAS, LSE, MEAN, DELTA, LEFT, DR, G, DQ, M, stride, scale, factor,
+    Q, K, BIAS, LSE, RATIO, MEAN, DELTA, LEFT, DR, G, DQ, M, stride, scale, factor,
     D: tl.constexpr, H: tl.constexpr, WIDE: tl.constexpr, REST: tl.constexpr,
     BLOCK: tl.constexpr, STEP: tl.constexpr, ADDS: tl.constexpr, LAST: tl.constexpr, HAS_BIAS: tl.constexpr,
     EVEN: tl.constexpr, PRECISION: tl.constexpr,
@@ -454,7 +468,8 @@ def query_kernel(
         left += _load_vector(LEFT + sample * M, rows, M, 0.0, EVEN)
     if LAST:
         dq -= left[:, None] * _load(MEAN + sample * M * D, rows, depth, D, M, EVEN).to(tl.float32)
-        _store_vector(DELTA + sample * M, rows, delta + left, M, EVEN)
+        delta += left * _load_vector(RATIO + sample * M, rows, M, 1.0, EVEN)
+        _store_vector(DELTA + sample * M, rows, delta, M, EVEN)
     else:
         _store_vector(LEFT + sample * M, rows, left, M, EVEN)
     dq *= factor

@@ -76,9 +76,9 @@ class Settings(NamedTuple):
 
 
 class Adjoint(NamedTuple):
-    """What one sub-block backward is given, all of it but q, k, b and LSE; as the kernels have it.
+    """What one sub-block backward is given, all of it but q, k, b, LSE and RATIO; as the kernels have it.
 
-    dr                  dR, the gradient of R
+    dr                  dR, the gradient of R, times RATIO
     r, dz, w_g, dz_out  R; the gradient of the sub-block's output; W_g; room for the gradient of its input
     dg                  room for dG; None where dw is given
     z, dw               the sub-block's input; [slots, 2, C, H] to add the gradients of W_gᵀ and W_Z to
@@ -173,11 +173,11 @@ class Launcher:
         z: Tensor | None = None, w_z: Tensor | None = None, w_g: Tensor | None = None,
         z_out: Tensor | None = None, g_out: Tensor | None = None,
     ) -> None:  # fmt: skip
-        """One sub-block. mean: room for K k, which only the first can fill."""
+        """One sub-block. lse: LSE and RATIO [2, B, M]; mean: room for K k, which only the first can fill."""
         blocks = 1 if norms is None else norms.shape[1]
         name = "next" if not is_first else "first" if mean is None else "first_mean"
         self.launch(
-            name, "forward_kernel", self.q, self.k, self.bias, norms, lse, mean, g, z, w_z, w_g, z_out, g_out, r,
+            name, "forward_kernel", self.q, self.k, self.bias, norms, *lse, mean, g, z, w_z, w_g, z_out, g_out, r,
             self.positions, self.scale, blocks,
             D=self.depth, H=self.hidden, C=self.channels, CHUNK=self.chunk,
             NORM_BLOCKS=1 << (blocks - 1).bit_length(), FIRST=is_first, MEANS=mean is not None,
@@ -186,18 +186,18 @@ class Launcher:
         )  # fmt: skip
 
     def turn(
-        self, dr: Tensor, delta: Tensor, r: Tensor, *,
-        g: Tensor | None = None, dz: Tensor | None = None, w_z: Tensor | None = None,
+        self, lse: Tensor, dz: Tensor, dr: Tensor, delta: Tensor, r: Tensor, *,
+        g: Tensor | None = None, w_z: Tensor | None = None,
     ) -> None:  # fmt: skip
         self.launch(
-            "turn", "turn_kernel", dz, w_z, r, g, dr, delta, self.positions,
-            H=self.hidden, C=self.channels, CHUNK=self.chunk, UPDATES=dz is not None, DIFFERS=self.differs,
+            "turn", "turn_kernel", dz, w_z, r, g, lse[1], dr, delta, self.positions,
+            H=self.hidden, C=self.channels, CHUNK=self.chunk, UPDATES=w_z is not None, DIFFERS=self.differs,
         )  # fmt: skip
 
     def adjoint(self, lse: Tensor, a: Adjoint, before: Before | None = None) -> None:
         self.launch(
             "adjoint", "adjoint_kernel",
-            self.q, self.k, self.bias, lse, *a, *(before or (None,) * 5), self.positions, self.scale,
+            self.q, self.k, self.bias, *lse, *a, *(before or (None,) * 5), self.positions, self.scale,
             D=self.depth, H=self.hidden, C=self.channels, CHUNK=self.chunk,
             SLOTS=a.slots, UPDATES=a.dz is not None, DIFFERS=self.differs,
             HAS_PREVIOUS=before is not None, HAS_BIAS=self.bias is not None,
@@ -212,22 +212,22 @@ class Launcher:
         dtype = torch.float32 if len(groups) > 1 else self.q.dtype
         dk = torch.empty_like(self.k, dtype=dtype)
         dq = torch.empty_like(self.q, dtype=dtype)
-        db = None if self.bias is None else torch.empty_like(lse)
+        db = None if self.bias is None else torch.empty_like(delta)
         dg = torch.empty_like(first.dr) if first.dg is None else first.dg
-        left = None if len(groups) == 1 else torch.empty_like(lse)
+        left = None if len(groups) == 1 else torch.empty_like(delta)
         has_bias = self.bias is not None
         # The rows first, all of them: they make δ exact, which the columns need.
         for start, count in groups:
             self.launch(
                 "query", "query_kernel",
-                self.q, self.k, self.bias, lse, mean, delta, left, dr[start], g[start], dq,
+                self.q, self.k, self.bias, *lse, mean, delta, left, dr[start], g[start], dq,
                 self.positions, stride, self.scale, self.factor,
                 **self._widths(count), ADDS=start > 0, LAST=start == groups[-1][0], HAS_BIAS=has_bias,
             )  # fmt: skip
         for start, count in groups:
             self.launch(
                 "key", "key_kernel",
-                self.q, self.k, self.bias, lse, delta, dr[start], g[start], dk, db, dg,
+                self.q, self.k, self.bias, *lse, delta, dr[start], g[start], dk, db, dg,
                 self.positions, stride, self.scale, self.factor,
                 **self._widths(count), ADDS=start > 0, TRANSPOSES=start == 0, DIFFERS=self.differs, HAS_BIAS=has_bias,
             )  # fmt: skip

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 from torch import Tensor
 
@@ -9,20 +11,23 @@ from nonloc.ops import reference
 from nonloc.ops.affinity import Affinity
 from nonloc.ops.exponential import BLOCK_ENTRIES
 from nonloc.ops.operator import position_weights, valid_positions
+from nonloc.ops.sparse import SparseAffinity
 
 
+@torch.no_grad()
 def logit_spread(affinity: Affinity) -> Tensor:
-    """max_j − min_j of log Ω_ij for each row [B, M], in float32, or float64 for such features; memory linear in M.
+    """max_j − min_j of log Ω_ij for each row [B, M], without gradients, in float32, or float64 for such features.
 
-    At 0 a row of the kernel is a plain mean. At tens it picks a few positions, at hundreds one, and which one turns on
-    rounding. In the trainability map every run that diverged had got there long before (docs/reproduction/map.md); if
-    yours does, divide the logits by √d (`scaled=True`) or begin with smaller maps.
+    At 0 a row of the kernel is a plain mean; at hundreds it picks single positions. All runs of ten epochs in the
+    trainability map that diverged were there 50 steps before, and most others were not (docs/reproduction/map.md). What
+    makes it smaller: logits divided by √d (`scaled=True`), maps that begin smaller.
 
     Only for kernels that have logits, "gaussian" and "heat". Givers that are masked or weigh nothing do not count; a
-    masked row has 0.
+    masked row has 0. Memory is linear in M.
     """
-    if affinity.kind not in ("gaussian", "heat"):
-        raise ValueError(f'only kinds "gaussian" and "heat" have logits, not {affinity.kind!r}')
+    kind = affinity.kind if isinstance(affinity, Affinity) else type(affinity).__name__
+    if kind not in ("gaussian", "heat"):
+        raise ValueError(f'only kinds "gaussian" and "heat" have logits, not {kind!r}')
     dtype = torch.promote_types(affinity.left.dtype, torch.float32)
     gives = position_weights(affinity, dtype).unsqueeze(1) > 0
     rows = max(1, BLOCK_ENTRIES // max(1, affinity.batch * affinity.right.shape[1]))
@@ -32,4 +37,16 @@ def logit_spread(affinity: Affinity) -> Tensor:
         logits = reference.logits(block, dtype)
         highest = logits.masked_fill(~gives, -torch.inf).amax(-1)
         spreads.append(highest - logits.masked_fill(~gives, torch.inf).amin(-1))
-    return torch.where(valid_positions(affinity), torch.cat(spreads, 1), 0)
+    has_any = valid_positions(affinity) & gives.any(-1)
+    return torch.where(has_any, torch.cat(spreads, 1), 0)
+
+
+def largest_logit_spread(affinities: Iterable[Affinity | SparseAffinity]) -> float | None:
+    """Over all rows of all kernels that have logits, each looked at once; None where none has."""
+    kernels = {id(one): one for one in affinities}.values()
+    found = [
+        logit_spread(one).max()
+        for one in kernels
+        if isinstance(one, Affinity) and one.kind in ("gaussian", "heat")
+    ]
+    return float(torch.stack(found).max()) if found else None

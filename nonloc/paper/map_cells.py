@@ -115,7 +115,7 @@ TEN_EPOCHS = Part(
     cells=_late_cells(original=(2, 3, 4), diffusive=(2, 4, 5, 6), stable=(4, 12)),
     seeds=3,
 )
-# Added when the runs above had diverged with logits that ran away: two kernels whose logits grow less.
+# Added when runs above had diverged with logits that ran away: two other kernels.
 SCALED = Part(
     name="ten_epochs_scaled",
     title="The same with logits divided by √d",

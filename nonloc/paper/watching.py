@@ -14,7 +14,7 @@ from nonloc.data.dataset import Dataset
 from nonloc.networks.build import build
 from nonloc.nn.features import stage_inputs
 from nonloc.nn.probe import evaluating
-from nonloc.ops import logit_spread
+from nonloc.ops import largest_logit_spread
 from nonloc.outcomes import NonlocError
 from nonloc.processes.stability import certify
 from nonloc.runs import Run
@@ -141,17 +141,10 @@ def _first_images(recipe: Recipe, data: Dataset, device: torch.device) -> Tensor
 
 def _sizes(seen: _Seen) -> dict[str, Any]:
     """amplification: the largest ‖stage(x)‖ / ‖x‖ of the batch; logit_spread: of that image, the largest max_j − min_j
-    of the logits of a row, over the rows of all kernels; None where there are no logits, or some are not finite."""
+    of the logits of a row, over the rows of all kernels; None where there are no logits."""
     with evaluating(seen.stage):
-        kernels = {id(kernel): kernel for kernel in seen.stage.affinities(seen.x)}
-        known = [kernel for kernel in kernels.values() if kernel.kind in ("gaussian", "heat")]
-        spreads = [float(logit_spread(kernel).max()) for kernel in known]
-    is_known = bool(spreads) and all(map(math.isfinite, spreads))
-    return {
-        "name": seen.name,
-        "amplification": seen.amplification,
-        "logit_spread": max(spreads) if is_known else None,
-    }
+        spread = largest_logit_spread(seen.stage.affinities(seen.x))
+    return {"name": seen.name, "amplification": seen.amplification, "logit_spread": spread}
 
 
 def _certificate(seen: _Seen) -> dict[str, Any]:

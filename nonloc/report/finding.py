@@ -10,7 +10,7 @@ from nonloc.paper.spent import NAME as SPENT
 from nonloc.paper.spent import read_spent
 from nonloc.report.claims import judge
 from nonloc.report.kept import OTHER, errors, read_kept
-from nonloc.report.map_logits import BACK, logits_sentences
+from nonloc.report.map_logits import BACK, range_of, spreads
 from nonloc.report.reproduction import MAP, verdict_counts
 from nonloc.report.statistics import interval, paired
 from nonloc.report.trainability import Cell, TrainabilityMap, read_map
@@ -31,7 +31,7 @@ def finding(folder: str | os.PathLike[str]) -> str:
     lines = [
         f"**The table.** {done} of {len(planned)} planned runs of Table 1 and its neighbours are recorded.{gain}",
         f"**What diverges.** Ten epochs at the paper's rate, starts from calm to PyTorch's own: {_diverged(found)}.",
-        f"**What they have in common.** {' '.join(logits_sentences(found)[:2])}",
+        f"**How far their logits spread.** {_spreads(found)}.",
         f"**The paper's sentences.** {verdict_counts(tuple(judge(kept, found)))}",
         f"**Conditions.** PreResNet-20 on CIFAR-10, blocks after residual block 2, batch 128, bfloat16; {_time(root)}.",
     ]
@@ -50,6 +50,21 @@ def _diverged(found: TrainabilityMap) -> str:
         for family in dict.fromkeys(cell.family for cell in cells):
             told.append(f"{_count([cell for cell in cells if cell.family == family])} {family}{change}")
     return ", ".join(told) or "nothing is recorded yet"
+
+
+def _spreads(found: TrainabilityMap) -> str:
+    told = []
+    for part, cells in found.late:
+        seen = spreads(cells)
+        change = f" with {part.change}" if part.change else ""
+        for diverged, when in (
+            (True, f"{BACK} steps before they diverged"),
+            (False, "that came to their end"),
+        ):
+            values = [one.value for one in seen if one.diverged is diverged]
+            if values:
+                told.append(f"{len(values)} runs{change} {when}: {range_of(values)}")
+    return "; ".join(told) or "no run was watched yet"
 
 
 def _count(cells: Sequence[Cell]) -> str:

@@ -15,7 +15,12 @@ from nonloc.report.style import INK, SHADES, style
 from nonloc.report.trainability import Cell, Line, TrainabilityMap
 
 BACK = 50  # steps before a divergence: nearer to it, everything is large
-CALM = 100  # a number to count by, chosen when the runs of ten epochs had been seen
+CALM = 100
+
+ABOUT = (
+    f"{CALM} is a mark to count by, chosen when the first of these runs had been seen. In original stages signals "
+    "grow, too, before they diverge (the table above); which is the cause, these runs do not tell."
+)
 
 CAPTION = (
     "How far the logits of a kernel spread: the largest difference of two logits in a row, for the image, of 32, that "
@@ -54,12 +59,17 @@ def logits_sentences(found: TrainabilityMap) -> list[str]:
         for diverged, when in ((True, f"{BACK} steps before they diverged"), (False, "at their end")):
             values = [one.value for one in seen if one.diverged is diverged]
             if values:
-                middle, low, high = (_written(value) for value in (median(values), min(values), max(values)))
                 told.append(
-                    f"{len(values)} runs of ten epochs{change}, {when}: logits spread over {middle} (median; {low} to "
-                    f"{high}), in {sum(value < CALM for value in values)} of them over less than {CALM}."
+                    f"{len(values)} runs of ten epochs{change}, {when}: logits spread over {range_of(values)}, in "
+                    f"{sum(value < CALM for value in values)} of them over less than {CALM}."
                 )
     return told
+
+
+def range_of(values: Sequence[float]) -> str:
+    """Such as "32,500 (138 to 1,430,000)": the median, and the range."""
+    middle, low, high = (_written(value) for value in (median(values), min(values), max(values)))
+    return f"{middle} (median; {low} to {high})"
 
 
 def logits_figure(found: TrainabilityMap) -> Figure | None:

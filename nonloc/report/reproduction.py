@@ -15,6 +15,7 @@ from nonloc.report.document import Content, Document, Picture, Section, write_do
 from nonloc.report.kept import OTHER, TABLE, Kept, read_kept
 from nonloc.report.map_answers import answers, cells_table, late_table, limits_table
 from nonloc.report.map_figures import BEFORE_CAPTION, HEAT_CAPTION, before_divergence, heat_map
+from nonloc.report.map_logits import ABOUT as ABOUT_LOGITS
 from nonloc.report.map_logits import CAPTION as LOGITS_CAPTION
 from nonloc.report.map_logits import logits_figure, logits_sentences
 from nonloc.report.page import PAPER
@@ -143,7 +144,7 @@ def _protocol_sections(kept: Kept) -> tuple[Section, ...]:
 
 
 def _map_sections(found: TrainabilityMap) -> tuple[Section, ...]:
-    if not found.one_epoch and not found.ten_epochs:
+    if not any(cells for _, cells in found.parts):
         return (Section("", (ABOUT_MAP, "No cell of the map is recorded yet.")),)
     sections = [Section("The answer", (answers(found), ABOUT_MAP, recorded(found)))]
     for rate in found.rates:
@@ -158,7 +159,8 @@ def _map_sections(found: TrainabilityMap) -> tuple[Section, ...]:
     logits = logits_figure(found)
     if logits is not None:
         picture = Picture("map-logits", logits, LOGITS_CAPTION)
-        sections.append(Section("What diverging runs have in common", (logits_sentences(found), picture)))
+        told = (logits_sentences(found), ABOUT_LOGITS, picture)
+        sections.append(Section("What diverging runs have in common", told))
     for part, cells in found.late:
         if part.change:
             sections.append(Section(f"Ten epochs, with {part.change}", (late_table(cells),)))

@@ -13,7 +13,7 @@ from nonloc.data.dataset import Dataset
 from nonloc.data.load import load
 from nonloc.nn.features import stage_inputs
 from nonloc.nn.stage import stages
-from nonloc.ops import logit_spread
+from nonloc.ops import largest_logit_spread
 from nonloc.processes.stability import certify, cfl_limit
 from nonloc.runs import Run, finite_or_none, write_atomically
 from nonloc.training.machine import machine, versions
@@ -70,7 +70,6 @@ def _certificate(name: str, stage: Any, x: torch.Tensor, mask: torch.Tensor | No
     with torch.no_grad():
         whole = certify(stage, x, mask=mask)
         affinities, weights = stage.affinities(x, mask), stage.weights()
-        spreads = [float(logit_spread(one).max()) for one in affinities if one.kind in ("gaussian", "heat")]
         blocks = []
         for affinity, weight in zip(affinities, weights, strict=True):
             alone = certify(affinity, [weight.detach()], form=stage.form)
@@ -93,6 +92,6 @@ def _certificate(name: str, stage: Any, x: torch.Tensor, mask: torch.Tensor | No
         "repeated": whole.repeated,
         "norm": whole.norm,
         "reason": whole.reason,
-        "logit_spread": max(spreads, default=None),
+        "logit_spread": largest_logit_spread(affinities),
         "blocks": blocks,
     }

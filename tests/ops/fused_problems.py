@@ -18,6 +18,7 @@ class Problem:
     size         deviation of the logits l·r
     shift        added to all features
     right_shift  added to those on the right alone, which changes no gaussian kernel whose rows are normalised
+    copies       so many positions in a row have one feature on the right, and share every receiver
     is_shared    one tensor for left and right
     differs      the diffusive form; False: the original one
     """
@@ -34,6 +35,7 @@ class Problem:
     size: float = 2.0
     shift: float = 0.0
     right_shift: float = 0.0
+    copies: int = 1
     is_masked: bool = False
     is_shared: bool = False
     differs: bool = True
@@ -53,6 +55,8 @@ class Problem:
         right = (
             left if self.is_shared else normal(b, m, d, deviation=spread) + (self.shift + self.right_shift)
         )
+        if self.copies > 1:
+            right = right.repeat_interleave(self.copies, 1)[:, :m]
         rank = c if self.hidden is None else self.hidden
         outer = normal(n, c, rank, deviation=0.3 / rank**0.5)
         inner = normal(n, 0 if self.hidden is None else rank, c, deviation=c**-0.5)

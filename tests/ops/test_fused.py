@@ -96,6 +96,19 @@ def test_large_logits(kind):
 
 
 @BEYOND_THE_END
+@pytest.mark.parametrize("differs", [True, False], ids=["diffusive", "original"])
+@pytest.mark.parametrize("size", [1e5, 1e6, 1e7])
+def test_rows_sum_to_one_where_logits_are_enormous(size, differs):
+    """Where positions share a row, it is not one number: the logarithm of its sum, in float32, is off by percents."""
+    check(Problem(size=size, copies=3, positions=42, blocks=4, differs=differs))
+
+
+@BEYOND_THE_END
+def test_rows_sum_to_one_in_half_precision_too():
+    check(Problem(size=1e6, copies=3, positions=42, blocks=4, dtype=torch.float16))
+
+
+@BEYOND_THE_END
 @pytest.mark.parametrize("kind", ["gaussian", "heat"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 def test_enormous_logits_are_finite(kind, dtype):
@@ -143,9 +156,10 @@ def test_the_tiles_of_the_gpu(monkeypatch, tiles):
     check(Problem(positions=150, blocks=1 if tiles == "SINGLE" else 2))
 
 
-def solve(operation, backend, kind, dtype, channels, mask, exact=False):
+def solve(operation, backend, kind, dtype, channels, mask, exact=False, shift=0.0):
     generator = torch.Generator().manual_seed(3)
     drawn = [torch.randn(1, 40, c, generator=generator).to(dtype) for c in (6, 6, channels)]
+    drawn[1] += shift
     left, right, z = ((x.double() if exact else x).requires_grad_() for x in drawn)
     out = operation(Affinity(left, right, kind, scale=0.5, mask=mask), z, backend=backend)
     weight = torch.randn(out.shape, generator=generator).to(out.dtype)
@@ -172,6 +186,15 @@ def test_single_operations(operation, kind, channels, is_masked, dtype):
     for value, wanted in zip(found, truth, strict=True):
         # Signal, K, and the products are rounded once each; the energy subtracts numbers of its own size.
         assert float((value.detach().double() - wanted.detach()).norm() / wanted.norm().detach()) < 12 * eps
+
+
+@pytest.mark.parametrize("channels", [20, 150])
+def test_keys_far_from_zero_in_a_product(channels):
+    """What rounding leaves of the row sums is as large as the keys."""
+    truth = solve(aggregate, "reference", "gaussian", torch.float16, channels, None, exact=True, shift=30.0)
+    found = solve(aggregate, "fused", "gaussian", torch.float16, channels, None, shift=30.0)
+    eps = torch.finfo(torch.float16).eps
+    assert float((found[1].double() - truth[1]).norm() / truth[1].norm()) < 2 * eps
 
 
 @pytest.mark.parametrize("is_deterministic", [True, False])

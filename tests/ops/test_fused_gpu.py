@@ -87,6 +87,11 @@ def test_cuda_large_logits(dtype):
     check(problem(dtype=dtype, size=100.0, batch=2))
 
 
+@pytest.mark.parametrize(("dtype", "size"), [(BF16, 1e6), (torch.float32, 1e5)])
+def test_cuda_rows_sum_to_one_where_logits_are_enormous(dtype, size):
+    check(problem(dtype=dtype, size=size, copies=3, batch=2))
+
+
 @pytest.mark.parametrize("is_deterministic", [True, False])
 def test_cuda_every_number_is_written(monkeypatch, is_deterministic):
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from nonloc import Affinity, logit_spread
-from nonloc.ops import exponential
+from nonloc import Affinity, SparseAffinity, logit_spread
+from nonloc.ops import exponential, largest_logit_spread
 
 LINE = torch.tensor([[[0.0], [1.0], [3.0]]], dtype=torch.float64)
 
@@ -51,6 +51,34 @@ def test_half_precision_is_computed_in_float32():
     assert logit_spread(Affinity(x, x, "gaussian")).tolist() == [[180_000.0, 180_000.0]]
 
 
-def test_a_kernel_without_logits_says_so():
-    with pytest.raises(ValueError, match=r'only kinds "gaussian" and "heat" have logits, not \'dot\''):
-        logit_spread(Affinity(LINE, LINE, "dot"))
+def test_the_largest_of_several_kernels():
+    graph = SparseAffinity(torch.eye(3, dtype=torch.float64).to_sparse_csr())
+    kernels = [Affinity(LINE, LINE, kind) for kind in ("gaussian", "dot")]
+    assert largest_logit_spread([graph, *kernels, Affinity(LINE, 2 * LINE, "gaussian")]) == 18.0
+    assert largest_logit_spread([graph, kernels[1]]) is None
+    broken = Affinity(LINE * torch.nan, LINE, "gaussian")
+    assert largest_logit_spread([broken, kernels[0]]) != largest_logit_spread([broken, kernels[0]]), "a NaN"
+
+
+def test_where_nobody_gives_nothing_spreads():
+    measure = torch.zeros(3, dtype=torch.float64)
+    assert logit_spread(Affinity(LINE, LINE, "gaussian", measure=measure)).tolist() == [[0.0, 0.0, 0.0]]
+
+
+def test_it_keeps_no_graph():
+    x = LINE.clone().requires_grad_()
+    assert not logit_spread(Affinity(x, x, "heat")).requires_grad
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR")
+@pytest.mark.parametrize(
+    ("affinity", "name"),
+    [
+        (Affinity(LINE, LINE, "dot"), "dot"),
+        (SparseAffinity(torch.eye(3, dtype=torch.float64).to_sparse_csr()), "SparseAffinity"),
+    ],
+    ids=["dot", "sparse"],
+)
+def test_a_kernel_without_logits_says_so(affinity, name):
+    with pytest.raises(ValueError, match=rf'only kinds "gaussian" and "heat" have logits, not \'{name}\''):
+        logit_spread(affinity)

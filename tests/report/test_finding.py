@@ -1,8 +1,9 @@
 """The finding in README: its lines say what the records say, and what is not there yet."""
 
 import pytest
-from made_kept import deep_originals, map_lines, records, write, write_map
+from made_kept import deep_originals, map_line, map_lines, records, write, write_map
 
+from nonloc.paper.map_cells import PARTS
 from nonloc.paper.spent import note_spent
 from nonloc.report.finding import FIGURE, finding
 
@@ -37,6 +38,18 @@ def test_divergences_are_counted_by_form_and_kernel(results):
     assert told.endswith("9 of 18 stable with logits divided by √d.")
 
 
+def test_logits_are_told_for_every_part_and_ending(results):
+    told = line(finding(results), "How far their logits spread")
+    assert told.endswith("69 runs that came to their end: 7 (median; 7 to 7).")
+    one = map_line(PARTS["ten_epochs_heat"].cells[0], 0, diverged=400)
+    one["before"] = [{"step": 340, "loss": 1.0, "stages": [{"logit_spread": 12_345.0}]}]
+    write_map(results, "ten_epochs_heat", [one])
+    told = line(finding(results), "How far their logits spread")
+    assert (
+        "1 runs with the heat kernel 50 steps before they diverged: 12,300 (median; 12,300 to 12,300)" in told
+    )
+
+
 def test_time_is_added_up_over_folders(results):
     note_spent(results / "map", seconds=600.0, device="GPU", runs=2)
     note_spent(results / "table1", seconds=1200.0, device="GPU", runs=2)
@@ -50,4 +63,5 @@ def test_nothing_yet(tmp_path):
         "0 of 95 planned runs of Table 1 and its neighbours are recorded."
     )
     assert line(text, "What diverges").endswith("nothing is recorded yet.")
+    assert line(text, "How far their logits spread").endswith("no run was watched yet.")
     assert line(text, "Conditions").endswith("no time is noted.")
