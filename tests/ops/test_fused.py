@@ -188,6 +188,7 @@ def test_single_operations(operation, kind, channels, is_masked, dtype):
         assert float((value.detach().double() - wanted.detach()).norm() / wanted.norm().detach()) < 12 * eps
 
 
+@BEYOND_THE_END
 @pytest.mark.parametrize("channels", [20, 150])
 def test_keys_far_from_zero_in_a_product(channels):
     """What rounding leaves of the row sums is as large as the keys."""
