@@ -422,14 +422,14 @@ def key_kernel(
 def query_kernel(
     Q, K, BIAS, LSE, RATIO, MEAN, DELTA, LEFT, DR, G, DQ, M, stride, scale, factor,
     D: tl.constexpr, H: tl.constexpr, WIDE: tl.constexpr, REST: tl.constexpr,
-    BLOCK: tl.constexpr, STEP: tl.constexpr, ADDS: tl.constexpr, LAST: tl.constexpr, HAS_BIAS: tl.constexpr,
-    EVEN: tl.constexpr, PRECISION: tl.constexpr,
+    BLOCK: tl.constexpr, STEP: tl.constexpr, ADDS: tl.constexpr, LAST: tl.constexpr, ONES: tl.constexpr,
+    HAS_BIAS: tl.constexpr, EVEN: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """The rows' share of the affinity's gradient, for several sub-blocks at once; ADDS as in `key_kernel`.
 
     A row of dS = K (dK − δ) sums to 0, but δ was made of rounded numbers: what is left of that sum, LEFT, would be a
     gradient that no loss has, as large as the keys. The LAST pass takes it out of DQ, and out of DELTA for the columns.
-    The sum is a product with ones, for fewer instructions.
+    ONES: the sum is a product with ones, which in half precision takes fewer instructions, and in float32 many more.
     """
     sample = tl.program_id(1).to(tl.int64)
     rows = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
@@ -443,7 +443,10 @@ def query_kernel(
     lse = _load_vector(LSE + sample * M, rows, M, float("inf"), EVEN)
     delta = _load_vector(DELTA + sample * M, rows, M, 0.0, EVEN)
     dq = tl.zeros([BLOCK, D], tl.float32)
-    sums = tl.zeros([BLOCK, 16], tl.float32)  # 16 times the same, the fewest that a product can have
+    if ONES:
+        sums = tl.zeros([BLOCK, 16], tl.float32)  # 16 times the same, the fewest that a product can have
+    else:
+        left = tl.zeros([BLOCK], tl.float32)
     for start in range(0, M, STEP):
         columns = start + tl.arange(0, STEP)
         k = _load(K + sample * M * D, columns, depth, D, M, EVEN)
@@ -462,8 +465,12 @@ def query_kernel(
             dp -= delta[:, None]
         ds = (p * dp).to(k.dtype)
         dq = tl.dot(ds, k, dq, input_precision=PRECISION)
-        sums = tl.dot(ds, tl.full([STEP, 16], 1.0, tl.float32).to(ds.dtype), sums, input_precision=PRECISION)
-    left = tl.max(sums, 1)
+        if ONES:
+            sums = tl.dot(ds, tl.full([STEP, 16], 1.0, tl.float32).to(ds.dtype), sums)
+        else:
+            left += tl.sum(ds, 1)
+    if ONES:
+        left = tl.max(sums, 1)
     if ADDS:
         left += _load_vector(LEFT + sample * M, rows, M, 0.0, EVEN)
     if LAST:

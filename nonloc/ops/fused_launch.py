@@ -222,7 +222,8 @@ class Launcher:
                 "query", "query_kernel",
                 self.q, self.k, self.bias, *lse, mean, delta, left, dr[start], g[start], dq,
                 self.positions, stride, self.scale, self.factor,
-                **self._widths(count), ADDS=start > 0, LAST=start == groups[-1][0], HAS_BIAS=has_bias,
+                **self._widths(count), ADDS=start > 0, LAST=start == groups[-1][0],
+                ONES=self.q.dtype != torch.float32, HAS_BIAS=has_bias,
             )  # fmt: skip
         for start, count in groups:
             self.launch(

@@ -82,9 +82,7 @@ def launched_macs(launch: Launch) -> int:
     elif launch.kernel == "finish_kernel":
         macs = map_macs * (1 + 2 * (sizes["SLOTS"] > 0))
     else:
-        more = (
-            hidden * sizes["TRANSPOSES"] if launch.kernel == "key_kernel" else 16
-        )  # a sum as a product with ones
+        more = hidden * sizes["TRANSPOSES"] if launch.kernel == "key_kernel" else 16 * sizes["ONES"]
         macs = m * m * (2 * depth + sizes["WIDE"] + sizes["REST"] + more)
     return launch.batch * macs
 
