@@ -15,7 +15,7 @@ from nonloc.ops.functional import (
 from nonloc.ops.inner import adjoint, apply_adjoint, row_sums, self_adjoint_weights
 from nonloc.ops.operator import Operator
 from nonloc.ops.sparse import SparseAffinity
-from nonloc.ops.spread import largest_logit_spread, logit_spread
+from nonloc.ops.spread import largest_logit_spread, logit_spread, logit_spreads
 
 __all__ = [
     "BACKENDS",
@@ -35,6 +35,7 @@ __all__ = [
     "kernel_matrix",
     "largest_logit_spread",
     "logit_spread",
+    "logit_spreads",
     "prepare",
     "propagate",
     "row_sums",

@@ -41,12 +41,17 @@ def logit_spread(affinity: Affinity) -> Tensor:
     return torch.where(has_any, torch.cat(spreads, 1), 0)
 
 
-def largest_logit_spread(affinities: Iterable[Affinity | SparseAffinity]) -> float | None:
-    """Over all rows of all kernels that have logits, each looked at once; None where none has."""
+def logit_spreads(affinities: Iterable[Affinity | SparseAffinity]) -> list[float]:
+    """The largest of each kernel that has logits; of one that sub-blocks share, once."""
     kernels = {id(one): one for one in affinities}.values()
-    found = [
-        logit_spread(one).max()
+    return [
+        float(logit_spread(one).max())
         for one in kernels
         if isinstance(one, Affinity) and one.kind in ("gaussian", "heat")
     ]
-    return float(torch.stack(found).max()) if found else None
+
+
+def largest_logit_spread(affinities: Iterable[Affinity | SparseAffinity]) -> float | None:
+    """Of all of them; None where none has logits, NaN where one has."""
+    found = logit_spreads(affinities)
+    return float(torch.tensor(found, dtype=torch.float64).max()) if found else None

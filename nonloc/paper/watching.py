@@ -14,7 +14,7 @@ from nonloc.data.dataset import Dataset
 from nonloc.networks.build import build
 from nonloc.nn.features import stage_inputs
 from nonloc.nn.probe import evaluating
-from nonloc.ops import largest_logit_spread
+from nonloc.ops import logit_spreads
 from nonloc.outcomes import NonlocError
 from nonloc.processes.stability import certify
 from nonloc.runs import Run
@@ -74,8 +74,8 @@ class Watcher:
         self, run: Run, recipe: Recipe, data: Dataset, device: torch.device, end: int
     ) -> list[dict[str, Any]]:
         """Every EVERY steps of the last LAST before step `end`: {"step", "loss", "stages": [{"name", "amplification",
-        "logit_spread", "growth", "verdict", "weights": [{"eigenvalue", "norm"}]}]}, of the network as it was before
-        that step."""
+        "logit_spread", "logit_spreads", "growth", "verdict", "weights": [{"eigenvalue", "norm"}]}]}, of the network as
+        it was before that step."""
         film, losses = self._films.get(run, _Film()), self.losses(run)
         wanted = [(step, state) for step, state in film.states if end - LAST <= step <= end]
         if not wanted:
@@ -91,7 +91,7 @@ class Watcher:
         ]
 
     def after(self, run: Run, recipe: Recipe, data: Dataset, device: torch.device) -> dict[str, Any]:
-        """Of the last copy: {"step", "stages": [{"name", "amplification", "logit_spread"}]}."""
+        """Of the last copy: {"step", "stages": [{"name", "amplification", "logit_spread", "logit_spreads"}]}."""
         step, state = self._films[run].states[-1]
         model, images = self._network_and_images(recipe, data, device)
         return {"step": step, "stages": [_sizes(one) for one in _look(model, state, images)]}
@@ -141,10 +141,16 @@ def _first_images(recipe: Recipe, data: Dataset, device: torch.device) -> Tensor
 
 def _sizes(seen: _Seen) -> dict[str, Any]:
     """amplification: the largest ‖stage(x)‖ / ‖x‖ of the batch; logit_spread: of that image, the largest max_j − min_j
-    of the logits of a row, over the rows of all kernels; None where there are no logits."""
+    of the logits of a row, over the rows of all kernels; None where there are no logits; logit_spreads: of each kernel,
+    which is one for all sub-blocks where they share it."""
     with evaluating(seen.stage):
-        spread = largest_logit_spread(seen.stage.affinities(seen.x))
-    return {"name": seen.name, "amplification": seen.amplification, "logit_spread": spread}
+        spreads = logit_spreads(seen.stage.affinities(seen.x))
+    return {
+        "name": seen.name,
+        "amplification": seen.amplification,
+        "logit_spread": max(spreads) if spreads and all(map(math.isfinite, spreads)) else None,
+        "logit_spreads": spreads,
+    }
 
 
 def _certificate(seen: _Seen) -> dict[str, Any]:

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from nonloc import Affinity, SparseAffinity, logit_spread
-from nonloc.ops import exponential, largest_logit_spread
+from nonloc.ops import exponential, largest_logit_spread, logit_spreads
 
 LINE = torch.tensor([[[0.0], [1.0], [3.0]]], dtype=torch.float64)
 
@@ -49,6 +49,11 @@ def test_half_precision_is_computed_in_float32():
     x = torch.full((1, 2, 1), 300.0).half()  # 300² is beyond float16
     x[0, 1] = -300
     assert logit_spread(Affinity(x, x, "gaussian")).tolist() == [[180_000.0, 180_000.0]]
+
+
+def test_each_kernel_is_looked_at_once():
+    one, other = (Affinity(LINE, size * LINE, "gaussian") for size in (1, 2))
+    assert logit_spreads([one, one, other, Affinity(LINE, LINE, "dot")]) == [9.0, 18.0]
 
 
 def test_the_largest_of_several_kernels():

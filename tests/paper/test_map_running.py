@@ -42,6 +42,7 @@ def test_a_row_is_what_the_run_measured_and_the_run_is_gone(tmp_path):
     assert row["after"]["step"] == 5, "every step up to the tenth is looked at"
     assert 0.5 < stage["amplification"] < 2
     assert 0 < stage["logit_spread"] < 1, "the logits begin with deviation 0.01 of the maps"
+    assert stage["logit_spread"] == max(stage["logit_spreads"])
     assert folders(tmp_path / "work") == []
 
 
