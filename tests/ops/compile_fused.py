@@ -1,0 +1,101 @@
+"""Compiles the kernels of one fused stage for an H100 or H200, which needs no GPU, and prints what each takes as JSON.
+
+python tests/ops/compile_fused.py bfloat16 32 64 4: the dtype, d = r, C and N of a stage on 1,024 positions. Triton must
+not interpret in this process.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from nonloc.ops import Affinity, fused_kernels, propagate
+from nonloc.ops.fused_launch import Launcher, without_launches
+
+TOOLS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
+TYPES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
+
+
+def launches(dtype: torch.dtype, width: int, channels: int, blocks: int) -> dict[str, tuple[Any, ...]]:
+    """{tile: (kernel, tensors, constants, tile)} of forward and backward; nothing is computed."""
+    seen: dict[str, tuple[Any, ...]] = {}
+
+    def note(self: Launcher, name: str, kernel: str, *tensors: Any, **constants: Any) -> None:
+        tile = self.tiles[name]
+        constants |= {
+            "BLOCK": tile.block,
+            "EVEN": self.positions % tile.block == 0,
+            "PRECISION": self.precision,
+        }
+        if tile.step:
+            constants["STEP"] = tile.step
+        seen[name] = (kernel, tensors, constants, tile)
+
+    Launcher.launch = note  # type: ignore[method-assign]
+
+    def empty(*shape: int) -> torch.Tensor:
+        return torch.zeros(*shape, dtype=dtype, requires_grad=True)
+
+    left, right, z = empty(1, 1024, width), empty(1, 1024, width), empty(1, 1024, channels)
+    pairs = [(empty(channels, width), empty(width, channels)) for _ in range(blocks)]
+    with without_launches():
+        propagate(Affinity(left, right, "gaussian"), z, pairs, backend="fused").sum().backward()
+    return seen
+
+
+def compiled(kernel: str, tensors: tuple[Any, ...], constants: dict[str, Any], tile: Any) -> dict[str, int]:
+    function = getattr(fused_kernels, kernel)
+    signature, fixed, hints = {}, {}, {}
+    values = dict(zip(function.arg_names, tensors, strict=False)) | constants
+    for place, name in enumerate(function.arg_names):
+        value = values[name]
+        if name in constants or value is None:
+            signature[name], fixed[place,] = "constexpr", value
+        elif isinstance(value, torch.Tensor):
+            signature[name], hints[place,] = f"*{TYPES[value.dtype]}", [["tt.divisibility", 16]]
+        else:
+            signature[name] = "i32" if isinstance(value, int) else "fp32"
+            if isinstance(value, int) and value % 16 == 0:
+                hints[place,] = [["tt.divisibility", 16]]
+    options = {"num_warps": tile.warps, "num_stages": tile.stages}
+    if tile.registers is not None:
+        options["maxnreg"] = tile.registers
+    source = ASTSource(function, signature, fixed, hints)
+    made = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(made.asm["cubin"])
+        file.flush()
+        told = subprocess.run(
+            [TOOLS / "cuobjdump", "--dump-resource-usage", file.name],
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+    found = re.search(r"REG:(\d+) STACK:(\d+)", told)
+    assert found is not None, told
+    return {
+        "registers": int(found[1]),
+        "spilled": int(found[2]),
+        "shared": made.metadata.shared,
+        "threads": 32 * tile.warps,
+    }
+
+
+def main() -> None:
+    dtype, *sizes = sys.argv[1:]
+    seen = launches(getattr(torch, dtype), *map(int, sizes))
+    print(json.dumps({name: compiled(*one) for name, one in seen.items()}))
+
+
+if __name__ == "__main__":
+    main()
