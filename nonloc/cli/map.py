@@ -21,7 +21,9 @@ from nonloc.paper.map_table import MapTable
 from nonloc.paper.spent import note_spent
 
 SUMMARY = "the trainability map: rate × initialisation × blocks, one table of hundreds of short runs"
-_SIZES = {name: f"{len(part.cells)} cells, {part.seeds} seeds" for name, part in PARTS.items()}
+_LISTED = "\n".join(
+    f"  {name:<22} {len(part.cells)} cells, {part.seeds} seeds. {part.title}" for name, part in PARTS.items()
+)
 DESCRIPTION = f"""\
 Train every cell of a part of the map with every seed, many side by side, and add one line for each to
 DIR/<part>.jsonl: how it ended, at which step it diverged, its losses and error, how large its stages make features and
@@ -29,12 +31,7 @@ logits at the end, and for a run that diverged what they did in the last 100 ste
 until their line is written. What the table has is never done again, so the same command continues after any
 interruption.
 
-  one_epoch              {_SIZES["one_epoch"]}, one epoch
-  ten_epochs             {_SIZES["ten_epochs"]}, at rate 0.1, ten epochs
-  ten_epochs_scaled      {_SIZES["ten_epochs_scaled"]}: some of them with logits divided by √d
-  ten_epochs_heat        {_SIZES["ten_epochs_heat"]}: stable stages with the heat kernel
-  ten_epochs_shared      {_SIZES["ten_epochs_shared"]}: original stages with one affinity for all blocks
-  ten_epochs_recomputed  {_SIZES["ten_epochs_recomputed"]}: diffusive stages with an affinity for each
+{_LISTED}
 
   nonloc map one_epoch --device cuda --budget 25m
   nonloc map ten_epochs --device cuda --budget 25m

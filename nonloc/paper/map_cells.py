@@ -65,7 +65,8 @@ class Part:
 
     name    of the table's file
     base    the recipe of all cells but for what the cell says; at a constant rate
-    change  what it has instead, in words that go on from "with"; and in a few signs, for figures
+    change  what it has instead, in words that go on from "with"
+    sign    the same in a few signs, for figures
     """
 
     name: str
@@ -75,6 +76,11 @@ class Part:
     seeds: int
     change: str = ""
     sign: str = ""
+
+    @property
+    def with_change(self) -> str:
+        """Such as " with the heat kernel", to go on with after a noun; empty where nothing is changed."""
+        return f" with {self.change}" if self.change else ""
 
     def runs(self) -> list[tuple[Cell, int]]:
         """(cell, seed), seed by seed: what an interruption cuts off is then a seed, not a corner of the map."""
@@ -115,43 +121,43 @@ TEN_EPOCHS = Part(
     cells=_late_cells(original=(2, 3, 4), diffusive=(2, 4, 5, 6), stable=(4, 12)),
     seeds=3,
 )
+
+
+def _changed(name: str, stage: dict[str, Any], change: str, sign: str, **numbers: tuple[int, ...]) -> Part:
+    """Cells of the ten epochs with one thing changed in their stages."""
+    only = f", {next(iter(numbers))} stages only" if len(numbers) == 1 else ""
+    return Part(
+        name=f"ten_epochs_{name}",
+        title=f"The same with {change}{only}",
+        base=TEN_EPOCHS.base.with_(stage=stage),
+        cells=_late_cells(**numbers),
+        seeds=TEN_EPOCHS.seeds,
+        change=change,
+        sign=sign,
+    )
+
+
 # Added when runs above had diverged with logits that ran away: two other kernels.
-SCALED = Part(
-    name="ten_epochs_scaled",
-    title="The same with logits divided by √d",
-    base=TEN_EPOCHS.base.with_(stage={"scaled": True}),
-    cells=_late_cells(original=(2, 3, 4), diffusive=(6,), stable=(4, 12)),
-    seeds=3,
-    change="logits divided by √d",
-    sign="1/√d",
+SCALED = _changed(
+    "scaled",
+    {"scaled": True},
+    "logits divided by √d",
+    "1/√d",
+    original=(2, 3, 4),
+    diffusive=(6,),
+    stable=(4, 12),
 )
-HEAT = Part(
-    name="ten_epochs_heat",
-    title="The same with the heat kernel, stable stages only",
-    base=TEN_EPOCHS.base.with_(stage={"affinity": "heat"}),
-    cells=_late_cells(stable=(4, 12)),
-    seeds=3,
-    change="the heat kernel",
-    sign="heat",
-)
+HEAT = _changed("heat", {"affinity": "heat"}, "the heat kernel", "heat", stable=(4, 12))
 # The paper's stage differs from the original one in two things: differences, and an affinity that is computed once.
-SHARED = Part(
-    name="ten_epochs_shared",
-    title="The same with one affinity for all blocks, original stages only",
-    base=TEN_EPOCHS.base.with_(stage={"share_affinity": True}),
-    cells=_late_cells(original=(2, 3, 4)),
-    seeds=3,
-    change="one affinity for all blocks",
-    sign="one ω",
+SHARED = _changed(
+    "shared", {"share_affinity": True}, "one affinity for all blocks", "one ω", original=(2, 3, 4)
 )
-RECOMPUTED = Part(
-    name="ten_epochs_recomputed",
-    title="The same with an affinity of its own for each block, diffusive stages only",
-    base=TEN_EPOCHS.base.with_(stage={"share_affinity": False}),
-    cells=_late_cells(diffusive=(2, 4, 6)),
-    seeds=3,
-    change="an affinity for each block",
-    sign="ω each",
+RECOMPUTED = _changed(
+    "recomputed",
+    {"share_affinity": False},
+    "an affinity of its own for each block",
+    "ω each",
+    diffusive=(2, 4, 6),
 )
 PARTS: dict[str, Part] = {
     part.name: part for part in (ONE_EPOCH, TEN_EPOCHS, SCALED, HEAT, SHARED, RECOMPUTED)

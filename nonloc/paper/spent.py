@@ -28,3 +28,8 @@ def read_spent(folder: str | os.PathLike[str]) -> list[dict[str, Any]]:
     """The lines, in order."""
     path = Path(folder) / NAME
     return [json.loads(line) for line in path.read_bytes().splitlines()] if path.is_file() else []
+
+
+def read_all_spent(root: str | os.PathLike[str]) -> dict[Path, list[dict[str, Any]]]:
+    """The lines of every folder below `root` that has some, by folder."""
+    return {path.parent: read_spent(path.parent) for path in sorted(Path(root).rglob(NAME))}

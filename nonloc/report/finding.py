@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from pathlib import Path
 
-from nonloc.paper.spent import NAME as SPENT
-from nonloc.paper.spent import read_spent
+from nonloc.paper.spent import read_all_spent
 from nonloc.report.claims import judge
 from nonloc.report.kept import OTHER, errors, read_kept
-from nonloc.report.map_logits import BACK, range_of, spreads
+from nonloc.report.map_logits import BACK, range_of, watched
 from nonloc.report.reproduction import MAP, verdict_counts
 from nonloc.report.statistics import interval, paired
-from nonloc.report.trainability import Cell, TrainabilityMap, read_map
+from nonloc.report.trainability import TrainabilityMap, diverged_counts, read_map
 
 FIGURE = "docs/reproduction/figures/map-logits.svg"
 
@@ -44,35 +42,24 @@ def finding(folder: str | os.PathLike[str]) -> str:
 
 
 def _diverged(found: TrainabilityMap) -> str:
-    told = []
-    for part, cells in found.late:
-        change = f" with {part.change}" if part.change else ""
-        for family in dict.fromkeys(cell.family for cell in cells):
-            told.append(f"{_count([cell for cell in cells if cell.family == family])} {family}{change}")
+    told = [
+        f"{gone} of {runs} {family}{part.with_change}"
+        for part, cells in found.late
+        for family, gone, runs in diverged_counts(cells)
+    ]
     return ", ".join(told) or "nothing is recorded yet"
 
 
 def _spreads(found: TrainabilityMap) -> str:
     told = []
-    for part, cells in found.late:
-        seen = spreads(cells)
-        change = f" with {part.change}" if part.change else ""
-        for diverged, when in (
-            (True, f"{BACK} steps before they diverged"),
-            (False, "that came to their end"),
-        ):
-            values = [one.value for one in seen if one.diverged is diverged]
-            if values:
-                told.append(f"{len(values)} runs{change} {when}: {range_of(values)}")
+    for part, diverged, values in watched(found):
+        when = f"{BACK} steps before they diverged" if diverged else "that came to their end"
+        told.append(f"{len(values)} runs{part.with_change} {when}: {range_of(values)}")
     return "; ".join(told) or "no run was watched yet"
 
 
-def _count(cells: Sequence[Cell]) -> str:
-    return f"{sum(len(cell.diverged) for cell in cells)} of {sum(cell.n for cell in cells)}"
-
-
 def _time(root: Path) -> str:
-    entries = [entry for path in root.rglob(SPENT) for entry in read_spent(path.parent)]
+    entries = [entry for some in read_all_spent(root).values() for entry in some]
     devices = ", ".join(sorted({str(entry.get("device", "unknown")) for entry in entries}))
     minutes = sum(entry["seconds"] for entry in entries) / 60
     return f"{minutes:.0f} minutes on {devices}" if entries else "no time is noted"

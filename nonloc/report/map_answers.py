@@ -8,7 +8,7 @@ from statistics import fmean
 from nonloc.paper.map_cells import ONE_EPOCH
 from nonloc.report.map_evidence import largest_growth
 from nonloc.report.tables import Table
-from nonloc.report.trainability import Cell, TrainabilityMap, deviation, inits, is_whole
+from nonloc.report.trainability import Cell, TrainabilityMap, deviation, diverged_counts, inits, is_whole
 
 FORMS = ("original", "diffusive")
 
@@ -27,7 +27,9 @@ def answers(found: TrainabilityMap) -> list[str]:
         best = _best(found)
         told += [best] if best else []
     for part, cells in found.late:
-        told += _late(cells, f", with {part.change}" if part.change else "")
+        change = f",{part.with_change}" if part.change else ""
+        for family, gone, runs in diverged_counts(cells):
+            told.append(f"Within ten epochs {gone} of {runs} runs with {family} stages diverged{change}.")
     return told
 
 
@@ -166,14 +168,3 @@ def _best(found: TrainabilityMap) -> str:
         f"Of the pairs with which everything trains, rate {rate:g} with {start} has the lowest loss after one epoch: "
         f"{means[rate, start]:.3f} on average over the stages."
     )
-
-
-def _late(cells: Sequence[Cell], change: str) -> list[str]:
-    told = []
-    for name in ("original", "diffusive", "stable"):
-        chosen = [cell for cell in cells if cell.family == name]
-        runs = sum(cell.n for cell in chosen)
-        gone = sum(len(cell.diverged) for cell in chosen)
-        if runs:
-            told.append(f"Within ten epochs {gone} of {runs} runs with {name} stages diverged{change}.")
-    return told

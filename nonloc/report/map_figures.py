@@ -15,7 +15,15 @@ from matplotlib.patches import Rectangle
 
 from nonloc.report.figures import WIDTH, plain_numbers
 from nonloc.report.style import INK, NEGATIVE, SHADES, style
-from nonloc.report.trainability import CHANCE_LOSS, TRAINS_BELOW, Cell, TrainabilityMap, inits, is_whole
+from nonloc.report.trainability import (
+    CHANCE_LOSS,
+    TRAINS_BELOW,
+    Cell,
+    TrainabilityMap,
+    inits,
+    is_whole,
+    largest,
+)
 
 BROKEN = "#4a4f55"
 SHOWN_RUNS = 6  # of each form
@@ -74,9 +82,9 @@ def before_divergence(cells: Sequence[Cell]) -> Figure | None:
         return None
     panels = (
         ("loss (nats)", lambda moment: moment["loss"]),
-        ("spread of the logits", lambda moment: _largest(moment, "logit_spread")),
-        ("growth factor", lambda moment: _largest(moment, "growth")),
-        ("‖stage(x)‖ / ‖x‖", lambda moment: _largest(moment, "amplification")),
+        ("spread of the logits", lambda moment: largest(moment, "logit_spread")),
+        ("growth factor", lambda moment: largest(moment, "growth")),
+        ("‖stage(x)‖ / ‖x‖", lambda moment: largest(moment, "amplification")),
         ("eigenvalue of largest magnitude", _eigenvalue),
     )
     with style():
@@ -141,11 +149,6 @@ def _square(axes: Axes, column: int, line: int, cell: Cell, colours: ScalarMappa
         linespacing=1.0,
         bbox={"boxstyle": "square,pad=0.15", "facecolor": face, "edgecolor": "none"},
     )
-
-
-def _largest(moment: dict[str, Any], name: str) -> float | None:
-    values = [stage[name] for stage in moment["stages"] if stage.get(name) is not None]
-    return max(values, default=None)
 
 
 def _eigenvalue(moment: dict[str, Any]) -> float | None:

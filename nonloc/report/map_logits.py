@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Any
 
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from nonloc.paper.map_cells import Part
 from nonloc.report.figures import WIDTH
 from nonloc.report.style import INK, SHADES, style
-from nonloc.report.trainability import Cell, Line, TrainabilityMap
+from nonloc.report.trainability import Cell, Line, TrainabilityMap, largest
 
 BACK = 50  # steps before a divergence: nearer to it, everything is large
 CALM = 100
@@ -50,19 +50,28 @@ def spreads(cells: Sequence[Cell]) -> list[Spread]:
     return found
 
 
+def watched(found: TrainabilityMap) -> list[tuple[Part, bool, list[float]]]:
+    """(part, whether these runs diverged, how far the logits of each spread), of all runs of ten epochs."""
+    groups = []
+    for part, cells in found.late:
+        seen = spreads(cells)
+        for diverged in (True, False):
+            values = [one.value for one in seen if one.diverged is diverged]
+            if values:
+                groups.append((part, diverged, values))
+    return groups
+
+
 def logits_sentences(found: TrainabilityMap) -> list[str]:
     """The figure in words; empty where no run of ten epochs was watched."""
     told = []
-    for part, cells in found.late:
-        change = f", with {part.change}" if part.change else ""
-        seen = spreads(cells)
-        for diverged, when in ((True, f"{BACK} steps before they diverged"), (False, "at their end")):
-            values = [one.value for one in seen if one.diverged is diverged]
-            if values:
-                told.append(
-                    f"{len(values)} runs of ten epochs{change}, {when}: logits spread over {range_of(values)}, in "
-                    f"{sum(value < CALM for value in values)} of them over less than {CALM}."
-                )
+    for part, diverged, values in watched(found):
+        change = f",{part.with_change}" if part.change else ""
+        when = f"{BACK} steps before they diverged" if diverged else "at their end"
+        told.append(
+            f"{len(values)} runs of ten epochs{change}, {when}: logits spread over {range_of(values)}, in "
+            f"{sum(value < CALM for value in values)} of them over less than {CALM}."
+        )
     return told
 
 
@@ -119,9 +128,4 @@ def _spread(line: Line) -> float | None:
     if line["ending"] == "diverged":
         early = [one for one in line.get("before") or [] if one["step"] <= line["step"] - BACK]
         moment = early[-1] if early else None
-    return _largest(moment) if moment else None
-
-
-def _largest(moment: dict[str, Any]) -> float | None:
-    values = [stage["logit_spread"] for stage in moment["stages"] if stage.get("logit_spread") is not None]
-    return max(values, default=None)
+    return largest(moment, "logit_spread") if moment else None

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from nonloc.paper.spent import NAME as SPENT
-from nonloc.paper.spent import read_spent
+from nonloc.paper.spent import read_all_spent
 from nonloc.report.claims import Claim, judge, rules_table
 from nonloc.report.document import Content, Document, Picture, Section, write_documents
 from nonloc.report.kept import OTHER, TABLE, Kept, read_kept
@@ -163,7 +162,7 @@ def _map_sections(found: TrainabilityMap) -> tuple[Section, ...]:
         sections.append(Section("What diverging runs have in common", told))
     for part, cells in found.late:
         if part.change:
-            sections.append(Section(f"Ten epochs, with {part.change}", (late_table(cells),)))
+            sections.append(Section(f"Ten epochs,{part.with_change}", (late_table(cells),)))
     sections += [Section(f"Every cell, rate {rate:g}", (cells_table(found, rate),)) for rate in found.rates]
     return tuple(sections)
 
@@ -171,12 +170,11 @@ def _map_sections(found: TrainabilityMap) -> tuple[Section, ...]:
 def spent_sentences(root: Path) -> list[str]:
     """What the commands that trained have noted in spent.jsonl, folder by folder, and in all."""
     told, total = [], 0.0
-    for path in sorted(root.rglob(SPENT)):
-        entries = read_spent(path.parent)
+    for folder, entries in read_all_spent(root).items():
         minutes = sum(entry["seconds"] for entry in entries) / 60
         total += minutes
         devices = ", ".join(sorted({str(entry.get("device", "unknown")) for entry in entries}))
-        told.append(f"{path.parent.relative_to(root)}: {minutes:.0f} minutes on the clock ({devices}).")
+        told.append(f"{folder.relative_to(root)}: {minutes:.0f} minutes on the clock ({devices}).")
     return [*told, f"In all {total:.0f} minutes on the clock."] if told else []
 
 

@@ -83,7 +83,7 @@ class Cell:
     def logit_spread(self) -> float | None:
         """The largest spread of the logits in a row of a kernel, near the end of any seed; None where none was seen."""
         moments = [line.get("after") or (line.get("before") or [None])[-1] for line in self.runs]
-        found = [stage.get("logit_spread") for moment in moments if moment for stage in moment["stages"]]
+        found = [largest(moment, "logit_spread") for moment in moments if moment]
         return max((spread for spread in found if spread is not None), default=None)
 
     @property
@@ -187,3 +187,17 @@ def trains(line: Line) -> bool:
     return (
         line["ending"] == "converged" and line["mean_loss"] is not None and line["mean_loss"] < TRAINS_BELOW
     )
+
+
+def largest(moment: dict[str, Any], name: str) -> float | None:
+    """Of all stages, as they were watched at one moment of a run; None where none has a number."""
+    return max((stage[name] for stage in moment["stages"] if stage.get(name) is not None), default=None)
+
+
+def diverged_counts(cells: Sequence[Cell]) -> list[tuple[str, int, int]]:
+    """(family, runs that diverged, runs) for each family that there is."""
+    counts = {family: [0, 0] for family in dict.fromkeys(cell.family for cell in cells)}
+    for cell in cells:
+        counts[cell.family][0] += len(cell.diverged)
+        counts[cell.family][1] += cell.n
+    return [(family, gone, runs) for family, (gone, runs) in counts.items()]
