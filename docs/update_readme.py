@@ -290,6 +290,19 @@ def rounding() -> str:
     )
 
 
+def first_mend() -> str:
+    """The way that lost, as it was measured at its own commit."""
+    folder = ROOT / "docs" / "experiments" / "first_mend"
+    result, of_kernels = (json.loads((folder / f"{name}.json").read_text()) for name in ("stage", "kernels"))
+    shown = [row for row in result["rows"] if row["way"] in ("fused", "FlexAttention")]
+    (query,) = (row for row in of_kernels["rows"] if row["name"] == "query")
+    return (
+        f"{stage.table(shown)}\n\n`query` alone: {query['microseconds']:.0f} µs "
+        f"({query['low']:.0f}–{query['high']:.0f}). `nonloc bench stage` and `kernels` at commit ce3ebaf; shapes, dtype "
+        f"and repeats as in README.md. {conditions(result)}"
+    )
+
+
 def affinity_or_form() -> str:
     result = json.loads((ROOT / "docs" / "experiments" / "affinity_or_form.json").read_text())
     kinds = {
@@ -367,6 +380,7 @@ PERFORMANCE = {
     "kernels": kernels,
     "busy": busy,
     "trials": trials,
+    "first_mend": first_mend,
     "rounding": rounding,
 }
 MATHEMATICS = {"affinity": affinity_or_form}

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 from nonloc.paper.spent import read_all_spent
 from nonloc.report.claims import judge
 from nonloc.report.kept import OTHER, errors, read_kept
 from nonloc.report.map_logits import BACK, range_of, watched
+from nonloc.report.records import RowRecord
 from nonloc.report.reproduction import MAP, verdict_counts
 from nonloc.report.statistics import interval, paired
 from nonloc.report.trainability import TrainabilityMap, diverged_counts, read_map
@@ -31,7 +33,8 @@ def finding(folder: str | os.PathLike[str]) -> str:
         f"**What diverges.** Ten epochs at the paper's rate, starts from calm to PyTorch's own: {_diverged(found)}.",
         f"**How far their logits spread.** {_spreads(found)}.",
         f"**The paper's sentences.** {verdict_counts(tuple(judge(kept, found)))}",
-        f"**Conditions.** PreResNet-20 on CIFAR-10, blocks after residual block 2, batch 128, bfloat16; {_time(root)}.",
+        "**Conditions.** PreResNet-20 on CIFAR-10, blocks after residual block 2, batch 128, bfloat16; "
+        f"`nonloc reproduce table1` and `nonloc map`; {_versions(kept.rows)}{_time(root)}.",
     ]
     listed = "\n".join(f"- {line}" for line in lines)
     return (
@@ -56,6 +59,19 @@ def _spreads(found: TrainabilityMap) -> str:
         when = f"{BACK} steps before they diverged" if diverged else "that came to their end"
         told.append(f"{len(values)} runs{part.with_change} {when}: {range_of(values)}")
     return "; ".join(told) or "no run was watched yet"
+
+
+def _versions(rows: Sequence[RowRecord]) -> str:
+    """Of the runs of the table, such as "torch 2.11.0+cu130, Python 3.12.3; "; empty before there are any."""
+    results = [run.result for row in rows for run in row.started if run.result is not None]
+    names = {"torch": "torch", "triton": "Triton", "python": "Python"}
+    known = {
+        f"{word} {result['versions'][name]}": None
+        for result in results
+        for name, word in names.items()
+        if name in result["versions"]
+    }
+    return f"{', '.join(known)}; " if known else ""
 
 
 def _time(root: Path) -> str:

@@ -53,7 +53,7 @@ def test_logits_are_told_for_every_part_and_ending(results):
 def test_time_is_added_up_over_folders(results):
     note_spent(results / "map", seconds=600.0, device="GPU", runs=2)
     note_spent(results / "table1", seconds=1200.0, device="GPU", runs=2)
-    assert line(finding(results), "Conditions").endswith("; 30 minutes on GPU.")
+    assert line(finding(results), "Conditions").endswith("; Python 3; 30 minutes on GPU.")
 
 
 def test_nothing_yet(tmp_path):
