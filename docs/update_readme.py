@@ -298,8 +298,8 @@ def first_mend() -> str:
     (query,) = (row for row in of_kernels["rows"] if row["name"] == "query")
     return (
         f"{stage.table(shown)}\n\n`query` alone: {query['microseconds']:.0f} µs "
-        f"({query['low']:.0f}–{query['high']:.0f}). `nonloc bench stage` and `kernels` at commit ce3ebaf; shapes, dtype "
-        f"and repeats as in README.md. {conditions(result)}"
+        f"({query['low']:.0f}–{query['high']:.0f}). `nonloc bench stage` and `kernels` at commit ce3ebaf; shapes, "
+        f"dtype and repeats as in README.md. {conditions(result)}"
     )
 
 
