@@ -40,12 +40,11 @@ WIDEST_STATE = 512  # C
 LARGEST_BATCH = 65_535  # what a launch takes in its second direction
 
 # By measurement on an H200, for d and r up to 32 in half precision: 128 positions and 128 registers let four programs
-# share a multiprocessor, and then one wave more or less decides. "first_mean" and "query" have changed since: they are
-# cut so that they need no more registers than before, and wait to be measured.
+# share a multiprocessor, and then one wave more or less decides.
 NARROW = {
     "begin": Tile(256, 0, 4, 1),
     "first": Tile(128, 64, 4, 3, 128),
-    "first_mean": Tile(128, 64, 8, 3),
+    "first_mean": Tile(64, 64, 4, 3),
     "next": Tile(128, 64, 4, 3, 128),
     "turn": Tile(64, 0, 4, 1),
     "adjoint": Tile(128, 64, 4, 3, 128),
@@ -55,6 +54,8 @@ NARROW = {
 }
 # One sub-block has less to hold in the gradient of its affinity.
 SINGLE = NARROW | {"key": Tile(128, 64, 4, 3), "query": Tile(64, 64, 4, 3, 128)}
+# More than four keep two programs of "query" on a multiprocessor only with one step less in flight.
+DEEP = NARROW | {"query": Tile(128, 64, 8, 2, 128)}
 # Wider features, and float32, need more shared memory and registers for each position.
 WIDE = {
     "begin": Tile(64, 0, 4, 1),
@@ -224,7 +225,7 @@ def _settings(affinity: Affinity, hidden: int, blocks: int, differs: bool) -> Se
     scale = affinity.scale * (2 if affinity.kind == "heat" else 1)
     tiles = WIDE
     if max(affinity.left.shape[-1], hidden) <= 32:
-        tiles = SINGLE if blocks == 1 else NARROW
+        tiles = SINGLE if blocks == 1 else NARROW if blocks <= 4 else DEEP
     if affinity.left.dtype == torch.float32 or is_interpreted():
         tiles = EXACT
     is_deterministic = torch.are_deterministic_algorithms_enabled()

@@ -43,7 +43,7 @@ def programs(kernel):
     return min(REGISTERS // registers, SHARED // (kernel["shared"] + 1024))
 
 
-@pytest.mark.parametrize("blocks", [1, 4])
+@pytest.mark.parametrize("blocks", [1, 4, 5])
 def test_the_papers_stage_keeps_a_multiprocessor_busy(tmp_path, blocks):
     found = compiled(tmp_path, "bfloat16", 32, 64, blocks)
     assert {"first_mean", "query", "key"} <= found.keys()
