@@ -241,6 +241,34 @@ def kernels() -> str:
     return f"{stage_kernels_table(found)} {conditions(result)}"
 
 
+# What was set as a goal before the kernels were written, in ms, for a stage with (N, M).
+GOALS = {(4, 1024): 0.69, (1, 1024): 0.25, (4, 65_536): 16.0}
+
+
+def goals() -> str:
+    rows = load("bench/stage.json")["rows"]
+    cells = []
+    for (blocks, positions), goal in GOALS.items():
+        here = [
+            row
+            for row in rows
+            if (row["blocks"], row["positions"]) == (blocks, positions) and row["captured"] is not None
+        ]
+        (ours,) = (row["captured"] for row in here if row["way"] == "fused")
+        best = min((row for row in here if row["way"] != "fused"), key=lambda row: row["captured"])
+        cells.append(
+            [
+                f"N {blocks}, M {positions:,}",
+                f"{goal:g} ms",
+                f"{ours:.3g} ms",
+                f"{100 * (ours / goal - 1):+.0f} %",
+                f"{best['captured'] / ours:.2f}×",
+                best["way"],
+            ]
+        )
+    return table.markdown(["stage", "goal", "took", "above it", "faster than", "the best public way"], cells)
+
+
 def profile() -> str:
     result = load("bench/profile.json")
     parts = []
@@ -377,6 +405,7 @@ PERFORMANCE = {
     "convolution_ways": convolution_ways,
     "convolutions": convolutions_on_cuda,
     "many_runs": many_runs,
+    "goals": goals,
     "kernels": kernels,
     "busy": busy,
     "trials": trials,

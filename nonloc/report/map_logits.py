@@ -18,8 +18,8 @@ BACK = 50  # steps before a divergence: nearer to it, everything is large
 CALM = 100
 
 ABOUT = (
-    f"{CALM} is a mark to count by, chosen when the first of these runs had been seen. In original stages signals "
-    "grow, too, before they diverge (the table above); which is the cause, these runs do not tell."
+    f"{CALM} is a mark to count by, chosen when the first of these runs had been seen. In stages that are not held "
+    "stable signals grow, too, before they diverge (the tables); which is the cause, these runs do not tell."
 )
 
 CAPTION = (
@@ -110,7 +110,7 @@ def logits_figure(found: TrainabilityMap) -> Figure | None:
         axes.set(ylabel="spread of the logits", yscale="log", xlim=(-0.5, len(columns) - 0.5))
         axes.grid(False, axis="x")
         marks = [_mark("o", "came to its end"), _mark("x", "diverged")]
-        axes.legend(handles=marks, loc="upper right")
+        axes.legend(handles=marks, loc="upper center")
     return figure
 
 

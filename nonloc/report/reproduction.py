@@ -13,6 +13,9 @@ from nonloc.report.claims import Claim, judge, rules_table
 from nonloc.report.document import Content, Document, Picture, Section, write_documents
 from nonloc.report.kept import OTHER, TABLE, Kept, read_kept
 from nonloc.report.map_answers import answers, cells_table, late_table, limits_table
+from nonloc.report.map_corners import ABOUT as ABOUT_CORNERS
+from nonloc.report.map_corners import CAPTION as CORNERS_CAPTION
+from nonloc.report.map_corners import corners_figure, corners_table
 from nonloc.report.map_figures import BEFORE_CAPTION, HEAT_CAPTION, before_divergence, heat_map
 from nonloc.report.map_logits import ABOUT as ABOUT_LOGITS
 from nonloc.report.map_logits import CAPTION as LOGITS_CAPTION
@@ -155,6 +158,10 @@ def _map_sections(found: TrainabilityMap) -> tuple[Section, ...]:
         figure = before_divergence(found.ten_epochs)
         shown: list[Content] = [] if figure is None else [Picture("map-before", figure, BEFORE_CAPTION)]
         sections.append(Section("Ten epochs at the paper's rate", (late_table(found.ten_epochs), *shown)))
+    corners = corners_figure(found)
+    if corners is not None:
+        picture = Picture("map-corners", corners, CORNERS_CAPTION)
+        sections.append(Section("Form or affinity", (ABOUT_CORNERS, corners_table(found), picture)))
     logits = logits_figure(found)
     if logits is not None:
         picture = Picture("map-logits", logits, LOGITS_CAPTION)

@@ -1,4 +1,4 @@
-"""Means of differences with a confidence interval: Student's t for whole degrees of freedom, in plain Python."""
+"""Means of differences with a confidence interval, and the sign test: in plain Python."""
 
 from __future__ import annotations
 
@@ -59,6 +59,13 @@ def side(found: Interval | None, claimed: int, delta: float = 0.0) -> bool | Non
     if low > 0:
         return True
     return False if high < 0 or (low >= -delta and high <= delta) else None
+
+
+def sign_test(more: int, less: int) -> float:
+    """The exact sign test, two-sided: how often more + less fair coins fall at least as unevenly."""
+    tosses = more + less
+    tail = sum(math.comb(tosses, heads) for heads in range(min(more, less) + 1))
+    return min(1.0, 2 * tail / 2**tosses)
 
 
 @lru_cache(maxsize=256)

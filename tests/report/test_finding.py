@@ -29,25 +29,30 @@ def test_the_table_is_told_by_the_paired_difference(results):
 
 def test_divergences_are_counted_by_form_and_kernel(results):
     told = line(finding(results), "What diverges")
-    assert told.endswith("12 of 27 original, 0 of 36 diffusive, 0 of 18 stable.")
+    assert told.endswith("starts: original: 12 of 27; diffusive: 0 of 36; stable: 0 of 18.")
     write_map(
         results, "ten_epochs_scaled", map_lines("ten_epochs_scaled", lambda cell, seed: cell.blocks == 12)
     )
     told = line(finding(results), "What diverges")
-    assert "0 of 27 original with logits divided by √d" in told
-    assert told.endswith("9 of 18 stable with logits divided by √d.")
+    assert "original with logits divided by √d: 0 of 27; " in told
+    assert told.endswith("stable with logits divided by √d: 9 of 18.")
 
 
-def test_logits_are_told_for_every_part_and_ending(results):
-    told = line(finding(results), "How far their logits spread")
+def test_both_affinities_of_a_form_are_told_together(results):
+    write_map(results, "ten_epochs_shared", map_lines("ten_epochs_shared", lambda cell, seed: False))
+    told = line(finding(results), "What diverges")
+    assert "original: 12 of 27 with an affinity for each block, 0 of 27 with one affinity for all" in told
+    assert told.endswith("(p < 0.001); diffusive: 0 of 36; stable: 0 of 18.")
+
+
+def test_logits_are_told_for_every_ending(results):
+    told = line(finding(results), "How far logits spread")
     assert told.endswith("69 runs that came to their end: 7 (median; 7 to 7).")
-    one = map_line(PARTS["ten_epochs_heat"].cells[0], 0, diverged=400)
+    one = map_line(PARTS["ten_epochs"].cells[0], 0, diverged=400)
     one["before"] = [{"step": 340, "loss": 1.0, "stages": [{"logit_spread": 12_345.0}]}]
-    write_map(results, "ten_epochs_heat", [one])
-    told = line(finding(results), "How far their logits spread")
-    assert (
-        "1 runs with the heat kernel 50 steps before they diverged: 12,300 (median; 12,300 to 12,300)" in told
-    )
+    write_map(results, "ten_epochs", [one])
+    told = line(finding(results), "How far logits spread")
+    assert "1 runs 50 steps before they diverged: 12,300 (median; 12,300 to 12,300)" in told
 
 
 def test_time_is_added_up_over_folders(results):
@@ -63,5 +68,5 @@ def test_nothing_yet(tmp_path):
         "0 of 95 planned runs of Table 1 and its neighbours are recorded."
     )
     assert line(text, "What diverges").endswith("nothing is recorded yet.")
-    assert line(text, "How far their logits spread").endswith("no run was watched yet.")
+    assert line(text, "How far logits spread").endswith("no run was watched yet.")
     assert line(text, "Conditions").endswith("no time is noted.")

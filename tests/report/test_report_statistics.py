@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from nonloc.report.statistics import Interval, interval, paired, side, t_probability, t_quantile
+from nonloc.report.statistics import Interval, interval, paired, side, sign_test, t_probability, t_quantile
 
 
 @pytest.mark.parametrize(("freedom", "value"), [(1, 12.7062), (2, 4.30265), (4, 2.77645), (9, 2.26216)])
@@ -62,3 +62,10 @@ def test_one_pair_decides_nothing():
 
 def test_a_mean_that_rounds_to_nothing_has_no_sign():
     assert Interval(2, -0.001, -1.0, 1.0).told() == "0.00 [−1.00, +1.00], n = 2"
+
+
+@pytest.mark.parametrize(
+    ("more", "less", "p"), [(8, 0, 2 / 256), (0, 8, 2 / 256), (5, 1, 2 * 7 / 64), (3, 3, 1.0), (0, 0, 1.0)]
+)
+def test_the_sign_test_counts_coins(more, less, p):
+    assert sign_test(more, less) == p
