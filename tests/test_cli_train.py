@@ -127,6 +127,10 @@ def test_advice_is_for_stages_that_diverged_and_names_what_is_not_there_yet():
     assert "--stage.init_std 0.01" in advice(recipe.with_(stage={"init": "torch"}), gone)
     for change in ({"scaled": True}, {"affinity": "concat"}, {"affinity": "dot"}):
         assert "--stage.scaled true" not in advice(recipe.with_(stage=change), gone)
+    assert "--stage.share_affinity true" in advice(recipe, gone)
+    for network in ("preresnet20/original-1@2", "preresnet20/diffusive-4@2"):
+        assert "share_affinity" not in advice(recipe.with_(network=network), gone)
+    assert "share_affinity" not in advice(recipe.with_(stage={"share_affinity": True}), gone)
     assert "--learning_rate below 0.1" in advice(recipe, gone)
     assert advice(recipe, trained) == ""
     assert advice(recipe.with_(network="preresnet20/baseline"), gone) == ""

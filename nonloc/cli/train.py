@@ -64,9 +64,13 @@ CALM_START = 0.01  # a deviation with which everything in the map trains
 
 def advice(recipe: Recipe, outcome: Outcome) -> str:
     """What to try where nonlocal stages diverged, by what the trainability map shows."""
-    if outcome.ending != "diverged" or NetworkSpec.parse(recipe.network).form is None:
+    network = NetworkSpec.parse(recipe.network)
+    if outcome.ending != "diverged" or network.form is None:
         return ""
     ways, stage = [], recipe.stage
+    is_shared = network.form == "diffusive" if stage.share_affinity is None else stage.share_affinity
+    if network.num_blocks > 1 and not is_shared:
+        ways.append("--stage.share_affinity true, which computes one affinity for all blocks")
     if stage.affinity in (None, "gaussian", "embedded_gaussian") and not stage.scaled:
         ways.append("--stage.scaled true, which divides the logits by √d")
     if stage.init not in (None, "normal", "zero") or (stage.init_std or 0) > CALM_START:

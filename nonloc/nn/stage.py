@@ -19,7 +19,7 @@ class OriginalStage(Original):
     channels          C, of the input and the output alike
     num_blocks        N, the number of blocks
     share_affinity    False: each block computes ω from the current state, with its own embedding, as published.
-                      True: one ω, computed from the stage's input
+                      True: one ω, computed from the stage's input, which bears larger starts
     """
 
     def __init__(
@@ -36,7 +36,8 @@ class DiffusiveStage(Diffusive):
     channels          C, of the input and the output alike
     num_blocks        N, the number of sub-blocks
     share_affinity    True: one ω, computed from the stage's input X, as published.
-                      False: each sub-block computes ω from the current state, with its own embedding
+                      False: each sub-block computes ω from the current state, with its own embedding,
+                      which at a large start diverges sooner than any other stage
     """
 
     def __init__(
