@@ -159,8 +159,17 @@ RECOMPUTED = _changed(
     "ω each",
     diffusive=(2, 4, 6),
 )
+# Whether divided logits are enough for the stages that diverged most.
+RECOMPUTED_SCALED = _changed(
+    "recomputed_scaled",
+    {"share_affinity": False, "scaled": True},
+    "an affinity of its own for each block and logits divided by √d",
+    "ω each, 1/√d",
+    diffusive=(4,),
+)
 PARTS: dict[str, Part] = {
-    part.name: part for part in (ONE_EPOCH, TEN_EPOCHS, SCALED, HEAT, SHARED, RECOMPUTED)
+    part.name: part
+    for part in (ONE_EPOCH, TEN_EPOCHS, SCALED, HEAT, SHARED, RECOMPUTED, RECOMPUTED_SCALED)
 }
 
 

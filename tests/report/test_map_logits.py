@@ -63,7 +63,7 @@ def test_the_figure_has_a_column_for_each_form_and_kernel_and_a_mark_for_each_ru
     (axes,) = logits_figure(TrainabilityMap(parts.pop("one_epoch"), parts.pop("ten_epochs"), parts)).axes
     names = [label.get_text() for label in axes.get_xticklabels()]
     forms = ["original", "diffusive", "stable"]
-    others = ["stable\nheat", "original\none ω", "diffusive\nω each"]
+    others = ["stable\nheat", "original\none ω", "diffusive\nω each", "diffusive\nω each, 1/√d"]
     assert names == [*forms, *(f"{form}\n1/√d" for form in forms), *others]
-    assert len(axes.lines) == 81 + 54 + 18 + 27 + 27
+    assert len(axes.lines) == 81 + 54 + 18 + 27 + 27 + 9
     assert logits_figure(TrainabilityMap((), ())) is None

@@ -180,6 +180,7 @@ def test_reading_says_what_is_there(tmp_path):
         f"{PARTS['ten_epochs_heat'].title}: 0 of 18 runs recorded, 0 minutes of run time.",
         f"{PARTS['ten_epochs_shared'].title}: 0 of 27 runs recorded, 0 minutes of run time.",
         f"{PARTS['ten_epochs_recomputed'].title}: 0 of 27 runs recorded, 0 minutes of run time.",
+        f"{PARTS['ten_epochs_recomputed_scaled'].title}: 0 of 9 runs recorded, 0 minutes of run time.",
     ]
 
 
