@@ -168,8 +168,7 @@ RECOMPUTED_SCALED = _changed(
     diffusive=(4,),
 )
 PARTS: dict[str, Part] = {
-    part.name: part
-    for part in (ONE_EPOCH, TEN_EPOCHS, SCALED, HEAT, SHARED, RECOMPUTED, RECOMPUTED_SCALED)
+    part.name: part for part in (ONE_EPOCH, TEN_EPOCHS, SCALED, HEAT, SHARED, RECOMPUTED, RECOMPUTED_SCALED)
 }
 
 
