@@ -131,6 +131,8 @@ def test_advice_is_for_stages_that_diverged_and_names_what_is_not_there_yet():
     for network in ("preresnet20/original-1@2", "preresnet20/diffusive-4@2"):
         assert "share_affinity" not in advice(recipe.with_(network=network), gone)
     assert "share_affinity" not in advice(recipe.with_(stage={"share_affinity": True}), gone)
+    recomputed = recipe.with_(network="preresnet20/diffusive-4@2", stage={"share_affinity": False})
+    assert "--stage.share_affinity true" in advice(recomputed, gone)
     assert "--learning_rate below 0.1" in advice(recipe, gone)
     assert advice(recipe, trained) == ""
     assert advice(recipe.with_(network="preresnet20/baseline"), gone) == ""

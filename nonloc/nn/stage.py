@@ -19,7 +19,7 @@ class OriginalStage(Original):
     channels          C, of the input and the output alike
     num_blocks        N, the number of blocks
     share_affinity    False: each block computes ω from the current state, with its own embedding, as published.
-                      True: one ω, computed from the stage's input, which bears larger starts
+                      True: one ω, computed from the stage's input, and bears larger starts
     """
 
     def __init__(
@@ -36,8 +36,8 @@ class DiffusiveStage(Diffusive):
     channels          C, of the input and the output alike
     num_blocks        N, the number of sub-blocks
     share_affinity    True: one ω, computed from the stage's input X, as published.
-                      False: each sub-block computes ω from the current state, with its own embedding,
-                      which at a large start diverges sooner than any other stage
+                      False: each sub-block computes ω from the current state, with its own embedding;
+                      the stage that diverged most often in the map (docs/reproduction/map.md)
     """
 
     def __init__(

@@ -124,7 +124,7 @@ TEN_EPOCHS = Part(
 
 
 def _changed(name: str, stage: dict[str, Any], change: str, sign: str, **numbers: tuple[int, ...]) -> Part:
-    """Cells of the ten epochs with one thing changed in their stages."""
+    """Cells of the ten epochs with something changed in their stages."""
     only = f", {next(iter(numbers))} stages only" if len(numbers) == 1 else ""
     return Part(
         name=f"ten_epochs_{name}",
@@ -159,13 +159,13 @@ RECOMPUTED = _changed(
     "ω each",
     diffusive=(2, 4, 6),
 )
-# Whether divided logits are enough for the stages that diverged most.
+# Whether divided logits are enough for the stages that diverged first.
 RECOMPUTED_SCALED = _changed(
     "recomputed_scaled",
     {"share_affinity": False, "scaled": True},
     "an affinity of its own for each block and logits divided by √d",
     "ω each, 1/√d",
-    diffusive=(4,),
+    diffusive=(6,),
 )
 PARTS: dict[str, Part] = {
     part.name: part for part in (ONE_EPOCH, TEN_EPOCHS, SCALED, HEAT, SHARED, RECOMPUTED, RECOMPUTED_SCALED)

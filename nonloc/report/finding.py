@@ -6,17 +6,18 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from nonloc.paper.map_cells import RECOMPUTED, SHARED
+from nonloc.paper.map_cells import RECOMPUTED, SHARED, TEN_EPOCHS
 from nonloc.paper.spent import read_all_spent
 from nonloc.report.claims import judge
 from nonloc.report.kept import OTHER, errors, read_kept
-from nonloc.report.map_corners import corners_sentence, pairings
-from nonloc.report.map_logits import BACK, range_of, watched
+from nonloc.report.map_corners import by_affinity, corners_sentence
+from nonloc.report.map_logits import told, watched
 from nonloc.report.records import RowRecord
 from nonloc.report.reproduction import MAP, verdict_counts
 from nonloc.report.statistics import interval, paired
-from nonloc.report.trainability import TrainabilityMap, diverged_counts, read_map
+from nonloc.report.trainability import TrainabilityMap, blocks_told, read_map
 
+USUAL = (TEN_EPOCHS, SHARED, RECOMPUTED)  # the parts whose logits are not divided, and of the same kernel
 FIGURE = "docs/reproduction/figures/map-corners.svg"
 
 
@@ -32,7 +33,7 @@ def finding(folder: str | os.PathLike[str]) -> str:
     gain = "" if best is None else f" 5 proposed blocks less the baseline, in points of error: {best.told()}."
     lines = [
         f"**The table.** {done} of {len(planned)} planned runs of Table 1 and its neighbours are recorded.{gain}",
-        f"**What diverges.** Ten epochs at the paper's rate, three starts: {_diverged(found)}.",
+        f"**What diverges.** Ten epochs at the paper's rate, three starts. {_diverged(found)}",
         f"**How far logits spread.** {_spreads(found)}.",
         f"**The paper's sentences.** {verdict_counts(tuple(judge(kept, found)))}",
         "**Conditions.** PreResNet-20 on CIFAR-10, blocks after residual block 2, batch 128, bfloat16; "
@@ -41,34 +42,36 @@ def finding(folder: str | os.PathLike[str]) -> str:
     listed = "\n".join(f"- {line}" for line in lines)
     return (
         f"![Which stages diverge, by form and affinity]({FIGURE})\n\n"
-        "*Ten epochs at the paper's rate, three seeds a square. ✕: how many diverged; below it the median test error "
+        "*Ten epochs at the paper's rate. ✕: how many seeds diverged; below it the median test error "
         "of the others. Left, every block computes an affinity of its own; right, one is computed for all.*\n\n"
         f"{listed}"
     )
 
 
 def _diverged(found: TrainabilityMap) -> str:
-    """Both affinities of each form of which there are pairs, and the other stages."""
-    told = [corners_sentence(found)] if pairings(found) else []
-    paired = {pair.form for pair in pairings(found)}
+    """Either affinity in each form, and then every run that is in no such pair."""
+    compared = by_affinity(found)
+    seen = {id(cell) for one in compared for cells in one.cells for cell in cells}
+    others = []
     for part, cells in found.late:
-        if part not in (SHARED, RECOMPUTED):
-            told += [
-                f"{family}{part.with_change}: {gone} of {runs}"
-                for family, gone, runs in diverged_counts(cells)
-                if part.change or family not in paired
-            ]
-    return "; ".join(told) or "nothing is recorded yet"
+        left = [cell for cell in cells if id(cell) not in seen]
+        for family in dict.fromkeys(cell.family for cell in left):
+            here = [cell for cell in left if cell.family == family]
+            gone, runs = sum(len(cell.diverged) for cell in here), sum(cell.n for cell in here)
+            others.append(f"{family} stages, {blocks_told(here)}{part.with_change}: {gone} of {runs}")
+    sentences = [text for text in (corners_sentence(found), "; ".join(others)) if text]
+    return " ".join(f"{text[0].upper()}{text[1:]}." for text in sentences) or "Nothing is recorded yet."
 
 
 def _spreads(found: TrainabilityMap) -> str:
-    """Of the stages as they are; the map has those with something changed."""
-    told = []
-    for part, diverged, values in watched(found):
-        if not part.change:
-            when = f"{BACK} steps before they diverged" if diverged else "that came to their end"
-            told.append(f"{len(values)} runs {when}: {range_of(values)}")
-    return "; ".join(told) or "no run was watched yet"
+    """Of the stages as they are and with either affinity; the map has those whose logits are others."""
+    sentences = []
+    for diverged in (True, False):
+        groups = [one for one in watched(found) if one.part in USUAL and one.diverged is diverged]
+        values = [value for one in groups for value in one.values]
+        if values:
+            sentences.append(told(diverged, sum(one.runs for one in groups), values))
+    return "; ".join(sentences) or "no run was watched yet"
 
 
 def _versions(rows: Sequence[RowRecord]) -> str:

@@ -14,157 +14,168 @@ from nonloc.report.figures import WIDTH
 from nonloc.report.statistics import sign_test
 from nonloc.report.style import style
 from nonloc.report.tables import Table
-from nonloc.report.trainability import Cell, TrainabilityMap, inits
+from nonloc.report.trainability import Cell, TrainabilityMap, blocks_told, inits
 
 FORMS = ("original", "diffusive")
 EACH, ONE = "an affinity for each block", "one affinity for all blocks"
+AFFINITIES = (EACH, ONE)
+# A form and an affinity, and the part of the map that has them.
+PARTS = {
+    ("original", EACH): TEN_EPOCHS,
+    ("original", ONE): SHARED,
+    ("diffusive", EACH): RECOMPUTED,
+    ("diffusive", ONE): TEN_EPOCHS,
+}
 KNOWN = {("original", EACH): " (the original stage)", ("diffusive", ONE): " (the paper's stage)"}
-# The part of the map that has a form with an affinity for each block, and the one that has it with one for all.
-PARTS = {"original": (TEN_EPOCHS, SHARED), "diffusive": (RECOMPUTED, TEN_EPOCHS)}
 
 ABOUT = (
     "The paper's stage differs from the original one in two things: it adds differences, and it computes its affinity "
-    "once. Here are all four combinations, ten epochs at rate 0.1. A pair is two runs with the same form, number of "
-    "blocks, start and seed, and thus the same images in the same order; p is that of an exact sign test, two-sided, "
-    "over the pairs of which just one diverged. These runs were planned when the others had been seen, and decide no "
-    "sentence of the paper."
+    "once. Here are all four combinations, ten epochs at rate 0.1. A pair is two runs with the same number of blocks, "
+    "kind of start and seed, and thus the same backbone at first, and the same images in the same order. p is that of "
+    "an exact sign test, two-sided, over the pairs of which just one diverged; it takes pairs for independent, though "
+    "the same three seeds are in all cells. A block with an affinity of its own has θ and φ of its own, too. These "
+    "runs were planned when the others had been seen, and decide no sentence of the paper."
 )
 CAPTION = (
     "Which stages come through ten epochs at the paper's rate. ✕: how many of the seeds diverged; the number below is "
-    "the median test error (%) of those that did not. Above: original stages, which add sums; below: the paper's, "
-    "which add differences. Left: every block computes an affinity of its own; right: one is computed for all."
+    "the median test error (%) of those that did not. Original stages add sums, diffusive ones differences. Left: "
+    "every block computes an affinity of its own; right: one is computed for all. The numbers of blocks are those "
+    "that were run, and not the same for both forms."
 )
+
+Corner = tuple[str, str]
+Place = tuple[float, str, int]
 
 
 @dataclass(frozen=True)
-class Pairing:
-    """Runs of one form with an affinity for each block, beside the same with one for all.
+class Comparison:
+    """Two of the four stages in the cells that both have, run by run.
 
-    each, one       the cells that both parts have, in the same order
-    n               pairs of runs with the same seed
-    each_diverged   of so many pairs the run with an affinity for each block diverged
-    one_diverged    of so many the other
-    each_alone      of so many the first, and not the other
-    one_alone       of so many the other, and not the first
+    first, second      (form, affinity) of each
+    cells              of the first, of the second, in the same order
+    n                  pairs of runs with the same cell and seed
+    first_gone         of so many pairs the first diverged; second_gone: the second
+    only_first         of so many pairs the first alone diverged; only_second: the second alone
     """
 
-    form: str
-    each: tuple[Cell, ...]
-    one: tuple[Cell, ...]
+    first: Corner
+    second: Corner
+    cells: tuple[tuple[Cell, ...], tuple[Cell, ...]]
     n: int
-    each_diverged: int
-    one_diverged: int
-    each_alone: int
-    one_alone: int
+    first_gone: int
+    second_gone: int
+    only_first: int
+    only_second: int
 
     @property
-    def p(self) -> float:
-        """How often as uneven by chance."""
-        return sign_test(self.each_alone, self.one_alone)
-
-    @property
-    def p_told(self) -> str:
-        """Such as "= 0.0078" or "< 0.001"."""
-        return f"= {self.p:.2g}" if self.p >= 0.001 else "< 0.001"
+    def p(self) -> str:
+        """Of the sign test, such as "= 0.0078" or "< 0.001"."""
+        value = sign_test(self.only_first, self.only_second)
+        return f"= {value:.2g}" if value >= 0.001 else "< 0.001"
 
     @property
     def blocks(self) -> list[int]:
-        return sorted({cell.blocks for cell in self.each})
+        return sorted({cell.blocks for cell in self.cells[0]})
 
 
-def pairings(found: TrainabilityMap) -> list[Pairing]:
-    """For each form of which both kinds are recorded."""
-    parts = {part.name: cells for part, cells in found.parts}
-    paired = []
-    for form, names in PARTS.items():
-        each, one = (_cells(parts[part.name], form) for part in names)
-        places = [place for place in each if place in one]
-        if places:
-            paired.append(_pairing(form, [each[place] for place in places], [one[place] for place in places]))
-    return paired
+def compare(found: TrainabilityMap, first: Corner, second: Corner) -> Comparison | None:
+    """None where no cell and seed of both is recorded."""
+    one, other = _corner(found, first), _corner(found, second)
+    places = [place for place in one if place in other]
+    ends = []
+    for place in places:
+        gone, others = (
+            {line["seed"]: line["ending"] == "diverged" for line in cells[place].runs}
+            for cells in (one, other)
+        )
+        ends += [(gone[seed], others[seed]) for seed in sorted(gone.keys() & others.keys())]
+    if not ends:
+        return None
+    return Comparison(
+        first,
+        second,
+        (tuple(one[place] for place in places), tuple(other[place] for place in places)),
+        n=len(ends),
+        first_gone=sum(a for a, _ in ends),
+        second_gone=sum(b for _, b in ends),
+        only_first=sum(a and not b for a, b in ends),
+        only_second=sum(b and not a for a, b in ends),
+    )
+
+
+def by_affinity(found: TrainabilityMap) -> list[Comparison]:
+    """Either affinity in each form."""
+    made = [compare(found, (form, EACH), (form, ONE)) for form in FORMS]
+    return [one for one in made if one is not None]
+
+
+def by_form(found: TrainabilityMap) -> list[Comparison]:
+    """Either form with each affinity."""
+    made = [compare(found, (FORMS[0], affinity), (FORMS[1], affinity)) for affinity in AFFINITIES]
+    return [one for one in made if one is not None]
 
 
 def corners_table(found: TrainabilityMap) -> Table:
-    """Diverged runs by form and affinity, the pairs of which just one diverged, and how likely that is by chance."""
-    lines = []
-    for pair in pairings(found):
-        lines.append(
-            (
-                f"{pair.form}, {', '.join(map(str, pair.blocks))} blocks",
-                f"{pair.each_diverged} of {pair.n}",
-                f"{pair.one_diverged} of {pair.n}",
-                str(pair.each_alone),
-                str(pair.one_alone),
-                pair.p_told.removeprefix("= "),
-            )
-        )
-    header = (
-        "stage",
-        f"diverged: {EACH}",
-        f"diverged: {ONE}",
-        "pairs: only the first",
-        "only the second",
-        "p",
+    """Diverged runs by affinity in each form and by form with each affinity, and how likely that is by chance."""
+    groups = (
+        (f"first: {EACH}; second: {ONE}", [(one.first[0], one) for one in by_affinity(found)]),
+        (f"first: {FORMS[0]}; second: {FORMS[1]}", [(one.first[1], one) for one in by_form(found)]),
     )
-    return Table(header, (("", tuple(lines)),))
+    header = ("stages", "first diverged", "second diverged", "only the first", "only the second", "p")
+    return Table(
+        header, tuple((title, tuple(_line(name, one) for name, one in lines)) for title, lines in groups)
+    )
 
 
 def corners_sentence(found: TrainabilityMap) -> str:
-    """Both forms in a sentence; empty where neither has a pair."""
+    """Either affinity in each form, in a sentence; empty where there is no pair."""
     told = [
-        f"{pair.form}: {pair.each_diverged} of {pair.n} with {EACH}, {pair.one_diverged} of {pair.n} with {ONE} "
-        f"(p {pair.p_told})"
-        for pair in pairings(found)
+        f"{one.first[0]} stages, {blocks_told(one.cells[0])}: {one.first_gone} of {one.n} with {EACH}, "
+        f"{one.second_gone} of {one.n} with {ONE} (p {one.p})"
+        for one in by_affinity(found)
     ]
     return "; ".join(told)
 
 
 def corners_figure(found: TrainabilityMap) -> Figure | None:
-    """Start by number of blocks, a line for each form, a column for each kind of affinity; None without a pair."""
-    paired = pairings(found)
-    if not paired:
+    """Start by number of blocks, a line for each form, a column for each affinity; None without a pair."""
+    shown = by_affinity(found)
+    if not shown:
         return None
-    starts = inits(cell.init for pair in paired for cell in pair.each)
+    starts = inits(cell.init for one in shown for cell in one.cells[0])
     with style():
-        figure = Figure(
-            figsize=(WIDTH, 0.5 + (0.75 + 0.42 * len(starts)) * len(paired)), layout="constrained"
-        )
-        grid = figure.subplots(len(paired), 2, squeeze=False)
-        for line, pair in zip(grid, paired, strict=True):
-            for axes, cells, name in zip(line, (pair.each, pair.one), (EACH, ONE), strict=True):
+        figure = Figure(figsize=(WIDTH, 0.5 + (0.75 + 0.42 * len(starts)) * len(shown)), layout="constrained")
+        grid = figure.subplots(len(shown), 2, squeeze=False)
+        for line, one in zip(grid, shown, strict=True):
+            for axes, corner, cells in zip(line, (one.first, one.second), one.cells, strict=True):
                 for cell in cells:
-                    _square(axes, pair.blocks.index(cell.blocks), starts.index(cell.init), cell)
-                axes.set(xlim=(-0.5, len(pair.blocks) - 0.5), ylim=(len(starts) - 0.5, -0.5))
-                axes.set_xticks(range(len(pair.blocks)), [f"{number} blocks" for number in pair.blocks])
+                    _square(axes, one.blocks.index(cell.blocks), starts.index(cell.init), cell)
+                axes.set(xlim=(-0.5, len(one.blocks) - 0.5), ylim=(len(starts) - 0.5, -0.5))
+                axes.set_xticks(range(len(one.blocks)), [f"{number} blocks" for number in one.blocks])
                 axes.set_yticks(range(len(starts)), starts)
-                known = KNOWN.get((pair.form, name), "")
-                axes.set(title=f"{pair.form}, {name}{known}")
+                axes.set(title=f"{', '.join(corner)}{KNOWN.get(corner, '')}")
                 axes.grid(False)
                 axes.spines[:].set_visible(False)
                 axes.tick_params(length=0)
     return figure
 
 
-def _cells(cells: tuple[Cell, ...], form: str) -> dict[tuple[float, str, int], Cell]:
-    return {(cell.rate, cell.init, cell.blocks): cell for cell in cells if cell.family == form}
+def _corner(found: TrainabilityMap, corner: Corner) -> dict[Place, Cell]:
+    form, _ = corner
+    parts = {part.name: cells for part, cells in found.parts}
+    return {
+        (cell.rate, cell.init, cell.blocks): cell for cell in parts[PARTS[corner].name] if cell.family == form
+    }
 
 
-def _pairing(form: str, each: list[Cell], one: list[Cell]) -> Pairing:
-    ends = []
-    for first, second in zip(each, one, strict=True):
-        gone, others = (
-            {line["seed"]: line["ending"] == "diverged" for line in cell.runs} for cell in (first, second)
-        )
-        ends += [(gone[seed], others[seed]) for seed in sorted(gone.keys() & others.keys())]
-    return Pairing(
-        form,
-        tuple(each),
-        tuple(one),
-        n=len(ends),
-        each_diverged=sum(first for first, _ in ends),
-        one_diverged=sum(second for _, second in ends),
-        each_alone=sum(first and not second for first, second in ends),
-        one_alone=sum(second and not first for first, second in ends),
+def _line(name: str, one: Comparison) -> tuple[str, ...]:
+    return (
+        f"{name}, {blocks_told(one.cells[0])}",
+        f"{one.first_gone} of {one.n}",
+        f"{one.second_gone} of {one.n}",
+        str(one.only_first),
+        str(one.only_second),
+        one.p.removeprefix("= "),
     )
 
 

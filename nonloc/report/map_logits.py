@@ -1,4 +1,4 @@
-"""What diverging runs have in common: how far the logits of a kernel spread, run by run."""
+"""How far the logits of a kernel spread, run by run, before a divergence and at the end."""
 
 from __future__ import annotations
 
@@ -18,8 +18,10 @@ BACK = 50  # steps before a divergence: nearer to it, everything is large
 CALM = 100
 
 ABOUT = (
-    f"{CALM} is a mark to count by, chosen when the first of these runs had been seen. In stages that are not held "
-    "stable signals grow, too, before they diverge (the tables); which is the cause, these runs do not tell."
+    "The largest difference of two logits in a row of a kernel; median and range over the runs. "
+    f"{CALM} is a mark to count by, chosen when the first of these runs had been seen. Runs that diverge within a "
+    "hundred steps are seen near their start here, or not at all. Where W is free, signals grow before a divergence, "
+    "too (largest growth, in the tables of ten epochs); which is the cause, these runs do not tell."
 )
 
 CAPTION = (
@@ -50,29 +52,48 @@ def spreads(cells: Sequence[Cell]) -> list[Spread]:
     return found
 
 
-def watched(found: TrainabilityMap) -> list[tuple[Part, bool, list[float]]]:
-    """(part, whether these runs diverged, how far the logits of each spread), of all runs of ten epochs."""
+@dataclass(frozen=True)
+class Watched:
+    """Runs of a part of the map that ended alike.
+
+    runs    how many there are
+    values  how far the logits spread, of those that were watched then
+    """
+
+    part: Part
+    diverged: bool
+    runs: int
+    values: tuple[float, ...]
+
+
+def told(diverged: bool, runs: int, values: Sequence[float]) -> str:
+    """How many runs, when, how far their logits spread, and in how many of them not far."""
+    number = f"{runs} runs" if len(values) == runs else f"{len(values)} of {runs} runs"
+    when = f"{BACK} steps before they diverged" if diverged else "at their end"
+    calm = sum(value < CALM for value in values)
+    return f"{number}, {when}: {range_of(values)}, in {calm} of them less than {CALM}"
+
+
+def watched(found: TrainabilityMap) -> list[Watched]:
+    """Of every part of ten epochs those that diverged, and the others; where there are any."""
     groups = []
     for part, cells in found.late:
         seen = spreads(cells)
         for diverged in (True, False):
-            values = [one.value for one in seen if one.diverged is diverged]
-            if values:
-                groups.append((part, diverged, values))
+            runs = sum((line["ending"] == "diverged") is diverged for cell in cells for line in cell.runs)
+            values = tuple(one.value for one in seen if one.diverged is diverged)
+            groups += [Watched(part, diverged, runs, values)] if runs else []
     return groups
 
 
 def logits_sentences(found: TrainabilityMap) -> list[str]:
     """The figure in words; empty where no run of ten epochs was watched."""
-    told = []
-    for part, diverged, values in watched(found):
-        change = f",{part.with_change}" if part.change else ""
-        when = f"{BACK} steps before they diverged" if diverged else "at their end"
-        told.append(
-            f"{len(values)} runs of ten epochs{change}, {when}: logits spread over {range_of(values)}, in "
-            f"{sum(value < CALM for value in values)} of them over less than {CALM}."
-        )
-    return told
+    return [
+        f"{group.part.change[0].upper() + group.part.change[1:] if group.part.change else 'As they are'}: "
+        f"{told(group.diverged, group.runs, group.values)}."
+        for group in watched(found)
+        if group.values
+    ]
 
 
 def range_of(values: Sequence[float]) -> str:

@@ -165,8 +165,8 @@ def _map_sections(found: TrainabilityMap) -> tuple[Section, ...]:
     logits = logits_figure(found)
     if logits is not None:
         picture = Picture("map-logits", logits, LOGITS_CAPTION)
-        told = (logits_sentences(found), ABOUT_LOGITS, picture)
-        sections.append(Section("What diverging runs have in common", told))
+        told = (ABOUT_LOGITS, logits_sentences(found), picture)
+        sections.append(Section("How far logits spread", told))
     for part, cells in found.late:
         if part.change:
             sections.append(Section(f"Ten epochs,{part.with_change}", (late_table(cells),)))

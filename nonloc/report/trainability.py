@@ -100,7 +100,7 @@ def is_whole(cell: Cell | None) -> TypeGuard[Cell]:
 class TrainabilityMap:
     """The map of one epoch, and the runs of ten epochs beside it; each may be empty.
 
-    changed  ten epochs with one thing changed, by the name of the part
+    changed  ten epochs with something changed, by the name of the part
     """
 
     one_epoch: tuple[Cell, ...]
@@ -201,3 +201,9 @@ def diverged_counts(cells: Sequence[Cell]) -> list[tuple[str, int, int]]:
         counts[cell.family][0] += len(cell.diverged)
         counts[cell.family][1] += cell.n
     return [(family, gone, runs) for family, (gone, runs) in counts.items()]
+
+
+def blocks_told(cells: Sequence[Cell]) -> str:
+    """Such as "2, 3 and 4 blocks"."""
+    *others, last = map(str, sorted({cell.blocks for cell in cells}))
+    return f"{', '.join(others)} and {last} blocks" if others else f"{last} blocks"

@@ -247,3 +247,17 @@ def test_logits_of_recomputed_kernels_grow_with_the_square_of_the_features(share
     spreads = [logit_spread(affinity).max().item() for affinity in stage.affinities(x)]
     growth = 1.0 if shares else (1 + w) ** 2
     assert spreads == pytest.approx([100 * growth**n for n in range(4)], rel=1e-9)
+
+
+@pytest.mark.parametrize("kind", STAGES)
+def test_where_rows_are_alike_sums_enlarge_the_mean_and_differences_the_rest(kind, x):
+    """Without logits every position listens to all alike: one mode has λ = 0, the mean, and all others have λ = 1."""
+    w = 0.5
+    block = made(kind, 1, weight="full")
+    with torch.no_grad():
+        block.maps[0].w_z.weight.copy_(w * torch.eye(C))
+        block.embeddings[0].theta.weight.zero_()
+    mean, found = x.mean(1, keepdim=True), block(x)
+    rest = x - mean
+    expected = (1 + w) * mean + rest if kind is OriginalStage else mean + (1 - w) * rest
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)

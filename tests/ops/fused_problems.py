@@ -66,6 +66,11 @@ class Problem:
         if self.is_masked:
             self.mask = torch.rand(b, m, generator=generator, device=self.device) > 0.3
 
+    @property
+    def left_cancels(self) -> bool:
+        """Whether every row of K lies on copies of one feature, which leaves no gradient to the left."""
+        return self.copies > 1 and self.size >= 1e5
+
     def solve(self, compute, dtype: torch.dtype | None = None) -> dict[str, Tensor]:
         """The value and the gradients to left, right, z, every W_Z and every W_g; of what there is."""
         dtype = self.dtype if dtype is None else dtype
@@ -114,15 +119,17 @@ def by_hand(affinity: Affinity, z: Tensor, pairs, differs: bool) -> Tensor:
     return z if affinity.mask is None else torch.where(affinity.mask.unsqueeze(-1), z, start)
 
 
-def errors(found: dict[str, Tensor], truth: dict[str, Tensor], has_copies: bool = False) -> dict[str, float]:
+def errors(
+    found: dict[str, Tensor], truth: dict[str, Tensor], left_cancels: bool = False
+) -> dict[str, float]:
     """‖found − truth‖ / ‖truth‖ of each; infinite where anything is not finite.
 
-    Where every row of K lies on copies of one feature, the gradient to the left is 0, but for float64's rounding,
-    which is no measure; the gradient to the right, which is made of the same terms, is one.
+    left_cancels  see `Problem.left_cancels`: float64's own rounding is no measure then; the gradient to the right,
+                  which is made of the same terms, is one
     """
     assert found.keys() == truth.keys()
     sizes = {name: float(value.norm()) for name, value in truth.items()}
-    if has_copies:
+    if left_cancels:
         sizes["left"] = sizes["right"]
     result = {}
     for name, value in found.items():

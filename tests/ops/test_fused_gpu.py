@@ -42,9 +42,8 @@ def check(one, solve=None):
     """As near to float64 as the dtype allows, in value and in all gradients."""
     backend = "reference" if one.positions <= 4096 else "factored"
     truth = one.solve(by(backend), torch.float64)
-    has_copies = one.copies > 1
-    found = errors(one.solve(by("fused")) if solve is None else solve, truth, has_copies)
-    plain = errors(one.solve(by_hand), truth, has_copies)
+    found = errors(one.solve(by("fused")) if solve is None else solve, truth, one.left_cancels)
+    plain = errors(one.solve(by_hand), truth, one.left_cancels)
     allowed = FACTOR[one.dtype]
     quarter = torch.finfo(one.dtype).eps / 4
     wrong = {n: (e, plain[n]) for n, e in found.items() if e > allowed * max(plain[n], quarter)}
@@ -97,7 +96,7 @@ def test_cuda_rows_sum_to_one_where_logits_are_enormous(dtype, size):
 def test_cuda_copies_of_one_feature_give_their_receiver_no_gradient(dtype):
     """A δ that is rounded to the dtype would leave a quarter of its eps."""
     one = problem(dtype=dtype, size=1e5, copies=3, batch=2)
-    found = errors(one.solve(by("fused")), one.solve(by("reference"), torch.float64), has_copies=True)
+    found = errors(one.solve(by("fused")), one.solve(by("reference"), torch.float64), one.left_cancels)
     assert found["left"] < torch.finfo(dtype).eps / 16, f"seed {one.seed}"
 
 

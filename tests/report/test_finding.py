@@ -29,30 +29,43 @@ def test_the_table_is_told_by_the_paired_difference(results):
 
 def test_divergences_are_counted_by_form_and_kernel(results):
     told = line(finding(results), "What diverges")
-    assert told.endswith("starts: original: 12 of 27; diffusive: 0 of 36; stable: 0 of 18.")
+    assert told.endswith(
+        "three starts. Original stages, 2, 3 and 4 blocks: 12 of 27; diffusive stages, 2, 4, 5 and 6 blocks: 0 of 36; "
+        "stable stages, 4 and 12 blocks: 0 of 18."
+    )
     write_map(
         results, "ten_epochs_scaled", map_lines("ten_epochs_scaled", lambda cell, seed: cell.blocks == 12)
     )
     told = line(finding(results), "What diverges")
-    assert "original with logits divided by √d: 0 of 27; " in told
-    assert told.endswith("stable with logits divided by √d: 9 of 18.")
+    assert "original stages, 2, 3 and 4 blocks with logits divided by √d: 0 of 27; " in told
+    assert told.endswith("stable stages, 4 and 12 blocks with logits divided by √d: 9 of 18.")
 
 
-def test_both_affinities_of_a_form_are_told_together(results):
+def test_either_affinity_is_told_first_and_no_run_is_left_out(results):
     write_map(results, "ten_epochs_shared", map_lines("ten_epochs_shared", lambda cell, seed: False))
+    write_map(results, "ten_epochs_recomputed", map_lines("ten_epochs_recomputed", lambda cell, seed: True))
     told = line(finding(results), "What diverges")
-    assert "original: 12 of 27 with an affinity for each block, 0 of 27 with one affinity for all" in told
-    assert told.endswith("(p < 0.001); diffusive: 0 of 36; stable: 0 of 18.")
+    assert (
+        "three starts. Original stages, 2, 3 and 4 blocks: 12 of 27 with an affinity for each block" in told
+    )
+    assert (
+        "; diffusive stages, 2, 4 and 6 blocks: 27 of 27 with an affinity for each block, 0 of 27 with"
+        in told
+    )
+    assert told.endswith(
+        " (p < 0.001). Diffusive stages, 5 blocks: 0 of 9; stable stages, 4 and 12 blocks: 0 of 18."
+    )
 
 
-def test_logits_are_told_for_every_ending(results):
+def test_logits_are_told_for_every_ending_and_either_affinity(results):
     told = line(finding(results), "How far logits spread")
-    assert told.endswith("69 runs that came to their end: 7 (median; 7 to 7).")
-    one = map_line(PARTS["ten_epochs"].cells[0], 0, diverged=400)
-    one["before"] = [{"step": 340, "loss": 1.0, "stages": [{"logit_spread": 12_345.0}]}]
-    write_map(results, "ten_epochs", [one])
+    assert told.endswith("69 runs, at their end: 7 (median; 7 to 7), in 69 of them less than 100.")
+    watched, missed = (map_line(cell, 0, diverged=400) for cell in PARTS["ten_epochs_recomputed"].cells[:2])
+    watched["before"] = [{"step": 340, "loss": 1.0, "stages": [{"logit_spread": 12_345.0}]}]
+    missed["before"] = []
+    write_map(results, "ten_epochs_recomputed", [watched, missed])
     told = line(finding(results), "How far logits spread")
-    assert "1 runs 50 steps before they diverged: 12,300 (median; 12,300 to 12,300)" in told
+    assert "1 of 14 runs, 50 steps before they diverged: 12,300 (median; 12,300 to 12,300), in 0 of" in told
 
 
 def test_time_is_added_up_over_folders(results):
@@ -67,6 +80,6 @@ def test_nothing_yet(tmp_path):
     assert line(text, "The table").endswith(
         "0 of 95 planned runs of Table 1 and its neighbours are recorded."
     )
-    assert line(text, "What diverges").endswith("nothing is recorded yet.")
+    assert line(text, "What diverges").endswith("Nothing is recorded yet.")
     assert line(text, "How far logits spread").endswith("no run was watched yet.")
     assert line(text, "Conditions").endswith("no time is noted.")

@@ -4,60 +4,109 @@ import pytest
 from made_kept import map_line, map_lines
 
 from nonloc.paper.map_cells import PARTS
-from nonloc.report.map_corners import corners_figure, corners_sentence, corners_table, pairings
+from nonloc.report.map_corners import (
+    EACH,
+    ONE,
+    by_affinity,
+    by_form,
+    compare,
+    corners_figure,
+    corners_sentence,
+    corners_table,
+)
 from nonloc.report.trainability import TrainabilityMap, cells
 
 
-def made(each, one):
-    """Original stages of the plan: which (cell, seed) diverge with an affinity for each block, and with one."""
+def never(cell, seed):
+    return False
+
+
+def made(original_each=never, original_one=never, diffusive_each=never, diffusive_one=never):
+    """The whole plan: which (cell, seed) diverge."""
+
+    def base(cell, seed):
+        breaks = {"original": original_each, "diffusive": diffusive_one}.get(cell.form, never)
+        return breaks(cell, seed)
+
     return TrainabilityMap(
         (),
-        cells(map_lines("ten_epochs", lambda cell, seed: cell.form == "original" and each(cell, seed))),
-        {"ten_epochs_shared": cells(map_lines("ten_epochs_shared", one))},
+        cells(map_lines("ten_epochs", base)),
+        {
+            "ten_epochs_shared": cells(map_lines("ten_epochs_shared", original_one)),
+            "ten_epochs_recomputed": cells(map_lines("ten_epochs_recomputed", diffusive_each)),
+        },
     )
 
 
-def test_pairs_have_the_same_place_and_seed():
-    found = made(lambda cell, seed: seed == 0, lambda cell, seed: seed == 0 and cell.blocks == 2)
-    (pair,) = pairings(found)
-    assert (pair.form, pair.n, pair.each_diverged, pair.one_diverged) == ("original", 27, 9, 3)
-    assert (pair.each_alone, pair.one_alone) == (6, 0)
-    assert pair.p == 2 / 2**6
+def counts(one):
+    return one.n, one.first_gone, one.second_gone, one.only_first, one.only_second
 
 
-def test_cells_and_seeds_of_one_part_alone_are_left_out():
-    cell = PARTS["ten_epochs_recomputed"].cells[0]
-    lines = [map_line(cell, seed, diverged=40) for seed in (0, 1)]
-    found = TrainabilityMap(
-        (),
-        cells(map_lines("ten_epochs", lambda cell, seed: False)),
-        {"ten_epochs_recomputed": cells(lines)},
+def test_pairs_are_of_one_seed():
+    found = made(original_each=lambda cell, seed: seed == 0, original_one=lambda cell, seed: seed == 1)
+    original, diffusive = by_affinity(found)
+    assert counts(original) == (27, 9, 9, 9, 9)
+    assert counts(diffusive) == (27, 0, 0, 0, 0)
+
+
+def test_pairs_are_of_one_place():
+    found = made(
+        original_each=lambda cell, seed: cell.blocks == 2, original_one=lambda cell, seed: cell.blocks < 4
     )
-    (pair,) = pairings(found)
-    assert (pair.form, pair.n, pair.each_diverged, pair.one_diverged) == ("diffusive", 2, 2, 0)
-    assert pair.blocks == [cell.blocks]
+    assert counts(by_affinity(found)[0]) == (27, 9, 18, 0, 9)
+
+
+def test_a_seed_that_only_one_has_is_left_out():
+    here = PARTS["ten_epochs_shared"].cells[0]
+    base = [map_line(here, 0), map_line(here, 1, diverged=40)]
+    shared = [map_line(here, 1), map_line(here, 2, diverged=50)]
+    found = TrainabilityMap((), cells(base), {"ten_epochs_shared": cells(shared)})
+    assert counts(compare(found, ("original", EACH), ("original", ONE))) == (1, 1, 0, 1, 0)
+
+
+def test_forms_are_compared_where_both_have_cells():
+    each, one = by_form(made(diffusive_each=lambda cell, seed: seed == 2))
+    assert (each.first, each.second, each.blocks) == (("original", EACH), ("diffusive", EACH), [2, 4])
+    assert counts(each) == (18, 0, 6, 0, 6)
+    assert (one.first[1], counts(one)) == (ONE, (18, 0, 0, 0, 0))
 
 
 def test_told():
-    found = made(lambda cell, seed: cell.blocks == 4, lambda cell, seed: False)
+    found = made(original_each=lambda cell, seed: cell.blocks == 4, diffusive_each=lambda cell, seed: True)
     assert corners_sentence(found) == (
-        "original: 9 of 27 with an affinity for each block, 0 of 27 with one affinity for all blocks (p = 0.0039)"
+        "original stages, 2, 3 and 4 blocks: 9 of 27 with an affinity for each block, 0 of 27 with one affinity for "
+        "all blocks (p = 0.0039); diffusive stages, 2, 4 and 6 blocks: 27 of 27 with an affinity for each block, 0 of "
+        "27 with one affinity for all blocks (p < 0.001)"
     )
-    ((_, (line,)),) = corners_table(found).groups
-    assert line == ("original, 2, 3, 4 blocks", "9 of 27", "0 of 27", "9", "0", "0.0039")
+    (_, affinities), (_, forms) = corners_table(found).groups
+    assert affinities[0] == ("original, 2, 3 and 4 blocks", "9 of 27", "0 of 27", "9", "0", "0.0039")
+    assert forms[0] == (
+        "an affinity for each block, 2 and 4 blocks",
+        "9 of 18",
+        "18 of 18",
+        "0",
+        "9",
+        "0.0039",
+    )
 
 
 def test_the_figure_has_a_square_for_every_cell():
-    found = made(lambda cell, seed: cell.blocks == 4 and seed < 2, lambda cell, seed: False)
-    each, one = corners_figure(found).axes
-    assert each.get_title(loc="left") == "original, an affinity for each block (the original stage)"
-    assert one.get_title(loc="left") == "original, one affinity for all blocks"
-    assert [len(axes.patches) for axes in (each, one)] == [9, 9]
-    told = [text.get_text() for text in each.texts]
-    assert sum(text.startswith("✕ 2 of 3") for text in told) == 3
-    assert not any("✕" in text.get_text() for text in one.texts)
+    found = made(
+        original_each=lambda cell, seed: cell.blocks == 4 and seed < 2, diffusive_one=lambda cell, seed: True
+    )
+    axes = corners_figure(found).axes
+    assert [one.get_title(loc="left") for one in axes] == [
+        "original, an affinity for each block (the original stage)",
+        "original, one affinity for all blocks",
+        "diffusive, an affinity for each block",
+        "diffusive, one affinity for all blocks (the paper's stage)",
+    ]
+    told = [[text.get_text().split("\n")[0] for text in one.texts] for one in axes]
+    assert [len(texts) for texts in told] == [9, 9, 9, 9]
+    assert [sum(text.startswith("✕") for text in texts) for texts in told] == [3, 0, 0, 9]
+    assert set(told[3]) == {"✕ 3 of 3"}
 
 
-@pytest.mark.parametrize("show", [corners_figure, corners_sentence, pairings])
+@pytest.mark.parametrize("show", [corners_figure, corners_sentence, by_affinity, by_form])
 def test_nothing_without_a_pair(show):
-    assert not show(TrainabilityMap((), cells(map_lines("ten_epochs", lambda cell, seed: False))))
+    assert not show(TrainabilityMap((), cells(map_lines("ten_epochs", never))))

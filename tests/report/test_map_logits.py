@@ -46,16 +46,23 @@ def test_sentences_count_the_calm_ones():
     ]
     found = TrainabilityMap((), cells(lines), {"ten_epochs_scaled": cells([map_line(CELL, 0)])})
     gone, ended, scaled = logits_sentences(found)
-    assert gone.endswith(
-        "diverged: logits spread over 138 (median; 138 to 138), in 0 of them over less than 100."
+    assert gone == (
+        "As they are: 1 runs, 50 steps before they diverged: 138 (median; 138 to 138), in 0 of them less than 100."
     )
     assert ended.endswith(
-        "logits spread over 16,300 (median; 9.33 to 32,500), in 1 of them over less than 100."
+        "2 runs, at their end: 16,300 (median; 9.33 to 32,500), in 1 of them less than 100."
     )
-    assert scaled.startswith(
-        "1 runs of ten epochs, with logits divided by √d, at their end: logits spread over 7 "
-    )
+    assert scaled.startswith("Logits divided by √d: 1 runs, at their end: 7 ")
     assert logits_sentences(TrainabilityMap((), ())) == []
+
+
+def test_runs_that_nobody_watched_are_counted():
+    lines = [
+        map_line(CELL, 0, diverged=400) | {"before": [moment(350, 138.2)]},
+        map_line(CELL, 1, diverged=24) | {"before": [moment(20, 2000.0)]},
+    ]
+    (gone,) = logits_sentences(TrainabilityMap((), cells(lines)))
+    assert gone.startswith("As they are: 1 of 2 runs, 50 steps before they diverged: 138 ")
 
 
 def test_the_figure_has_a_column_for_each_form_and_kernel_and_a_mark_for_each_run():
