@@ -1,5 +1,5 @@
-"""Write the tables of README.md, performance.md and mathematics.md, and README's picture, from kept results: no number
-in them is typed by hand.
+"""Write the tables of README.md and of the documents here, and README's picture, from kept results: no number in them
+is typed by hand.
 
     nonloc reproduce demo --output demo --json > results/demo.json
     nonloc bench accuracy --output results/bench     (likewise memory, backends, stage, graphs, certificates, stable)
@@ -20,6 +20,7 @@ from typing import Any
 from nonloc.bench import convolutions, learning, stage, stage_cpu, table, training_step
 from nonloc.bench.stage_kernels import StageKernel
 from nonloc.bench.stage_kernels import table as stage_kernels_table
+from nonloc.report import map_corners
 from nonloc.report.finding import finding
 
 ROOT = Path(__file__).parent.parent
@@ -355,6 +356,34 @@ def affinity_or_form() -> str:
     )
 
 
+def float32() -> str:
+    """The four stages of the map in float32 on a CPU, beside the same runs in bfloat16 on a GPU."""
+    folder, steps = ROOT / "docs" / "experiments" / "float32", 120
+    cells = []
+    for (form, affinity), part in map_corners.PARTS.items():
+        exact, usual = (
+            {(row["cell"], row["seed"]): row for row in json_lines(where / f"{part.name}.jsonl")}
+            for where in (folder, RESULTS / "map")
+        )
+        here = [key for key, row in sorted(exact.items()) if row["form"] == form]
+        ends = [
+            ", ".join("–" if (row["step"] or steps + 1) > steps else f"step {row['step']}" for row in rows)
+            for rows in ([exact[key] for key in here], [usual[key] for key in here])
+        ]
+        losses = ", ".join(f"{exact[key]['mean_loss']:.2f}" for key in here)
+        cells.append([form, affinity, ends[0], losses, ends[1]])
+    headers = ["stage", "", "float32: diverged", "mean loss of its last steps", "bfloat16: diverged"]
+    return (
+        f"{table.markdown(headers, cells)}\n\n4 blocks, PyTorch's default as the start, rate 0.1, the first {steps} "
+        "steps, seeds 0 and 1 in this order. bfloat16: from the map, by the fused kernels. float32: by plain products. "
+        f"{conditions(json.loads((folder / 'conditions.json').read_text()))}"
+    )
+
+
+def json_lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
 def busy() -> str:
     result = json.loads((ROOT / "docs" / "experiments" / "stage_trials.json").read_text())
     units = ("exponential unit", "tensor cores", "shared memory and L1", "L2", "memory", "issue slots")
@@ -412,8 +441,12 @@ PERFORMANCE = {
     "first_mend": first_mend,
     "rounding": rounding,
 }
-MATHEMATICS = {"affinity": affinity_or_form}
-DOCUMENTS = {"README.md": SECTIONS, "docs/performance.md": PERFORMANCE, "docs/mathematics.md": MATHEMATICS}
+DOCUMENTS = {
+    "README.md": SECTIONS,
+    "docs/performance.md": PERFORMANCE,
+    "docs/mathematics.md": {"affinity": affinity_or_form},
+    "docs/reproduction.md": {"float32": float32},
+}
 
 
 def rendered(text: str, document: str = "README.md") -> str:

@@ -44,7 +44,9 @@ def test_every_nonloc_command_it_names_exists():
     assert named <= set(known)
 
 
-@pytest.mark.parametrize("document", ["README.md", "docs/performance.md", "docs/mathematics.md"])
+@pytest.mark.parametrize(
+    "document", ["README.md", "docs/performance.md", "docs/mathematics.md", "docs/reproduction.md"]
+)
 def test_the_tables_are_those_of_the_kept_results(document):
     path = ROOT / "docs" / "update_readme.py"
     spec = importlib.util.spec_from_file_location("update_readme", path)

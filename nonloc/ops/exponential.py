@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn.functional import pad, scaled_dot_product_attention
 from torch.utils.checkpoint import checkpoint
 
@@ -27,6 +28,8 @@ BLOCK_ENTRIES = 2**20
 # Stands for log 0 where −inf would meet 0 · inf: its exponential is 0 in every dtype, its products are finite.
 LOG_ZERO = -1e30
 WIDEST_ATTENTION = 256
+# Attention's backward makes K again from a rounded log-sum-exp: by so much the rows of K may then miss 1.
+LARGEST_MISS = 2**-10
 
 
 def prepare(affinity: Affinity, dtype: torch.dtype) -> Operator:
@@ -86,7 +89,7 @@ def log_weights(weights: Tensor) -> Tensor:
 def _softmax(query: Tensor, key: Tensor, column: Tensor | None, z: Tensor) -> Tensor:
     """Σ_j softmax_j(q_i·k_j + b_j) z_j [B, M, C]."""
     inputs = (query, key, z) if column is None else (query, key, z, column)
-    if not _attention_serves(query, z):
+    if not _attention_serves(query, z) or _logits_are_too_large(query, key, column):
         return _softmax_by_blocks(*inputs)
     # A compiler takes no second derivative, and would have to follow what is there for one.
     if not torch.is_grad_enabled() or torch.compiler.is_compiling():
@@ -131,6 +134,26 @@ def _attention_serves(query: Tensor, z: Tensor) -> bool:
     if query.is_cuda:
         return query.dtype != torch.float64 and max(query.shape[-1] + 1, z.shape[-1]) <= WIDEST_ATTENTION
     return query.shape[0] > 0
+
+
+def _logits_are_too_large(query: Tensor, key: Tensor, column: Tensor | None) -> bool:
+    """Whether the rows of K could miss 1 in attention's backward, and with them δ, by more than LARGEST_MISS.
+
+    By Cauchy–Schwarz. Only where the answer is at hand: a GPU would have to be waited for, and a tensor without
+    numbers has none.
+    """
+    has_numbers = query.device.type == "cpu" and not isinstance(query, FakeTensor)
+    if not has_numbers or torch.compiler.is_compiling() or not torch.is_grad_enabled():
+        return False
+    with torch.no_grad():
+        largest = _longest(query) * _longest(key)
+        if column is not None:
+            largest = largest + torch.where(column > LOG_ZERO / 2, column.abs(), 0).max()
+        return bool(largest * torch.finfo(query.dtype).eps > LARGEST_MISS)
+
+
+def _longest(x: Tensor) -> Tensor:
+    return torch.linalg.vector_norm(x, dim=-1).max()
 
 
 def _widened(x: Tensor, width: int) -> Tensor:

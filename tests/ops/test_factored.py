@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from fused_problems import Problem, by, errors
 from problems import CELLS, SYMMETRIC, affinity, features, generator, relative, signal
 
 from nonloc.ops import Affinity, aggregate, diffuse, exponential, propagate
@@ -126,3 +127,36 @@ def test_second_derivatives_of_the_blocks_are_exact():
     assert torch.autograd.gradgradcheck(
         lambda x, z: aggregate(Affinity(x, x, "heat", "count"), z, backend="factored"), (x, z)
     )
+
+
+def attentions(monkeypatch, problem):
+    """How often attention was called, and how far value and gradients are from float64."""
+    calls = []
+    attention = exponential._attention
+    monkeypatch.setattr(exponential, "_attention", lambda *inputs: calls.append(1) or attention(*inputs))
+    found = errors(problem.solve(by("factored")), problem.truth(), problem.left_cancels)
+    return len(calls), found
+
+
+@pytest.mark.parametrize("size", [1e5, 1e6, 1e8])
+def test_rows_sum_to_one_where_logits_are_enormous(monkeypatch, size):
+    """Attention's backward makes K from a rounded log-sum-exp, and misses by everything at 1e7."""
+    calls, found = attentions(monkeypatch, Problem(size=size, copies=3, positions=42, blocks=4))
+    assert calls == 0
+    assert max(found.values()) < 1e-6
+
+
+@pytest.mark.parametrize("kind", ["gaussian", "heat"])
+@pytest.mark.parametrize("is_masked", [True, False])
+def test_attention_serves_ordinary_logits(monkeypatch, kind, is_masked):
+    calls, found = attentions(monkeypatch, Problem(kind, is_masked=is_masked, size=20.0))
+    assert calls > 0
+    assert max(found.values()) < 1e-4
+
+
+def test_a_column_alone_can_be_too_large():
+    """Heat's −|r|² is a column, and far features give it as much as a product."""
+    column = torch.tensor([[1e6, exponential.LOG_ZERO]])
+    short = torch.zeros(1, 2, 3)
+    assert exponential._logits_are_too_large(short, short, column)
+    assert not exponential._logits_are_too_large(short, short, column.clamp(max=1.0))
