@@ -20,6 +20,7 @@ from typing import Any
 from nonloc.bench import convolutions, learning, stage, stage_cpu, table, training_step
 from nonloc.bench.stage_kernels import StageKernel
 from nonloc.bench.stage_kernels import table as stage_kernels_table
+from nonloc.paper.map_table import MapTable
 from nonloc.report import map_corners
 from nonloc.report.finding import finding
 
@@ -263,7 +264,7 @@ def goals() -> str:
                 f"{goal:g} ms",
                 f"{ours:.3g} ms",
                 f"{100 * (ours / goal - 1):+.0f} %",
-                f"{best['captured'] / ours:.2f}×",
+                f"{best['ratio']:.2f}×",
                 best["way"],
             ]
         )
@@ -362,7 +363,7 @@ def float32() -> str:
     cells = []
     for (form, affinity), part in map_corners.PARTS.items():
         exact, usual = (
-            {(row["cell"], row["seed"]): row for row in json_lines(where / f"{part.name}.jsonl")}
+            {(row["cell"], row["seed"]): row for row in MapTable(where / f"{part.name}.jsonl").rows}
             for where in (folder, RESULTS / "map")
         )
         here = [key for key, row in sorted(exact.items()) if row["form"] == form]
@@ -378,10 +379,6 @@ def float32() -> str:
         "steps, seeds 0 and 1 in this order. bfloat16: from the map, by the fused kernels. float32: by plain products. "
         f"{conditions(json.loads((folder / 'conditions.json').read_text()))}"
     )
-
-
-def json_lines(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 def busy() -> str:

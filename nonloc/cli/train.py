@@ -68,8 +68,7 @@ def advice(recipe: Recipe, outcome: Outcome) -> str:
     if outcome.ending != "diverged" or network.form is None:
         return ""
     ways, stage = [], recipe.stage
-    is_shared = network.form == "diffusive" if stage.share_affinity is None else stage.share_affinity
-    if network.num_blocks > 1 and not is_shared:
+    if network.num_blocks > 1 and not stage.shares_affinity(network.form):
         ways.append("--stage.share_affinity true, which computes one affinity for all blocks")
     if stage.affinity in (None, "gaussian", "embedded_gaussian") and not stage.scaled:
         ways.append("--stage.scaled true, which divides the logits by √d")

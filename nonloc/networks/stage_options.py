@@ -52,6 +52,10 @@ class StageOptions:
         """Every option by name, with None where the stage decides."""
         return asdict(self)
 
+    def shares_affinity(self, form: str) -> bool:
+        """Whether sub-blocks of this form have one affinity, by what was set or else as published."""
+        return form == "diffusive" if self.share_affinity is None else self.share_affinity
+
     def keywords(self) -> dict[str, Any]:
         """Only what was set: the keywords to hand to a stage."""
         return {name: value for name, value in self.to_dict().items() if value is not None}

@@ -19,7 +19,7 @@ class OriginalStage(Original):
     channels          C, of the input and the output alike
     num_blocks        N, the number of blocks
     share_affinity    False: each block computes ω from the current state, with its own embedding, as published.
-                      True: one ω, computed from the stage's input, and bears larger starts
+                      True: one ω, computed from the stage's input: such stages bear larger starts
     """
 
     def __init__(

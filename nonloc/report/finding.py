@@ -15,7 +15,7 @@ from nonloc.report.map_logits import told, watched
 from nonloc.report.records import RowRecord
 from nonloc.report.reproduction import MAP, verdict_counts
 from nonloc.report.statistics import interval, paired
-from nonloc.report.trainability import TrainabilityMap, blocks_told, read_map
+from nonloc.report.trainability import TrainabilityMap, blocks_told, diverged_counts, read_map
 
 USUAL = (TEN_EPOCHS, SHARED, RECOMPUTED)  # the parts whose logits are not divided, and of the same kernel
 FIGURE = "docs/reproduction/figures/map-corners.svg"
@@ -55,10 +55,9 @@ def _diverged(found: TrainabilityMap) -> str:
     others = []
     for part, cells in found.late:
         left = [cell for cell in cells if id(cell) not in seen]
-        for family in dict.fromkeys(cell.family for cell in left):
-            here = [cell for cell in left if cell.family == family]
-            gone, runs = sum(len(cell.diverged) for cell in here), sum(cell.n for cell in here)
-            others.append(f"{family} stages, {blocks_told(here)}{part.with_change}: {gone} of {runs}")
+        for family, gone, runs in diverged_counts(left):
+            blocks = blocks_told([cell for cell in left if cell.family == family])
+            others.append(f"{family} stages, {blocks}{part.with_change}: {gone} of {runs}")
     sentences = [text for text in (corners_sentence(found), "; ".join(others)) if text]
     return " ".join(f"{text[0].upper()}{text[1:]}." for text in sentences) or "Nothing is recorded yet."
 

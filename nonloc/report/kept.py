@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from nonloc.networks.spec import NetworkSpec
+from nonloc.networks.stage_options import StageOptions
 from nonloc.paper import SUITES, Suite
 from nonloc.report.records import RowRecord, RunRecord, own_rows, read_json, read_run
 from nonloc.runs import find_runs
@@ -188,9 +189,8 @@ def setting(recipe: Recipe) -> Setting:
     backbone = str(spec.baseline).partition("/")[0]
     if spec.form is None:
         return Setting(backbone, rate=recipe.learning_rate, other=other)
-    shared = recipe.stage.share_affinity
     # One block alone has one affinity, however it is asked for.
-    shared = spec.form == "diffusive" if shared is None or spec.num_blocks == 1 else shared
+    asked = StageOptions() if spec.num_blocks == 1 else recipe.stage
     return Setting(
         backbone,
         spec.form,
@@ -199,7 +199,7 @@ def setting(recipe: Recipe) -> Setting:
         start_of(recipe),
         recipe.learning_rate,
         recipe.stage.weight or "factored",
-        shared,
+        asked.shares_affinity(spec.form),
         other,
     )
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import fmean
 
+from nonloc.nn.choices import FORMS
 from nonloc.paper.map_cells import ONE_EPOCH
 from nonloc.report.map_evidence import largest_growth
 from nonloc.report.tables import Table
 from nonloc.report.trainability import Cell, TrainabilityMap, deviation, diverged_counts, inits, is_whole
-
-FORMS = ("original", "diffusive")
 
 
 def answers(found: TrainabilityMap) -> list[str]:

@@ -9,14 +9,15 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
+from nonloc.nn.choices import FORMS
 from nonloc.paper.map_cells import RECOMPUTED, SHARED, TEN_EPOCHS
 from nonloc.report.figures import WIDTH
+from nonloc.report.map_figures import frame_squares
 from nonloc.report.statistics import sign_test
 from nonloc.report.style import style
 from nonloc.report.tables import Table
 from nonloc.report.trainability import Cell, TrainabilityMap, blocks_told, inits
 
-FORMS = ("original", "diffusive")
 EACH, ONE = "an affinity for each block", "one affinity for all blocks"
 AFFINITIES = (EACH, ONE)
 # A form and an affinity, and the part of the map that has them.
@@ -150,13 +151,8 @@ def corners_figure(found: TrainabilityMap) -> Figure | None:
             for axes, corner, cells in zip(line, (one.first, one.second), one.cells, strict=True):
                 for cell in cells:
                     _square(axes, one.blocks.index(cell.blocks), starts.index(cell.init), cell)
-                axes.set(xlim=(-0.5, len(one.blocks) - 0.5), ylim=(len(starts) - 0.5, -0.5))
-                axes.set_xticks(range(len(one.blocks)), [f"{number} blocks" for number in one.blocks])
-                axes.set_yticks(range(len(starts)), starts)
+                frame_squares(axes, [f"{number} blocks" for number in one.blocks], starts)
                 axes.set(title=f"{', '.join(corner)}{KNOWN.get(corner, '')}")
-                axes.grid(False)
-                axes.spines[:].set_visible(False)
-                axes.tick_params(length=0)
     return figure
 
 

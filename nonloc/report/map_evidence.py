@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from nonloc.nn.choices import FORMS
 from nonloc.paper.map_cells import INITS, ONE_EPOCH, TEN_EPOCHS
 from nonloc.report.trainability import Cell, TrainabilityMap, inits, is_whole
 from nonloc.report.verdicts import Part
@@ -18,7 +19,7 @@ def deeper_parts(found: TrainabilityMap) -> list[Part]:
     pairs = 0
     for start in starts:
         for blocks in (1, 2, 3, 4):
-            original, proposed = (found.cell(RATE, start, form, blocks) for form in ("original", "diffusive"))
+            original, proposed = (found.cell(RATE, start, form, blocks) for form in FORMS)
             if not is_whole(original) or not is_whole(proposed):
                 continue
             pairs += 1

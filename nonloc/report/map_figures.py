@@ -13,6 +13,7 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
+from nonloc.nn.choices import FORMS
 from nonloc.report.figures import WIDTH, plain_numbers
 from nonloc.report.style import INK, NEGATIVE, SHADES, style
 from nonloc.report.trainability import (
@@ -49,7 +50,7 @@ def heat_map(found: TrainabilityMap, rate: float) -> Figure:
     """Initialisation by number of blocks, original beside diffusive, at one rate."""
     cells = [cell for cell in found.one_epoch if cell.rate == rate and cell.weight == "factored"]
     starts = inits(cell.init for cell in cells)
-    forms = [form for form in ("original", "diffusive") if any(cell.form == form for cell in cells)]
+    forms = [form for form in FORMS if any(cell.form == form for cell in cells)]
     losses = [cell.loss for cell in found.one_epoch if cell.loss is not None]
     colours = ScalarMappable(Normalize(min([*losses, TRAINS_BELOW]), CHANCE_LOSS), colormaps["viridis_r"])
     blocks = {form: sorted({cell.blocks for cell in cells if cell.form == form}) for form in forms}
@@ -61,15 +62,20 @@ def heat_map(found: TrainabilityMap, rate: float) -> Figure:
             for cell in cells:
                 if cell.form == form:
                     _square(axes, blocks[form].index(cell.blocks), starts.index(cell.init), cell, colours)
-            axes.set(xlim=(-0.5, len(blocks[form]) - 0.5), ylim=(len(starts) - 0.5, -0.5))
-            axes.set_xticks(range(len(blocks[form])), [str(number) for number in blocks[form]])
-            axes.set_yticks(range(len(starts)), starts)
+            frame_squares(axes, [str(number) for number in blocks[form]], starts)
             axes.set(title=f"{form}, rate {rate:g}", xlabel="blocks")
-            axes.grid(False)
-            axes.spines[:].set_visible(False)
-            axes.tick_params(length=0)
         figure.colorbar(colours, ax=list(all_axes), label="training loss (nats)", fraction=0.03, pad=0.01)
     return figure
+
+
+def frame_squares(axes: Axes, columns: Sequence[str], lines: Sequence[str]) -> None:
+    """Names for the columns and lines of squares, the first line above, and nothing else around them."""
+    axes.set(xlim=(-0.5, len(columns) - 0.5), ylim=(len(lines) - 0.5, -0.5))
+    axes.set_xticks(range(len(columns)), columns)
+    axes.set_yticks(range(len(lines)), lines)
+    axes.grid(False)
+    axes.spines[:].set_visible(False)
+    axes.tick_params(length=0)
 
 
 def before_divergence(cells: Sequence[Cell]) -> Figure | None:

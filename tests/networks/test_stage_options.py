@@ -8,7 +8,7 @@ import pytest
 
 from nonloc.networks.stage_options import StageOptions
 from nonloc.nn.nonlocal_module import NonlocalModule
-from nonloc.nn.stage import DiffusiveStage
+from nonloc.nn.stage import DiffusiveStage, OriginalStage
 
 EVERY = {
     "affinity": "heat",
@@ -73,3 +73,11 @@ def test_stages_take_the_keywords():
 def test_what_is_wrong_is_refused(values, message):
     with pytest.raises(ValueError, match=message):
         StageOptions.from_dict(values)
+
+
+@pytest.mark.parametrize("stage", [OriginalStage, DiffusiveStage])
+@pytest.mark.parametrize("asked", [None, True, False])
+def test_sharing_is_what_the_stage_does(stage, asked):
+    options = StageOptions(share_affinity=asked)
+    made = stage(4, 2, **options.keywords())
+    assert options.shares_affinity(made.form) is made.shares_affinity
