@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
-from nonloc.report.kept import Kept, errors
+from nonloc.report.kept import Kept, differences, errors, lost
 from nonloc.report.records import RowRecord, RunRecord
 from nonloc.report.signs import agrees, has_large_positive, told, weights_at
 from nonloc.report.statistics import Interval, interval, paired, side
@@ -36,10 +36,11 @@ def name_of(what: Changes) -> str:
 def error_part(kept: Kept, one: Changes, other: Changes, claimed: int, changes: Changes) -> Part:
     """Whether the error of `one` is below (claimed −1) or above (+1) that of `other`, paired by seed."""
     rows = [kept.find(**{**what, **changes}) for what in (one, other)]
-    values, lost = _compared(*rows)
+    values = list(differences(*rows).values())
+    both = len(lost(rows[0]) & lost(rows[1]))
     found = interval(values)
     numbers = "no pair of runs" if found is None else f"{found.told()} (points of error)"
-    numbers += f"; {lost} pairs in which both diverged compare nothing" if lost else ""
+    numbers += f"; {both} pairs in which both diverged compare nothing" if both else ""
     return Part(f"{name_of(one)} − {name_of(other)}", side(found, claimed, DELTA), len(values), numbers)
 
 
@@ -87,7 +88,7 @@ def interaction_part(kept: Kept, form: str, changes: Changes) -> Part:
         five, six = (
             kept.find(**{"form": form, "blocks": blocks, "shared": shared, **changes}) for blocks in (5, 6)
         )
-        return _differences(six, five)
+        return differences(six, five)
 
     values = paired(step(False), step(True))
     found = interval(values)
@@ -104,7 +105,7 @@ def spread_part(kept: Kept, changes: Changes) -> Part:
         found = [errors(row) for row in rows]
         common = set(found[0]) & set(found[1]) & set(found[2])
         # A form that diverges whatever the number of blocks is not robust; there is no range of it to compare.
-        common -= _diverged(rows[0]) & _diverged(rows[1]) & _diverged(rows[2])
+        common -= lost(rows[0]) & lost(rows[1]) & lost(rows[2])
         return {seed: max(one[seed] for one in found) - min(one[seed] for one in found) for seed in common}
 
     values = paired(spread("diffusive"), spread("original"))
@@ -135,7 +136,7 @@ def failure_part(kept: Kept, what: Changes, changes: Changes) -> Part:
     row = kept.find(**{**what, **changes})
     scores = sorted(errors(row).items())
     failed = [score >= FAILED for _, score in scores]
-    numbers = ["diverged" if seed in _diverged(row) else f"{score:.2f} %" for seed, score in scores]
+    numbers = ["diverged" if seed in lost(row) else f"{score:.2f} %" for seed, score in scores]
     return _counted(name_of(what), failed, numbers)
 
 
@@ -183,28 +184,11 @@ def early_loss(run: RunRecord) -> float | None:
     return fmean(values) if values and run.ending == "converged" else None
 
 
-def _diverged(row: RowRecord | None) -> set[int]:
-    """The seeds of a row that diverged."""
-    return set() if row is None else {run.recipe.seed for run in row.diverged}
-
-
 def _gone(*rows: RowRecord | None) -> str:
     """Such as "; 1 of 5 runs diverged and have no such number", beside numbers of runs that did not; or ""."""
-    gone = sum(len(_diverged(row)) for row in rows)
+    gone = sum(len(lost(row)) for row in rows)
     all_runs = sum(len(row.started) for row in rows if row is not None)
     return f"; {gone} of {all_runs} runs diverged and have no such number" if gone else ""
-
-
-def _differences(one: RowRecord | None, other: RowRecord | None) -> dict[int, float]:
-    """one − other in points of error, seed by seed; two runs that both diverged compare nothing."""
-    ours, theirs = errors(one), errors(other)
-    common = (ours.keys() & theirs.keys()) - (_diverged(one) & _diverged(other))
-    return {seed: ours[seed] - theirs[seed] for seed in sorted(common)}
-
-
-def _compared(one: RowRecord | None, other: RowRecord | None) -> tuple[list[float], int]:
-    """The differences of two rows, and how many seeds diverged in both."""
-    return list(_differences(one, other).values()), len(_diverged(one) & _diverged(other))
 
 
 def _ratio(found: Interval | None) -> str:

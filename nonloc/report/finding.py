@@ -9,12 +9,13 @@ from pathlib import Path
 from nonloc.paper.map_cells import RECOMPUTED, SHARED, TEN_EPOCHS
 from nonloc.paper.spent import read_all_spent
 from nonloc.report.claims import judge
-from nonloc.report.kept import OTHER, errors, read_kept
+from nonloc.report.kept import OTHER, Kept, differences, read_kept
 from nonloc.report.map_corners import by_affinity, corners_sentence
 from nonloc.report.map_logits import told, watched
 from nonloc.report.records import RowRecord
 from nonloc.report.reproduction import MAP, verdict_counts
-from nonloc.report.statistics import interval, paired
+from nonloc.report.statistics import interval
+from nonloc.report.tables import listed
 from nonloc.report.trainability import TrainabilityMap, blocks_told, diverged_counts, read_map
 
 USUAL = (TEN_EPOCHS, SHARED, RECOMPUTED)  # the parts whose logits are not divided, and of the same kernel
@@ -25,14 +26,14 @@ def finding(folder: str | os.PathLike[str]) -> str:
     """Markdown for README.md, from the records below `folder`."""
     root = Path(folder)
     kept, found = read_kept(root), read_map(root / MAP)
-    best = interval(
-        paired(errors(kept.find(form="diffusive", blocks=5)), errors(kept.find(form=None, blocks=None)))
-    )
+    gained = differences(kept.find(form="diffusive", blocks=5), kept.find(form=None, blocks=None))
+    best = interval(list(gained.values()))
     planned = [run for row in kept.rows if row.group != OTHER for run in row.runs]
     done = sum(run is not None and run.ending != "unfinished" for run in planned)
     gain = "" if best is None else f" 5 proposed blocks less the baseline, in points of error: {best.told()}."
     lines = [
-        f"**The table.** {done} of {len(planned)} planned runs of Table 1 and its neighbours are recorded.{gain}",
+        f"**The table.** {done} of {len(planned)} planned runs of Table 1 and its neighbours are recorded.{gain}"
+        f"{_lost_rows(kept)}",
         f"**What diverges.** Ten epochs at the paper's rate, three starts. {_diverged(found)}",
         f"**How far logits spread.** {_spreads(found)}.",
         f"**The paper's sentences.** {verdict_counts(tuple(judge(kept, found)))}",
@@ -48,6 +49,14 @@ def finding(folder: str | os.PathLike[str]) -> str:
     )
 
 
+def _lost_rows(kept: Kept) -> str:
+    """Such as " Diverged: 4-block (original) 2 of 3.", for every row with such runs; empty if there is none."""
+    told = [
+        f"{kept.named(row)} {len(row.diverged)} of {len(row.started)}" for row in kept.rows if row.diverged
+    ]
+    return f" Diverged: {'; '.join(told)}." if told else ""
+
+
 def _diverged(found: TrainabilityMap) -> str:
     """Either affinity in each form, and then every run that is in no such pair."""
     compared = by_affinity(found)
@@ -55,7 +64,13 @@ def _diverged(found: TrainabilityMap) -> str:
     others = []
     for part, cells in found.late:
         left = [cell for cell in cells if id(cell) not in seen]
-        for family, gone, runs in diverged_counts(left):
+        counts = diverged_counts(left)
+        if part.change and counts and not any(gone for _, gone, _ in counts):
+            # Nothing to tell the families apart by.
+            families = listed([family for family, _, _ in counts])
+            others.append(f"{families} stages{part.with_change}: 0 of {sum(runs for _, _, runs in counts)}")
+            continue
+        for family, gone, runs in counts:
             blocks = blocks_told([cell for cell in left if cell.family == family])
             others.append(f"{family} stages, {blocks}{part.with_change}: {gone} of {runs}")
     sentences = [text for text in (corners_sentence(found), "; ".join(others)) if text]

@@ -84,6 +84,12 @@ class Kept:
         }
         return replace(self.protocol, **(own | what))
 
+    def named(self, row: RowRecord) -> str:
+        """Its label, with the start of its stages where it is not the default one; blocks of the table share labels."""
+        start = setting(row.recipe).start
+        told = not start or start == self.start or start in row.label
+        return row.label if told else f"{row.label}, start {start}"
+
     @property
     def starts(self) -> list[str]:
         """The starts that the runs have besides the default one."""
@@ -220,6 +226,18 @@ def errors(row: RowRecord | None) -> dict[int, float]:
     ended = [] if row is None else row.started
     scores = {run.recipe.seed: GUESSING if run.ending == "diverged" else run.score for run in ended}
     return {seed: score for seed, score in scores.items() if score is not None}
+
+
+def lost(row: RowRecord | None) -> set[int]:
+    """The seeds of a row that diverged."""
+    return set() if row is None else {run.recipe.seed for run in row.diverged}
+
+
+def differences(one: RowRecord | None, other: RowRecord | None) -> dict[int, float]:
+    """one − other in points of error, seed by seed; two runs that both diverged compare nothing."""
+    ours, theirs = errors(one), errors(other)
+    common = (ours.keys() & theirs.keys()) - (lost(one) & lost(other))
+    return {seed: ours[seed] - theirs[seed] for seed in sorted(common)}
 
 
 def median_run(row: RowRecord) -> RunRecord | None:

@@ -39,7 +39,7 @@ ABOUT_TABLE = (
 )
 ABOUT_DIFFERENCES = (
     "Mean of the differences seed by seed, in points of error, with the 95 % interval of Student's t; a diverged run "
-    "counts as 90 %, the error of guessing. Below 0 is better."
+    "counts as 90 %, the error of guessing, and a pair of which both diverged for nothing. Below 0 is better."
 )
 ABOUT_VERDICTS = (
     "The rules were written down before the runs (reproduction.md), which also lists what was amended since and what "
@@ -89,11 +89,11 @@ def write_reproduction(folder: str | os.PathLike[str], output: str | os.PathLike
 
 
 def verdict_counts(verdicts: Sequence[tuple[Claim, Verdict]]) -> str:
-    """Such as "Of 20 sentences: 7 reproduced, 5 not reproduced, 3 depend on a condition, 5 undecided."."""
+    """Such as "Of 20 sentences: 7 reproduced, 5 not reproduced, 3 depending on a condition, 5 undecided."."""
     words = [verdict.word for _, verdict in verdicts]
     return (
         f"Of {len(words)} sentences: {words.count(REPRODUCED)} reproduced, {words.count(NOT_REPRODUCED)} not "
-        f"reproduced, {words.count(DEPENDS)} depend on a condition, {words.count(UNDECIDED)} undecided."
+        f"reproduced, {words.count(DEPENDS)} depending on a condition, {words.count(UNDECIDED)} undecided."
     )
 
 

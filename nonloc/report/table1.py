@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from nonloc.report.kept import Kept, errors, setting
+from nonloc.report.kept import Kept, differences, setting
 from nonloc.report.records import RowRecord
-from nonloc.report.statistics import interval, paired
+from nonloc.report.statistics import interval
 from nonloc.report.tables import Table, number, value_of
 
 HEADER = (
@@ -43,8 +43,7 @@ def differences_table(kept: Kept) -> Table:
                 form="original",
                 **{name: getattr(what, name) for name in ("backbone", "blocks", "places", "start", "rate")},
             )
-        start = "" if what.start == kept.start else f", start {what.start}"
-        lines.append((f"{row.label}{start}", _difference(row, baseline), _difference(row, twin)))
+        lines.append((kept.named(row), _difference(row, baseline), _difference(row, twin)))
     return Table(("network", "less the baseline", "less the original form"), (("", tuple(lines)),))
 
 
@@ -72,5 +71,5 @@ def _line(row: RowRecord) -> tuple[str, ...]:
 
 
 def _difference(one: RowRecord, other: RowRecord | None) -> str:
-    found = interval(paired(errors(one), errors(other)))
+    found = interval(list(differences(one, other).values()))
     return "–" if found is None else found.told()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
 
@@ -102,6 +102,12 @@ def results_table(collection: Collection, score: str) -> Table:
 
 def score_of(row: RowRecord) -> str:
     return "psnr" if row.recipe.task == "restoration" else "error"
+
+
+def listed(words: Iterable[str]) -> str:
+    """Such as "original, diffusive and stable"; there is at least one word."""
+    *others, last = words
+    return f"{', '.join(others)} and {last}" if others else last
 
 
 def number(value: float | None) -> str:

@@ -12,6 +12,7 @@ from typing import Any, TypeGuard
 
 from nonloc.paper.map_cells import PARTS, Part
 from nonloc.paper.map_table import MapTable
+from nonloc.report.tables import listed
 
 CHANCE_LOSS = math.log(10)  # nats: the cross-entropy of guessing among ten classes
 TRAINS_BELOW = 0.95 * CHANCE_LOSS
@@ -205,5 +206,4 @@ def diverged_counts(cells: Sequence[Cell]) -> list[tuple[str, int, int]]:
 
 def blocks_told(cells: Sequence[Cell]) -> str:
     """Such as "2, 3 and 4 blocks"."""
-    *others, last = map(str, sorted({cell.blocks for cell in cells}))
-    return f"{', '.join(others)} and {last} blocks" if others else f"{last} blocks"
+    return f"{listed(map(str, sorted({cell.blocks for cell in cells})))} blocks"

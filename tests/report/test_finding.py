@@ -22,9 +22,18 @@ def line(text, name):
 
 def test_the_table_is_told_by_the_paired_difference(results):
     text = line(finding(results), "The table")
-    assert "6 of 95 planned runs" in text
+    assert "6 of 99 planned runs" in text
     assert "in points of error: −0.30 [" in text
     assert text.endswith("n = 3.")
+
+
+def test_rows_of_the_table_that_diverged_are_named(results):
+    write(results, records("table1", {"3 blocks in different places (proposed)": [None, 8.0, None]}))
+    write(results, records("table1-fragile", {"4-block (original)": [None]}))
+    text = line(finding(results), "The table")
+    assert text.endswith(
+        " Diverged: 3 blocks in different places (proposed) 2 of 3; 4-block (original), start 0.07 1 of 1."
+    )
 
 
 def test_divergences_are_counted_by_form_and_kernel(results):
@@ -39,6 +48,13 @@ def test_divergences_are_counted_by_form_and_kernel(results):
     told = line(finding(results), "What diverges")
     assert "original stages, 2, 3 and 4 blocks with logits divided by √d: 0 of 27; " in told
     assert told.endswith("stable stages, 4 and 12 blocks with logits divided by √d: 9 of 18.")
+
+
+def test_families_of_which_no_run_diverged_are_told_together_where_something_is_changed(results):
+    write_map(results, "ten_epochs_scaled", map_lines("ten_epochs_scaled", lambda cell, seed: False))
+    told = line(finding(results), "What diverges")
+    assert "; stable stages, 4 and 12 blocks: 0 of 18; " in told
+    assert told.endswith("; original, diffusive and stable stages with logits divided by √d: 0 of 54.")
 
 
 def test_either_affinity_is_told_first_and_no_run_is_left_out(results):
@@ -78,7 +94,7 @@ def test_nothing_yet(tmp_path):
     text = finding(tmp_path)
     assert FIGURE in text
     assert line(text, "The table").endswith(
-        "0 of 95 planned runs of Table 1 and its neighbours are recorded."
+        "0 of 99 planned runs of Table 1 and its neighbours are recorded."
     )
     assert line(text, "What diverges").endswith("Nothing is recorded yet.")
     assert line(text, "How far logits spread").endswith("no run was watched yet.")

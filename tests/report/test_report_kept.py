@@ -108,6 +108,29 @@ def test_differences_are_paired_by_seed():
     )
 
 
+def test_a_pair_of_which_both_diverged_compares_nothing():
+    numbers = {
+        "baseline": [8.0, 8.2],
+        "2-block (original)": [None, 8.0],
+        "2-block (proposed)": [None, None],
+    }
+    ((_, lines),) = differences_table(kept(records("table1", numbers))).groups
+    assert lines[1] == ("2-block (proposed)", "+81.90 [+80.63, +83.17], n = 2", "+82.00, n = 1")
+
+
+def test_a_row_is_named_with_its_start_where_it_is_another():
+    found = kept(
+        records("table1", {"2-block (original)": [8.0]})
+        + records("table1-fragile", {"2-block (original)": [8.5]})
+        + records("table1-stable", {"4-block (stable), deviation 0.07": [8.5]})
+    )
+    assert [found.named(row) for row in found.recorded] == [
+        "2-block (original)",
+        "2-block (original), start 0.07",
+        "4-block (stable), deviation 0.07",
+    ]
+
+
 def test_a_run_of_another_precision_takes_no_place_twice():
     recipe = SUITES["table1"].rows[0].recipe
     other = recipe.with_(precision="float32")
