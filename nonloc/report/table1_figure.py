@@ -16,16 +16,17 @@ from nonloc.report.style import CHANCE, INK, SHADES, style
 
 MARKS = {"original": "s", "diffusive": "o"}
 APART = {"original": -0.13, "diffusive": 0.13}
+Column = tuple[tuple[int, ...], int]  # places, and blocks in each
 CAPTION = (
-    "Error after the last epoch by the number of blocks after residual block 2: every seed, a bar at the median, and "
-    "the published number as an empty diamond. At the top: ✕ how many seeds diverged, of how many; numbers that lie "
-    "above the frame, ◇ published and ▲ measured. Line: the median baseline here; dotted: the published one. One panel "
-    "for each start of the stage's maps."
+    "Error after the last epoch by the number of blocks after residual block 2, or one block after each of several: "
+    "every seed, a bar at the median, and the published number as an empty diamond. At the top: ✕ how many seeds "
+    "diverged, of how many; numbers that lie above the frame, ◇ published and ▲ measured. Line: the median baseline "
+    "here; dotted: the published one. One panel for each start of the stage's maps."
 )
 
 
 def table_figure(kept: Kept) -> Figure | None:
-    """One panel for each start; None where no row with blocks in one place has a run."""
+    """One panel for each start; None where no row with blocks has a run."""
     panels = {}
     for start in (kept.start, *kept.starts):
         rows = _rows(kept, start)
@@ -49,11 +50,11 @@ def table_figure(kept: Kept) -> Figure | None:
                 axes.axhline(baseline.median, color=CHANCE, linewidth=1.2)
             if baseline is not None and baseline.published is not None:
                 axes.axhline(baseline.published, color=CHANCE, linewidth=1.2, linestyle=":")
-            for (form, blocks), row in rows.items():
-                _row(axes, form, blocks, row, limits[1])
-            numbers = sorted({blocks for _, blocks in rows})
-            ends = (numbers[0] - 0.6, numbers[-1] + 0.6)
-            axes.set(title=f"start {start}", xlabel="blocks", xticks=numbers, xlim=ends, ylim=limits)
+            columns = sorted({column for _, column in rows}, key=lambda one: (len(one[0]), one))
+            for (form, column), row in rows.items():
+                _row(axes, form, columns.index(column), row, limits[1])
+            axes.set(title=f"start {start}", xlabel="blocks", xlim=(-0.6, len(columns) - 0.4), ylim=limits)
+            axes.set_xticks(range(len(columns)), [_told(*column) for column in columns])
         all_axes[0].set_ylabel("error on test images (%)")
         handles = [
             Line2D([], [], color=SHADES[form][0], marker=MARKS[form], linestyle="", label=NAMES[form])
@@ -66,18 +67,27 @@ def table_figure(kept: Kept) -> Figure | None:
     return figure
 
 
-def _rows(kept: Kept, start: str) -> Mapping[tuple[str, int], RowRecord]:
-    """The rows of one start at the protocol's rate: each form with its own affinity, in one place."""
-    found: dict[tuple[str, int], RowRecord] = {}
+def _rows(kept: Kept, start: str) -> Mapping[tuple[str, Column], RowRecord]:
+    """The rows of one start at the protocol's rate: each form with its own affinity."""
+    found: dict[tuple[str, Column], RowRecord] = {}
     for row in kept.rows:
         what = setting(row.recipe)
-        if what.form and row.started and what == kept.wanted(form=what.form, blocks=what.blocks, start=start):
-            found.setdefault((what.form, what.blocks), row)
+        column = what.places, what.blocks
+        wanted = {"blocks": what.blocks, "places": what.places, "start": start}
+        if what.form and row.started and what == kept.wanted(form=what.form, **wanted):
+            found.setdefault((what.form, column), row)
     return found
 
 
-def _row(axes: Axes, form: str, blocks: int, row: RowRecord, top: float) -> None:
-    at, colour = blocks + APART[form], SHADES[form][0]
+def _told(places: tuple[int, ...], blocks: int) -> str:
+    """Such as "4", or "3 after\n2, 4, 6" in different places."""
+    if len(places) == 1:
+        return str(blocks)
+    return f"{blocks * len(places)} after\n{', '.join(map(str, places))}"
+
+
+def _row(axes: Axes, form: str, middle: int, row: RowRecord, top: float) -> None:
+    at, colour = middle + APART[form], SHADES[form][0]
     axes.plot([at] * len(row.scores), row.scores, MARKS[form], color=colour, markersize=4.5, alpha=0.85)
     if row.median is not None:
         axes.plot([at - 0.11, at + 0.11], [row.median] * 2, color=colour, linewidth=2)

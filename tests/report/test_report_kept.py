@@ -175,3 +175,14 @@ def test_the_picture_has_every_seed_and_writes_what_lies_above_it():
     assert circles == [[8.2, 8.4]]
     assert main.get_ylim()[1] < 15
     assert table_figure(kept(records("table1", {"baseline": [8.5]}))) is None
+
+
+def test_different_places_stand_in_a_column_of_their_own():
+    numbers = {
+        "2-block (original)": [8.3],
+        "3 blocks in different places (proposed)": [None],
+        "6-block (proposed)": [8.1],
+    }
+    (axes,) = table_figure(kept(records("table1", numbers))).axes
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["2", "6", "3 after\n2, 4, 6"]
+    assert [text.get_text() for text in axes.texts] == ["", "", "✕ 1/1"]
