@@ -27,6 +27,7 @@ from nonloc.report.table1 import differences_table, missing_sentences, rows_tabl
 from nonloc.report.table1_figure import CAPTION, table_figure
 from nonloc.report.tables import Table
 from nonloc.report.trainability import TrainabilityMap, read_map, recorded
+from nonloc.report.trained_stages import ABOUT_LOST, lost_table
 from nonloc.report.verdicts import DEPENDS, NOT_REPRODUCED, REPRODUCED, UNDECIDED, Verdict
 
 TITLE = "The paper, settled: CIFAR-10"
@@ -131,6 +132,9 @@ def _table_sections(kept: Kept, spent: Sequence[str]) -> tuple[Section, ...]:
         Section("Rows", (*shown, ABOUT_TABLE, rows_table(planned))),
         Section("Paired differences", (ABOUT_DIFFERENCES, differences_table(kept))),
     ]
+    lost = lost_table(kept.rows)
+    if lost is not None:
+        sections.append(Section("Runs that diverged", (ABOUT_LOST, lost)))
     if others:
         sections.append(Section("Other kept runs", (rows_table(others),)))
     if missing:

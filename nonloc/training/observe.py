@@ -24,7 +24,7 @@ from nonloc.data.load import load
 from nonloc.nn.features import feature_trace, stage_inputs
 from nonloc.nn.stage import stages
 from nonloc.nn.weight import WeightMap
-from nonloc.ops import kernel_matrix
+from nonloc.ops import kernel_matrix, logit_spreads
 from nonloc.runs import Run, finite_or_none, write_atomically
 from nonloc.spectrum import CAPTION, random_band, weight_spectrum
 from nonloc.training.checkpoint import Checkpoint, latest_valid
@@ -155,6 +155,8 @@ def _affinities(
     positions a position listens, e to the entropy of its row, as a share of all of them: 1 for a uniform kernel.
     "apart" is how far the rows are from their mean, in total variation: 0 where all positions listen to the same, which
     makes the kernel a weighted mean over the image; below 1. A kernel with negative entries has none of them.
+    "logit_spread" is the largest difference of two logits in a row, over all rows, images and kernels of the stage;
+    None where there are no logits.
     """
     found = []
     for name, stage, x, _ in stage_inputs(model, inputs) if any(stages(model)) else []:
@@ -162,10 +164,11 @@ def _affinities(
             continue  # pooled givers have no position of their own to show
         height, width = x.shape[-2:]
         position = (height // 2, width // 2)
-        rows, shares, chances, spreads, aparts = [], [], [], [], []
+        rows, shares, chances, spreads, aparts, logits = [], [], [], [], [], []
         for index, one in enumerate(x.split(1)):
             with torch.no_grad():
                 kernel = kernel_matrix(stage.affinity(one))[0].double()  # [M, M]
+                logits += logit_spreads(stage.affinities(one))
             if index < images:
                 rows.append(kernel[position[0] * width + position[1]].float().reshape(height, width).cpu())
             if not bool((kernel >= 0).all()):
@@ -184,6 +187,7 @@ def _affinities(
                 "grid": [height, width],
                 "spread": sum(spreads) / len(spreads) if spreads else None,
                 "apart": sum(aparts) / len(aparts) if aparts else None,
+                "logit_spread": float(torch.tensor(logits).max()) if logits else None,
                 "same_share": sum(shares) / len(shares) if shares else None,
                 "same_chance": sum(chances) / len(chances) if chances else None,
             }

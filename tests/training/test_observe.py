@@ -10,6 +10,7 @@ from safetensors.torch import load_file
 from tiny import tiny_data, tiny_recipe
 
 from nonloc.nn import feature_trace, stages
+from nonloc.nn.features import stage_inputs
 from nonloc.ops import kernel_matrix
 from nonloc.runs import Run
 from nonloc.spectrum import weight_spectrum
@@ -78,6 +79,19 @@ def test_the_affinity_map_is_the_kernels_row_of_the_marked_position(restorer):
             features = block(features)
         kernel = kernel_matrix(stage.affinity(features))
     assert torch.allclose(tensors[f"affinity.{name}"], kernel[:, 4 * 8 + 4].reshape(3, 8, 8), atol=1e-6)
+
+
+def test_the_logits_are_apart_by_the_largest_difference_in_a_row_of_any_image(restorer):
+    run, seen, _ = restorer
+    ((_, stage),) = stages(trained_network(run))
+    task = Restoration(tiny_recipe(network="restorer8/baseline"), DATA, "cpu")
+    inputs, _ = next(iter(task.test_batches(8)))
+    _, _, features, _ = next(iter(stage_inputs(trained_network(run), inputs)))
+    with torch.no_grad():
+        kernel = kernel_matrix(stage.affinity(features)).double()
+    # Of a softmax, logits differ as the logarithms of its entries do.
+    spreads = (kernel.amax(-1) / kernel.amin(-1)).log()
+    assert seen["affinity"][0]["logit_spread"] == pytest.approx(float(spreads.max()), rel=1e-4)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,45 @@
+"""Tables of what trained stages do: a line for each stage, and the last look at runs that diverged."""
+
+import json
+from dataclasses import replace
+
+from made_kept import kept, records, write
+
+from nonloc.report.kept import read_kept
+from nonloc.report.trained_stages import growth_table, lost_table
+
+
+def test_a_network_with_several_stages_has_a_line_for_each(tmp_path):
+    label = "3 blocks in different places (original)"
+    write(tmp_path, records("table1", {label: [8.0]}))
+    block = {"growth": 1.1, "largest": 0.7, "limit": None}
+    stages = [
+        {"name": f"trunk.stages.{place}", "verdict": "unstable", "growth": 1.1, "blocks": [block]}
+        for place in (2, 4, 6)
+    ]
+    folder = tmp_path / "table1" / "3-blocks-in-different-places-original" / "0"
+    (folder / "stability.json").write_text(json.dumps({"images": 1, "stages": stages}))
+    ((_, lines),) = growth_table(read_kept(tmp_path).rows).groups
+    assert [line[0] for line in lines] == [
+        f"{label}, start 0.01, trunk.stages.{place}" for place in (2, 4, 6)
+    ]
+
+
+def test_of_runs_that_diverged_the_last_look_at_their_kernels_is_told():
+    (run,) = records("table1", {"4-block (original)": [None]})
+    assert lost_table(kept([run]).rows) is None
+    seen = [
+        {"spread": 0.004321, "apart": 0.5, "logit_spread": 1234.5},
+        {"spread": 0.75, "apart": 0.25},
+    ]
+    run = replace(run, observations={"step": 1173, "epoch": 3, "affinity": seen})
+    ((_, (line,)),) = lost_table(kept([run]).rows).groups
+    assert line == (
+        "4-block (original), start 0.01",
+        "0",
+        "1234",
+        "1173",
+        "0.0043 · 0.75",
+        "0.50 · 0.25",
+        "1,234 · –",
+    )
