@@ -63,7 +63,15 @@ def test_what_is_kept_is_told_on_the_page_of_the_runs(run, capsys, tmp_path):
 def test_features_are_looked_at_when_they_are_asked_for(run, capsys, tmp_path):
     words = ["spectrum", str(run), "--output", str(tmp_path)]
     assert main(words) == 0
-    assert "--features does" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "--features does" in told
+    assert "along features" not in told
     assert not (tmp_path / "features.svg").exists()
     assert main([*words, "--features"]) == 0
     assert (tmp_path / "features.svg").exists()
+    seen = json.loads((run / "observations.json").read_text())
+    quotient = seen["features"][0]["blocks"][0]["quotient"]
+    told = capsys.readouterr().out
+    (first,) = [line for line in told.splitlines() if line.startswith("      1  ")]
+    assert first.endswith(f"{quotient:17.3f}")
+    assert "Along features: ⟨g, Wg⟩ / ⟨g, g⟩" in told

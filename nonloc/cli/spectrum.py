@@ -17,13 +17,19 @@ Take W of every nonlocal sub-block from the newest checkpoint of RUN and find th
 spectrum.json, spectrum.svg and spectrum.png, with the band that random weights of the same norm and rank give: for a
 factored W the signs alone say nothing. With --features, or if the run has been observed before (`nonloc reproduce`
 does), features.svg and features.png show what the sub-blocks do to the norm, variance and Dirichlet energy of the
-features that the first test images have there.
+features that the first test images have there, and "along features" is W's quotient on what the kernel brings: the
+spectrum counts all directions alike, features lie in few.
 
   nonloc spectrum runs/four
   nonloc spectrum runs/four --features --data-dir data
   nonloc spectrum demo/runs/motifs-restorer16-diffusive-4@2-seed0-* --json
 
 Exit codes: 0 written; 2 not a run folder, nothing trained yet, or a network without nonlocal blocks."""
+
+ALONG = (
+    "Along features: ⟨g, Wg⟩ / ⟨g, g⟩ with g what the kernel brings to the features of the first test images. Above 0 "
+    "a diffusive sub-block diffuses and an original one enlarges, below 0 it sharpens or damps."
+)
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -80,22 +86,33 @@ def run(options: Namespace) -> int:
         for path, content in ((place / f"{name}.svg", svg(drawn)), (place / f"{name}.png", png(drawn))):
             write_atomically(path, content)
             written.append(str(path))
-    output.result(_text(spectrum, written), {"run": str(folder.path), **spectrum, "figures": written})
+    output.result(
+        _text(spectrum, record.observations, written),
+        {"run": str(folder.path), **spectrum, "figures": written},
+    )
     return EXIT_DONE
 
 
-def _text(spectrum: dict[str, Any], written: list[str]) -> str:
+def _text(spectrum: dict[str, Any], observations: dict[str, Any], written: list[str]) -> str:
     lines = [f"after {spectrum['epoch']} epochs, step {spectrum['step']}"]
+    looked_at = observations.get("step") == spectrum["step"]
+    traces = {one["name"]: one["blocks"] for one in observations["features"]} if looked_at else {}
+    explained: list[str] = []
     for stage in spectrum["stages"]:
         lines.append(f"{stage['name']} ({stage['form']})")
-        lines.append("  block  largest   trace  random 95 %      negative share  random 95 %")
+        seen = [block.get("quotient") for block in traces.get(stage["name"], [])]
+        more = "  along features" if any(value is not None for value in seen) else ""
+        explained = [ALONG] if more else explained
+        lines.append(f"  block  largest   trace  random 95 %      negative share  random 95 %{more}")
         for number, weight in enumerate(stage["weights"], start=1):
             share = weight["negative_share"]
             trace_band, share_band = weight["band"]["trace"], weight["band"]["negative_share"]
+            along = seen[number - 1] if more else None
             lines.append(
                 f"  {number:5d}  {weight['eigenvalues'][0]:7.3f} {weight['trace']:7.3f}  "
                 f"{trace_band[0]:6.3f} … {trace_band[1]:5.3f}  "
                 f"{'–' if share is None else f'{100 * share:.0f} %':>14}  "
                 f"{100 * share_band[0]:.0f} … {100 * share_band[1]:.0f} %"
+                f"{'' if along is None else f'{along:17.3f}'}"
             )
-    return "\n".join([*lines, "", spectrum["caption"], "", *written])
+    return "\n".join([*lines, "", spectrum["caption"], *explained, "", *written])

@@ -12,7 +12,7 @@ from nonloc.nn.layout import flat_mask, to_positions
 from nonloc.nn.nonlocal_module import NonlocalModule
 from nonloc.nn.probe import Inputs, call, evaluating
 from nonloc.nn.stage import stages
-from nonloc.ops import SparseAffinity, dirichlet_energy
+from nonloc.ops import SparseAffinity, aggregate, diffuse, dirichlet_energy
 
 
 def feature_trace(model: nn.Module, inputs: Inputs) -> list[dict[str, Any]]:
@@ -22,7 +22,8 @@ def feature_trace(model: nn.Module, inputs: Inputs) -> list[dict[str, Any]]:
 
     One dict for every nonlocal module that ran, in the order of running:
 
-        {"name", "form", "channels", "num_blocks", "blocks": [{"block": 1, "before": {…}, "after": {…}}, …]}
+        {"name", "form", "channels", "num_blocks",
+         "blocks": [{"block": 1, "before": {…}, "after": {…}, "quotient": …}, …]}
 
     with, for the state Z before and after a sub-block, over its valid positions,
 
@@ -31,6 +32,11 @@ def feature_trace(model: nn.Module, inputs: Inputs) -> list[dict[str, Any]]:
         variance  over positions, averaged over batch and channels
         energy    ½ Σ_ij K_ij |Z_i − Z_j|² under the sub-block's own K, averaged over the batch;
                   None where sub-sampled keys leave it without a meaning
+
+    and of the sub-block ⟨g, ΔZ⟩ / ⟨g, g⟩, with g = KZ − Z, or KZ in the original form, and ΔZ what it adds. Where that
+    is W g, the quotient is the mean of the eigenvalues of sym(W) with the weight that the features give them: the
+    spectrum counts every direction alike, features have most of their energy in a few. Above 0 the sub-block diffuses
+    (the original form enlarges), below 0 it sharpens (it damps). None where g is 0 or has no meaning.
     """
     with evaluating(model):
         return [_trace(*one) for one in stage_inputs(model, inputs)]
@@ -68,7 +74,8 @@ def _trace(name: str, module: NonlocalModule, x: Tensor, mask: Tensor | None) ->
     blocks = []
     for n, affinity in enumerate(module.affinities(x, mask)):
         before, after = (_measure(affinity, states[k], valid, module.backend) for k in (n, n + 1))
-        blocks.append({"block": n + 1, "before": before, "after": after})
+        quotient = _quotient(module.form, affinity, states[n], states[n + 1], valid, module.backend)
+        blocks.append({"block": n + 1, "before": before, "after": after, "quotient": quotient})
     return {
         "name": name,
         "form": module.form,
@@ -87,11 +94,27 @@ def _measure(affinity: AnyAffinity, z: Tensor, valid: Tensor | None, backend: st
     counts = keep.sum(1, keepdim=True).clamp(min=1)
     centred = torch.where(keep, wide - wide.sum(1, keepdim=True) / counts, 0)
     variance = centred.square().sum(1, keepdim=True) / counts
-    has_energy = isinstance(affinity, SparseAffinity) or affinity.is_square
-    energy = dirichlet_energy(affinity, z, backend=backend).double().mean() if has_energy else None
+    energy = dirichlet_energy(affinity, z, backend=backend).double().mean() if _is_square(affinity) else None
     return {
         "norm": float(wide.square().sum((1, 2)).mean().sqrt()),
         "mean": float(wide.sum() / (keep.sum().clamp(min=1) * z.shape[-1])),
         "variance": float(variance.mean()),
         "energy": None if energy is None else float(energy),
     }
+
+
+def _quotient(
+    form: str, affinity: AnyAffinity, before: Tensor, after: Tensor, valid: Tensor | None, backend: str
+) -> float | None:
+    if not _is_square(affinity):
+        return None
+    act = diffuse if form == "diffusive" else aggregate
+    brought = act(affinity, before, backend=backend).double()
+    if valid is not None:
+        brought = torch.where(valid.unsqueeze(-1), brought, 0)
+    size = float(brought.square().sum())
+    return float((brought * (after.double() - before.double())).sum()) / size if size else None
+
+
+def _is_square(affinity: AnyAffinity) -> bool:
+    return isinstance(affinity, SparseAffinity) or affinity.is_square

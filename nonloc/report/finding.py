@@ -17,6 +17,7 @@ from nonloc.report.reproduction import MAP, verdict_counts
 from nonloc.report.statistics import interval
 from nonloc.report.tables import listed
 from nonloc.report.trainability import TrainabilityMap, blocks_told, diverged_counts, read_map
+from nonloc.report.trained_stages import action_sentences
 
 USUAL = (TEN_EPOCHS, SHARED, RECOMPUTED)  # the parts whose logits are not divided, and of the same kernel
 FIGURE = "docs/reproduction/figures/map-corners.svg"
@@ -33,10 +34,10 @@ def finding(folder: str | os.PathLike[str]) -> str:
     gain = "" if best is None else f" 5 proposed blocks less the baseline, in points of error: {best.told()}."
     lines = [
         f"**The table.** {done} of {len(planned)} planned runs of Table 1 and its neighbours are recorded.{gain}"
-        f"{_lost_rows(kept)}",
+        f"{_lost_rows(kept)} {verdict_counts(tuple(judge(kept, found)))}",
         f"**What diverges.** Ten epochs at the paper's rate, three starts. {_diverged(found)}",
         f"**How far logits spread.** {_spreads(found)}.",
-        f"**The paper's sentences.** {verdict_counts(tuple(judge(kept, found)))}",
+        f"**What trained stages do.** {_action(kept)}.",
         "**Conditions.** PreResNet-20 on CIFAR-10, blocks after residual block 2, batch 128, bfloat16; "
         f"`nonloc reproduce table1` and `nonloc map`; {_versions(kept.rows)}{_time(root)}.",
     ]
@@ -55,6 +56,10 @@ def _lost_rows(kept: Kept) -> str:
         f"{kept.named(row)} {len(row.diverged)} of {len(row.started)}" for row in kept.rows if row.diverged
     ]
     return f" Diverged: {'; '.join(told)}." if told else ""
+
+
+def _action(kept: Kept) -> str:
+    return ". ".join(action_sentences(kept)) or "No trained network was looked at yet"
 
 
 def _diverged(found: TrainabilityMap) -> str:

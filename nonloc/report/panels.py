@@ -12,7 +12,14 @@ from nonloc.report.document import Content, Picture, Section
 from nonloc.report.kept import Kept, median_run, setting
 from nonloc.report.records import RowRecord, RunRecord
 from nonloc.report.signs import caption, weights_at
-from nonloc.report.trained_stages import ABOUT_FACTORS, ABOUT_GROWTH, GROWTH, factors_table, growth_table
+from nonloc.report.trained_stages import (
+    ABOUT_FACTORS,
+    ABOUT_GROWTH,
+    GROWTH,
+    action_sentences,
+    factors_table,
+    growth_table,
+)
 
 WHICH = (
     "The run shown is the one whose error is the median of its row, of two in the middle the lower; where none has "
@@ -103,7 +110,13 @@ def _features(kept: Kept) -> list[Content]:
     if figure is None:
         return ["No run has recorded its features yet."]
     caption_text = f"{figures.FEATURES_CAPTION} {WHICH}"
-    return [Picture("features", figure, caption_text), factors_table(kept.rows), ABOUT_FACTORS]
+    told = [f"{text}." for text in action_sentences(kept)]
+    shown: list[Content] = [
+        Picture("features", figure, caption_text),
+        factors_table(kept.rows),
+        ABOUT_FACTORS,
+    ]
+    return [*shown, told] if told else shown
 
 
 def _growth(kept: Kept) -> list[Content]:

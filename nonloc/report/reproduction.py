@@ -90,11 +90,12 @@ def write_reproduction(folder: str | os.PathLike[str], output: str | os.PathLike
 
 
 def verdict_counts(verdicts: Sequence[tuple[Claim, Verdict]]) -> str:
-    """Such as "Of 20 sentences: 7 reproduced, 5 not reproduced, 3 depending on a condition, 5 undecided."."""
+    """Such as "Of the paper's 20 sentences: 7 reproduced, 8 not reproduced, 0 depending on …, 5 undecided."."""
     words = [verdict.word for _, verdict in verdicts]
     return (
-        f"Of {len(words)} sentences: {words.count(REPRODUCED)} reproduced, {words.count(NOT_REPRODUCED)} not "
-        f"reproduced, {words.count(DEPENDS)} depending on a condition, {words.count(UNDECIDED)} undecided."
+        f"Of the paper's {len(words)} sentences: {words.count(REPRODUCED)} reproduced, "
+        f"{words.count(NOT_REPRODUCED)} not reproduced, {words.count(DEPENDS)} depending on a condition, "
+        f"{words.count(UNDECIDED)} undecided."
     )
 
 

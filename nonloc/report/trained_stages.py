@@ -5,18 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from nonloc.report.evidence import norm_ratio
-from nonloc.report.kept import start_of
+from nonloc.report.evidence import NAMES, norm_ratio
+from nonloc.report.kept import Kept, setting, start_of
 from nonloc.report.records import RowRecord, RunRecord
-from nonloc.report.signs import weights_at
-from nonloc.report.tables import Table
+from nonloc.report.signs import negative_share, weights_at
+from nonloc.report.tables import Table, listed
 
 ABOUT_FACTORS = (
     "From the beginning of a stage to its end (of each stage, where there are several), every run. W symmetric: the "
     "share of Σ w_ij² that is in (W + Wᵀ)/2; the rest turns features into each other, can make them grow, and no "
-    "spectrum above shows it. Kernel spread: e to the entropy of the kernel's rows over the number of positions; "
-    "at 1 every position listens to all alike. Rows apart: their mean distance from the mean row, in total variation; "
-    "at 0 all positions listen to the same, and the kernel is one weighted mean over the image."
+    "spectrum above shows it. W along the features: of each sub-block ⟨g, Wg⟩ / ⟨g, g⟩ with g what the kernel brings "
+    "(KZ − Z, original: KZ), the mean eigenvalue of sym(W) weighted by what the features have in each direction; below "
+    "0 a proposed sub-block sharpens, whatever the spectrum says, and an original one damps. Kernel spread: e to the "
+    "entropy of the kernel's rows over the number of positions; at 1 every position listens to all alike. Rows apart: "
+    "their mean distance from the mean row, in total variation; at 0 all positions listen to the same, and the kernel "
+    "is one weighted mean over the image."
 )
 
 
@@ -44,9 +47,18 @@ def factors_table(rows: Sequence[RowRecord]) -> Table:
         if runs:
             told = [", ".join(_factor(run, name) for run in runs) for name in ("norm", "variance", "energy")]
             told.append(", ".join(_symmetric_share(run) for run in runs))
+            told.append(", ".join(_along(run) for run in runs))
             told += [", ".join(_of_kernels(run, name) for run in runs) for name in ("spread", "apart")]
             lines.append((f"{row.label}, start {start_of(row.recipe)}", str(len(runs)), *told))
-    headers = ("norm ×", "variance ×", "Dirichlet energy ×", "W symmetric", "kernel spread", "rows apart")
+    headers = (
+        "norm ×",
+        "variance ×",
+        "Dirichlet energy ×",
+        "W symmetric",
+        "W along the features",
+        "kernel spread",
+        "rows apart",
+    )
     return Table(("network", "n", *headers), (("", tuple(lines)),))
 
 
@@ -67,6 +79,68 @@ def _symmetric_share(run: RunRecord) -> str:
     symmetric = sum(weight["positive_energy"] + weight["negative_energy"] for weight in weights)
     energy = sum(weight["norm"] ** 2 for weight in weights)
     return f"{symmetric / energy:.2f}" if energy else "–"
+
+
+def _along(run: RunRecord) -> str:
+    """The quotients of the sub-blocks in their order, stage by stage, such as "0.06 −0.00 −0.02"."""
+    found = []
+    for stage in run.observations["features"]:
+        quotients = [block.get("quotient") for block in stage["blocks"]]
+        found.append(" ".join("–" if value is None else _signed(value) for value in quotients))
+    return " · ".join(found)
+
+
+def _signed(value: float) -> str:
+    return f"{value:.2f}".replace("-", "−")
+
+
+def action_sentences(kept: Kept) -> list[str]:
+    """For each form, without a full stop, what W does to features beside what its spectrum shows.
+
+    Of Table 1's blocks in one place, and the runs of which that was recorded.
+    """
+    sentences = []
+    for form, name in NAMES.items():
+        found = [
+            (row, run)
+            for row in kept.recorded
+            if (what := setting(row.recipe)) == kept.wanted(form=form, blocks=what.blocks)
+            for run in row.started
+            if _quotients(run) and negative_share(weights_at(run)) is not None
+        ]
+        if found:
+            blocks = listed(map(str, sorted({setting(row.recipe).blocks for row, _ in found})))
+            sentences.append(
+                f"{name.capitalize()} stages, {blocks} blocks: {_action([run for _, run in found])}"
+            )
+    return sentences
+
+
+def _action(runs: Sequence[RunRecord]) -> str:
+    shares = [100 * (negative_share(weights_at(run)) or 0) for run in runs]
+    factors = [_variance_ratio(run) for run in runs]
+    first = [_quotients(run)[0] for run in runs]
+    later = [value for run in runs for value in _quotients(run)[1:]]
+    text = (
+        f"of the energy of sym(W) {min(shares):.0f} to {max(shares):.0f} % is negative, and they multiply the "
+        f"features' variance by {min(factors):.2f} to {max(factors):.2f}; along the features W is negative in the "
+        f"first sub-block of {sum(value < 0 for value in first)} of {len(first)} runs"
+    )
+    return f"{text} and in {sum(value < 0 for value in later)} of {len(later)} later ones" if later else text
+
+
+def _quotients(run: RunRecord) -> list[float]:
+    """Of a run that came to its end, of the sub-blocks of its stages; empty where one is not recorded."""
+    if run.ending != "converged":
+        return []
+    blocks = [block for stage in run.observations.get("features", []) for block in stage["blocks"]]
+    values = [block.get("quotient") for block in blocks]
+    return [] if None in values else values
+
+
+def _variance_ratio(run: RunRecord) -> float:
+    (stage,) = run.observations["features"]
+    return stage["blocks"][-1]["after"]["variance"] / stage["blocks"][0]["before"]["variance"]
 
 
 def _of_kernels(run: RunRecord, name: str) -> str:
@@ -150,7 +224,7 @@ def growth_table(rows: Sequence[RowRecord]) -> Table | None:
 def _lowest(blocks: Sequence[dict[str, Any]]) -> str:
     """What makes a signal grow although W is below the limit: eigenvalues of sym(W) below 0."""
     known = [block["lowest"] for block in blocks if "lowest" in block]
-    return f"{min(known):.2f}".replace("-", "−") if known else "–"
+    return _signed(min(known)) if known else "–"
 
 
 def _grown(found: Sequence[dict[str, Any]]) -> str:

@@ -49,6 +49,43 @@ def test_numbers_are_those_of_the_states(kind, shared, x):
         assert block["after"] == pytest.approx(by_hand(kernel, states[n + 1]), rel=1e-5)
 
 
+@pytest.mark.parametrize("kind", [OriginalStage, DiffusiveStage])
+@pytest.mark.parametrize("masked", [False, True])
+def test_the_quotient_is_that_of_w_on_what_the_kernel_brings(kind, masked, x):
+    stage = made(kind, bias=False).eval()
+    mask = torch.ones(3, 2, 5, dtype=torch.bool)
+    mask[:, :, 3:] = not masked
+    (trace,) = feature_trace(stage, (x, mask))
+    states = [state.detach().flatten(2).transpose(1, 2).double() for state in stage.states(x, mask)]
+    keep = mask.flatten(1).unsqueeze(-1)
+    for n, affinity in enumerate(stage.affinities(x, mask)):
+        brought = kernel_matrix(affinity).detach().double() @ states[n]
+        if kind is DiffusiveStage:
+            brought = brought - states[n]
+        brought = torch.where(keep, brought, 0)
+        weight = stage.weights()[n].detach().double()
+        along = float((brought * (brought @ weight.T)).sum() / brought.square().sum())
+        assert trace["blocks"][n]["quotient"] == pytest.approx(along, rel=1e-4)
+
+
+def test_where_the_kernel_brings_nothing_there_is_no_quotient():
+    (trace,) = feature_trace(made(num_blocks=1), torch.ones(1, C, 2, 5))
+    assert trace["blocks"][0]["quotient"] is None
+
+
+def test_the_quotient_tells_features_from_directions():
+    """W sharpens where the features are and diffuses where they are not, and its spectrum is positive on the whole."""
+    stage = made(num_blocks=1, affinity="gaussian", weight="full", bias=False)
+    with torch.no_grad():
+        stage.maps[0].w_z.weight.copy_(torch.diag(torch.tensor([-0.1, 0.9, 0.9, 0.9])))
+    x = torch.zeros(2, C, 2, 5)
+    x[:, 0] = torch.randn(2, 2, 5, generator=torch.Generator().manual_seed(0))
+    (trace,) = feature_trace(stage, x)
+    (block,) = trace["blocks"]
+    assert block["quotient"] == pytest.approx(-0.1, rel=1e-5)
+    assert block["after"]["variance"] > block["before"]["variance"]
+
+
 def test_stages_are_seen_where_they_stand_in_the_model(x):
     model = nn.Sequential(made(), nn.BatchNorm2d(C), made(OriginalStage, 1))
     first, second = feature_trace(model, (x,))

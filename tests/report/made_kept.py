@@ -42,6 +42,7 @@ def record(
     loss: float = 0.1,
     seconds: float = 100.0,
     norm: float = 0.5,
+    quotient: float = -0.1,
     path: Path = Path("made"),
 ) -> RunRecord:
     """A run: with `error` at the end, or diverged where it is None.
@@ -49,6 +50,7 @@ def record(
     share  the negative share of every W; where it is None, the original form damps and the diffusive one diffuses
     loss   the last training loss
     norm   what the stage multiplies the features' norm by
+    quotient  of W along the features, with the other sign in odd sub-blocks
     """
     spec = NetworkSpec.parse(recipe.network)
     epochs = (*(epoch for epoch in recipe.spectrum_epochs if epoch < recipe.epochs), recipe.epochs)
@@ -75,7 +77,8 @@ def record(
     sizes = [norm ** (n / spec.num_blocks) for n in range(spec.num_blocks + 1)]
     states = [{"norm": size, "variance": size, "energy": size} for size in sizes]
     blocks = [
-        {"block": n, "before": states[n - 1], "after": states[n]} for n in range(1, spec.num_blocks + 1)
+        {"block": n, "before": states[n - 1], "after": states[n], "quotient": quotient * (-1) ** n}
+        for n in range(1, spec.num_blocks + 1)
     ]
     trace = {"name": "s", "form": spec.form, "num_blocks": spec.num_blocks, "blocks": blocks}
     return RunRecord(

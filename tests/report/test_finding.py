@@ -24,16 +24,23 @@ def test_the_table_is_told_by_the_paired_difference(results):
     text = line(finding(results), "The table")
     assert "6 of 99 planned runs" in text
     assert "in points of error: −0.30 [" in text
-    assert text.endswith("n = 3.")
+    assert "], n = 3. Of the paper's 20 sentences: " in text
 
 
 def test_rows_of_the_table_that_diverged_are_named(results):
     write(results, records("table1", {"3 blocks in different places (proposed)": [None, 8.0, None]}))
     write(results, records("table1-fragile", {"4-block (original)": [None]}))
     text = line(finding(results), "The table")
-    assert text.endswith(
-        " Diverged: 3 blocks in different places (proposed) 2 of 3; 4-block (original), start 0.07 1 of 1."
+    assert (
+        " Diverged: 3 blocks in different places (proposed) 2 of 3; 4-block (original), start 0.07 1 of 1. Of "
+        in text
     )
+
+
+def test_what_stages_do_is_told_as_in_the_report(results):
+    told = line(finding(results), "What trained stages do")
+    assert "Proposed stages, 5 blocks: of the energy of sym(W) 5 to 5 % is negative" in told
+    assert told.endswith("in the first sub-block of 0 of 3 runs and in 6 of 12 later ones.")
 
 
 def test_divergences_are_counted_by_form_and_kernel(results):
@@ -93,9 +100,10 @@ def test_time_is_added_up_over_folders(results):
 def test_nothing_yet(tmp_path):
     text = finding(tmp_path)
     assert FIGURE in text
-    assert line(text, "The table").endswith(
-        "0 of 99 planned runs of Table 1 and its neighbours are recorded."
+    assert "0 of 99 planned runs of Table 1 and its neighbours are recorded. Of the" in line(
+        text, "The table"
     )
+    assert line(text, "What trained stages do").endswith("No trained network was looked at yet.")
     assert line(text, "What diverges").endswith("Nothing is recorded yet.")
     assert line(text, "How far logits spread").endswith("no run was watched yet.")
     assert line(text, "Conditions").endswith("no time is noted.")

@@ -160,7 +160,7 @@ def test_without_arguments_the_kept_records_of_this_folder_are_reported(tmp_path
     monkeypatch.chdir(tmp_path)
     assert main(["report"]) == 0
     assert (tmp_path / "docs" / "reproduction" / "verdicts.md").is_file()
-    assert "Of 20 sentences: 0 reproduced" in capsys.readouterr().out
+    assert "Of the paper's 20 sentences: 0 reproduced" in capsys.readouterr().out
 
 
 def test_the_demo_shows_the_recorded_runs_beside_its_own(results, tmp_path, capsys):

@@ -6,7 +6,7 @@ from dataclasses import replace
 from made_kept import kept, records, write
 
 from nonloc.report.kept import read_kept
-from nonloc.report.trained_stages import growth_table, lost_table
+from nonloc.report.trained_stages import action_sentences, growth_table, lost_table
 
 
 def test_a_network_with_several_stages_has_a_line_for_each(tmp_path):
@@ -43,3 +43,23 @@ def test_of_runs_that_diverged_the_last_look_at_their_kernels_is_told():
         "0.50 · 0.25",
         "1,234 · –",
     )
+
+
+def test_what_w_does_to_features_is_counted_by_form_and_sub_block():
+    table = {"2-block (original)": [8.0], "3-block (proposed)": [8.0, 8.1, None], "4-block (proposed)": [8.0]}
+    found = kept(
+        records("table1", table),
+        # None of these: another start, other places, no look at the features.
+        records("table1-fragile", {"2-block (proposed)": [8.0]}),
+        records("table1", {"3 blocks in different places (proposed)": [8.0]}),
+        [replace(one, observations={}) for one in records("table1", {"2-block (proposed)": [8.0]})],
+    )
+    assert action_sentences(found) == [
+        "Original stages, 2 blocks: of the energy of sym(W) 95 to 95 % is negative, and they multiply the features' "
+        "variance by 0.50 to 0.50; along the features W is negative in the first sub-block of 0 of 1 runs and in "
+        "1 of 1 later ones",
+        "Proposed stages, 3 and 4 blocks: of the energy of sym(W) 5 to 5 % is negative, and they multiply the "
+        "features' variance by 0.50 to 0.50; along the features W is negative in the first sub-block of 0 of 3 runs "
+        "and in 4 of 7 later ones",
+    ]
+    assert action_sentences(kept(records("table1", {"baseline": [8.0]}))) == []
