@@ -34,7 +34,9 @@ AFFINITY_CAPTION = (
 FEATURES_CAPTION = (
     "What the sub-blocks do to the features that reach them, on one batch of test images: norm (root mean square of "
     "‖Z‖), variance over positions, and Dirichlet energy ½ Σ K_ij |Z_i − Z_j|² under each sub-block's own kernel. "
-    "A broken line is a kernel that changes from block to block."
+    "A broken line is a kernel that changes from block to block. W along the features: ⟨g, ΔZ⟩ / ⟨g, g⟩ of each "
+    "sub-block, with ΔZ what it adds and g what the kernel brings, KZ − Z, or KZ in the original form; above 0 it "
+    "diffuses (the original form enlarges), below 0 it sharpens (damps)."
 )
 
 
@@ -142,35 +144,43 @@ def affinity(
 
 
 def features(rows: Sequence[RowRecord]) -> Figure | None:
-    """Norm, variance and Dirichlet energy through the sub-blocks; None if nothing was traced."""
-    traced = [
-        (row, row.example.observations["features"]) for row in rows if row.example and _has_trace(row.example)
-    ]
+    """Norm, variance and Dirichlet energy through the sub-blocks, and W along the features where that was recorded.
+
+    None if nothing was traced.
+    """
+    traced = []
+    for row in rows:
+        if row.example and _has_trace(row.example):
+            trace = row.example.observations["features"]
+            traced.append((row.label, [block for stage in trace for block in stage["blocks"]]))
     if not traced:
         return None
-    looks = row_looks([row for row, _ in traced])
+    looks = row_looks([row for row in rows if row.label in dict(traced)])
+    has_quotients = any(block.get("quotient") is not None for _, blocks in traced for block in blocks)
+    titles = {
+        "norm": "norm of the features",
+        "variance": "variance over positions",
+        "energy": "Dirichlet energy",
+    }
     with style():
-        figure = Figure(figsize=(WIDTH, 3.1), layout="constrained")
-        panels = zip(
-            figure.subplots(1, 3),
-            (
-                ("norm", "norm of the features"),
-                ("variance", "variance over positions"),
-                ("energy", "Dirichlet energy"),
-            ),
-            strict=True,
-        )
-        for axes, (name, title) in panels:
-            for row, trace in traced:
-                blocks = [block for stage in trace for block in stage["blocks"]]
+        figure = Figure(figsize=(WIDTH, 5.4 if has_quotients else 3.1), layout="constrained")
+        all_axes = figure.subplots(*((2, 2) if has_quotients else (1, 3))).flatten()
+        for axes, (name, title) in zip(all_axes, titles.items(), strict=False):
+            for label, blocks in traced:
                 steps, values = _segments(blocks, name)
-                axes.plot(steps, values, **looks[row.label], label=row.label, marker="o", markersize=3.5)
+                axes.plot(steps, values, **looks[label], label=label, marker="o", markersize=3.5)
             axes.set(yscale="log", xlabel="sub-blocks passed", ylabel=title)
             plain_numbers(axes)
+        for axes in all_axes[3:]:
+            axes.axhline(0, color=CHANCE, linewidth=0.8)
+            for label, blocks in traced:
+                values = [_number(block.get("quotient")) for block in blocks]
+                axes.plot(range(1, len(values) + 1), values, **looks[label], marker="o", markersize=3.5)
+            axes.set(xlabel="sub-block", ylabel="W along the features")
+        for axes in all_axes:
             axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        figure.legend(
-            *axes.get_legend_handles_labels(), loc="outside lower center", ncols=min(len(traced), 3)
-        )
+        handles = all_axes[0].get_legend_handles_labels()
+        figure.legend(*handles, loc="outside lower center", ncols=min(len(traced), 3))
     return figure
 
 

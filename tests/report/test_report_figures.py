@@ -74,6 +74,29 @@ def test_the_line_of_the_features_breaks_where_the_kernel_changes():
     assert np.isnan(values[4])
 
 
+def test_features_have_a_panel_of_quotients_where_they_were_recorded(tmp_path):
+    def drawn(**more):
+        state = {"norm": 2.0, "variance": 1.0, "energy": 3.0}
+        blocks = [
+            {"before": state, "after": state} | {key: value[n] for key, value in more.items()} for n in (0, 1)
+        ]
+        row = make_row(tmp_path, "a", [24.0])
+        (run,) = row.runs
+        run.observations |= {"step": 20, "features": [{"name": "s", "blocks": blocks}]}
+        return figures.features([row]).axes
+
+    assert [axes.get_ylabel() for axes in drawn()] == [
+        "norm of the features",
+        "variance over positions",
+        "Dirichlet energy",
+    ]
+    *_, last = drawn(quotient=[0.05, -0.02])
+    assert last.get_ylabel() == "W along the features"
+    zero, found = last.lines
+    assert list(zero.get_ydata()) == [0, 0]
+    assert (list(found.get_xdata()), list(found.get_ydata())) == ([1, 2], [0.05, -0.02])
+
+
 def test_the_affinity_map_is_scaled_by_the_other_positions():
     values = np.full((4, 4), 0.02)
     values[2, 2], values[0, 1] = 0.6, 0.1
