@@ -82,7 +82,7 @@ def test_features_have_a_panel_of_quotients_where_they_were_recorded(tmp_path):
         ]
         row = make_row(tmp_path, "a", [24.0])
         (run,) = row.runs
-        run.observations |= {"step": 20, "features": [{"name": "s", "blocks": blocks}]}
+        run.observations.update(step=20, features=[{"name": "s", "blocks": blocks}])
         return figures.features([row]).axes
 
     assert [axes.get_ylabel() for axes in drawn()] == [
