@@ -47,7 +47,12 @@ def show_features(network: nn.Module, images: torch.Tensor) -> None:
             # features that shrink all alike are damped, and have lost no contrast.
             norm = after["norm"] / before["norm"]
             contrast = after["variance"] / before["variance"] / norm**2
-            print(f"  {stage['name']} block {block['block']}: norm × {norm:.4f}, contrast × {contrast:.4f}")
+            # W where the features are: a spectrum of W counts every direction, whether features lie in it or not.
+            along = block["quotient"]
+            print(
+                f"  {stage['name']} block {block['block']}: norm × {norm:.4f}, contrast × {contrast:.4f}, "
+                f"W along the features {along:+.4f}"
+            )
 
 
 def show_weights(stage: nn.Module) -> None:
