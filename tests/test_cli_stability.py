@@ -74,4 +74,4 @@ def test_features_are_looked_at_when_they_are_asked_for(run, capsys, tmp_path):
     told = capsys.readouterr().out
     (first,) = [line for line in told.splitlines() if line.startswith("      1  ")]
     assert first.endswith(f"{quotient:17.3f}")
-    assert "Along features: ⟨g, Wg⟩ / ⟨g, g⟩" in told
+    assert "Along features: ⟨g, ΔZ⟩ / ⟨g, g⟩" in told

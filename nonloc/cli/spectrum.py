@@ -17,8 +17,8 @@ Take W of every nonlocal sub-block from the newest checkpoint of RUN and find th
 spectrum.json, spectrum.svg and spectrum.png, with the band that random weights of the same norm and rank give: for a
 factored W the signs alone say nothing. With --features, or if the run has been observed before (`nonloc reproduce`
 does), features.svg and features.png show what the sub-blocks do to the norm, variance and Dirichlet energy of the
-features that the first test images have there, and "along features" is W's quotient on what the kernel brings: the
-spectrum counts all directions alike, features lie in few.
+features that the first test images have there, and "along features" is the mean eigenvalue where they are: the
+spectrum counts all directions alike, whether features have anything there or not.
 
   nonloc spectrum runs/four
   nonloc spectrum runs/four --features --data-dir data
@@ -27,8 +27,9 @@ spectrum counts all directions alike, features lie in few.
 Exit codes: 0 written; 2 not a run folder, nothing trained yet, or a network without nonlocal blocks."""
 
 ALONG = (
-    "Along features: ⟨g, Wg⟩ / ⟨g, g⟩ with g what the kernel brings to the features of the first test images. Above 0 "
-    "a diffusive sub-block diffuses and an original one enlarges, below 0 it sharpens or damps."
+    "Along features: ⟨g, ΔZ⟩ / ⟨g, g⟩ on the first test images, with ΔZ what a sub-block adds and g what the "
+    "kernel brings. Without bias and batch norm it is the mean eigenvalue of sym(W), weighted by what the "
+    "features have in each direction; the spectrum weighs all directions alike."
 )
 
 

@@ -14,6 +14,8 @@ from nonloc.nn.probe import Inputs, call, evaluating
 from nonloc.nn.stage import stages
 from nonloc.ops import SparseAffinity, aggregate, diffuse, dirichlet_energy
 
+NOTHING = 1e-5  # of the features' size: what float32 leaves where nothing should be
+
 
 def feature_trace(model: nn.Module, inputs: Inputs) -> list[dict[str, Any]]:
     """Run the model once (evaluation mode, no gradients) and measure the features around every sub-block.
@@ -23,7 +25,7 @@ def feature_trace(model: nn.Module, inputs: Inputs) -> list[dict[str, Any]]:
     One dict for every nonlocal module that ran, in the order of running:
 
         {"name", "form", "channels", "num_blocks",
-         "blocks": [{"block": 1, "before": {…}, "after": {…}, "quotient": …}, …]}
+         "blocks": [{"block": 1, "before": {…}, "after": {…}, "quotient": …, "linear": …}, …]}
 
     with, for the state Z before and after a sub-block, over its valid positions,
 
@@ -33,10 +35,15 @@ def feature_trace(model: nn.Module, inputs: Inputs) -> list[dict[str, Any]]:
         energy    ½ Σ_ij K_ij |Z_i − Z_j|² under the sub-block's own K, averaged over the batch;
                   None where sub-sampled keys leave it without a meaning
 
-    and of the sub-block ⟨g, ΔZ⟩ / ⟨g, g⟩, with g = KZ − Z, or KZ in the original form, and ΔZ what it adds. Where that
-    is W g, the quotient is the mean of the eigenvalues of sym(W) with the weight that the features give them: the
-    spectrum counts every direction alike, features have most of their energy in a few. Above 0 the sub-block diffuses
-    (the original form enlarges), below 0 it sharpens (it damps). None where g is 0 or has no meaning.
+    and for what the sub-block adds, ΔZ,
+
+        quotient  ⟨g, ΔZ⟩ / ⟨g, g⟩ with g what the kernel brings: `diffuse(K, Z)`, or `aggregate(K, Z)` in the original
+                  form. Where ΔZ = g Wᵀ, it is the mean of the eigenvalues of sym(W) with the weights that the features
+                  give them: a spectrum counts every direction alike, features may have nothing in most. In the
+                  diffusive form with a symmetric K, the energy falls by 2 ⟨g, ΔZ⟩ to first order. None where the
+                  kernel brings nothing but rounding, and not computed for sub-sampled keys
+        linear    2 ⟨Z, ΔZ⟩ / ⟨Z, Z⟩, both centred over positions: of the relative change of the variance the part that
+                  is linear in ΔZ; the rest, ⟨ΔZ, ΔZ⟩ / ⟨Z, Z⟩, can only add. None where the variance is 0
     """
     with evaluating(model):
         return [_trace(*one) for one in stage_inputs(model, inputs)]
@@ -74,8 +81,10 @@ def _trace(name: str, module: NonlocalModule, x: Tensor, mask: Tensor | None) ->
     blocks = []
     for n, affinity in enumerate(module.affinities(x, mask)):
         before, after = (_measure(affinity, states[k], valid, module.backend) for k in (n, n + 1))
-        quotient = _quotient(module.form, affinity, states[n], states[n + 1], valid, module.backend)
-        blocks.append({"block": n + 1, "before": before, "after": after, "quotient": quotient})
+        block = {"block": n + 1, "before": before, "after": after}
+        block["quotient"] = _quotient(module.form, affinity, states[n], states[n + 1], valid, module.backend)
+        block["linear"] = _linear(states[n], states[n + 1], valid)
+        blocks.append(block)
     return {
         "name": name,
         "form": module.form,
@@ -86,14 +95,9 @@ def _trace(name: str, module: NonlocalModule, x: Tensor, mask: Tensor | None) ->
 
 
 def _measure(affinity: AnyAffinity, z: Tensor, valid: Tensor | None, backend: str) -> dict[str, float | None]:
-    wide = z.double()
-    if valid is None:
-        valid = torch.ones(z.shape[:2], dtype=torch.bool, device=z.device)
-    keep = valid.unsqueeze(-1)
-    wide = torch.where(keep, wide, 0)
+    wide, keep = _kept(z, valid)
     counts = keep.sum(1, keepdim=True).clamp(min=1)
-    centred = torch.where(keep, wide - wide.sum(1, keepdim=True) / counts, 0)
-    variance = centred.square().sum(1, keepdim=True) / counts
+    variance = _centred(wide, keep).square().sum(1, keepdim=True) / counts
     energy = dirichlet_energy(affinity, z, backend=backend).double().mean() if _is_square(affinity) else None
     return {
         "norm": float(wide.square().sum((1, 2)).mean().sqrt()),
@@ -109,11 +113,33 @@ def _quotient(
     if not _is_square(affinity):
         return None
     act = diffuse if form == "diffusive" else aggregate
-    brought = act(affinity, before, backend=backend).double()
-    if valid is not None:
-        brought = torch.where(valid.unsqueeze(-1), brought, 0)
+    wide, keep = _kept(before, valid)
+    brought, _ = _kept(act(affinity, before, backend=backend), valid)
+    added = torch.where(keep, after.double() - wide, 0)
     size = float(brought.square().sum())
-    return float((brought * (after.double() - before.double())).sum()) / size if size else None
+    return float((brought * added).sum()) / size if size > NOTHING**2 * float(wide.square().sum()) else None
+
+
+def _linear(before: Tensor, after: Tensor, valid: Tensor | None) -> float | None:
+    wide, keep = _kept(before, valid)
+    added = torch.where(keep, after.double() - wide, 0)
+    counts = keep.sum(1, keepdim=True).clamp(min=1)
+    centred = _centred(wide, keep)
+    variance, change = (float((centred * other / counts).sum()) for other in (centred, added))
+    return 2 * change / variance if variance > NOTHING**2 * float((wide.square() / counts).sum()) else None
+
+
+def _kept(z: Tensor, valid: Tensor | None) -> tuple[Tensor, Tensor]:
+    """z in float64 with 0 at the positions that do not count, and which do, [B, M, 1]."""
+    if valid is None:
+        valid = torch.ones(z.shape[:2], dtype=torch.bool, device=z.device)
+    keep = valid.unsqueeze(-1)
+    return torch.where(keep, z.double(), 0), keep
+
+
+def _centred(wide: Tensor, keep: Tensor) -> Tensor:
+    counts = keep.sum(1, keepdim=True).clamp(min=1)
+    return torch.where(keep, wide - wide.sum(1, keepdim=True) / counts, 0)
 
 
 def _is_square(affinity: AnyAffinity) -> bool:

@@ -32,11 +32,11 @@ AFFINITY_CAPTION = (
     "gives itself."
 )
 FEATURES_CAPTION = (
-    "What the sub-blocks do to the features that reach them, on one batch of test images: norm (root mean square of "
-    "‖Z‖), variance over positions, and Dirichlet energy ½ Σ K_ij |Z_i − Z_j|² under each sub-block's own kernel. "
-    "A broken line is a kernel that changes from block to block. W along the features: ⟨g, ΔZ⟩ / ⟨g, g⟩ of each "
-    "sub-block, with ΔZ what it adds and g what the kernel brings, KZ − Z, or KZ in the original form; above 0 it "
-    "diffuses (the original form enlarges), below 0 it sharpens (damps)."
+    "What the sub-blocks do to the features that reach them, on one batch of test images: norm (root mean square "
+    "of ‖Z‖), variance over positions, and Dirichlet energy ½ Σ K_ij |Z_i − Z_j|² under each sub-block's own "
+    "kernel. A broken line is a kernel that changes from block to block. W along the features: ⟨g, ΔZ⟩ / ⟨g, g⟩ "
+    "of each sub-block, with ΔZ what it adds and g what the kernel brings, Σ_j K_ij (Z_j − Z_i), or Σ_j K_ij Z_j "
+    "in the original form: the mean eigenvalue of sym(W), weighted by what the features have in each direction."
 )
 
 
@@ -148,14 +148,14 @@ def features(rows: Sequence[RowRecord]) -> Figure | None:
 
     None if nothing was traced.
     """
-    traced = []
-    for row in rows:
-        if row.example and _has_trace(row.example):
-            trace = row.example.observations["features"]
-            traced.append((row.label, [block for stage in trace for block in stage["blocks"]]))
-    if not traced:
+    shown = [(row, row.example) for row in rows if row.example and _has_trace(row.example)]
+    if not shown:
         return None
-    looks = row_looks([row for row in rows if row.label in dict(traced)])
+    looks = row_looks([row for row, _ in shown])
+    traced = [
+        (row.label, [block for stage in run.observations["features"] for block in stage["blocks"]])
+        for row, run in shown
+    ]
     has_quotients = any(block.get("quotient") is not None for _, blocks in traced for block in blocks)
     titles = {
         "norm": "norm of the features",

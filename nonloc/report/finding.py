@@ -16,7 +16,7 @@ from nonloc.report.records import RowRecord
 from nonloc.report.reproduction import MAP, verdict_counts
 from nonloc.report.statistics import interval
 from nonloc.report.tables import listed
-from nonloc.report.trainability import TrainabilityMap, blocks_told, diverged_counts, read_map
+from nonloc.report.trainability import Cell, TrainabilityMap, blocks_told, diverged_counts, read_map
 from nonloc.report.trained_stages import action_sentences
 
 USUAL = (TEN_EPOCHS, SHARED, RECOMPUTED)  # the parts whose logits are not divided, and of the same kernel
@@ -38,15 +38,15 @@ def finding(folder: str | os.PathLike[str]) -> str:
         f"**What diverges.** Ten epochs at the paper's rate, three starts. {_diverged(found)}",
         f"**How far logits spread.** {_spreads(found)}.",
         f"**What trained stages do.** {_action(kept)}.",
-        "**Conditions.** PreResNet-20 on CIFAR-10, blocks after residual block 2, batch 128, bfloat16; "
-        f"`nonloc reproduce table1` and `nonloc map`; {_versions(kept.rows)}{_time(root)}.",
+        "**Conditions.** PreResNet-20 on CIFAR-10, blocks after residual block 2 where no other place is named, batch "
+        f"128, bfloat16; `nonloc reproduce table1` and `nonloc map`; {_versions(kept.rows)}{_time(root)}.",
     ]
-    listed = "\n".join(f"- {line}" for line in lines)
+    items = "\n".join(f"- {line}" for line in lines)
     return (
         f"![Which stages diverge, by form and affinity]({FIGURE})\n\n"
         "*Ten epochs at the paper's rate. ✕: how many seeds diverged; below it the median test error "
         "of the others. Left, every block computes an affinity of its own; right, one is computed for all.*\n\n"
-        f"{listed}"
+        f"{items}"
     )
 
 
@@ -72,14 +72,18 @@ def _diverged(found: TrainabilityMap) -> str:
         counts = diverged_counts(left)
         if part.change and counts and not any(gone for _, gone, _ in counts):
             # Nothing to tell the families apart by.
-            families = listed([family for family, _, _ in counts])
+            families = listed(f"{family} ({_blocks(left, family)})" for family, _, _ in counts)
             others.append(f"{families} stages{part.with_change}: 0 of {sum(runs for _, _, runs in counts)}")
             continue
         for family, gone, runs in counts:
-            blocks = blocks_told([cell for cell in left if cell.family == family])
+            blocks = _blocks(left, family)
             others.append(f"{family} stages, {blocks}{part.with_change}: {gone} of {runs}")
     sentences = [text for text in (corners_sentence(found), "; ".join(others)) if text]
     return " ".join(f"{text[0].upper()}{text[1:]}." for text in sentences) or "Nothing is recorded yet."
+
+
+def _blocks(cells: Sequence[Cell], family: str) -> str:
+    return blocks_told([cell for cell in cells if cell.family == family])
 
 
 def _spreads(found: TrainabilityMap) -> str:

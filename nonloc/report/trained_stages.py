@@ -12,14 +12,16 @@ from nonloc.report.signs import negative_share, weights_at
 from nonloc.report.tables import Table, listed
 
 ABOUT_FACTORS = (
-    "From the beginning of a stage to its end (of each stage, where there are several), every run. W symmetric: the "
-    "share of Σ w_ij² that is in (W + Wᵀ)/2; the rest turns features into each other, can make them grow, and no "
-    "spectrum above shows it. W along the features: of each sub-block ⟨g, Wg⟩ / ⟨g, g⟩ with g what the kernel brings "
-    "(KZ − Z, original: KZ), the mean eigenvalue of sym(W) weighted by what the features have in each direction; below "
-    "0 a proposed sub-block sharpens, whatever the spectrum says, and an original one damps. Kernel spread: e to the "
-    "entropy of the kernel's rows over the number of positions; at 1 every position listens to all alike. Rows apart: "
-    "their mean distance from the mean row, in total variation; at 0 all positions listen to the same, and the kernel "
-    "is one weighted mean over the image."
+    "From the beginning of a stage to its end (of each stage, where there are several), every run. Variance, "
+    "linear and rest: its relative change is 2 ⟨Z, ΔZ⟩ + ⟨ΔZ, ΔZ⟩ over ⟨Z, Z⟩, centred, with ΔZ what a sub-block "
+    "adds; the two parts, over all sub-blocks. The second can only add. W symmetric: the share of Σ w_ij² that is "
+    "in (W + Wᵀ)/2; the rest turns features into each other, and no spectrum above shows it. W along the "
+    "features: of each sub-block ⟨g, ΔZ⟩ / ⟨g, g⟩ with g what the kernel brings, Σ_j K_ij (Z_j − Z_i), or Σ_j "
+    "K_ij Z_j in the original form: the mean eigenvalue of sym(W), weighted by what the features have in each "
+    "direction, where the spectrum weighs all alike. Kernel spread: e to the entropy of the kernel's rows over "
+    "the number of positions; at 1 every position listens to all alike. Rows apart: their mean distance from the "
+    "mean row, in total variation; at 0 all positions listen to the same, and the kernel is one weighted mean "
+    "over the image. Logits apart: the largest difference of two logits in a row, over 32 test images."
 )
 
 
@@ -28,8 +30,7 @@ ABOUT_GROWTH = (
     "`nonloc stability` on trained networks: the worst case over all signals, with the kernels that the first test "
     "images make, in the kernel's own norm, or in the plain one where sub-blocks have kernels without one in common. "
     "Unstable: a signal that grows is known. Growth: of the stage, and the largest of a sub-block alone. A "
-    "symmetric W ≥ 0 whose largest singular value is below the limit would be stable. Logits apart: the largest "
-    "difference of two logits in a row of a kernel."
+    "symmetric W ≥ 0 whose largest singular value is below the limit would be stable."
 )
 ABOUT_LOST = (
     "What the newest checkpoint before it shows, of each stage in its order: kernel spread and rows apart as in "
@@ -46,20 +47,30 @@ def factors_table(rows: Sequence[RowRecord]) -> Table:
         runs = [run for run in row.started if norm_ratio(run) is not None]
         if runs:
             told = [", ".join(_factor(run, name) for run in runs) for name in ("norm", "variance", "energy")]
+            told.insert(2, ", ".join(_parts(run) for run in runs))
             told.append(", ".join(_symmetric_share(run) for run in runs))
             told.append(", ".join(_along(run) for run in runs))
-            told += [", ".join(_of_kernels(run, name) for run in runs) for name in ("spread", "apart")]
-            lines.append((f"{row.label}, start {start_of(row.recipe)}", str(len(runs)), *told))
+            told += [
+                ", ".join(_of_kernels(run, name) for run in runs)
+                for name in ("spread", "apart", "logit_spread")
+            ]
+            lines.append((_named(row), str(len(runs)), *told))
     headers = (
         "norm ×",
         "variance ×",
+        "linear and rest",
         "Dirichlet energy ×",
         "W symmetric",
         "W along the features",
         "kernel spread",
         "rows apart",
+        "logits apart",
     )
     return Table(("network", "n", *headers), (("", tuple(lines)),))
+
+
+def _named(row: RowRecord) -> str:
+    return f"{row.label}, start {start_of(row.recipe)}"
 
 
 def _factor(run: RunRecord, name: str) -> str:
@@ -118,15 +129,24 @@ def action_sentences(kept: Kept) -> list[str]:
 
 def _action(runs: Sequence[RunRecord]) -> str:
     shares = [100 * (negative_share(weights_at(run)) or 0) for run in runs]
-    factors = [_variance_ratio(run) for run in runs]
+    changes = [
+        part for run in runs for part in [_changes(run.observations["features"][0])] if part is not None
+    ]
     first = [_quotients(run)[0] for run in runs]
     later = [value for run in runs for value in _quotients(run)[1:]]
     text = (
-        f"of the energy of sym(W) {min(shares):.0f} to {max(shares):.0f} % is negative, and they multiply the "
-        f"features' variance by {min(factors):.2f} to {max(factors):.2f}; along the features W is negative in the "
-        f"first sub-block of {sum(value < 0 for value in first)} of {len(first)} runs"
+        f"{min(shares):.0f} to {max(shares):.0f} % of the energy of sym(W) is negative; along the features W is "
+        f"negative in the first sub-block of {sum(value < 0 for value in first)} of {len(first)} runs"
     )
-    return f"{text} and in {sum(value < 0 for value in later)} of {len(later)} later ones" if later else text
+    if later:
+        text += f" and in {sum(value < 0 for value in later)} of {len(later)} later ones"
+    if changes:
+        linear, rest = zip(*changes, strict=True)
+        text += (
+            f"; the features' variance changes by {_percent(min(linear))} to {_percent(max(linear))} to first order in "
+            f"what is added, and by {_percent(min(rest))} to {_percent(max(rest))} to second"
+        )
+    return text
 
 
 def _quotients(run: RunRecord) -> list[float]:
@@ -138,9 +158,24 @@ def _quotients(run: RunRecord) -> list[float]:
     return [] if None in values else values
 
 
-def _variance_ratio(run: RunRecord) -> float:
-    (stage,) = run.observations["features"]
-    return stage["blocks"][-1]["after"]["variance"] / stage["blocks"][0]["before"]["variance"]
+def _changes(stage: dict[str, Any]) -> tuple[float, float] | None:
+    """Of the variance from the beginning of a stage to its end, relative: the linear part and the rest."""
+    start, end = stage["blocks"][0]["before"]["variance"], stage["blocks"][-1]["after"]["variance"]
+    parts = [(block.get("linear"), block["before"]["variance"]) for block in stage["blocks"]]
+    if not start or end is None or any(None in part for part in parts):
+        return None
+    linear = sum(part * variance for part, variance in parts) / start
+    return linear, end / start - 1 - linear
+
+
+def _parts(run: RunRecord) -> str:
+    """Such as "+3 % +14 %", stage by stage."""
+    found = [_changes(stage) for stage in run.observations["features"]]
+    return " · ".join("–" if one is None else " ".join(map(_percent, one)) for one in found)
+
+
+def _percent(value: float) -> str:
+    return f"{100 * value:+.0f} %".replace("-", "−")
 
 
 def _of_kernels(run: RunRecord, name: str) -> str:
@@ -165,7 +200,7 @@ def lost_table(rows: Sequence[RowRecord]) -> Table | None:
             if run.observations.get("affinity"):
                 lines.append(
                     (
-                        f"{row.label}, start {start_of(row.recipe)}",
+                        _named(row),
                         str(run.recipe.seed),
                         str(run.result["outcome"]["step"]),
                         str(run.observations["step"]),
@@ -196,7 +231,7 @@ def growth_table(rows: Sequence[RowRecord]) -> Table | None:
                 limits = [block["limit"] for block in blocks if block["limit"] is not None]
                 lines.append(
                     (
-                        f"{row.label}, start {start_of(row.recipe)}{where}",
+                        f"{_named(row)}{where}",
                         str(run.recipe.seed),
                         stage["verdict"],
                         _grown([stage]),
@@ -204,7 +239,6 @@ def growth_table(rows: Sequence[RowRecord]) -> Table | None:
                         f"{max(block['largest'] for block in blocks):.2f}",
                         _lowest(blocks),
                         f"{min(limits):.2f}" if limits else "–",
-                        "–" if stage.get("logit_spread") is None else _short(stage["logit_spread"]),
                     )
                 )
     headers = (
@@ -216,7 +250,6 @@ def growth_table(rows: Sequence[RowRecord]) -> Table | None:
         "largest of W",
         "lowest of sym(W)",
         "limit",
-        "logits apart",
     )
     return Table(headers, (("", tuple(lines)),)) if lines else None
 

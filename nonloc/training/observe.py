@@ -24,7 +24,7 @@ from nonloc.data.load import load
 from nonloc.nn.features import feature_trace, stage_inputs
 from nonloc.nn.stage import stages
 from nonloc.nn.weight import WeightMap
-from nonloc.ops import kernel_matrix, logit_spreads
+from nonloc.ops import kernel_matrix, largest_logit_spread
 from nonloc.runs import Run, finite_or_none, write_atomically
 from nonloc.spectrum import CAPTION, random_band, weight_spectrum
 from nonloc.training.checkpoint import Checkpoint, latest_valid
@@ -33,7 +33,7 @@ from nonloc.training.step import forward
 from nonloc.training.tasks import TASKS, Restoration
 from nonloc.training.trained import trained_network
 
-FORMAT = 1
+FORMAT = 2  # 2: with "quotient" and "linear" of every sub-block, and "logit_spread" of every stage
 OBSERVATIONS = "observations.json"
 TENSORS = "observations.safetensors"
 SPECTRUM = "spectrum.json"
@@ -51,8 +51,9 @@ def observe(
 ) -> dict[str, Any]:
     """Write the three files for the newest checkpoint of `run` and return what observations.json holds.
 
-    A network that was looked at already is not looked at again, nor is one whose weights are gone. A run that ended
-    before its first checkpoint has nothing to look at: {"step": None} is all that is written.
+    A network that was looked at already is not looked at again, unless by an older version that saw less, nor is one
+    whose weights are gone. A run that ended before its first checkpoint has nothing to look at: {"step": None} is all
+    that is written.
 
     data        the Dataset, if it is at hand; else the recipe's is loaded, from `data_dir`
     images      how many of the first test images to keep
@@ -62,7 +63,7 @@ def observe(
     recipe = Recipe.from_dict(run.read_recipe())
     checkpoint = latest_valid(run, recipe)
     before = read_observations(run)
-    if before is not None and (checkpoint is None or before["step"] == checkpoint.step):
+    if before is not None and (checkpoint is None or _is_of(before, checkpoint)):
         return before
     if checkpoint is None:
         return _write(run.path / OBSERVATIONS, {"format": FORMAT, "step": None})
@@ -110,6 +111,10 @@ def read_observations(run: Run) -> dict[str, Any] | None:
     """What observations.json holds; None where the run has not been observed."""
     path = run.path / OBSERVATIONS
     return json.loads(path.read_bytes()) if path.is_file() else None
+
+
+def _is_of(seen: dict[str, Any], checkpoint: Checkpoint) -> bool:
+    return (seen["format"], seen["step"]) == (FORMAT, checkpoint.step)
 
 
 def _where(checkpoint: Checkpoint) -> dict[str, Any]:
@@ -168,7 +173,7 @@ def _affinities(
         for index, one in enumerate(x.split(1)):
             with torch.no_grad():
                 kernel = kernel_matrix(stage.affinity(one))[0].double()  # [M, M]
-                logits += logit_spreads(stage.affinities(one))
+                logits.append(largest_logit_spread(stage.affinities(one)))
             if index < images:
                 rows.append(kernel[position[0] * width + position[1]].float().reshape(height, width).cpu())
             if not bool((kernel >= 0).all()):
@@ -187,7 +192,9 @@ def _affinities(
                 "grid": [height, width],
                 "spread": sum(spreads) / len(spreads) if spreads else None,
                 "apart": sum(aparts) / len(aparts) if aparts else None,
-                "logit_spread": float(torch.tensor(logits).max()) if logits else None,
+                "logit_spread": None
+                if None in logits
+                else float(torch.tensor(logits, dtype=torch.float64).max()),
                 "same_share": sum(shares) / len(shares) if shares else None,
                 "same_chance": sum(chances) / len(chances) if chances else None,
             }

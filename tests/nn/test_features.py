@@ -50,27 +50,47 @@ def test_numbers_are_those_of_the_states(kind, shared, x):
 
 
 @pytest.mark.parametrize("kind", [OriginalStage, DiffusiveStage])
-@pytest.mark.parametrize("masked", [False, True])
-def test_the_quotient_is_that_of_w_on_what_the_kernel_brings(kind, masked, x):
-    stage = made(kind, bias=False).eval()
+@pytest.mark.parametrize("normalize", ["row", "count"])
+def test_the_quotient_is_that_of_w_on_what_the_kernel_brings(kind, normalize, x):
+    stage = made(kind, bias=False, normalize=normalize).eval()
     mask = torch.ones(3, 2, 5, dtype=torch.bool)
-    mask[:, :, 3:] = not masked
+    mask[:, :, 3:] = False
+    x[:, :, :, 3:] = math.nan  # whatever is in the padding does not count
     (trace,) = feature_trace(stage, (x, mask))
     states = [state.detach().flatten(2).transpose(1, 2).double() for state in stage.states(x, mask)]
-    keep = mask.flatten(1).unsqueeze(-1)
+    keep = mask.flatten(1)
     for n, affinity in enumerate(stage.affinities(x, mask)):
-        brought = kernel_matrix(affinity).detach().double() @ states[n]
+        z = torch.where(keep.unsqueeze(-1), states[n], 0)
+        kernel = kernel_matrix(affinity).detach().double()
+        brought = kernel @ z
         if kind is DiffusiveStage:
-            brought = brought - states[n]
-        brought = torch.where(keep, brought, 0)
+            brought = brought - kernel.sum(-1, keepdim=True) * z
+        brought = brought[keep]
         weight = stage.weights()[n].detach().double()
         along = float((brought * (brought @ weight.T)).sum() / brought.square().sum())
         assert trace["blocks"][n]["quotient"] == pytest.approx(along, rel=1e-4)
 
 
-def test_where_the_kernel_brings_nothing_there_is_no_quotient():
-    (trace,) = feature_trace(made(num_blocks=1), torch.ones(1, C, 2, 5))
-    assert trace["blocks"][0]["quotient"] is None
+@pytest.mark.parametrize("kind", [OriginalStage, DiffusiveStage])
+def test_the_linear_part_and_what_is_added_make_up_the_change_of_the_variance(kind, x):
+    stage = made(kind)
+    (trace,) = feature_trace(stage, x)
+    states = [state.detach().flatten(2).double() for state in stage.states(x)]
+    for n, block in enumerate(trace["blocks"]):
+        added = states[n + 1] - states[n]
+        rest = float(added.var(-1, unbiased=False).mean() / states[n].var(-1, unbiased=False).mean())
+        ratio = block["after"]["variance"] / block["before"]["variance"]
+        assert ratio == pytest.approx(1 + block["linear"] + rest, rel=1e-6)
+        assert rest > 0.001, "else the linear part alone would do"
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_where_the_kernel_brings_only_rounding_there_is_no_quotient(seed):
+    constant = torch.randn(2, C, 1, 1, generator=torch.Generator().manual_seed(seed)).expand(2, C, 16, 16)
+    (trace,) = feature_trace(made(num_blocks=1), constant)
+    (block,) = trace["blocks"]
+    assert block["quotient"] is None
+    assert block["linear"] is None
 
 
 def test_the_quotient_tells_features_from_directions():

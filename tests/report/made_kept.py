@@ -76,8 +76,16 @@ def record(
     ]
     sizes = [norm ** (n / spec.num_blocks) for n in range(spec.num_blocks + 1)]
     states = [{"norm": size, "variance": size, "energy": size} for size in sizes]
+    # What a sub-block adds is a multiple of the features.
+    linear = 2 * (norm ** (0.5 / spec.num_blocks) - 1)
     blocks = [
-        {"block": n, "before": states[n - 1], "after": states[n], "quotient": quotient * (-1) ** n}
+        {
+            "block": n,
+            "before": states[n - 1],
+            "after": states[n],
+            "quotient": quotient * (-1) ** n,
+            "linear": linear,
+        }
         for n in range(1, spec.num_blocks + 1)
     ]
     trace = {"name": "s", "form": spec.form, "num_blocks": spec.num_blocks, "blocks": blocks}

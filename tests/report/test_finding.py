@@ -39,8 +39,8 @@ def test_rows_of_the_table_that_diverged_are_named(results):
 
 def test_what_stages_do_is_told_as_in_the_report(results):
     told = line(finding(results), "What trained stages do")
-    assert "Proposed stages, 5 blocks: of the energy of sym(W) 5 to 5 % is negative" in told
-    assert told.endswith("in the first sub-block of 0 of 3 runs and in 6 of 12 later ones.")
+    assert "Proposed stages, 5 blocks: 5 to 5 % of the energy of sym(W) is negative" in told
+    assert "in the first sub-block of 0 of 3 runs and in 6 of 12 later ones; the features'" in told
 
 
 def test_divergences_are_counted_by_form_and_kernel(results):
@@ -61,7 +61,10 @@ def test_families_of_which_no_run_diverged_are_told_together_where_something_is_
     write_map(results, "ten_epochs_scaled", map_lines("ten_epochs_scaled", lambda cell, seed: False))
     told = line(finding(results), "What diverges")
     assert "; stable stages, 4 and 12 blocks: 0 of 18; " in told
-    assert told.endswith("; original, diffusive and stable stages with logits divided by √d: 0 of 54.")
+    assert told.endswith(
+        "; original (2, 3 and 4 blocks), diffusive (6 blocks) and stable (4 and 12 blocks) stages with logits "
+        "divided by √d: 0 of 54."
+    )
 
 
 def test_either_affinity_is_told_first_and_no_run_is_left_out(results):

@@ -156,6 +156,17 @@ def test_a_network_is_not_looked_at_twice(restorer):
     assert (run.path / "observations.safetensors").stat().st_mtime_ns == before
 
 
+def test_what_an_older_version_saw_is_looked_at_again_while_there_are_weights(tmp_path):
+    run = trained(tmp_path / "run", DATA, network="restorer8/diffusive-2@2", optimizer="adam")
+    seen = observe(run, DATA, images=1, batch_size=2)
+    old = json.dumps(seen | {"format": 1, "features": []})
+    (run.path / "observations.json").write_text(old)
+    assert observe(run, DATA, images=1, batch_size=2) == seen
+    (run.path / "observations.json").write_text(old)
+    shutil.rmtree(run.checkpoints_path)
+    assert observe(run, DATA)["features"] == []
+
+
 def test_what_was_seen_outlives_the_weights(tmp_path):
     run = trained(tmp_path / "run", DATA, network="restorer8/diffusive-2@2", optimizer="adam")
     seen = observe(run, DATA, images=1, batch_size=2)
