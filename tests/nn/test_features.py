@@ -93,6 +93,22 @@ def test_where_the_kernel_brings_only_rounding_there_is_no_quotient(seed):
     assert block["linear"] is None
 
 
+def test_with_a_symmetric_kernel_the_energy_falls_by_the_quotient_to_first_order(x):
+    stage = made(num_blocks=1, affinity="gaussian", normalize="count", bias=False)
+    x = 0.3 * x  # exp(|x|²) is moderate
+    with torch.no_grad():
+        for weight in stage.maps.parameters():
+            weight.mul_(0.1)
+    (trace,) = feature_trace(stage, x)
+    (block,) = trace["blocks"]
+    kernel = kernel_matrix(stage.affinity(x)).detach().double()
+    assert torch.allclose(kernel, kernel.mT)
+    z = x.flatten(2).transpose(1, 2).double()
+    brought = kernel @ z - kernel.sum(-1, keepdim=True) * z
+    falls = 2 * block["quotient"] * float(brought.square().sum()) / len(x)
+    assert block["before"]["energy"] - block["after"]["energy"] == pytest.approx(falls, rel=0.02)
+
+
 def test_the_quotient_tells_features_from_directions():
     """W sharpens where the features are and diffuses where they are not, and its spectrum is positive on the whole."""
     stage = made(num_blocks=1, affinity="gaussian", weight="full", bias=False)
