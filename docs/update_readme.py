@@ -381,6 +381,37 @@ def float32() -> str:
     )
 
 
+def places() -> str:
+    """Different places in float32 on a CPU, epoch by epoch, beside the same row in bfloat16 on a GPU."""
+    exact = json.loads((ROOT / "docs" / "experiments" / "float32" / "different_places.json").read_text())
+    seed = exact["recipe"]["seed"]
+    usual = RESULTS / "table1" / "3-blocks-in-different-places-proposed" / str(seed)
+    lines = {
+        line["epoch"]: line for line in map(json.loads, (usual / "metrics.jsonl").read_text().splitlines())
+    }
+    cells = []
+    for one in exact["epochs"]:
+        other = lines.get(one["epoch"])
+        spreads = ", ".join(f"{value:,.0f}" for value in one["logit_spreads"])
+        told = [f"{line['train_loss']:.3f}, {line['error']:.1f} %" if line else "–" for line in (one, other)]
+        cells.append([str(one["epoch"]), *told, spreads])
+    ends = [
+        "has not diverged so far" if outcome is None else f"{outcome['ending']} at step {outcome['step']}"
+        for outcome in (exact["outcome"], json.loads((usual / "result.json").read_text())["outcome"])
+    ]
+    headers = [
+        "epoch",
+        "float32: loss, error",
+        "bfloat16: loss, error",
+        "float32: logits apart, after blocks 2, 4, 6",
+    ]
+    return (
+        f"{table.markdown(headers, cells)}\n\nOne proposed block after each of residual blocks 2, 4 and 6, seed {seed}. "
+        f"The run in float32 {ends[0]}, the one in bfloat16 {ends[1]}. Logits apart: the largest difference of two in a "
+        f"row, over 32 training images (docs/experiments/places_float32.py). {conditions(exact)}"
+    )
+
+
 def busy() -> str:
     result = json.loads((ROOT / "docs" / "experiments" / "stage_trials.json").read_text())
     units = ("exponential unit", "tensor cores", "shared memory and L1", "L2", "memory", "issue slots")
@@ -442,7 +473,7 @@ DOCUMENTS = {
     "README.md": SECTIONS,
     "docs/performance.md": PERFORMANCE,
     "docs/mathematics.md": {"affinity": affinity_or_form},
-    "docs/reproduction.md": {"float32": float32},
+    "docs/reproduction.md": {"float32": float32, "places": places},
 }
 
 
