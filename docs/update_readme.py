@@ -406,9 +406,9 @@ def places() -> str:
         "float32: logits apart, after blocks 2, 4, 6",
     ]
     return (
-        f"{table.markdown(headers, cells)}\n\nOne proposed block after each of residual blocks 2, 4 and 6, seed {seed}. "
-        f"The run in float32 {ends[0]}, the one in bfloat16 {ends[1]}. Logits apart: the largest difference of two in a "
-        f"row, over 32 training images (docs/experiments/places_float32.py). {conditions(exact)}"
+        f"{table.markdown(headers, cells)}\n\nOne proposed block after each of residual blocks 2, 4 and 6, seed "
+        f"{seed}. The run in float32 {ends[0]}, the one in bfloat16 {ends[1]}. Logits apart: the largest difference of "
+        f"two in a row, over 32 training images (docs/experiments/places_float32.py). {conditions(exact)}"
     )
 
 
