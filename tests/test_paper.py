@@ -150,12 +150,19 @@ def test_beside_the_table_stand_the_runs_of_the_figures_and_the_affinity_of_the_
     suite = SUITES["table1-beside"]
     recipes = [row.recipe for row in suite.rows]
     assert recipes[:2] == [SUITES["figure2"].rows[0].recipe, SUITES["figure3"].rows[3].recipe]
-    assert [(recipe.network, recipe.stage.share_affinity) for recipe in recipes[2:]] == [
+    assert [(recipe.network, recipe.stage.share_affinity) for recipe in recipes[2:6]] == [
         ("preresnet20/original-5@2", True),
         ("preresnet20/diffusive-5@2", False),
         ("preresnet20/original-6@2", True),
         ("preresnet20/diffusive-6@2", False),
     ]
+
+
+def test_beside_the_table_stand_its_different_places_with_divided_logits():
+    places = [row.recipe for row in SUITES["table1"].rows[9:]]
+    *_, original, proposed = (row.recipe for row in SUITES["table1-beside"].rows)
+    assert [original, proposed] == [recipe.with_(stage={"scaled": True}) for recipe in places]
+    assert not any(recipe.stage.scaled for recipe in places)
 
 
 def test_the_folders_of_rows_are_distinct_and_plain():
