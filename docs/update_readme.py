@@ -23,6 +23,7 @@ from nonloc.bench.stage_kernels import table as stage_kernels_table
 from nonloc.paper.map_table import MapTable
 from nonloc.report import map_corners
 from nonloc.report.finding import finding
+from nonloc.runs import Run
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "results"
@@ -385,10 +386,8 @@ def places() -> str:
     """Different places in float32 on a CPU, epoch by epoch, beside the same row in bfloat16 on a GPU."""
     exact = json.loads((ROOT / "docs" / "experiments" / "float32" / "different_places.json").read_text())
     seed = exact["recipe"]["seed"]
-    usual = RESULTS / "table1" / "3-blocks-in-different-places-proposed" / str(seed)
-    lines = {
-        line["epoch"]: line for line in map(json.loads, (usual / "metrics.jsonl").read_text().splitlines())
-    }
+    usual = Run.open(RESULTS / "table1" / "3-blocks-in-different-places-proposed" / str(seed))
+    lines = {line["epoch"]: line for line in usual.read_metrics()}
     cells = []
     for one in exact["epochs"]:
         other = lines.get(one["epoch"])
@@ -397,7 +396,7 @@ def places() -> str:
         cells.append([str(one["epoch"]), *told, spreads])
     ends = [
         "has not diverged so far" if outcome is None else f"{outcome['ending']} at step {outcome['step']}"
-        for outcome in (exact["outcome"], json.loads((usual / "result.json").read_text())["outcome"])
+        for outcome in (exact["outcome"], usual.read_result()["outcome"])
     ]
     headers = [
         "epoch",

@@ -23,6 +23,7 @@ from nonloc.nn import stage_inputs
 from nonloc.ops import largest_logit_spread
 from nonloc.runs import Run
 from nonloc.training.recipe import Recipe
+from nonloc.training.state import restore_model
 from nonloc.training.tasks import TASKS
 
 IMAGES = 32
@@ -59,11 +60,7 @@ def main() -> None:
 
 def _spreads(recipe: Recipe, num_classes: int, path: Path, images: torch.Tensor) -> list[float | None]:
     network = build(recipe.network, num_classes=num_classes, **recipe.stage.to_dict())
-    state = safetensors.torch.load_file(path)
-    weights = {
-        name.removeprefix("model."): value for name, value in state.items() if name.startswith("model.")
-    }
-    network.load_state_dict(weights)
+    restore_model(network, safetensors.torch.load_file(path))
     with torch.no_grad():
         return [largest_logit_spread(stage.affinities(x)) for _, stage, x, _ in stage_inputs(network, images)]
 

@@ -6,6 +6,7 @@ from functools import lru_cache
 from typing import Any
 
 from nonloc.report.records import RunRecord
+from nonloc.report.tables import with_minus
 
 Weight = dict[str, Any]
 
@@ -96,7 +97,7 @@ def _share(weight: Weight) -> str:
 
 
 def _minus(value: float) -> str:
-    return f"{value:.3g}".replace("-", "−")
+    return with_minus(f"{value:.3g}")
 
 
 def _flat(stages: list[dict[str, Any]]) -> list[Weight]:

@@ -110,6 +110,11 @@ def listed(words: Iterable[str]) -> str:
     return f"{', '.join(others)} and {last}" if others else last
 
 
+def with_minus(text: str) -> str:
+    """Hyphens as the minus signs that they stand for."""
+    return text.replace("-", "−")
+
+
 def number(value: float | None) -> str:
     return "–" if value is None else f"{value:.2f}"
 

@@ -9,7 +9,7 @@ from nonloc.report.evidence import NAMES, norm_ratio
 from nonloc.report.kept import Kept, setting, start_of
 from nonloc.report.records import RowRecord, RunRecord
 from nonloc.report.signs import negative_share, weights_at
-from nonloc.report.tables import Table, listed
+from nonloc.report.tables import Table, listed, with_minus
 
 ABOUT_FACTORS = (
     "From the beginning of a stage to its end (of each stage, where there are several), every run. Variance, "
@@ -102,7 +102,7 @@ def _along(run: RunRecord) -> str:
 
 
 def _signed(value: float) -> str:
-    return f"{value:.2f}".replace("-", "−")
+    return with_minus(f"{value:.2f}")
 
 
 def action_sentences(kept: Kept) -> list[str]:
@@ -175,7 +175,7 @@ def _parts(run: RunRecord) -> str:
 
 
 def _percent(value: float) -> str:
-    return f"{100 * value:+.0f} %".replace("-", "−")
+    return with_minus(f"{100 * value:+.0f} %")
 
 
 def _of_kernels(run: RunRecord, name: str) -> str:
