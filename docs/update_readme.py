@@ -375,10 +375,13 @@ def float32() -> str:
         losses = ", ".join(f"{exact[key]['mean_loss']:.2f}" for key in here)
         cells.append([form, affinity, ends[0], losses, ends[1]])
     headers = ["stage", "", "float32: diverged", "mean loss of its last steps", "bfloat16: diverged"]
+    on_cuda = MapTable(folder / "ten_epochs_cuda.jsonl").rows
+    ends = [f"{row['ending']} at step {row['step']}" for row in sorted(on_cuda, key=lambda row: row["seed"])]
     return (
         f"{table.markdown(headers, cells)}\n\n4 blocks, PyTorch's default as the start, rate 0.1, the first {steps} "
         "steps, seeds 0 and 1 in this order. bfloat16: from the map, by the fused kernels. float32: by plain products. "
-        f"{conditions(json.loads((folder / 'conditions.json').read_text()))}"
+        f"{conditions(json.loads((folder / 'conditions.json').read_text()))} The first row in float32 on a GPU, by the "
+        f"fused kernels: {', '.join(ends)} (*{on_cuda[0]['device']}*)."
     )
 
 
@@ -395,7 +398,7 @@ def places() -> str:
         told = [f"{line['train_loss']:.3f}, {line['error']:.1f} %" if line else "–" for line in (one, other)]
         cells.append([str(one["epoch"]), *told, spreads])
     ends = [
-        "has not diverged so far" if outcome is None else f"{outcome['ending']} at step {outcome['step']}"
+        "was stopped there" if outcome is None else f"{outcome['ending']} at step {outcome['step']}"
         for outcome in (exact["outcome"], usual.read_result()["outcome"])
     ]
     headers = [
@@ -409,6 +412,20 @@ def places() -> str:
         f"{seed}. The run in float32 {ends[0]}, the one in bfloat16 {ends[1]}. Logits apart: the largest difference of "
         f"two in a row, over 32 training images (docs/experiments/places_float32.py). {conditions(exact)}"
     )
+
+
+def places_on_cuda() -> str:
+    """The same on a GPU, every seed of the table's row."""
+    kept = sorted((ROOT / "docs" / "experiments" / "float32" / "places").iterdir())
+    cells = []
+    for folder in kept:
+        exact = Run.open(folder)
+        usual = Run.open(RESULTS / "table1" / "3-blocks-in-different-places-proposed" / folder.name)
+        errors = ", ".join(f"{line['error']:.1f}" for line in exact.read_metrics())
+        outcomes = [run.read_result()["outcome"] for run in (exact, usual)]
+        cells.append([folder.name, *(f"{one['ending']}, step {one['step']}" for one in outcomes), errors])
+    headers = ["seed", "float32", "bfloat16", "float32: error after each epoch, in %"]
+    return f"{table.markdown(headers, cells)}\n\n{conditions(Run.open(kept[0]).read_result())}"
 
 
 def busy() -> str:
@@ -472,7 +489,7 @@ DOCUMENTS = {
     "README.md": SECTIONS,
     "docs/performance.md": PERFORMANCE,
     "docs/mathematics.md": {"affinity": affinity_or_form},
-    "docs/reproduction.md": {"float32": float32, "places": places},
+    "docs/reproduction.md": {"float32": float32, "places": places, "places_cuda": places_on_cuda},
 }
 
 

@@ -83,7 +83,7 @@ def spectra(rows: Sequence[tuple[str, dict[str, Any]]]) -> Figure | None:
     lines = [(label, weights) for label, weights in lines if weights]
     if not lines:
         return None
-    columns = max(4, *(len(weights) for _, weights in lines))
+    columns = max(3, *(len(weights) for _, weights in lines))
     with style():
         figure = Figure(figsize=(WIDTH, 0.5 + 1.75 * len(lines)), layout="constrained")
         grid = figure.subplots(len(lines), columns, squeeze=False)
@@ -108,7 +108,9 @@ def epochs(run: RunRecord, chosen: Sequence[int]) -> Figure | None:
         figure = Figure(figsize=(WIDTH, 2.1), layout="constrained")
         for axes, line in zip(figure.subplots(1, len(lines), squeeze=False)[0], lines, strict=True):
             _spectrum(axes, line["stages"][0]["weights"][0])
-            axes.set(title=f"epoch {line['epoch']}", xlabel="order by magnitude", ylabel="eigenvalue")
+            axes.set_title(f"epoch {line['epoch']}", fontsize=9)
+        figure.supxlabel("order by magnitude", fontsize=9.5)
+        figure.supylabel("eigenvalue", fontsize=9.5)
     return figure
 
 
