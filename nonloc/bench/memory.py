@@ -61,10 +61,8 @@ def measure(
     job = json.dumps([kind, normalize, positions, channels, backend, num_blocks, torch.get_num_threads()])
     done = subprocess.run(
         [sys.executable, "-m", "nonloc.bench.memory", job],
-        env={
-            **os.environ,
-            "MALLOC_MMAP_THRESHOLD_": str(2**17),
-        },  # freed arrays go back at once, at every size
+        # Freed arrays go back at once, at every size: by glibc, and by mimalloc, which torch has on some processors.
+        env={**os.environ, "MALLOC_MMAP_THRESHOLD_": str(2**17), "MIMALLOC_PURGE_DELAY": "0"},
         capture_output=True,
         text=True,
         check=False,

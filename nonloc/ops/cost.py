@@ -111,8 +111,9 @@ def estimate(
 
     The bytes are those of tensors: on the CPU, with torch's present number of threads; of "fused", on a GPU. In 80
     measurements of stages in fresh processes, of 5 to 400 MiB, they were 0.87 to 1.01 times the resident memory: up to
-    2 MiB are what libraries take for themselves. That holds where the C library gives freed memory back, as glibc
-    does with MALLOC_MMAP_THRESHOLD_=131072 in the environment. By itself glibc keeps pieces for later: the same
+    2 MiB are what libraries take for themselves. That holds where freed memory is given back, as glibc does with
+    MALLOC_MMAP_THRESHOLD_=131072 in the environment, and mimalloc, which torch has on some processors, with
+    MIMALLOC_PURGE_DELAY=0. By itself glibc keeps pieces for later: the same
     processes then had 1 to 3 times the estimate, and up to 5 times where blocks of rows come and go.
     """
     sizes = {"batch": batch, "positions": positions, "channels": channels, "num_blocks": num_blocks}

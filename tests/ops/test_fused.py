@@ -42,13 +42,16 @@ def launches(monkeypatch):
     return seen
 
 
-def check(problem):
-    """As near to float64 as the dtype allows, in value and in all gradients."""
-    truth = problem.truth()
-    found = errors(problem.solve(by("fused")), truth, problem.left_cancels)
-    plain = errors(problem.solve(by_hand), truth, problem.left_cancels)
-    eps = torch.finfo(problem.dtype).eps
-    assert {n: e for n, e in found.items() if e > FACTOR * max(plain[n], eps)} == {}
+def check(*problems):
+    """As near to float64 as the dtype allows, in value and in all gradients; of several problems the worst."""
+    found, plain = (
+        [errors(one.solve(way), one.truth(), one.left_cancels) for one in problems]
+        for way in (by("fused"), by_hand)
+    )
+    eps = torch.finfo(problems[0].dtype).eps
+    worst = {name: max(one[name] for one in found) for name in found[0]}
+    allowed = {name: FACTOR * max(eps, *(one[name] for one in plain)) for name in worst}
+    assert {name: error for name, error in worst.items() if error > allowed[name]} == {}
 
 
 STAGES = {
@@ -89,10 +92,14 @@ def test_many_sub_blocks_take_several_passes(launches):
     assert passes == [8 * 32, 4 * 32]
 
 
+@BEYOND_THE_END
 @pytest.mark.parametrize("kind", ["gaussian", "heat"])
 def test_large_logits(kind):
-    """Cauchy–Schwarz is more than a hundred bits above them: without a look at every one, all sums would vanish."""
-    check(Problem(kind, size=100.0))
+    """Cauchy–Schwarz is more than a hundred bits above them: without a look at every one, all sums would vanish.
+
+    Six problems: in a single one the plain computation may be lucky, on one processor and not on another.
+    """
+    check(*(Problem(kind, size=100.0, seed=seed) for seed in range(6)))
 
 
 @BEYOND_THE_END
