@@ -15,7 +15,7 @@ from nonloc.ops.functional import (
 from nonloc.ops.inner import adjoint, apply_adjoint, row_sums, self_adjoint_weights
 from nonloc.ops.operator import Operator
 from nonloc.ops.sparse import SparseAffinity
-from nonloc.ops.spread import largest_logit_spread, logit_spread, logit_spreads
+from nonloc.ops.spread import kernel_logit_spreads, largest_logit_spread, logit_spread
 
 __all__ = [
     "BACKENDS",
@@ -32,10 +32,10 @@ __all__ = [
     "diffuse",
     "dirichlet_energy",
     "estimate",
+    "kernel_logit_spreads",
     "kernel_matrix",
     "largest_logit_spread",
     "logit_spread",
-    "logit_spreads",
     "prepare",
     "propagate",
     "row_sums",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -103,10 +104,7 @@ class Affinity:
         for name, value in (("left", self.left), ("right", self.right)):
             if not isinstance(value, Tensor) or value.dim() != 3:
                 got = list(value.shape) if isinstance(value, Tensor) else type(value).__name__
-                raise ValueError(
-                    f"{name} must be a tensor [B, M, d], got {got}; an image [B, C, H, W] becomes one by "
-                    "x.flatten(2).transpose(1, 2)"
-                )
+                raise ValueError(f"{name} must be a tensor [B, M, d], got {got}; {how_to_batch(name, value)}")
             if not value.dtype.is_floating_point:
                 raise ValueError(f"{name} must be floating point, got {value.dtype}; use {name}.float()")
         if self.left.shape[0] != self.right.shape[0] or self.left.shape[2] != self.right.shape[2]:
@@ -185,6 +183,19 @@ class Affinity:
             )
         if can_check_values(self.measure) and bool((self.measure < 0).any()):
             raise ValueError("measure has negative weights; quadrature weights must be ≥ 0")
+
+
+def how_to_batch(name: str, value: Any) -> str:
+    """How what was given as `name` becomes a tensor of three dimensions: batch, positions, features."""
+    tensor = name if isinstance(value, Tensor) else f"torch.as_tensor({name})"
+    dims = getattr(value, "ndim", 3)
+    if dims == 1:
+        return f"one number a position becomes one by {tensor}.view(1, -1, 1)"
+    if dims == 2:
+        return f"one sample becomes a batch of one by {tensor}[None]"
+    if dims == 3:
+        return f"use {tensor}"
+    return f"an image [B, C, H, W] becomes one by {tensor}.flatten(2).transpose(1, 2)"
 
 
 def can_check_values(x: Tensor) -> bool:

@@ -27,7 +27,7 @@ def check_kernel_values(affinity: Affinity, dtype: torch.dtype) -> None:
     if affinity.left is not affinity.right and not is_symmetric(affinity, left, right):
         raise ValueError(
             f"normalize={affinity.normalize!r} needs a symmetric affinity, and this one is not (by value); use one "
-            'embedding for both sides (left = right), or normalize="row"'
+            'embedding for both sides (left = right; shared_embedding=True of a stage), or normalize="row"'
         )
     if affinity.kind == "dot" and has_negative(affinity, left, right):
         raise ValueError(

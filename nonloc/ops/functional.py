@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from nonloc.ops import factored, fused, reference, sparse
-from nonloc.ops.affinity import Affinity
+from nonloc.ops.affinity import Affinity, how_to_batch
 from nonloc.ops.checks import check_kernel_values
 from nonloc.ops.operator import Operator, energy, full_precision
 from nonloc.ops.sparse import SparseAffinity
@@ -201,10 +201,7 @@ def _check_square(affinity: Affinity | SparseAffinity, name: str) -> None:
 def _check_z(affinity: Affinity | SparseAffinity, z: Tensor, positions: int) -> None:
     if not isinstance(z, Tensor) or z.dim() != 3:
         got = list(z.shape) if isinstance(z, Tensor) else type(z).__name__
-        raise ValueError(
-            f"z must be a tensor [B, M, C], got {got}; "
-            "an image [B, C, H, W] becomes one by x.flatten(2).transpose(1, 2)"
-        )
+        raise ValueError(f"z must be a tensor [B, M, C], got {got}; {how_to_batch('z', z)}")
     if not z.dtype.is_floating_point:
         raise ValueError(f"z must be floating point, got {z.dtype}; use z.float()")
     batch = z.shape[0] if isinstance(affinity, SparseAffinity) else affinity.batch
@@ -219,8 +216,15 @@ def _check_z(affinity: Affinity | SparseAffinity, z: Tensor, positions: int) -> 
 
 def _weight_pairs(weights: Weights, channels: int) -> list[tuple[Tensor, Tensor | None]]:
     """Each item as (outer, inner): W = outer, or W = outer inner."""
+    is_one = isinstance(weights, (int, float)) or (isinstance(weights, Tensor) and weights.dim() < 3)
+    items = [weights] if is_one else list(weights)
+    if is_one or any(isinstance(item, (int, float)) for item in items):
+        raise ValueError(
+            f"weights must hold a matrix or a pair for each sub-block; one W [{channels}, {channels}] goes in as [W], "
+            f"a number w as [w * torch.eye({channels})]"
+        )
     pairs: list[tuple[Tensor, Tensor | None]] = []
-    for n, item in enumerate(weights):
+    for n, item in enumerate(items):
         outer, inner = item if isinstance(item, (tuple, list)) else (item, None)
         rank = outer.shape[-1] if inner is not None else channels
         fits = outer.shape == (channels, rank) and (inner is None or inner.shape == (rank, channels))

@@ -25,6 +25,11 @@ def logit_spread(affinity: Affinity) -> Tensor:
     Only for kernels that have logits, "gaussian" and "heat". Givers that are masked or weigh nothing do not count; a
     masked row has 0. Memory is linear in M.
     """
+    if not isinstance(affinity, (Affinity, SparseAffinity)):
+        raise ValueError(
+            f"logit_spread takes an Affinity, got {type(affinity).__name__}; those of a stage are stage.affinities(x), "
+            "and nonloc.logit_spreads(model, x) tells of all stages of a model"
+        )
     kind = affinity.kind if isinstance(affinity, Affinity) else type(affinity).__name__
     if kind not in ("gaussian", "heat"):
         raise ValueError(f'only kinds "gaussian" and "heat" have logits, not {kind!r}')
@@ -41,7 +46,7 @@ def logit_spread(affinity: Affinity) -> Tensor:
     return torch.where(has_any, torch.cat(spreads, 1), 0)
 
 
-def logit_spreads(affinities: Iterable[Affinity | SparseAffinity]) -> list[float]:
+def kernel_logit_spreads(affinities: Iterable[Affinity | SparseAffinity]) -> list[float]:
     """The largest of each kernel that has logits; of one that sub-blocks share, once."""
     kernels = {id(one): one for one in affinities}.values()
     return [
@@ -53,5 +58,5 @@ def logit_spreads(affinities: Iterable[Affinity | SparseAffinity]) -> list[float
 
 def largest_logit_spread(affinities: Iterable[Affinity | SparseAffinity]) -> float | None:
     """Of all of them; None where none has logits, NaN where one has."""
-    found = logit_spreads(affinities)
+    found = kernel_logit_spreads(affinities)
     return float(torch.tensor(found, dtype=torch.float64).max()) if found else None

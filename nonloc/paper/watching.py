@@ -14,7 +14,7 @@ from nonloc.data.dataset import Dataset
 from nonloc.networks.build import build
 from nonloc.nn.features import stage_inputs
 from nonloc.nn.probe import evaluating
-from nonloc.ops import logit_spreads
+from nonloc.ops import kernel_logit_spreads
 from nonloc.outcomes import NonlocError
 from nonloc.processes.stability import certify
 from nonloc.runs import Run
@@ -144,7 +144,7 @@ def _sizes(seen: _Seen) -> dict[str, Any]:
     of the logits of a row, over the rows of all kernels; None where there are no logits; logit_spreads: of each kernel,
     which is one for all sub-blocks where they share it."""
     with evaluating(seen.stage):
-        spreads = logit_spreads(seen.stage.affinities(seen.x))
+        spreads = kernel_logit_spreads(seen.stage.affinities(seen.x))
     return {
         "name": seen.name,
         "amplification": seen.amplification,

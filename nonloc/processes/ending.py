@@ -11,7 +11,8 @@ from nonloc.outcomes import Outcome
 class Ending(Outcome):
     """The Outcome of a simulation: the same values as a run's, told as what a simulation does.
 
-    `step` is the number of a state and `metrics["time"]` its time: of the last state, or of the first that ran away.
+    "converged" means, as of a run, that it came to its end, not that a steady state was reached. `step` is the number
+    of a state and `metrics["time"]` its time: of the last state, or of the first that ran away.
     """
 
     @property

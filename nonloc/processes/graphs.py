@@ -55,7 +55,7 @@ def neighbors(
         fewer = f"use k ≤ {size - 1}, or " if size > 1 else "use "
         raise ValueError(
             f"k = {k} neighbours besides itself need at least {k + 1} points, got {size}; {fewer}"
-            'Affinity(points, points, "heat") for the graph of all pairs'
+            'Affinity(x, x, "heat") with x = points[None] for the graph of all pairs'
         )
     if kind not in NEIGHBOR_KINDS:
         raise ValueError(f"kind={kind!r} is unknown; choose one of {', '.join(NEIGHBOR_KINDS)}")
@@ -135,7 +135,9 @@ def horizon(
 def from_scipy(
     matrix: Any, normalize: str = "row", *, symmetrize: bool = False, measure: Tensor | None = None
 ) -> SparseAffinity:
-    """Any scipy sparse matrix [M, M] as Ω; copied, with int32 indices where they fit.
+    """Any scipy sparse matrix [M, M] of weights ≥ 0 as Ω; copied, with int32 indices where they fit.
+
+    It holds the weights of a graph (its adjacency matrix), not the Laplacian, which is what the processes make of them.
 
     symmetrize  True: Ω = (A + Aᵀ) / 2. False takes A as it is: "symmetric" and "sinkhorn" then ask for A = Aᵀ
     """
@@ -156,6 +158,11 @@ def from_scipy(
         copied = (copied + copied.T.tocsr()) / 2
     if not np.isfinite(copied.data).all():
         raise ValueError("matrix has values that are not finite; replace them first")
+    if (copied.data < 0).any():
+        raise ValueError(
+            "matrix has negative entries, and the weights of a graph must be ≥ 0; give the weights (the adjacency "
+            "matrix), not the Laplacian. Where signs are meant, SparseAffinity takes them in a torch.sparse_csr matrix"
+        )
     return _affinity(copied, torch.device("cpu"), normalize, measure)
 
 

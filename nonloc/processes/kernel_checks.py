@@ -16,7 +16,7 @@ def check_affinity(affinity: Any, name: str = "affinity") -> None:
     if not isinstance(affinity, (Affinity, SparseAffinity)):
         raise ValueError(
             f"{name} must be an Affinity or a SparseAffinity, got {type(affinity).__name__}; "
-            'for example Affinity(points, points, "heat")'
+            'for example Affinity(x, x, "heat") with x = points[None] for points [M, d]'
         )
     if isinstance(affinity, Affinity) and not affinity.is_square:
         raise ValueError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable
 from math import isfinite
 from numbers import Real
@@ -41,7 +42,7 @@ def simulate(
     throw       a simulation whose values stop being finite ends there: True raises DivergedError, False returns the
                 trajectory up to the last finite state, with the Outcome "diverged". Euler steps beyond the limit of
                 stability that stay finite are all taken and returned, with the Outcome "diverged" too, which says
-                from which state on they run away, and which step_size would not
+                from which state on they run away, and which step_size would not; True also warns, with its sentence
     stepper     "euler": z + h · rate(z), the paper's discrete process; "exact": the solution of dz/dt = rate(z), up
                 to rounding; "implicit": backward Euler, stable for every h where the process is dissipative. The
                 last two need a linear process
@@ -77,6 +78,12 @@ def simulate(
     outcome = _outcome(n if lost else None, num_steps, step_size, since, limit)
     if throw and lost:
         raise DivergedError(outcome)
+    if throw and outcome.ending == "diverged":
+        warnings.warn(
+            f'{outcome.sentence} Use a smaller step_size, or stepper="exact" or "implicit", which have no such limit; '
+            "with throw=False only the outcome tells.",
+            stacklevel=2,
+        )
     return recorder.finish(outcome)
 
 
@@ -101,7 +108,9 @@ def _outcome(lost: int | None, num_steps: int, step_size: float, since: int | No
         return ending("diverged", lost, f"{told} {grows}".rstrip())
     if since is not None:
         return ending("diverged", since, grows)
-    return ending("converged", num_steps)
+    return ending(
+        "converged", num_steps, "All steps were taken; this does not mean that a steady state was reached."
+    )
 
 
 def _is_finite(process: Process, z: Tensor) -> bool:
@@ -125,8 +134,9 @@ def _check(process: Process, z0: Tensor, num_steps: int, step_size: float, save_
         )
     if not isinstance(z0, Tensor) or z0.dim() != 3:
         got = list(z0.shape) if isinstance(z0, Tensor) else type(z0).__name__
+        given = "z0" if isinstance(z0, Tensor) else "torch.as_tensor(z0)"
         raise ValueError(
-            f"z0 must be a tensor [B, M, C], got {got}; one signal on M positions is z0.view(1, -1, 1)"
+            f"z0 must be a tensor [B, M, C], got {got}; one signal on M positions is {given}.view(1, -1, 1)"
         )
     if not z0.dtype.is_floating_point:
         raise ValueError(f"z0 must be floating point, got {z0.dtype}; use z0.double()")
@@ -137,7 +147,8 @@ def _check(process: Process, z0: Tensor, num_steps: int, step_size: float, save_
         raise ValueError(f"step_size must be a finite number, got {step_size!r}; use float(step_size)")
     if step_size <= 0:
         raise ValueError(
-            f"step_size must be > 0, got {step_size}; use backwards=True for the reversed process"
+            f"step_size must be > 0, got {step_size}; for the reversed process give backwards=True to Diffusion or "
+            "DampedFlow, as in Diffusion(affinity, backwards=True)"
         )
     if not _is_finite(process, z0):
         raise ValueError("z0 has values that are not finite; replace them, or mask their positions")

@@ -14,7 +14,7 @@ BACKENDS = ("reference", "factored")
 @pytest.mark.parametrize("kind", ["gaussian", "heat", "dot", "concat"])
 def test_two_different_sides_are_refused(kind, normalize, backend):
     left, right = features(kind, normalize), features(kind, normalize, seed=7)
-    with pytest.raises(ValueError, match="needs a symmetric affinity.*left = right"):
+    with pytest.raises(ValueError, match="needs a symmetric affinity.*left = right; shared_embedding=True"):
         aggregate(Affinity(left, right, kind, normalize), left, backend=backend)
 
 

@@ -233,6 +233,9 @@ def test_a_stage_is_the_operation_again_and_again(backend, operation):
     ("weights", "message"),
     [
         (torch.zeros(1, 3, 3), r"weights\[0\] is \[3, 3\]; with C = 4"),
+        (torch.eye(4), r"one W \[4, 4\] goes in as \[W\]"),
+        (0.5, r"a number w as \[w \* torch.eye\(4\)\]"),
+        ([torch.eye(4), 0.5], r"a number w as \[w \* torch.eye\(4\)\]"),
         ([torch.eye(4), torch.zeros(4, 3)], r"weights\[1\] is \[4, 3\]"),
         ([(torch.zeros(4, 2), torch.zeros(3, 4))], r"weights\[0\] is \(\[4, 2\], \[3, 4\]\)"),
     ],

@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from nonloc import Affinity, SparseAffinity, logit_spread
-from nonloc.ops import exponential, largest_logit_spread, logit_spreads
+from nonloc.nn import DiffusiveStage
+from nonloc.ops import exponential, kernel_logit_spreads, largest_logit_spread
 
 LINE = torch.tensor([[[0.0], [1.0], [3.0]]], dtype=torch.float64)
 
@@ -53,7 +54,7 @@ def test_half_precision_is_computed_in_float32():
 
 def test_each_kernel_is_looked_at_once():
     one, other = (Affinity(LINE, size * LINE, "gaussian") for size in (1, 2))
-    assert logit_spreads([one, one, other, Affinity(LINE, LINE, "dot")]) == [9.0, 18.0]
+    assert kernel_logit_spreads([one, one, other, Affinity(LINE, LINE, "dot")]) == [9.0, 18.0]
 
 
 def test_the_largest_of_several_kernels():
@@ -87,3 +88,8 @@ def test_it_keeps_no_graph():
 def test_a_kernel_without_logits_says_so(affinity, name):
     with pytest.raises(ValueError, match=rf'only kinds "gaussian" and "heat" have logits, not \'{name}\''):
         logit_spread(affinity)
+
+
+def test_whoever_gives_a_stage_is_told_where_its_affinities_are():
+    with pytest.raises(ValueError, match=r"takes an Affinity, got DiffusiveStage; .*stage.affinities\(x\)"):
+        logit_spread(DiffusiveStage(4, 1))

@@ -176,7 +176,7 @@ def test_just_below_the_stable_step_nothing_grows_and_just_above_something_does(
     limit, top = cfl_limit(a).limit, vectors[:, -1].view(1, -1, 1)
 
     def growth(z, step):
-        states = simulate(Diffusion(a), z, num_steps=100, step_size=step, save_every=100).states
+        states = simulate(Diffusion(a), z, num_steps=100, step_size=step, save_every=100, throw=False).states
         return length(states[-1], weights) / length(states[0], weights)
 
     # One step multiplies the top mode by 1 ± 2e-6 in magnitude.

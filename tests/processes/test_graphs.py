@@ -170,7 +170,10 @@ NAN[3, 1] = torch.nan
         ),
         (lambda: neighbors(cloud(5), 2, scale=0.0), "scale must be a number > 0"),
         (lambda: neighbors(cloud(5), 2, scale="1"), "scale must be a number > 0, or \"auto\", got '1'"),
-        (lambda: neighbors(cloud(1), 1), r"need at least 2 points, got 1; use Affinity\(points, points"),
+        (
+            lambda: neighbors(cloud(1), 1),
+            r"need at least 2 points, got 1; use Affinity\(x, x, .*x = points\[None\]",
+        ),
         (lambda: horizon(1e300 * cloud(5), 1.0), "their distances overflow; scale them down"),
         (lambda: neighbors(cloud(5), 2, normalize="softmax"), "normalize='softmax' is unknown"),
         (lambda: horizon(cloud(5), 0.0), "radius must be a number > 0, got 0.0"),
@@ -189,6 +192,12 @@ NAN[3, 1] = torch.nan
         (lambda: from_scipy(scipy.sparse.csr_array((2, 3))), r"must be square, \[M, M\], got \[2, 3\]"),
         (lambda: from_scipy(scipy.sparse.csr_array(1j * np.eye(2))), "must be real"),
         (lambda: from_scipy(scipy.sparse.csr_array(np.nan * np.eye(2))), "not finite"),
+        (
+            lambda: from_scipy(
+                scipy.sparse.csgraph.laplacian(scipy.sparse.csr_array(np.ones((3, 3)))), "none"
+            ),
+            r"weights of a graph must be ≥ 0; give the weights \(the adjacency matrix\), not the Laplacian",
+        ),
     ],
 )
 def test_wrong_arguments_name_the_fix(make, message):

@@ -1,5 +1,7 @@
 """Steps beyond the limit of stability: allowed, and the outcome says that they diverge, and from which state on."""
 
+import warnings
+
 import numpy as np
 import pytest
 import torch
@@ -20,7 +22,7 @@ def difference():
 
 
 def test_all_states_are_there_and_the_outcome_says_since_when():
-    run = simulate(Diffusion(two_points()), difference(), num_steps=10, step_size=1.5)
+    run = simulate(Diffusion(two_points()), difference(), num_steps=10, step_size=1.5, throw=False)
     assert torch.equal(run.final, 2.0**10 * difference())
     assert len(run) == 11
     assert (run.outcome.ending, run.outcome.step) == ("diverged", 2)
@@ -31,6 +33,24 @@ def test_all_states_are_there_and_the_outcome_says_since_when():
         "step_size = 1.5 is beyond the limit of stability, which Lanczos estimates at 1; every step_size up to 1 is "
         "certified to be stable (see cfl_limit)."
     )
+
+
+def test_whoever_runs_away_is_warned_with_the_limit_and_the_fix():
+    with pytest.warns(UserWarning, match="ran away") as found:
+        run = simulate(Diffusion(two_points()), difference(), num_steps=10, step_size=1.5)
+    (warning,) = found
+    told = str(warning.message)
+    assert told.startswith(run.outcome.sentence)
+    assert "every step_size up to 1 is certified" in told
+    assert 'Use a smaller step_size, or stepper="exact" or "implicit"' in told
+    assert warning.filename == __file__
+
+
+@pytest.mark.parametrize(("step_size", "throw"), [(1.5, False), (1.0, True)])
+def test_there_is_no_warning_where_none_is_wanted_or_nothing_runs_away(step_size, throw):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        simulate(Diffusion(two_points()), difference(), num_steps=10, step_size=step_size, throw=throw)
 
 
 def first_growth(rates, amounts, h, num_steps):
@@ -51,7 +71,7 @@ def test_a_mode_that_hides_behind_others_is_found_when_it_comes_out(offset):
     h = 1.05 * 2 / rates[-1]
     expected = first_growth(rates, amounts, h, 200)
     assert expected > 20
-    run = simulate(Diffusion(path_graph(size)), z, num_steps=expected + 3, step_size=h)
+    run = simulate(Diffusion(path_graph(size)), z, num_steps=expected + 3, step_size=h, throw=False)
     assert (run.outcome.ending, run.outcome.step) == ("diverged", expected)
 
 
@@ -62,7 +82,7 @@ def test_there_is_no_alarm_at_the_limit_and_there_is_one_above(normalize):
     limit = cfl_limit(a).limit
 
     def ending(h):
-        return simulate(Diffusion(a), signal(a) + 100, num_steps=400, step_size=h).outcome.ending
+        return simulate(Diffusion(a), signal(a) + 100, num_steps=400, step_size=h, throw=False).outcome.ending
 
     assert ending(limit) == "converged"
     assert ending(1.001 * limit) == "diverged"
@@ -71,7 +91,8 @@ def test_there_is_no_alarm_at_the_limit_and_there_is_one_above(normalize):
 def test_the_damped_flow_is_watched_too():
     """K = I: z − 3 z doubles z, where the flow itself fades away."""
     x = torch.zeros(1, 2, 1, dtype=torch.float64)
-    run = simulate(DampedFlow(Affinity(x, x, "delta")), difference(), num_steps=5, step_size=3.0)
+    flow = DampedFlow(Affinity(x, x, "delta"))
+    run = simulate(flow, difference(), num_steps=5, step_size=3.0, throw=False)
     assert (run.outcome.ending, run.outcome.step) == ("diverged", 2)
     assert torch.equal(run.final, -(2.0**5) * difference())
 

@@ -91,6 +91,12 @@ def test_something_else_and_sub_sampled_givers_are_refused_in_the_same_words(doo
         DOORS[door](Affinity(points(), points(3), "heat"))
 
 
+@pytest.mark.parametrize("door", [Diffusion, cfl_limit])
+def test_whoever_gives_points_is_told_how_they_become_an_affinity(door):
+    with pytest.raises(ValueError, match=r'Affinity\(x, x, "heat"\) with x = points\[None\]'):
+        door(points()[0])
+
+
 def test_a_kernel_that_follows_the_state_ends_the_simulation_instead():
     flow = DampedFlow(lambda z: Affinity(z, z, "gaussian", "none"), backwards=True)
     run = simulate(flow, 3 * points(), num_steps=50, throw=False)

@@ -170,6 +170,7 @@ def test_progress_is_shown_when_asked_for(capsys):
             r"process must be a Process, got Affinity; for example Diffusion\(affinity\)",
         ),
         ({"z0": torch.ones(6)}, r"z0 must be a tensor \[B, M, C\], got \[6\]; .*z0.view\(1, -1, 1\)"),
+        ({"z0": np.ones(6)}, r"got ndarray; .*torch.as_tensor\(z0\).view\(1, -1, 1\)"),
         ({"z0": torch.ones(2, 6, 1, dtype=torch.long)}, "z0 must be floating point.*z0.double()"),
         ({"z0": torch.full((2, 6, 1), torch.nan)}, "z0 has values that are not finite"),
         ({"z0": torch.ones(2, 5, 1)}, r"z must be \[2, 6, C\]"),
@@ -177,8 +178,8 @@ def test_progress_is_shown_when_asked_for(capsys):
         ({"num_steps": 1.5}, "num_steps must be a whole number"),
         ({"save_every": 0}, "save_every must be a whole number ≥ 1, got 0"),
         ({"step_size": float("inf")}, "step_size must be a finite number"),
-        ({"step_size": -0.1}, "step_size must be > 0.*backwards=True"),
-        ({"step_size": 0.0}, "step_size must be > 0.*backwards=True"),
+        ({"step_size": -0.1}, r"step_size must be > 0.*Diffusion\(affinity, backwards=True\)"),
+        ({"step_size": 0.0}, r"step_size must be > 0.*Diffusion\(affinity, backwards=True\)"),
         ({"step_size": torch.tensor(0.5)}, r"step_size must be a finite number.*use float\(step_size\)"),
         ({"num_steps": 10**15}, "states need .* GiB, which cpu does not have; use a larger save_every"),
         ({"stepper": "rk4"}, "stepper='rk4' is unknown; choose one of euler, exact, implicit"),
@@ -246,7 +247,9 @@ def test_what_lies_in_the_padding_of_a_law_is_no_probability():
 
 def test_a_simulation_is_told_in_its_own_words():
     run = simulate(Diffusion(path_graph(4)), torch.ones(1, 4, 1), num_steps=3, step_size=0.1)
-    assert run.outcome.sentence == "The simulation finished."
+    assert run.outcome.sentence == (
+        "The simulation finished. All steps were taken; this does not mean that a steady state was reached."
+    )
     assert run.outcome.metrics["time"] == pytest.approx(0.3)
     z = torch.eye(4, dtype=torch.float64)[:1].unsqueeze(-1)
     with pytest.raises(DivergedError, match=r"^The simulation ran away at step \d+ \(t = \d.*\)\. State"):

@@ -71,7 +71,7 @@ def test_beyond_the_limit_some_signal_grows(problem, excess):
     similar = roots.unsqueeze(-1) * generator / roots.unsqueeze(1)
     vectors = torch.linalg.eigh((similar + similar.mT) / 2).eigenvectors
     z = vectors[..., -1:] / roots.unsqueeze(-1)
-    run = simulate(Diffusion(problem.affinity), z, num_steps=2, step_size=excess * found.limit)
+    run = simulate(Diffusion(problem.affinity), z, num_steps=2, step_size=excess * found.limit, throw=False)
     growth = norm(run.states[1], weights) / norm(z, weights)
     assert float(growth.max()) >= 1 + 1.9 * (excess - 1)
     assert (run.outcome.ending, run.outcome.step) == ("diverged", 2)
@@ -99,7 +99,7 @@ def test_two_kernels_side_by_side_have_two_stationary_laws_and_no_rate(one, othe
 @given(problems(), FRACTIONS)
 def test_euler_is_propagation_with_a_multiple_of_the_identity(problem, step):
     identity = step * torch.eye(problem.channels, dtype=torch.float64)
-    run = simulate(Diffusion(problem.affinity), problem.z, num_steps=2, step_size=step)
+    run = simulate(Diffusion(problem.affinity), problem.z, num_steps=2, step_size=step, throw=False)
     assert relative(run.final, propagate(problem.affinity, problem.z, [identity] * 2)) <= 1e-11
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from numbers import Real
 from typing import Any
 
 import torch
@@ -50,8 +51,9 @@ def certify(
 ) -> Certificate:
     """Whether a stage is non-expansive for every input: `certify(affinity, weights)`, or `certify(stage, x)`.
 
-    subject, given  an affinity with weights as `propagate` takes them (a number w stands for w I); or a trained stage
-                    with an input, any object that has `weights()` and `affinity(x)` or `affinities(x)`
+    subject, given  an affinity with weights as `propagate` takes them, or one W [C, C] for a single sub-block, where a
+                    number w stands for w I; or a trained stage with an input, any object that has `weights()` and
+                    `affinity(x)` or `affinities(x)`
     mask            of the stage's input, as the stage takes it; `nonloc.nn.features.stage_inputs` gives (name, stage,
                     x, mask) for every stage of a model. An affinity has its own
     form            "diffusive": z + diffuse(affinity, z) Wᵀ; "original": z + aggregate(affinity, z) Wᵀ. When left out,
@@ -119,36 +121,52 @@ def _unpacked(
 def _checked_weights(weights: Any, affinity: Affinity | SparseAffinity) -> list[Tensor]:
     """Each W [C, C], on the affinity's device."""
     device = affinity.matrix.device if isinstance(affinity, SparseAffinity) else affinity.left.device
-    is_number = isinstance(weights, (int, float)) and not isinstance(weights, bool)
-    if is_number or (isinstance(weights, Tensor) and weights.dim() == 0):
-        return [torch.full((1, 1), float(weights), dtype=torch.float64, device=device)]
+    if _is_number(weights) or (isinstance(weights, Tensor) and weights.dim() == 2):
+        weights = [weights]
     if not isinstance(weights, (Tensor, Sequence)) or isinstance(weights, str):
         raise ValueError(
-            f"weights must be a number, a tensor [N, C, C], or a sequence of W [C, C] and pairs (W_Z, W_g), got "
-            f"{type(weights).__name__}"
+            "weights must be a number, one W [C, C], a tensor [N, C, C], or a sequence of W, pairs (W_Z, W_g) and "
+            f"numbers, got {type(weights).__name__}"
         )
-    found: list[Tensor] = []
-    for n, item in enumerate(weights):
-        factors = item if isinstance(item, (tuple, list)) else (item,)
-        matrix = factors[0].detach() if isinstance(factors[0], Tensor) else factors[0]
-        if len(factors) == 2 and _are_chained(*factors):
-            # In float64, so that forming W loses nothing of what the factors are.
-            matrix = factors[0].detach().double() @ factors[1].detach().double()
-        is_square = (
-            isinstance(matrix, Tensor) and matrix.dim() == 2 and matrix.shape[0] == matrix.shape[1] > 0
+    if isinstance(weights, Tensor) and weights.dim() == 1:
+        raise ValueError(
+            f"weights is {list(weights.shape)}, which may mean two things; use weights.tolist() for one number a "
+            "sub-block, or torch.diag(weights) for one diagonal W"
         )
-        if not is_square or len(factors) > 2 or (len(factors) == 2 and not _are_chained(*factors)):
-            shapes = [list(f.shape) if isinstance(f, Tensor) else type(f).__name__ for f in factors]
-            got = shapes[0] if len(shapes) == 1 else shapes
-            raise ValueError(f"weights[{n}] must be W [C, C] or a pair (W_Z [C, r], W_g [r, C]), got {got}")
-        if not matrix.dtype.is_floating_point:
+    found = [float(item) if _is_number(item) else _checked_matrix(item, n) for n, item in enumerate(weights)]
+    channels = next((len(one) for one in found if isinstance(one, Tensor)), 1)
+    for n, one in enumerate(found):
+        if isinstance(one, Tensor) and len(one) != channels:
             raise ValueError(
-                f"weights[{n}] must be floating point and real, got {matrix.dtype}; use .double()"
+                f"weights[{n}] is {list(one.shape)}, one before it [{channels}, {channels}]; all act on the same C"
             )
-        if found and matrix.shape != found[0].shape:
-            raise ValueError(f"weights[{n}] is {list(matrix.shape)}, weights[0] {list(found[0].shape)}")
-        found.append(matrix.to(device))
-    return found
+    identity = torch.eye(channels, dtype=torch.float64, device=device)
+    return [one.to(device) if isinstance(one, Tensor) else one * identity for one in found]
+
+
+def _checked_matrix(item: Any, n: int) -> Tensor:
+    """W [C, C] of weights[n], a matrix or a pair of factors."""
+    factors = item if isinstance(item, (tuple, list)) else (item,)
+    matrix = factors[0].detach() if isinstance(factors[0], Tensor) else factors[0]
+    if len(factors) == 2 and _are_chained(*factors):
+        # In float64, so that forming W loses nothing of what the factors are.
+        matrix = factors[0].detach().double() @ factors[1].detach().double()
+    is_square = isinstance(matrix, Tensor) and matrix.dim() == 2 and matrix.shape[0] == matrix.shape[1] > 0
+    if not is_square or len(factors) > 2 or (len(factors) == 2 and not _are_chained(*factors)):
+        shapes = [list(f.shape) if isinstance(f, Tensor) else type(f).__name__ for f in factors]
+        got = shapes[0] if len(shapes) == 1 else shapes
+        raise ValueError(
+            f"weights[{n}] must be W [C, C], a number or a pair (W_Z [C, r], W_g [r, C]), got {got}"
+        )
+    if not matrix.dtype.is_floating_point:
+        raise ValueError(f"weights[{n}] must be floating point and real, got {matrix.dtype}; use .double()")
+    return matrix
+
+
+def _is_number(item: Any) -> bool:
+    if isinstance(item, Tensor):
+        return item.dim() == 0 and not item.is_complex()
+    return isinstance(item, Real) and not isinstance(item, bool)
 
 
 def _are_chained(first: Any, second: Any) -> bool:

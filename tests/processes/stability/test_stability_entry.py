@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import assume, given, settings
@@ -78,7 +79,9 @@ def test_steps_grow_just_above_the_limit_and_not_at_it(normalize):
     # Repeated steps end in the fastest mode, which is kept in size at the limit and grows above it.
     finals = {}
     for factor in (0.999, 1.01):
-        path = simulate(Diffusion(affinity), points(seed=1), num_steps=2000, step_size=factor * limit)
+        path = simulate(
+            Diffusion(affinity), points(seed=1), num_steps=2000, step_size=factor * limit, throw=False
+        )
         finals[factor] = float(path.variance[-1].sum() / path.variance[0].sum())
     assert finals[0.999] <= 1
     assert finals[1.01] > 1e3
@@ -299,7 +302,14 @@ def test_propagate_itself_does_not_grow_where_it_is_certified():
         (lambda: certify(heat(), "small"), "weights must be a number"),
         (lambda: certify(heat(), [torch.ones(2, 3)]), r"weights\[0\] must be W \[C, C\]"),
         (lambda: certify(heat(), [torch.ones(2, 2), torch.ones(3, 3)]), r"weights\[1\] is \[3, 3\]"),
+        (
+            lambda: certify(heat(), torch.ones(3)),
+            r"weights is \[3\].*weights.tolist\(\).*torch.diag\(weights\)",
+        ),
+        (lambda: certify(heat(), [True]), r"weights\[0\] must be W \[C, C\].*got bool"),
+        (lambda: certify(heat(), [torch.tensor(1j)]), r"weights\[0\] must be W \[C, C\].*got \[\]"),
         (lambda: certify(heat(), [torch.full((1, 1), math.nan)]), "not finite"),
+        (lambda: certify(heat(), [0.5, math.inf]), "not finite"),
         (
             lambda: certify(heat(), 1.0, form="wang"),
             "form='wang' is unknown; choose one of diffusive, original",
@@ -389,6 +399,21 @@ def test_a_sparse_kernel_that_cannot_be_normalised_is_refused_in_its_own_words(r
 
 def test_a_number_may_be_a_tensor():
     assert certify(heat(), torch.tensor(0.5)).growth == certify(heat(), 0.5).growth
+
+
+def test_one_matrix_alone_is_one_sub_block():
+    weight = torch.tensor([[0.5, 0.1], [-0.2, 3.0]], dtype=torch.float64)
+    assert certify(heat(), weight).growth == certify(heat(), [weight]).growth
+
+
+@pytest.mark.parametrize("numbers", [[0.5, 3], [torch.tensor(0.5), np.float32(3)]])
+def test_numbers_in_a_list_are_multiples_of_the_identity(numbers):
+    assert certify(heat(), numbers).growth == certify(heat(), [0.5 * identity(1), 3 * identity(1)]).growth
+
+
+def test_numbers_beside_matrices_have_their_channels():
+    weight = torch.tensor([[0.5, 0.1], [-0.2, 3.0]], dtype=torch.float64)
+    assert certify(heat(), [0.5, weight]).growth == certify(heat(), [0.5 * identity(2), weight]).growth
 
 
 def test_the_stages_of_a_model_are_certified_with_their_masks():
