@@ -64,7 +64,7 @@ def ratio_part(
         f"{name_of(one)} / {name_of(other)}",
         None if gone else holds,
         len(values),
-        _ratio(interval(values)) + gone,
+        _ratio(interval(values)) + (f", to be above {least:g}" if least != 1 else "") + gone,
     )
 
 
@@ -120,7 +120,7 @@ def sign_part(kept: Kept, what: Changes, sign: int, changes: Changes, epoch: int
     found = _trained_weights(row, epoch)
     name = name_of(what) if epoch is None else f"{name_of(what)}, epoch {epoch}"
     answers = [agrees(weights, sign) for weights in found]
-    return _counted(name, answers, [told(weights) for weights in found], _gone(row))
+    return _counted(name, answers, [told(weights, sign) for weights in found], _gone(row))
 
 
 def some_positive_part(kept: Kept, what: Changes, changes: Changes) -> Part:
@@ -128,7 +128,7 @@ def some_positive_part(kept: Kept, what: Changes, changes: Changes) -> Part:
     row = kept.find(**{**what, **changes})
     found = _trained_weights(row, None)
     answers = [has_large_positive(weights) for weights in found]
-    return _counted(name_of(what), answers, [told(weights) for weights in found], _gone(row))
+    return _counted(name_of(what), answers, [told(weights, 1) for weights in found], _gone(row))
 
 
 def failure_part(kept: Kept, what: Changes, changes: Changes) -> Part:
@@ -146,10 +146,11 @@ def mitigation_part(kept: Kept, changes: Changes) -> Part:
     fast, slow = failure_part(kept, four, changes), failure_part(kept, four | {"rate": 0.01}, changes)
     holds = None if fast.holds is not True or slow.holds is None else not slow.holds
     numbers = f"rate 0.1: {fast.numbers}; rate 0.01: {slow.numbers}"
+    moot = ""
     if fast.holds is False:
-        numbers += "; at rate 0.1 there is nothing to mitigate"
+        moot = "at rate 0.1 there is nothing to mitigate"
     varies = fast.varies or slow.varies
-    return Part("4 original, rate 0.1 and 0.01", holds, min(fast.n, slow.n), numbers, varies)
+    return Part("4 original, rate 0.1 and 0.01", holds, min(fast.n, slow.n), numbers, varies, moot)
 
 
 def damping_part(kept: Kept, what: Changes, changes: Changes) -> Part:
@@ -157,7 +158,8 @@ def damping_part(kept: Kept, what: Changes, changes: Changes) -> Part:
     row = kept.find(**{**what, **changes})
     ratios = [ratio for run in ([] if row is None else row.started) if (ratio := norm_ratio(run)) is not None]
     found = interval([math.log(ratio) for ratio in ratios])
-    numbers = "no features recorded" if not ratios else ", ".join(f"norm × {ratio:.3g}" for ratio in ratios)
+    every = ", ".join(f"{ratio:#.3g}" for ratio in ratios)
+    numbers = f"norm × {every}; mean {_ratio(found)}" if ratios else "no features recorded"
     numbers += _gone(row)
     return Part(name_of(what), side(found, -1, math.log(LEVEL_RATIO)), len(ratios), numbers)
 
@@ -195,10 +197,16 @@ def _ratio(found: Interval | None) -> str:
     """Of logarithms, such as "ratio 0.91 [0.88, 0.94], n = 5"."""
     if found is None:
         return "no pair of runs"
-    text = f"ratio {math.exp(found.mean):.3g}"
+    text = f"ratio {_three_digits(math.exp(found.mean))}"
     if found.n > 1:
-        text += f" [{math.exp(found.low):.3g}, {math.exp(found.high):.3g}]"
+        text += f" [{_three_digits(math.exp(found.low))}, {_three_digits(math.exp(found.high))}]"
     return f"{text}, n = {found.n}"
+
+
+def _three_digits(ratio: float) -> str:
+    """Such as "0.891" or "1.00"; and "1.003" where "1.00" would hide on which side of 1 it lies."""
+    text = f"{ratio:#.3g}"
+    return text if float(text) != 1 or ratio == 1 else f"{ratio:.3f}"
 
 
 def _logs(row: RowRecord | None, measure: Callable[[RunRecord], float | None]) -> dict[int, float]:

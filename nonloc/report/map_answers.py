@@ -18,8 +18,8 @@ def answers(found: TrainabilityMap) -> list[str]:
     for rate in found.rates:
         here = [cell for cell in found.one_epoch if cell.rate == rate and cell.weight == "factored"]
         safe = [start for start in inits(cell.init for cell in here) if _all_train(here, rate, start)]
-        words = f"every number of blocks of both forms trains, with all seeds, with: {'; '.join(safe)}"
-        none = "no start is known to train every number of blocks of both forms with all seeds"
+        words = f"every number of blocks of both forms trains for one epoch, with all seeds, with: {'; '.join(safe)}"
+        none = "no start is known with which every number of blocks of both forms trains for one epoch, with all seeds"
         told.append(f"At rate {rate:g} {words if safe else none}.")
     if found.rates:
         told += _limits(found, found.rates[0])

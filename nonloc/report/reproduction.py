@@ -43,13 +43,21 @@ ABOUT_DIFFERENCES = (
     "counts as 90 %, the error of guessing, and a pair of which both diverged for nothing. Below 0 is better."
 )
 ABOUT_VERDICTS = (
-    "The rules were written down before the runs (reproduction.md), which also lists what was amended since and what "
-    "was recorded by then; each verdict below is computed from the kept records by these rules and by nothing else."
+    "The rules were written down before the runs (docs/reproduction.md), with what was amended since and what was "
+    "recorded by then; each verdict below is computed from the kept records by these rules and by nothing else. n: the "
+    "fewest runs, pairs or rounds that a part of the sentence rests on."
 )
 ABOUT_MAP = (
     "A map that the paper does not have: learning rate by initialisation by number of blocks, on CIFAR-10 with "
     "PreResNet-20, blocks after residual block 2. A run trains if it ends with a training loss clearly below that of "
-    "guessing (below 95 % of ln 10)."
+    "guessing (below 95 % of ln 10). A seed fixes the start and the order of the images, and not the last bits of sums "
+    "on a GPU: done again, a run near the edge can end the other way."
+)
+ABOUT_CELLS = (
+    "Of all seeds: how many train, how many diverge and when; the mean of the last losses and the median error of "
+    "those that came to their end. Spread of logits: the largest difference of two in a row of a kernel, at the last "
+    "look at a run that found a number, of all seeds the largest. Growth before: the largest growth of a signal that "
+    "`certify` found in the last 100 steps of a run that diverged."
 )
 
 
@@ -92,28 +100,34 @@ def write_reproduction(folder: str | os.PathLike[str], output: str | os.PathLike
 def verdict_counts(verdicts: Sequence[tuple[Claim, Verdict]]) -> str:
     """Such as "Of the paper's 20 sentences: 7 reproduced, 8 not reproduced, 0 depending on …, 5 undecided."."""
     words = [verdict.word for _, verdict in verdicts]
+    failed = sum(bool(verdict.failed) for _, verdict in verdicts if verdict.word == UNDECIDED)
+    of_them = f", in {failed} of them a part has failed" if failed else ""
     return (
         f"Of the paper's {len(words)} sentences: {words.count(REPRODUCED)} reproduced, "
         f"{words.count(NOT_REPRODUCED)} not reproduced, {words.count(DEPENDS)} depending on a condition, "
-        f"{words.count(UNDECIDED)} undecided."
+        f"{words.count(UNDECIDED)} undecided{of_them}."
     )
 
 
 def verdict_table(verdicts: Sequence[tuple[Claim, Verdict]]) -> Table:
     """One line a sentence."""
-    lines = tuple((f"“{claim.quote}”", claim.where, verdict.text) for claim, verdict in verdicts)
-    return Table(("the paper's words", "where", "verdict"), (("", lines),), prose=True)
+    lines = tuple(
+        (f"“{claim.quote}”", claim.where, verdict.text, verdict.left_open) for claim, verdict in verdicts
+    )
+    return Table(("the paper's words", "where", "verdict", "why it is open"), (("", lines),), prose=True)
 
 
 def _verdict_sections(verdicts: Sequence[tuple[Claim, Verdict]]) -> tuple[Section, ...]:
     details = []
     for claim, verdict in verdicts:
         numbers = [f"{condition}: {part.name}: {part.numbers}" for condition, part in verdict.parts]
+        numbers += [f"beside it: {part.name}: {part.numbers}" for part in verdict.beside]
         contents: list[Content] = [
-            f"{claim.where}: {verdict.text}.",
+            f"{claim.where}: {verdict.text}. {verdict.left_open}{'.' if verdict.left_open else ''}".rstrip(),
             f"Measured: {claim.quantity}.",
             f"Rule: {claim.rule}.",
             numbers or ["no run"],
+            claim.remark,
         ]
         details.append(Section(f"“{claim.quote}”", tuple(contents)))
     return (
@@ -145,7 +159,7 @@ def _table_sections(kept: Kept, spent: Sequence[str]) -> tuple[Section, ...]:
 
 def _protocol_sections(kept: Kept) -> tuple[Section, ...]:
     missing = missing_sentences(kept.tried)
-    about = "Which backbone, scale, start and normalisation: the runs that the decisions in reproduction.md rest on."
+    about = "Backbone, scale, start and normalisation: the runs that the decisions in docs/reproduction.md rest on."
     sections = [Section("", (about, rows_table(kept.tried)))]
     return (*sections, Section("What is missing", (missing,))) if missing else tuple(sections)
 
@@ -158,11 +172,12 @@ def _map_sections(found: TrainabilityMap) -> tuple[Section, ...]:
         name = f"map-rate-{rate:g}"
         sections.append(Section(f"Rate {rate:g}", (Picture(name, heat_map(found, rate), HEAT_CAPTION),)))
     if found.one_epoch:
-        sections.append(Section("Up to which deviation", (limits_table(found),)))
+        sections.append(Section("Up to which deviation stages train for one epoch", (limits_table(found),)))
     if found.ten_epochs:
         figure = before_divergence(found.ten_epochs)
         shown: list[Content] = [] if figure is None else [Picture("map-before", figure, BEFORE_CAPTION)]
-        sections.append(Section("Ten epochs at the paper's rate", (late_table(found.ten_epochs), *shown)))
+        told = (ABOUT_CELLS, late_table(found.ten_epochs), *shown)
+        sections.append(Section("Ten epochs at the paper's rate", told))
     corners = corners_figure(found)
     if corners is not None:
         picture = Picture("map-corners", corners, CORNERS_CAPTION)
@@ -170,8 +185,7 @@ def _map_sections(found: TrainabilityMap) -> tuple[Section, ...]:
     logits = logits_figure(found)
     if logits is not None:
         picture = Picture("map-logits", logits, LOGITS_CAPTION)
-        told = (ABOUT_LOGITS, logits_sentences(found), picture)
-        sections.append(Section("How far logits spread", told))
+        sections.append(Section("How far logits spread", (ABOUT_LOGITS, logits_sentences(found), picture)))
     for part, cells in found.late:
         if part.change:
             sections.append(Section(f"Ten epochs,{part.with_change}", (late_table(cells),)))
@@ -196,7 +210,9 @@ def time_sentence(rows: Sequence[RowRecord]) -> str:
     seconds = [run.result["seconds"] for run in runs.values() if run.result is not None]
     if not seconds:
         return "No run is finished yet."
+    gone = sum(run.ending == "diverged" for run in runs.values())
     return (
-        f"{len(seconds)} finished runs: {sum(seconds) / 60:.0f} minutes of run time, {median(seconds):.0f} s the "
-        "median run. Runs that were under way side by side each count their own time, so the device was held for less."
+        f"{len(seconds)} runs that ended{f', {gone} of them by diverging' if gone else ''}: "
+        f"{sum(seconds) / 60:.0f} minutes of run time, {median(seconds):.0f} s the median run. Runs that were under "
+        "way side by side each count their own time, so the device was held for less."
     )

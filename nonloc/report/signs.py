@@ -71,10 +71,13 @@ def has_large_positive(weights: list[Weight]) -> bool:
     return any(weight["eigenvalues"][0] > _largest_by_chance(weight) for weight in weights)
 
 
-def told(weights: list[Weight]) -> str:
-    """Such as "83 % negative, λ₁ − − +"."""
+def told(weights: list[Weight], sign: int) -> str:
+    """Such as "83 % negative, λ₁ − − +", or the positive share, for a claim about the positive ones."""
     share = negative_share(weights)
-    shown = "no energy" if share is None else f"{100 * share:.0f} % negative"
+    shown = (
+        f"{100 * (share or 0):.0f} % negative" if sign < 0 else f"{100 * (1 - (share or 0)):.0f} % positive"
+    )
+    shown = "no energy" if share is None else shown
     return f"{shown}, λ₁ {' '.join('+' if sign > 0 else '−' for sign in signs(weights))}"
 
 

@@ -22,12 +22,12 @@ class Interval:
     low: float
     high: float
 
-    def told(self, digits: int = 2, unit: str = "") -> str:
+    def told(self) -> str:
         """Such as "−0.31 [−0.52, −0.10], n = 5"; the interval is left out where there is none."""
-        text = f"{_signed(self.mean, digits)}"
+        text = signed(self.mean)
         if self.n > 1:
-            text += f" [{_signed(self.low, digits)}, {_signed(self.high, digits)}]"
-        return f"{text}{f' {unit}' if unit else ''}, n = {self.n}"
+            text += f" [{signed(self.low)}, {signed(self.high)}]"
+        return f"{text}, n = {self.n}"
 
 
 def interval(values: Sequence[float]) -> Interval | None:
@@ -106,7 +106,8 @@ def t_probability(t: float, freedom: int) -> float:
     return (1 + inside) / 2
 
 
-def _signed(value: float, digits: int) -> str:
-    text = f"{value:+.{digits}f}"
+def signed(value: float) -> str:
+    """A difference to two decimals, such as "−0.31"."""
+    text = f"{value:+.2f}"
     # Rounded to nothing, a number has no sign.
     return text[1:] if float(text) == 0 else text.replace("-", "−")

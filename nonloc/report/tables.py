@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from decimal import ROUND_HALF_UP, Decimal
 from html import escape
 
 from nonloc.report.records import Collection, RowRecord, RunRecord
@@ -116,7 +117,10 @@ def with_minus(text: str) -> str:
 
 
 def number(value: float | None) -> str:
-    return "–" if value is None else f"{value:.2f}"
+    """To two decimals, a half always up: the median of two errors may end in 5."""
+    if value is None:
+        return "–"
+    return str(Decimal(f"{value:.6f}").quantize(Decimal("0.01"), ROUND_HALF_UP))
 
 
 def _range(row: RowRecord) -> str:

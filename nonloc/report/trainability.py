@@ -82,10 +82,14 @@ class Cell:
 
     @property
     def logit_spread(self) -> float | None:
-        """The largest spread of the logits in a row of a kernel, near the end of any seed; None where none was seen."""
-        moments = [line.get("after") or (line.get("before") or [None])[-1] for line in self.runs]
-        found = [largest(moment, "logit_spread") for moment in moments if moment]
-        return max((spread for spread in found if spread is not None), default=None)
+        """The largest spread of the logits in a row of a kernel: of all seeds, at the last look that found a number."""
+        found = []
+        for line in self.runs:
+            moments = [line["after"]] if line.get("after") else line.get("before") or []
+            # In the last steps before a divergence logits may be no numbers any more.
+            seen = [spread for moment in moments if (spread := largest(moment, "logit_spread")) is not None]
+            found += seen[-1:]
+        return max(found, default=None)
 
     @property
     def all_train(self) -> bool:

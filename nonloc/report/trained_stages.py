@@ -33,10 +33,10 @@ ABOUT_GROWTH = (
     "symmetric W ≥ 0 whose largest singular value is below the limit would be stable."
 )
 ABOUT_LOST = (
-    "What the newest checkpoint before it shows, of each stage in its order: kernel spread and rows apart as in "
-    "figures.md, and how far the logits of a row are apart at most, where that was recorded. A kernel whose rows have "
-    "one entry each has as its spread 1 over the number of positions: 0.00098 after residual block 2, 0.0039 after 4, "
-    "0.016 after 6. With rows that are hardly apart, all positions listen to the same one."
+    "What the newest checkpoint before it shows, of each stage in its order: kernel spread, rows apart and, where it "
+    "was recorded, logits apart as in figures.md. A kernel whose rows have one entry each has as its spread 1 over the "
+    "number of positions: 0.00098 after residual block 2, 0.0039 after 4, 0.016 after 6. With rows that are hardly "
+    "apart, all positions listen to the same one."
 )
 
 
@@ -93,7 +93,7 @@ def _symmetric_share(run: RunRecord) -> str:
 
 
 def _along(run: RunRecord) -> str:
-    """The quotients of the sub-blocks in their order, stage by stage, such as "0.06 −0.00 −0.02"."""
+    """The quotients of the sub-blocks in their order, stage by stage, such as "0.06 −0.004 −0.02"."""
     found = []
     for stage in run.observations["features"]:
         quotients = [block.get("quotient") for block in stage["blocks"]]
@@ -102,13 +102,16 @@ def _along(run: RunRecord) -> str:
 
 
 def _signed(value: float) -> str:
-    return with_minus(f"{value:.2f}")
+    """To two decimals; to three where two would show a sign and nothing else."""
+    text = f"{value:.2f}"
+    return with_minus(text if float(text) or not value else f"{value:.3f}")
 
 
-def action_sentences(kept: Kept) -> list[str]:
+def action_sentences(kept: Kept, brief: bool = False) -> list[str]:
     """For each form, without a full stop, what W does to features beside what its spectrum shows.
 
-    Of Table 1's blocks in one place, and the runs of which that was recorded.
+    Of Table 1's blocks in one place, and the runs of which that was recorded. The change of the features' variance is
+    told in its two parts, or, where it is to be brief, as a whole.
     """
     sentences = []
     for form, name in NAMES.items():
@@ -122,12 +125,12 @@ def action_sentences(kept: Kept) -> list[str]:
         if found:
             blocks = listed(map(str, sorted({setting(row.recipe).blocks for row, _ in found})))
             sentences.append(
-                f"{name.capitalize()} stages, {blocks} blocks: {_action([run for _, run in found])}"
+                f"{name.capitalize()} stages, {blocks} blocks: {_action([run for _, run in found], brief)}"
             )
     return sentences
 
 
-def _action(runs: Sequence[RunRecord]) -> str:
+def _action(runs: Sequence[RunRecord], brief: bool) -> str:
     shares = [100 * (negative_share(weights_at(run)) or 0) for run in runs]
     changes = [
         part for run in runs for part in [_changes(run.observations["features"][0])] if part is not None
@@ -140,11 +143,14 @@ def _action(runs: Sequence[RunRecord]) -> str:
     )
     if later:
         text += f" and in {sum(value < 0 for value in later)} of {len(later)} later ones"
-    if changes:
+    if changes and brief:
+        whole = [1 + linear + rest for linear, rest in changes]
+        text += f"; the features' variance changes by factors of {min(whole):.2f} to {max(whole):.2f}"
+    elif changes:
         linear, rest = zip(*changes, strict=True)
         text += (
             f"; the features' variance changes by {_percent(min(linear))} to {_percent(max(linear))} to first order in "
-            f"what is added, and by {_percent(min(rest))} to {_percent(max(rest))} to second"
+            f"what is added (2 ⟨Z, ΔZ⟩), and by {_percent(min(rest))} to {_percent(max(rest))} to second (⟨ΔZ, ΔZ⟩)"
         )
     return text
 
@@ -175,7 +181,8 @@ def _parts(run: RunRecord) -> str:
 
 
 def _percent(value: float) -> str:
-    return with_minus(f"{100 * value:+.0f} %")
+    """Whole ones; below one a decimal more."""
+    return with_minus(f"{100 * value:+.0f} %" if abs(value) >= 0.01 else f"{100 * value:+.1f} %")
 
 
 def _of_kernels(run: RunRecord, name: str) -> str:
@@ -193,29 +200,19 @@ def _short(value: float) -> str:
 
 def lost_table(rows: Sequence[RowRecord]) -> Table | None:
     """A line for each run that diverged after it was saved: what its kernels had come to by then."""
+    names = {"spread": "kernel spread", "apart": "rows apart", "logit_spread": "logits apart"}
+    looked = [(row, run) for row in rows for run in row.diverged if run.observations.get("affinity")]
+    known = [
+        name
+        for name in names
+        if any(stage.get(name) is not None for _, run in looked for stage in run.observations["affinity"])
+    ]
     lines = []
-    for row in rows:
-        for run in row.diverged:
-            assert run.result is not None
-            if run.observations.get("affinity"):
-                lines.append(
-                    (
-                        _named(row),
-                        str(run.recipe.seed),
-                        str(run.result["outcome"]["step"]),
-                        str(run.observations["step"]),
-                        *(_of_kernels(run, name) for name in ("spread", "apart", "logit_spread")),
-                    )
-                )
-    headers = (
-        "network",
-        "seed",
-        "diverged at step",
-        "seen after step",
-        "kernel spread",
-        "rows apart",
-        "logits apart",
-    )
+    for row, run in looked:
+        assert run.result is not None
+        steps = (str(run.result["outcome"]["step"]), str(run.observations["step"]))
+        lines.append((_named(row), str(run.recipe.seed), *steps, *(_of_kernels(run, name) for name in known)))
+    headers = ("network", "seed", "diverged at step", "seen after step", *(names[name] for name in known))
     return Table(headers, (("", tuple(lines)),)) if lines else None
 
 

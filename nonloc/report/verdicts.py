@@ -21,6 +21,7 @@ class Part:
     n        how many pairs of runs, or runs, it was decided on; 0 where there are none
     numbers  what was measured, for readers
     varies   what the answer changes with inside the part, such as "the seed"; "" for nothing
+    moot     why there is nothing to decide, where more runs would not help; "" where there is
     """
 
     name: str
@@ -28,6 +29,7 @@ class Part:
     n: int
     numbers: str
     varies: str = ""
+    moot: str = ""
 
 
 @dataclass(frozen=True)
@@ -38,18 +40,42 @@ class Verdict:
     on     what it depends on
     n      the smallest number of runs or pairs that a part of it rests on
     parts  (condition, part) for all that was measured, the default protocol first
+    beside what was measured to read them by, and decided nothing
     """
 
     word: str
     n: int
     parts: tuple[tuple[str, Part], ...]
     on: str = ""
+    beside: tuple[Part, ...] = ()
 
     @property
     def text(self) -> str:
         if self.word == DEPENDS:
             return f"{DEPENDS} {self.on}"
         return f"{UNDECIDED} at n = {self.n}" if self.word == UNDECIDED else self.word
+
+    @property
+    def failed(self) -> list[str]:
+        """The names of the parts that do not hold at the default protocol."""
+        return [part.name for part in self._here if part.holds is False]
+
+    @property
+    def left_open(self) -> str:
+        """Why it is undecided, and what is decided nevertheless; "" for any other verdict."""
+        if self.word != UNDECIDED:
+            return ""
+        told = [part.moot for part in self._here if part.moot]
+        absent = [part.name for part in self._here if not part.n]
+        if self.failed:
+            told.append(f"not so for {'; '.join(self.failed)}: it cannot be reproduced any more")
+        if absent:
+            told.append(f"not measured yet: {'; '.join(absent)}")
+        return ". ".join(text[0].upper() + text[1:] for text in told) or "More measurements would tell"
+
+    @property
+    def _here(self) -> list[Part]:
+        return [part for condition, part in self.parts if condition == self.parts[0][0]]
 
 
 def settle(

@@ -7,6 +7,8 @@ from made_kept import deep_originals, kept, map_line, map_lines, records
 
 from nonloc.paper.map_cells import PARTS
 from nonloc.report.claims import CLAIMS, judge, rules_table
+from nonloc.report.evidence import _three_digits
+from nonloc.report.reproduction import verdict_counts
 from nonloc.report.trainability import TrainabilityMap, cells
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "reproduction.md"
@@ -156,6 +158,25 @@ def test_losses_of_four_slow_blocks(loss, larger, slowly):
     assert (verdict("larger", found), verdict("slowly", found)) == (larger, slowly)
 
 
+def test_four_blocks_at_the_rate_of_the_others_stand_beside_it_and_decide_nothing():
+    found = kept(
+        *(records(name, errors, loss=0.1) for name, errors in ONE_TO_THREE.items()),
+        records("table1", {"4-block (original)": [8.0, 8.1]}, loss=0.2),
+    )
+    for key in ("slowly", "larger"):
+        (answer,) = [answer for claim, answer in judge(found, EMPTY) if claim.key == key]
+        assert answer.text == "undecided at n = 0"
+        assert [part.name for part in answer.beside] == [
+            f"4 original / {blocks} original" for blocks in (1, 2, 3)
+        ]
+        assert all(part.numbers.startswith("ratio 2.00 [2.00, 2.00], n = ") for part in answer.beside)
+
+
+@pytest.mark.parametrize(("factor", "expected"), [(1.0026, "1.003"), (1.0, "1.00"), (0.8912, "0.891")])
+def test_a_ratio_near_1_shows_its_side(factor, expected):
+    assert _three_digits(factor) == expected
+
+
 def test_damping_is_a_smaller_norm():
     for norm, expected in ((0.5, "reproduced"), (1.0, "not reproduced"), (2.0, "not reproduced")):
         found = kept(*(records(name, errors, norm=norm) for name, errors in ONE_TO_THREE.items()))
@@ -167,7 +188,9 @@ def test_a_lower_rate_mitigates_only_what_fails():
     failing = kept(records("table1", {"4-block (original)": [None, None]}), slow)
     assert verdict("mitigate", failing) == "reproduced"
     trained = kept(records("table1", {"4-block (original)": [8.0, 8.0]}), slow)
-    assert verdict("mitigate", trained) == "undecided at n = 2"
+    (answer,) = [answer for claim, answer in judge(trained, EMPTY) if claim.key == "mitigate"]
+    assert answer.text == "undecided at n = 2"
+    assert answer.left_open == "At rate 0.1 there is nothing to mitigate"
 
 
 def test_the_reason_is_the_interaction_of_affinity_and_number():
@@ -324,3 +347,10 @@ def test_the_rules_are_those_that_were_written_down():
 
 def test_keys_are_unique():
     assert len({claim.key for claim in CLAIMS}) == len(CLAIMS)
+
+
+def test_the_counts_say_in_how_many_undecided_sentences_a_part_has_failed():
+    worse = paper() | {"4-block (proposed)": seeds(16.0)}
+    del worse["3-block (proposed)"], worse["2-block (proposed)"]
+    verdicts = judge(kept(records("table1", worse)), EMPTY)
+    assert verdict_counts(verdicts).endswith(" undecided, in 1 of them a part has failed.")

@@ -67,8 +67,8 @@ def test_a_larger_deviation_that_trains_by_luck_does_not_count():
 def test_the_answer_in_words(found):
     told = answers(found)
     assert told[0] == (
-        "At rate 0.1 every number of blocks of both forms trains, with all seeds, with: normal 0.01; normal 0.03; "
-        "normal 0.05; fan_in; zero; zero, batch norm."
+        "At rate 0.1 every number of blocks of both forms trains for one epoch, with all seeds, with: normal 0.01; "
+        "normal 0.03; normal 0.05; fan_in; zero; zero, batch norm."
     )
     assert any(
         "by the number of original blocks, is 1: 0.1, 2: 0.07, 3: 0.05, 4: 0.05." in text for text in told
@@ -81,7 +81,8 @@ def test_the_answer_in_words(found):
 def test_where_nothing_trains_no_start_is_named():
     nothing = TrainabilityMap(cells(map_lines("one_epoch", lambda cell, seed: True)), ())
     assert answers(nothing)[0] == (
-        "At rate 0.1 no start is known to train every number of blocks of both forms with all seeds."
+        "At rate 0.1 no start is known with which every number of blocks of both forms trains for one epoch, with all "
+        "seeds."
     )
     assert not any("lowest loss" in text for text in answers(nothing))
 
@@ -130,6 +131,16 @@ def test_the_heat_map_is_readable_without_colours(found):
     assert [label.get_text() for label in original.get_yticklabels()][:2] == ["normal 0.01", "normal 0.03"]
 
 
+def test_logits_are_those_of_the_last_look_that_found_a_number():
+    line = map_line(PARTS["ten_epochs"].cells[0], 0, diverged=400)
+    line["before"] = [
+        {"step": step, "loss": 1.0, "stages": [{"logit_spread": spread}]}
+        for step, spread in ((380, 900.0), (390, 12_000.0), (400, None))
+    ]
+    (cell,) = cells([line])
+    assert cell.logit_spread == 12_000.0
+
+
 @pytest.mark.parametrize("loss", [2.3, 7.5])
 def test_a_cell_no_better_than_guessing_is_marked(loss):
     cell = PARTS["one_epoch"].cells[0]
@@ -148,7 +159,8 @@ def test_what_is_not_recorded_whole_is_not_said_to_train_with_all_seeds(found):
     lines = [line for line in map_lines("one_epoch", lambda cell, seed: False) if line["seed"] == 0]
     told = answers(TrainabilityMap(cells(lines), ()))
     assert told[0] == (
-        "At rate 0.1 no start is known to train every number of blocks of both forms with all seeds."
+        "At rate 0.1 no start is known with which every number of blocks of both forms trains for one epoch, with all "
+        "seeds."
     )
     assert "1: none" in told[3]
 

@@ -1,9 +1,10 @@
 """The table: every number where it belongs, and nothing left out."""
 
+import pytest
 from made import make_row, make_run
 
 from nonloc.report.records import Collection, RowRecord
-from nonloc.report.tables import results_table
+from nonloc.report.tables import number, results_table
 from nonloc.training.recipe import Recipe
 
 
@@ -19,6 +20,13 @@ def cells(table, label):
             strict=True,
         )
     )
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"), [(8.745, "8.75"), (8.045, "8.05"), (13.605, "13.61"), (8.744, "8.74"), (None, "–")]
+)
+def test_a_half_is_rounded_up_whatever_its_binary_form(value, expected):
+    assert number(value) == expected
 
 
 def test_median_range_and_every_seed(tmp_path):

@@ -71,3 +71,22 @@ def test_runs_that_disagree_make_it_depend_on_the_seed():
 def test_states():
     assert state([part(True), part(None)]) == "open"
     assert state([part(False), part(True)]) == "mixed"
+
+
+def test_what_is_left_open_is_told_apart():
+    failed = Part("4 blocks", False, 3, "numbers")
+    moot = Part("p", None, 2, "numbers", moot="there is nothing to mitigate")
+    assert settle([part(None)]).left_open == "More measurements would tell"
+    assert settle([part(None, 0)]).left_open == "Not measured yet: p"
+    assert settle([moot]).left_open == "There is nothing to mitigate"
+    assert settle([failed, part(None)]).left_open == "Not so for 4 blocks: it cannot be reproduced any more"
+
+
+def test_what_failed_elsewhere_is_not_told_of_the_protocol():
+    elsewhere = {("the initialisation", "start 0.07"): [part(False, 2)]}
+    assert settle([part(None)], elsewhere).left_open == "More measurements would tell"
+
+
+@pytest.mark.parametrize("answer", [True, False])
+def test_what_is_decided_leaves_nothing_open(answer):
+    assert settle([part(answer)]).left_open == ""

@@ -57,9 +57,9 @@ def test_what_w_does_to_features_is_counted_by_form_and_sub_block():
     assert action_sentences(found) == [
         "Original stages, 2 blocks: 95 to 95 % of the energy of sym(W) is negative; along the features W is negative "
         "in the first sub-block of 0 of 1 runs and in 1 of 1 later ones; the features' variance changes by −54 % to "
-        "−54 % to first order in what is added, and by +4 % to +4 % to second",
+        "−54 % to first order in what is added (2 ⟨Z, ΔZ⟩), and by +4 % to +4 % to second (⟨ΔZ, ΔZ⟩)",
         "Proposed stages, 3 and 4 blocks: 5 to 5 % of the energy of sym(W) is negative; along the features W is "
         "negative in the first sub-block of 0 of 3 runs and in 4 of 7 later ones; the features' variance changes by "
-        "−53 % to −52 % to first order in what is added, and by +2 % to +3 % to second",
+        "−53 % to −52 % to first order in what is added (2 ⟨Z, ΔZ⟩), and by +2 % to +3 % to second (⟨ΔZ, ΔZ⟩)",
     ]
     assert action_sentences(kept(records("table1", {"baseline": [8.0]}))) == []
