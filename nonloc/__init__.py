@@ -20,6 +20,7 @@ _WHERE = {
     "DiffusiveStage": "nonloc.nn.stage",
     "insert": "nonloc.nn.insert",
     "feature_trace": "nonloc.nn.features",
+    "logit_spreads": "nonloc.nn.features",
     "Diffusion": "nonloc.processes.diffusion",
     "simulate": "nonloc.processes.simulate",
     "certify": "nonloc.processes.stability.entry",

@@ -32,6 +32,7 @@ PUBLIC = {
     "insert",
     "kernel_matrix",
     "logit_spread",
+    "logit_spreads",
     "propagate",
     "simulate",
     "weight_spectrum",

@@ -8,7 +8,7 @@ from argparse import ArgumentError
 from collections.abc import Sequence
 
 from nonloc.cli.commands import COMMANDS
-from nonloc.cli.parser import make_parser, with_underscores
+from nonloc.cli.parser import make_parser, nearest_options, with_underscores
 from nonloc.outcomes import EXIT_FAILED, EXIT_SIGINT, EXIT_USAGE, NonlocError
 
 DEBUG_VARIABLE = "NONLOC_DEBUG"
@@ -28,16 +28,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (NonlocError, ValueError, ArgumentError, OSError, ImportError, KeyboardInterrupt) as error:
         if os.environ.get(DEBUG_VARIABLE) not in (None, "", "0"):
             raise
-        return _say(error)
+        return _say(error, words)
 
 
-def _say(error: BaseException) -> int:
+def _say(error: BaseException, words: Sequence[str]) -> int:
     """One line on stderr; the exit code that belongs to it."""
     if isinstance(error, KeyboardInterrupt):
         print("nonloc: interrupted", file=sys.stderr)
         return EXIT_SIGINT
     # argparse and jsonargparse spread their messages over lines.
     message = " ".join(str(error).split())
+    if message.startswith("unrecognized arguments"):
+        message += nearest_options(COMMANDS, words)
     if isinstance(error, ImportError):
         message = f"{message}; `pip install 'nonloc[train,analysis]'` brings all that the commands need"
     print(f"nonloc: error: {message}", file=sys.stderr)

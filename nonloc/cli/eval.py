@@ -12,10 +12,12 @@ SUMMARY = "compute a run's error again from its weights, beside the recorded one
 DESCRIPTION = """\
 Take the final weights of RUN, check them against the hash in its result, evaluate the network on the test images and
 print the recorded and the recomputed score and by how many images they differ. On the kind of hardware that made the
-record they must be the same to the last image; on another kind they may differ by 0.05 %.
+record they must be the same to the last image; on another kind they may differ by 0.05 %. A bfloat16 recipe is computed
+in bfloat16 on a CPU, too, which takes hours where the processor has no instructions for it; --precision float32 takes
+minutes, and may come to other answers on some images.
 
-  nonloc eval results/table1/5-block-proposed/2 --data-dir data
-  nonloc eval results/table1/5-block-proposed/2 --device cpu --precision float32 --json
+  nonloc eval results/table1/5-block-proposed/0 --data-dir data
+  nonloc eval results/table1/5-block-proposed/0 --device cpu --precision float32 --json
 
 Exit codes: 0 they agree; 1 they do not, or the data are missing; 2 not a finished run, or without its weights; 4 the
 weights are not those of the result."""
@@ -44,7 +46,13 @@ def run(options: Namespace) -> int:
 
     from nonloc.paper.recheck import recheck
 
-    found = recheck(folder, data_dir=options.data_dir, device=options.device, precision=options.precision)
+    found = recheck(
+        folder,
+        data_dir=options.data_dir,
+        device=options.device,
+        precision=options.precision,
+        tell=output.talk,
+    )
     unit = "%" if found.score == "error" else "dB"
     images = "" if found.images is None else f" ({found.images:+d} images)"
     verdict = "agree" if found.agrees else "DIFFER"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from jsonargparse import ArgumentParser, DefaultHelpFormatter
 
 from nonloc import __version__
+from nonloc.cli.nearest import nearest
 
 if TYPE_CHECKING:
     from nonloc.cli.commands import Command
@@ -88,3 +89,16 @@ def with_underscores(words: Sequence[str]) -> list[str]:
             word = f"--{name.replace('-', '_')}{equals}{value}"
         changed.append(word)
     return changed
+
+
+def nearest_options(commands: Mapping[str, Command], words: Sequence[str]) -> str:
+    """Of the options in `words` that the command does not have, what may have been meant; "" where nothing may."""
+    name = next((word for word in words if word in commands), None)
+    if name is None:
+        return ""
+    parser = ArgumentParser()
+    commands[name].add_arguments(parser)
+    known = [option[2:] for option in parser._option_string_actions if option.startswith("--")]
+    given = [word[2:].partition("=")[0] for word in words if word.startswith("--")]
+    meant = {one: nearest(one, known) for one in given if one not in known}
+    return "".join(f"; the nearest to --{one} is --{near}" for one, near in meant.items() if near is not None)

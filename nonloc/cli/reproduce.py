@@ -6,7 +6,7 @@ import json
 import shlex
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,16 +14,18 @@ from jsonargparse import ArgumentParser, Namespace
 
 from nonloc.cli.durations import format_duration, parse_duration
 from nonloc.cli.many_runs import add_many_runs_arguments
+from nonloc.cli.nearest import nearest
 from nonloc.cli.output import Output, add_output_arguments
 from nonloc.cli.overall import Overall
+from nonloc.networks.spec import StageOptions
 from nonloc.outcomes import EXIT_DONE, EXIT_LOCKED
 from nonloc.paper import SUITES, Suite, arranged_suite
+from nonloc.training.recipe import Recipe
 
 if TYPE_CHECKING:
     from nonloc.paper.keeping import Kept
     from nonloc.report.kept import Kept as Recorded
     from nonloc.suite import Progress
-    from nonloc.training.recipe import Recipe
 
 DEMO = "demo"
 SUMMARY = "run all rows of the demo, a table or a figure, and write its report"
@@ -269,6 +271,7 @@ def parse_changes(words: list[str]) -> dict[str, Any]:
             raise ValueError(
                 f"--set {word}: write FIELD=VALUE, such as precision=bfloat16 or stage.init_std=0.07"
             )
+        _check_field(name)
         try:
             value = json.loads(text)
         except ValueError:
@@ -281,6 +284,17 @@ def parse_changes(words: list[str]) -> dict[str, Any]:
         else:
             changes[name] = value
     return changes
+
+
+def _check_field(name: str) -> None:
+    """ValueError unless it is a field of the recipe, or stage.<one of its stage>."""
+    known = [entry.name for entry in fields(Recipe)] + [
+        f"stage.{entry.name}" for entry in fields(StageOptions)
+    ]
+    if name not in known:
+        near = nearest(name, known)
+        hint = "" if near is None else f"the nearest is {near}; "
+        raise ValueError(f"{name!r} is not a field of the recipe; {hint}the fields are {', '.join(known)}")
 
 
 def command_line(options: Namespace, folder: Path) -> str:

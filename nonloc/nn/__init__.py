@@ -22,6 +22,7 @@ _WHERE = {
     "After": "nonloc.nn.insert",
     "Inserted": "nonloc.nn.insert",
     "feature_trace": "nonloc.nn.features",
+    "logit_spreads": "nonloc.nn.features",
     "stage_inputs": "nonloc.nn.features",
 }
 

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from nonloc.nn.choices import NORMALIZATIONS, check_choice, check_size
 from nonloc.nn.initialization import initialize_map
+from nonloc.nn.mapped import mapped
 from nonloc.ops import Affinity, SparseAffinity
 
 
@@ -71,13 +72,13 @@ class PairwiseAffinity(nn.Module):
 
     def forward(self, x: Tensor, keys: Tensor | None = None) -> Affinity:
         """x [B, M, C], the positions that receive; keys [B, M', C], those that give, when they are others."""
-        left = x if self.theta is None else self.theta(x)
+        left = x if self.theta is None else mapped(self.theta, x)
         if keys is None and self.phi is None:
             right = left
         else:
             source = x if keys is None else keys
             embedding = self.phi if self.phi is not None else self.theta
-            right = source if embedding is None else embedding(source)
+            right = source if embedding is None else mapped(embedding, source)
         return Affinity(left, right, self.kind, self.normalize, self.scale)
 
     def reset(self, init: str, std: float) -> None:

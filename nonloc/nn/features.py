@@ -1,4 +1,4 @@
-"""feature_trace: what every nonlocal sub-block does to the features that really reach it."""
+"""feature_trace and logit_spreads: what nonlocal modules do with the features that really reach them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from nonloc.nn.layout import flat_mask, to_positions
 from nonloc.nn.nonlocal_module import NonlocalModule
 from nonloc.nn.probe import Inputs, call, evaluating
 from nonloc.nn.stage import stages
-from nonloc.ops import SparseAffinity, aggregate, diffuse, dirichlet_energy
+from nonloc.ops import SparseAffinity, aggregate, diffuse, dirichlet_energy, kernel_logit_spreads
 
 NOTHING = 1e-5  # of the features' size: what float32 leaves where nothing should be
 
@@ -47,6 +47,26 @@ def feature_trace(model: nn.Module, inputs: Inputs) -> list[dict[str, Any]]:
     """
     with evaluating(model):
         return [_trace(*one) for one in stage_inputs(model, inputs)]
+
+
+def logit_spreads(model: nn.Module, inputs: Inputs) -> dict[str, list[float]]:
+    """Run the model once (evaluation mode, no gradients) and tell how far logits are apart: the numbers to watch when
+    training runs away. What they mean, and what makes them smaller: `nonloc.logit_spread`.
+
+    inputs  a tensor, a tuple of arguments, or a dict of keyword arguments of the model
+
+    {name of a nonlocal module: [the largest difference of two logits in a row, for each of its kernels]}: one number
+    where the sub-blocks share an affinity, N in their order where each computes its own; over all rows of the batch.
+    Modules whose kernels have no logits (only "gaussian", "embedded_gaussian" and "heat" have) are left out.
+    """
+    found: dict[str, list[float]] = {}
+    with evaluating(model):
+        for name, module, x, mask in stage_inputs(model, inputs):
+            spreads = kernel_logit_spreads(module.affinities(x, mask))
+            if spreads:
+                # A module that a model calls twice has the kernels of both calls.
+                found.setdefault(name, []).extend(spreads)
+    return found
 
 
 def stage_inputs(model: nn.Module, inputs: Inputs) -> list[tuple[str, NonlocalModule, Tensor, Tensor | None]]:

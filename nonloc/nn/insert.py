@@ -8,13 +8,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from nonloc.nn.choices import FORMS, check_choice
 from nonloc.nn.keywords import unknown_keyword
 from nonloc.nn.nonlocal_module import NonlocalModule
 from nonloc.nn.outputs import Output, last_channels, recorded_outputs
-from nonloc.nn.probe import Inputs
+from nonloc.nn.probe import Inputs, call, evaluating
 from nonloc.nn.stage import DiffusiveStage, OriginalStage
 
 Value = nn.Module | Callable[[int], nn.Module] | Mapping[str, Any]
@@ -25,6 +25,9 @@ class After(nn.Module):
 
     So after inserting at "layer1.1" the state dict has "layer1.1.base.…", with what was "layer1.1.…" before,
     and "layer1.1.stage.…". Load weights of the plain model before inserting.
+
+    What a model asks of its submodules besides their output, as nn.TransformerEncoder asks its first layer for
+    `self_attn`, the base answers; but not for its tensors: who computes with those passes by the stage.
     """
 
     def __init__(self, base: nn.Module, stage: nn.Module) -> None:
@@ -34,6 +37,22 @@ class After(nn.Module):
 
     def forward(self, *args: Any, **keywords: Any) -> Any:
         return self.stage(self.base(*args, **keywords))
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            # There is no base yet while a copy is made. Private names are marks of that one module, not of this.
+            base = self.__dict__.get("_modules", {}).get("base")
+            if base is None or name.startswith("_"):
+                raise
+        value = getattr(base, name)
+        if isinstance(value, Tensor):
+            raise AttributeError(
+                f"{type(self).__name__!r} object has no attribute {name!r}: what is computed with that of its base, "
+                f"without calling it, would leave out the stage; if you do not mind, take .base.{name}"
+            )
+        return value
 
 
 @dataclass(frozen=True)
@@ -62,16 +81,23 @@ def insert(model: nn.Module, where: Mapping[str, Value], *, example: Inputs | No
              `DiffusiveBlock`; or the keywords of a stage with its form,
              {"form": "diffusive", "num_blocks": 4, "init": "zero"}
     example  an input of the model (a tensor, a tuple of arguments or a dict of keywords). The model runs
-             once on it, in evaluation mode, and the channels are read off the submodules' outputs. Without
-             it they are taken from the submodules' last layers, and no shape is checked.
+             on it in evaluation mode, once before, and the channels are read off the submodules' outputs, and once
+             after, to see that it still does. Without it channels are taken from the submodules' last layers, and
+             nothing is checked that only shows when a model runs.
 
     A stage takes its input as [B, C, *spatial] unless it is told layout="positions", [B, *spatial, C], as tokens
     are. With an example, a stage without a layout where the layers that ran have their channels last, or may have,
     is an error that asks for one.
 
     The modules move to the device and dtype of the submodules they follow. If anything is wrong with any
-    entry, a ValueError says what, and nothing is changed.
+    entry, a ValueError says what, and nothing is changed. One place takes one stage.
     """
+    if not isinstance(where, Mapping):
+        raise ValueError(
+            "where says what to put after which submodule, such as "
+            '{"layer1.1": lambda channels: DiffusiveStage(channels, 4)}; '
+            f"got a {type(where).__name__}"
+        )
     if not where:
         raise ValueError("where is empty; give at least one {name of a submodule: nonlocal module}")
     named = dict(model.named_modules(remove_duplicate=False))
@@ -86,8 +112,13 @@ def insert(model: nn.Module, where: Mapping[str, Value], *, example: Inputs | No
     # Parents are looked up before any of them is replaced: an entry may lie inside another one.
     parents = {name: model.get_submodule(name.rpartition(".")[0]) for name in made}
     after = {name: After(bases[name], _like(bases[name], stage)) for name, stage in made.items()}
-    for name, both in after.items():
-        setattr(parents[name], name.rpartition(".")[2], both)
+    _put(parents, after)
+    if example is not None:
+        try:
+            _check_runs(model, example, list(after))
+        except BaseException:
+            _put(parents, bases)
+            raise
     return [_describe(name, stage, outputs.get(name)) for name, stage in made.items()]
 
 
@@ -103,6 +134,12 @@ def _check_name(name: str, named: Mapping[str, nn.Module]) -> None:
     if isinstance(named[name], (nn.ModuleList, nn.ModuleDict)):
         kind = type(named[name]).__name__
         raise ValueError(f"{name!r} is a {kind}, which is never called itself; name one of its members")
+    if isinstance(named[name], After):
+        raise ValueError(
+            f"{name!r} has a stage already. For more sub-blocks make that one with a larger num_blocks; for another "
+            f"stage after it name '{name}.stage'; to take it out: "
+            f"model.set_submodule({name!r}, model.get_submodule('{name}.base'))"
+        )
 
 
 def _make(name: str, base: nn.Module, value: Value, output: Output | None) -> nn.Module:
@@ -207,6 +244,24 @@ def _check_told(name: str, output: Output) -> None:
         f"{name!r} puts out {shape}, with its {last} channels last by the layers that ran; give the stage "
         f'layout="positions" (or layout="channels_first", if the {second} are the channels)'
     )
+
+
+def _put(parents: Mapping[str, nn.Module], modules: Mapping[str, nn.Module]) -> None:
+    for name, module in modules.items():
+        setattr(parents[name], name.rpartition(".")[2], module)
+
+
+def _check_runs(model: nn.Module, example: Inputs, names: list[str]) -> None:
+    """That the model, which ran on the example before, runs with its stages: it may do more with a submodule than call
+    it."""
+    try:
+        with evaluating(model):
+            call(model, example)
+    except Exception as error:
+        raise ValueError(
+            f"the model runs on the example, but no more with a stage after {', '.join(map(repr, names))}, so nothing "
+            f"was changed; name another submodule, or another stage ({type(error).__name__}: {error})"
+        ) from error
 
 
 def _like(base: nn.Module, stage: nn.Module) -> nn.Module:

@@ -39,7 +39,7 @@ class NonlocalModule(nn.Module, ABC):
     normalize         "row", "count", "none", "symmetric" or "sinkhorn"; None is the affinity's default: "count" for
                       "dot" and "concat", "row" for the others
     scaled            divide the logits by √d, which the paper and Wang et al. do not; no bound on W keeps logits
-                      from running away (`nonloc.logit_spread`)
+                      from running away (`nonloc.logit_spreads`)
     init, init_std    "normal": W_Z, W_g, θ, φ normal with deviation init_std; "zero": the identity at first,
                       with W_Z = 0 (γ = 0 with batch_norm) and PyTorch's default elsewhere; "kaiming": He's
                       normal by fan-out; "torch": PyTorch's default; "fan_in": normal, deviation 1/√fan_in.

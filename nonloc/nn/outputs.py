@@ -60,7 +60,7 @@ def recorded_outputs(
 
     def note(layer: Layer) -> Any:
         def hook(module: nn.Module, args: Any, output: Any) -> None:
-            if isinstance(output, Tensor):
+            if isinstance(output, Tensor) and not output.is_nested:
                 ran.append(replace(layer, shape=output.shape))
 
         return hook
@@ -112,6 +112,11 @@ def last_channels(base: nn.Module) -> int | None:
 def _check_output(name: str, output: Any) -> None:
     if not isinstance(output, Tensor):
         raise ValueError(f"{name!r} puts out a {type(output).__name__}; a stage can follow only a tensor")
+    if output.is_nested:
+        raise ValueError(
+            f"{name!r} puts out a nested tensor, without a shape; nn.TransformerEncoder makes none with "
+            "enable_nested_tensor=False"
+        )
     if not output.dtype.is_floating_point:
         raise ValueError(f"{name!r} puts out {output.dtype}; a stage can follow only floating point")
 

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from nonloc.nn.choices import check_choice, check_size
 from nonloc.nn.initialization import initialize_map
+from nonloc.nn.mapped import mapped
 
 
 class WeightMap(nn.Module):
@@ -52,11 +53,11 @@ class WeightMap(nn.Module):
         return self.norm is None and all(bias is None for bias in biases)
 
     def inner(self, z: Tensor) -> Tensor:
-        return z if self.w_g is None else self.w_g(z)
+        return z if self.w_g is None else mapped(self.w_g, z)
 
     def outer(self, change: Tensor, mask: Tensor | None = None) -> Tensor:
         """W_Z and the normalisation; its batch statistics are those of the valid positions (mask [B, M])."""
-        change = self.w_z(change)
+        change = mapped(self.w_z, change)
         if self.norm is None:
             return change
         if mask is None or not self.norm.training:

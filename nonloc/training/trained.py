@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 from dataclasses import asdict
+from pathlib import Path
 
 import torch
 from torch import nn
 
 from nonloc.networks.build import build
+from nonloc.outcomes import Outcome
 from nonloc.runs import Run
 from nonloc.training.checkpoint import latest_valid
 from nonloc.training.randomness import initialization
@@ -22,9 +24,32 @@ def trained_network(run: Run | str | os.PathLike[str], device: torch.device | st
     recipe = Recipe.from_dict(run.read_recipe())
     checkpoint = latest_valid(run, recipe)
     if checkpoint is None:
-        raise ValueError(f"{run.path} has no checkpoint yet; train it first")
+        raise ValueError(_why_no_checkpoint(run))
     # The initial values are replaced at once, but drawing them must not disturb the caller's generators.
     with initialization(recipe.seed):
         model = build(recipe.network, num_classes=checkpoint.num_classes, **asdict(recipe.stage))
     restore_model(model, checkpoint.tensors)
     return model.to(device).eval()
+
+
+def _why_no_checkpoint(run: Run) -> str:
+    if not run.is_finished:
+        return f"{run.path} has no checkpoint yet; train it first"
+    outcome = Outcome(**run.read_result()["outcome"])
+    if outcome.ending == "diverged":
+        return f"{run.path} diverged, at step {outcome.step:,}, and has no weights to look at"
+    again = f"to train it again: nonloc train --config {run.recipe_path} --run DIR"
+    others = ", ".join(str(path) for path in _with_weights_beside(run))
+    kept = f"another seed's are in {others}" if others else "no other seed's are beside it"
+    return f"{run.path} is finished, but its weights were not kept; {kept}; {again}"
+
+
+def _with_weights_beside(run: Run) -> list[Path]:
+    """The folders beside it of the same recipe but for the seed, that have checkpoints."""
+    recipe = run.read_recipe() | {"seed": None}
+    return [
+        path.parent
+        for path in sorted(run.path.parent.glob("*/recipe.json"))
+        if any(Run(path.parent).checkpoints_path.glob("*.json"))
+        and Run(path.parent).read_recipe() | {"seed": None} == recipe
+    ]

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from nonloc.nn.features import feature_trace, stage_inputs
+from nonloc.nn.features import feature_trace, logit_spreads, stage_inputs
 from nonloc.nn.stage import DiffusiveStage, OriginalStage
 from nonloc.ops import kernel_matrix
 
@@ -204,6 +204,58 @@ def test_diffusion_lowers_energy_and_variance(x):
     for block in feature_trace(stage, x)[0]["blocks"]:
         assert block["after"]["energy"] < block["before"]["energy"]
         assert block["after"]["variance"] < block["before"]["variance"]
+
+
+def on_a_line(**keywords):
+    """A stage on one channel, whose sub-blocks add half of what the kernel brings."""
+    stage = OriginalStage(1, 3, affinity="gaussian", weight="full", layout="positions", **keywords)
+    with torch.no_grad():
+        for weight in stage.maps:
+            weight.w_z.weight.fill_(0.5)
+    return stage
+
+
+@pytest.mark.parametrize(
+    ("shared", "expected"),
+    [
+        (True, [18.0]),  # 3 · (3 − −3)
+        (False, [18.0, 40.5, 91.125]),  # times 1.5² a sub-block
+    ],
+)
+def test_logits_of_every_kernel_of_a_stage(shared, expected):
+    """Two points at ±3: e^18 lies between the two entries of a row, so each sees itself alone and grows by half."""
+    points = torch.tensor([[[3.0], [-3.0]]])
+    found = logit_spreads(on_a_line(share_affinity=shared), points)
+    assert found == {"": pytest.approx(expected, rel=1e-6)}
+
+
+def test_logits_are_told_by_the_place_of_the_stage_and_where_there_are_some():
+    class Several(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.far = on_a_line(share_affinity=True)
+            self.none = OriginalStage(1, 2, affinity="dot", init="zero", layout="positions")
+            self.near = on_a_line(share_affinity=True)
+
+        def forward(self, x, mask):
+            self.far(x)
+            self.none(x)
+            return self.near(self.near(x / 3, mask) * 0 + x, mask)
+
+    mask = torch.tensor([[True, True, False]])
+    points = torch.tensor([[[3.0], [-3.0], [30.0]]])
+    found = logit_spreads(Several(), (points, mask))
+    # The point that is masked away does not count; a stage that is called twice has the kernels of both calls.
+    assert found == {"far": [30 * 33.0], "near": [2.0, 18.0]}
+
+
+def test_logits_leave_the_model_as_it_was(x):
+    model = nn.Sequential(nn.BatchNorm2d(C), made(share_affinity=False)).train()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    ((name, spreads),) = logit_spreads(model, x).items()
+    assert (name, len(spreads)) == ("1", 2)
+    assert all(module.training for module in model.modules())
+    assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
 
 
 def test_model_without_stages_is_refused(x):

@@ -1,6 +1,7 @@
 """insert: it changes the network, or raises and changes nothing."""
 
 import copy
+import pickle
 
 import pytest
 import torch
@@ -156,11 +157,25 @@ def test_entry_inside_another_entry(model, x):
     assert model(x).shape == (2, 5)
 
 
-def test_twice_in_one_place(model, x):
+def test_a_second_stage_in_one_place_is_refused_and_the_ways_that_are_told_work(model, x):
+    plain = repr(model)
     insert(model, {"layer1.1": stage()})
-    insert(model, {"layer1.1": stage()})
-    assert [name for name, _ in stages(model)] == ["layer1.1.base.stage", "layer1.1.stage"]
-    assert model(x).shape == (2, 5)
+    before = repr(model)
+    with pytest.raises(
+        ValueError, match=r"'layer1.1' has a stage already.*num_blocks.*name 'layer1.1.stage'"
+    ):
+        insert(model, {"layer1.1": stage()})
+    assert repr(model) == before
+    insert(model, {"layer1.1.stage": stage()}, example=x)
+    assert [name for name, _ in stages(model)] == ["layer1.1.stage.base", "layer1.1.stage.stage"]
+    model.set_submodule("layer1.1", model.get_submodule("layer1.1.base"))
+    assert repr(model) == plain
+
+
+@pytest.mark.parametrize("where", [["layer1.1"], "layer1.1"], ids=["list", "name"])
+def test_places_alone_are_refused(model, where):
+    with pytest.raises(ValueError, match=rf"where says what to put after.*got a {type(where).__name__}"):
+        insert(model, where)
 
 
 def test_survives_deepcopy_state_dict_and_export(model, x):
@@ -244,3 +259,90 @@ def test_after_passes_all_arguments_to_its_base():
             return x + more
 
     assert After(Adds(), nn.Identity())(torch.ones(2), more=1).tolist() == [2, 2]
+
+
+class Asking(nn.Module):
+    """A model that asks its first layer for more than its output, as nn.TransformerEncoder does."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList([Residual(3, 8), Residual(8, 8)])
+
+    def forward(self, x):
+        assert self.layers[0].convolution.kernel_size == (3, 3)
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+@pytest.mark.parametrize(
+    "passed_on",
+    [
+        copy.deepcopy,
+        lambda model: pickle.loads(pickle.dumps(model)),
+        lambda model: torch.compile(model, fullgraph=True, backend="eager"),
+        lambda model: torch.export.export(model, (torch.zeros(2, 3, 6, 5),), strict=False).module(),
+        lambda model: torch.export.export(model, (torch.zeros(2, 3, 6, 5),), strict=True).module(),
+    ],
+    ids=["as a copy", "pickled", "compiled", "exported", "exported strictly"],
+)
+def test_a_model_may_ask_for_attributes_of_the_base(passed_on, x):
+    model = Asking().eval()
+    inserted = stage()
+    expected = model.layers[1](inserted(model.layers[0](x)))
+    insert(model, {"layers.0": inserted}, example=x)
+    torch.testing.assert_close(passed_on(model)(x), expected)
+
+
+def test_the_first_layer_of_a_transformer_takes_a_stage():
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+    model, x = nn.TransformerEncoder(layer, 2).eval(), torch.randn(2, 5, 8)
+    first, second = model.layers
+    insert(model, {"layers.0": {"form": "diffusive", "init": "torch", "layout": "positions"}}, example=x)
+    torch.testing.assert_close(model(x), second(model.layers[0].stage(first(x))))
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_a_nested_tensor_is_refused_with_the_way_out_that_works():
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+    example = {
+        "src": torch.zeros(2, 5, 8),
+        "src_key_padding_mask": torch.tensor([[False] * 3 + [True] * 2] * 2),
+    }
+    where = {"layers.1": lambda channels: DiffusiveStage(channels, 1, layout="positions")}
+    with pytest.raises(ValueError, match="puts out a nested tensor.*enable_nested_tensor=False"):
+        insert(nn.TransformerEncoder(layer, 2), where, example=example)
+    (done,) = insert(nn.TransformerEncoder(layer, 2, enable_nested_tensor=False), where, example=example)
+    assert done.positions == 5
+
+
+def test_tensors_of_the_base_are_not_passed_on():
+    both = After(nn.Linear(3, 3), nn.Identity())
+    assert both.in_features == 3
+    with pytest.raises(AttributeError, match=r"'After' object has no attribute 'weight'.*take .base.weight"):
+        _ = both.weight
+    with pytest.raises(AttributeError, match="'Linear' object has no attribute 'nothing'"):
+        _ = both.nothing
+
+
+def test_private_names_are_those_of_the_one_module():
+    base = nn.Linear(3, 3)
+    base._marked = True
+    assert not hasattr(After(base, nn.Identity()), "_marked")
+
+
+def test_a_model_that_would_no_longer_run_is_left_as_it_was():
+    """In evaluation, without gradients and hooks, the layer computes with the weights of its parts."""
+    model = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+    before = repr(model)
+    with pytest.raises(
+        ValueError, match=r"no more with a stage after 'linear2', so nothing was changed.*'weight'"
+    ):
+        insert(
+            model,
+            {"linear2": lambda channels: DiffusiveStage(channels, 1, layout="positions")},
+            example=torch.zeros(2, 5, 8),
+        )
+    assert repr(model) == before
+    assert model.training

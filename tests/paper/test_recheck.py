@@ -1,5 +1,7 @@
 """recheck: the same network on the same images makes the same error."""
 
+import warnings
+
 import pytest
 from small_map import CALM, WILD, small_data, small_part
 
@@ -53,6 +55,24 @@ def test_another_precision_is_not_the_same_hardware(run):
     assert not recheck(run, DATA, device="cpu", precision="bfloat16").is_same_hardware
 
 
+@pytest.mark.parametrize(("precision", "told"), [("bfloat16", 1), ("float32", 0)])
+def test_only_what_takes_long_is_told(run, precision, told):
+    sentences = []
+    recheck(run, DATA, device="cpu", precision=precision, tell=sentences.append)
+    assert sum("bfloat16 on a CPU" in sentence for sentence in sentences) == len(sentences) == told
+
+
+def test_a_processor_without_bfloat16_is_no_warning_of_many_lines(run, monkeypatch, recwarn):
+    def warned(model, task, recipe):
+        warnings.warn("mkldnn_matmul failed, switching to BLAS gemm:\nframe #0: c10::Error", stacklevel=1)
+        warnings.warn("something else", stacklevel=1)
+        return {"error": 0.0}
+
+    monkeypatch.setattr("nonloc.paper.recheck.evaluate", warned)
+    recheck(run, DATA, device="cpu")
+    assert [str(one.message) for one in recwarn] == ["something else"]
+
+
 def test_other_weights_are_refused(run):
     recipe = Recipe.from_dict(run.read_recipe())
     checkpoint = latest_valid(run)
@@ -77,5 +97,5 @@ def test_a_diverged_run_has_nothing_to_evaluate(tmp_path):
 def test_a_run_without_weights_says_so(run):
     for path in run.checkpoints_path.iterdir():
         path.unlink()
-    with pytest.raises(ValueError, match="has no checkpoint"):
+    with pytest.raises(ValueError, match="its weights were not kept"):
         recheck(run, DATA, device="cpu")

@@ -1,5 +1,7 @@
 """The trained network out of its run folder."""
 
+import shutil
+
 import pytest
 import torch
 from tiny import tiny_data, tiny_recipe
@@ -25,4 +27,37 @@ def test_a_run_without_a_checkpoint_says_so(tmp_path):
     run = Run(tmp_path / "run")
     run.write_recipe(tiny_recipe().to_dict())
     with pytest.raises(ValueError, match="no checkpoint yet"):
+        trained_network(run)
+
+
+@pytest.fixture
+def row(tmp_path):
+    """A finished run in row/0; in row/1 the same with another seed, in row/2 with another rate as well."""
+    for place, changes in (("0", {}), ("1", {"seed": 1}), ("2", {"seed": 2, "learning_rate": 0.02})):
+        recipe = tiny_recipe(epochs=1, **changes)
+        fit(recipe, tmp_path / place, data=tiny_data(), device="cpu", progress=False)
+    return tmp_path
+
+
+def test_a_finished_run_whose_weights_were_not_kept_names_other_seeds_and_the_way_to_train_it(row):
+    shutil.rmtree(row / "0" / "checkpoints")
+    with pytest.raises(ValueError, match=r"is finished, but its weights were not kept") as caught:
+        trained_network(row / "0")
+    assert f"another seed's are in {row / '1'}; " in str(caught.value)
+    assert f"nonloc train --config {row / '0' / 'recipe.json'} --run DIR" in str(caught.value)
+
+
+def test_where_no_seed_has_weights_that_is_told(row):
+    for place in "01":
+        shutil.rmtree(row / place / "checkpoints")
+    with pytest.raises(ValueError, match="no other seed's are beside it"):
+        trained_network(row / "0")
+
+
+def test_a_diverged_run_without_weights_says_that_it_diverged(row):
+    run = Run(row / "0")
+    shutil.rmtree(run.checkpoints_path)
+    result = run.read_result()
+    run.write_result(result | {"outcome": result["outcome"] | {"ending": "diverged", "step": 2888}})
+    with pytest.raises(ValueError, match="diverged, at step 2,888, and has no weights"):
         trained_network(run)
