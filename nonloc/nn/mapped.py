@@ -8,6 +8,8 @@ from torch import Tensor, nn
 
 def mapped(linear: nn.Linear, x: Tensor) -> Tensor:
     """linear(x); a ValueError that names the ways out where torch refuses the dtype of x."""
+    if torch.compiler.is_compiling():
+        return linear(x)  # tracing has words of its own, and need not follow exceptions
     # Not checked beforehand: only torch knows what autocast, hooks and other kinds of weights make possible.
     try:
         return linear(x)

@@ -37,7 +37,7 @@ def finding(folder: str | os.PathLike[str]) -> str:
         f"**What diverges.** Ten epochs at the paper's rate; how the maps begin: {_starts()}. {_diverged(found)}",
         "**How far logits spread.** The largest difference of two in a row of a kernel, not divided by √d: "
         f"{_spreads(found)}.",
-        f"**What trained stages do.** {_action(kept)}.",
+        f"**What trained stages do.** At the paper's rate, all blocks in one place. {_action(kept)}.",
         "**Conditions.** PreResNet-20 on CIFAR-10, blocks after residual block 2 where no other place is named, batch "
         f"128, bfloat16; {_versions(kept.rows)}{_time(root)}.",
     ]
