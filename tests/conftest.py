@@ -22,6 +22,14 @@ def _one_thread():
     torch.set_num_threads(1)
 
 
+@pytest.fixture(autouse=True)
+def _one_way_to_compute():
+    """On a CPU without bfloat16 the first product in it turns oneDNN off, and all later sums are others."""
+    yield
+    if torch.backends.mkldnn.is_available():
+        torch.backends.mkldnn.enabled = True
+
+
 # The same examples on every machine by default; HYPOTHESIS_PROFILE=long looks for new ones, and for more of them.
 settings.register_profile("default", max_examples=200, deadline=None, derandomize=True)
 settings.register_profile("long", max_examples=1000, deadline=None, derandomize=False, print_blob=True)
