@@ -376,12 +376,15 @@ def float32() -> str:
         cells.append([form, affinity, ends[0], losses, ends[1]])
     headers = ["stage", "", "float32: diverged", "mean loss of its last steps", "bfloat16: diverged"]
     on_cuda = MapTable(folder / "ten_epochs_cuda.jsonl").rows
+    # A line of the map has no versions: those of the runs beside it, on the same machine in the same hour.
+    gpu = Run.open(folder / "places" / "0").read_result()
     ends = [f"{row['ending']} at step {row['step']}" for row in sorted(on_cuda, key=lambda row: row["seed"])]
     return (
         f"{table.markdown(headers, cells)}\n\n4 blocks, PyTorch's default as the start, rate 0.1, the first {steps} "
         "steps, seeds 0 and 1 in this order. bfloat16: from the map, by the fused kernels. float32: by plain products. "
         f"{conditions(json.loads((folder / 'conditions.json').read_text()))} The first row in float32 on a GPU, by the "
-        f"fused kernels: {', '.join(ends)} (*{on_cuda[0]['device']}*)."
+        'fused kernels (`nonloc map ten_epochs --only torch "original 4" --seeds 2 --set precision=float32`): '
+        f"{', '.join(ends)}. {conditions(gpu)}"
     )
 
 

@@ -74,10 +74,10 @@ def has_large_positive(weights: list[Weight]) -> bool:
 def told(weights: list[Weight], sign: int) -> str:
     """Such as "83 % negative, λ₁ − − +", or the positive share, for a claim about the positive ones."""
     share = negative_share(weights)
-    shown = (
-        f"{100 * (share or 0):.0f} % negative" if sign < 0 else f"{100 * (1 - (share or 0)):.0f} % positive"
-    )
-    shown = "no energy" if share is None else shown
+    if share is None:
+        shown = "no energy"
+    else:
+        shown = f"{100 * share:.0f} % negative" if sign < 0 else f"{100 * (1 - share):.0f} % positive"
     return f"{shown}, λ₁ {' '.join('+' if sign > 0 else '−' for sign in signs(weights))}"
 
 
