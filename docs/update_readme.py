@@ -388,6 +388,37 @@ def float32() -> str:
     )
 
 
+def stable_again() -> str:
+    """The stable stages of the map's ten epochs beside the same recipes with the kernels as they are now."""
+    first, again = (
+        {(row["cell"], row["seed"]): row for row in MapTable(folder / "ten_epochs.jsonl").rows}
+        for folder in (RESULTS / "map", ROOT / "docs" / "experiments" / "stable_again")
+    )
+    ends, lost = [], []
+    for runs in (first, again):
+        lost.append({key for key in again if runs[key]["ending"] == "diverged"})
+        ends.append(
+            {
+                key: f"step {runs[key]['step']}" if key in lost[-1] else f"{runs[key]['error']:.1f} %"
+                for key in again
+            }
+        )
+    cells = []
+    for _, _, cell in sorted({(row["init"], row["blocks"], row["cell"]) for row in again.values()}):
+        keys = [key for key in sorted(again) if key[0] == cell]
+        row = again[keys[0]]
+        cells.append(
+            [row["init"], str(row["blocks"]), *(", ".join(told[key] for key in keys) for told in ends)]
+        )
+    # A line of the map has no versions: those of a run on the same machine in the same hour.
+    gpu = Run.open(RESULTS / "table1-fragile" / "4-block-original" / "0").read_result()
+    return (
+        f"{table.markdown(['start', 'blocks', 'in the map', 'once more'], cells)}\n\nSeed by seed, the error after ten "
+        f"epochs or the step at which a run diverged. {len(lost[0])} of {len(again)} runs diverged in the map and "
+        f"{len(lost[1])} once more, {len(lost[0] & lost[1])} of these both times. {conditions(gpu)}"
+    )
+
+
 def places() -> str:
     """Different places in float32 on a CPU, epoch by epoch, beside the same row in bfloat16 on a GPU."""
     exact = json.loads((ROOT / "docs" / "experiments" / "float32" / "different_places.json").read_text())
@@ -492,7 +523,12 @@ DOCUMENTS = {
     "README.md": SECTIONS,
     "docs/performance.md": PERFORMANCE,
     "docs/mathematics.md": {"affinity": affinity_or_form},
-    "docs/reproduction.md": {"float32": float32, "places": places, "places_cuda": places_on_cuda},
+    "docs/reproduction.md": {
+        "stable_again": stable_again,
+        "float32": float32,
+        "places": places,
+        "places_cuda": places_on_cuda,
+    },
 }
 
 

@@ -16,6 +16,8 @@ _BACKBONES = {
     "preresnet20-keras": "the widths of the Keras example, n = 2",
     "preresnet20-basic": "two layers a block, n = 3: 16 channels after residual block 2, where the text has 64",
 }
+_NEAREST = ("preresnet29", "preresnet20-basic")
+"""The two whose first two seeds came nearest the paper's 8.19 %; they get five."""
 _FACTORS: dict[str, dict[str, Any]] = {
     "default": {},
     "pixel_scale std": {"pixel_scale": "std"},
@@ -39,6 +41,7 @@ PROTOCOL = Suite(
                 SAME_PLACE["baseline"],
                 note,
                 "Backbones, 164 epochs",
+                seeds=5 if network in _NEAREST else None,
             )
             for network, note in _BACKBONES.items()
         ),

@@ -40,7 +40,9 @@ def error_part(kept: Kept, one: Changes, other: Changes, claimed: int, changes: 
     both = len(lost(rows[0]) & lost(rows[1]))
     found = interval(values)
     numbers = "no pair of runs" if found is None else f"{found.told()} (points of error)"
-    numbers += f"; {both} pairs in which both diverged compare nothing" if both else ""
+    if both:
+        pairs = "a pair" if both == 1 else f"{both} pairs"
+        numbers += f"; {pairs} in which both diverged, left out"
     return Part(f"{name_of(one)} − {name_of(other)}", side(found, claimed, DELTA), len(values), numbers)
 
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from nonloc.paper.map_cells import RECOMPUTED, SHARED, TEN_EPOCHS
 from nonloc.paper.spent import read_all_spent
 from nonloc.report.claims import judge
 from nonloc.report.evidence import NAMES
-from nonloc.report.kept import OTHER, Kept, differences, read_kept
+from nonloc.report.kept import OTHER, Kept, differences, read_kept, setting
 from nonloc.report.map_corners import by_affinity, corners_sentence
 from nonloc.report.map_logits import told, watched
 from nonloc.report.records import RowRecord
@@ -31,15 +32,14 @@ def finding(folder: str | os.PathLike[str]) -> str:
     planned = [run for row in kept.rows if row.group != OTHER for run in row.runs]
     done = sum(run is not None and run.ending != "unfinished" for run in planned)
     lines = [
-        f"**The table.** {done} of {len(planned)} planned runs of Table 1 and its neighbours are recorded."
-        f"{_gains(kept)}"
-        f"{_lost_rows(kept)} {verdict_counts(tuple(judge(kept, found)))}",
-        f"**What diverges.** Ten epochs at the paper's rate; how the maps begin: {_starts()}. {_diverged(found)}",
+        f"**The table.** {_gains(kept)}{verdict_counts(tuple(judge(kept, found)))}",
+        f"**What diverges.** {_lost_runs(kept)}Ten epochs, maps that begin with {_starts()}: {_diverged(found)}",
         "**How far logits spread.** The largest difference of two in a row of a kernel, not divided by √d: "
         f"{_spreads(found)}.",
         f"**What trained stages do.** At the paper's rate, all blocks in one place. {_action(kept)}.",
         "**Conditions.** PreResNet-20 on CIFAR-10, blocks after residual block 2 where no other place is named, batch "
-        f"128, bfloat16; {_versions(kept.rows)}{_time(root)}.",
+        f"128, bfloat16; {done} of {len(planned)} planned runs of the table and its neighbours are recorded; "
+        f"{_versions(kept.rows)}{_time(root)}.",
     ]
     items = "\n".join(f"- {line}" for line in lines)
     return (
@@ -65,7 +65,7 @@ def _gains(kept: Kept) -> str:
         if found is not None:
             between[blocks] = found
     means = [
-        f"{form} {', '.join(f'{blocks}: {signed(one.mean)}' for blocks, one in found.items())}"
+        f"{form} {_blocks_of(found)}: {', '.join(signed(one.mean) for one in found.values())}"
         for form, found in by_form.items()
         if found
     ]
@@ -73,25 +73,64 @@ def _gains(kept: Kept) -> str:
     if means:
         counts = sorted({one.n for found in by_form.values() for one in found.values()})
         text += (
-            " Mean difference to the baseline in points of error, by the number of blocks: "
-            f"{'; '.join(means)} (n = {' to '.join(map(str, dict.fromkeys((counts[0], counts[-1]))))})."
+            "Mean difference to the baseline in points of error, n = "
+            f"{' to '.join(map(str, dict.fromkeys((counts[0], counts[-1]))))}: {'; '.join(means)}. "
         )
     if between:
         told = "; ".join(f"{blocks} blocks {found.told()}" for blocks, found in between.items())
-        text += f" Proposed less original: {told}."
+        text += f"Proposed less original: {told}. "
     return text
 
 
+def _blocks_of(found: Mapping[int, object]) -> str:
+    """Such as "2 to 6 blocks", "5 blocks", or "2, 3 and 6 blocks"."""
+    numbers = list(found)
+    is_whole = len(numbers) > 2 and numbers == list(range(numbers[0], numbers[-1] + 1))
+    told = f"{numbers[0]} to {numbers[-1]}" if is_whole else listed(map(str, numbers))
+    return "1 block" if numbers == [1] else f"{told} blocks"
+
+
 def _starts() -> str:
-    return listed(inits(cell.init for cell in TEN_EPOCHS.cells))
+    """As in "maps that begin with normal 0.05 or torch"."""
+    *first, last = inits(cell.init for cell in TEN_EPOCHS.cells)
+    return f"{', '.join(first)} or {last}"
 
 
-def _lost_rows(kept: Kept) -> str:
-    """Such as " Diverged: 4-block (original) 2 of 3.", for every row with such runs; empty if there is none."""
-    told = [
-        f"{kept.named(row)} {len(row.diverged)} of {len(row.started)}" for row in kept.rows if row.diverged
-    ]
-    return f" Diverged: {'; '.join(told)}." if told else ""
+def _lost_runs(kept: Kept) -> str:
+    """How many runs of the table and its neighbours diverged, and where: the form, place and start of their stages."""
+    told: dict[str, list[str]] = {}
+    others = 0
+    groups: dict[tuple[str, str], list[RowRecord]] = {}
+    for row in kept.rows:
+        groups.setdefault(_kind(kept, row), []).append(row)
+    for (kind, form), rows in groups.items():
+        gone, runs = (sum(len(some) for some in lists) for lists in zip(*map(_ends, rows), strict=True))
+        if gone:
+            told.setdefault(kind, []).append(f"{form} {gone} of {runs}")
+        else:
+            others += runs
+    if not told:
+        return ""
+    named = "; ".join(f"{kind} {', '.join(counts)}" for kind, counts in told.items())
+    rest = f"; all others 0 of {others}" if others else ""
+    return f"Whole runs: {named}{rest}. "
+
+
+def _ends(row: RowRecord) -> tuple[Sequence[object], Sequence[object]]:
+    return row.diverged, [run for run in row.started if run.ending != "unfinished"]
+
+
+def _kind(kept: Kept, row: RowRecord) -> tuple[str, str]:
+    """What sets a row apart but for its number of blocks, and its form."""
+    what = setting(row.recipe)
+    if what.form is None:
+        return "", "baseline"
+    form = "stable" if what.weight == "stable" else NAMES[what.form]
+    places = "in one place" if len(what.places) == 1 else "in different places"
+    own = kept.wanted(form=what.form, blocks=what.blocks, places=what.places, weight=what.weight)
+    if what == own:
+        return places, form
+    return f"{places}, start {what.start}" if what == replace(own, start=what.start) else row.label, form
 
 
 def _action(kept: Kept) -> str:
@@ -114,8 +153,8 @@ def _diverged(found: TrainabilityMap) -> str:
         for family, gone, runs in counts:
             blocks = _blocks(left, family)
             others.append(f"{family} stages, {blocks}{part.with_change}: {gone} of {runs}")
-    sentences = [text for text in (corners_sentence(found), "; ".join(others)) if text]
-    return " ".join(f"{text[0].upper()}{text[1:]}." for text in sentences) or "Nothing is recorded yet."
+    texts = [text for text in (corners_sentence(found), "; ".join(others)) if text]
+    return f"{'; '.join(texts) or 'nothing is recorded yet'}."
 
 
 def _blocks(cells: Sequence[Cell], family: str) -> str:

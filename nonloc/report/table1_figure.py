@@ -16,6 +16,7 @@ from nonloc.report.style import CHANCE, INK, SHADES, style
 
 MARKS = {"original": "s", "diffusive": "o"}
 APART = {"original": -0.13, "diffusive": 0.13}
+LINE = 11  # points from one note at the upper edge to the next
 Column = tuple[tuple[int, ...], int]  # places, and blocks in each
 CAPTION = (
     "Error after the last epoch by the number of blocks after residual block 2, or one block after each of several: "
@@ -53,6 +54,7 @@ def table_figure(kept: Kept) -> Figure | None:
             columns = sorted({column for _, column in rows}, key=lambda one: (len(one[0]), one))
             for (form, column), row in rows.items():
                 _row(axes, form, columns.index(column), row, limits[1])
+            _notes(axes, rows, columns, limits[1])
             axes.set(title=f"start {start}", xlabel="blocks", xlim=(-0.6, len(columns) - 0.4), ylim=limits)
             axes.set_xticks(range(len(columns)), [_told(*column) for column in columns])
         all_axes[0].set_ylabel("error on test images (%)")
@@ -93,8 +95,34 @@ def _row(axes: Axes, form: str, middle: int, row: RowRecord, top: float) -> None
         axes.plot([at - 0.11, at + 0.11], [row.median] * 2, color=colour, linewidth=2)
     if row.published is not None and row.published <= top:
         axes.plot([at], [row.published], "D", color=colour, markerfacecolor="none", markersize=6)
-    beyond = [f"✕ {len(row.diverged)}/{len(row.started)}"] if row.diverged else []
-    beyond += [f"▲ {score:.2f}" for score in row.scores if score > top]
+
+
+def _notes(
+    axes: Axes, rows: Mapping[tuple[str, Column], RowRecord], columns: list[Column], top: float
+) -> None:
+    """What has no place in the frame, at its upper edge: the forms of a column below each other, for they are close."""
+    for middle, column in enumerate(columns):
+        line = 0
+        for form in MARKS:
+            for note in _beyond(rows.get((form, column)), top):
+                axes.annotate(
+                    note,
+                    (middle + APART[form], top),
+                    (0, -LINE * line),
+                    textcoords="offset points",
+                    ha="center",
+                    va="top",
+                    fontsize=8,
+                    color=SHADES[form][0],
+                )
+                line += 1
+
+
+def _beyond(row: RowRecord | None, top: float) -> list[str]:
+    if row is None:
+        return []
+    notes = [f"✕ {len(row.diverged)}/{len(row.started)}"] if row.diverged else []
+    notes += [f"▲ {score:.2f}" for score in row.scores if score > top]
     if row.published is not None and row.published > top:
-        beyond.append(f"◇ {row.published:.2f}")
-    axes.text(at, top, "\n".join(beyond), ha="center", va="top", fontsize=8, color=colour)
+        notes.append(f"◇ {row.published:.2f}")
+    return notes

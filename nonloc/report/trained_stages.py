@@ -36,7 +36,7 @@ ABOUT_LOST = (
     "What the newest checkpoint before it shows, of each stage in its order: kernel spread, rows apart and, where it "
     "was recorded, logits apart as in figures.md. A kernel whose rows have one entry each has as its spread 1 over the "
     "number of positions: 0.00098 after residual block 2, 0.0039 after 4, 0.016 after 6. With rows that are hardly "
-    "apart, all positions listen to the same one."
+    "apart, all positions listen to the same one. A run without a look at it diverged before anything was saved."
 )
 
 
@@ -199,21 +199,19 @@ def _short(value: float) -> str:
 
 
 def lost_table(rows: Sequence[RowRecord]) -> Table | None:
-    """A line for each run that diverged after it was saved: what its kernels had come to by then."""
+    """A line for each run that diverged: what its kernels had come to when it was last saved; None if none was."""
     names = {"spread": "kernel spread", "apart": "rows apart", "logit_spread": "logits apart"}
-    looked = [(row, run) for row in rows for run in row.diverged if run.observations.get("affinity")]
-    known = [
-        name
-        for name in names
-        if any(stage.get(name) is not None for _, run in looked for stage in run.observations["affinity"])
-    ]
+    lost = [(row, run) for row in rows for run in row.diverged]
+    seen = [stage for _, run in lost for stage in run.observations.get("affinity", [])]
+    known = [name for name in names if any(stage.get(name) is not None for stage in seen)]
     lines = []
-    for row, run in looked:
+    for row, run in lost:
         assert run.result is not None
-        steps = (str(run.result["outcome"]["step"]), str(run.observations["step"]))
+        ended, looked = run.result["outcome"]["step"], run.observations.get("step")
+        steps = (str(ended), "–" if looked is None else str(looked))
         lines.append((_named(row), str(run.recipe.seed), *steps, *(_of_kernels(run, name) for name in known)))
     headers = ("network", "seed", "diverged at step", "seen after step", *(names[name] for name in known))
-    return Table(headers, (("", tuple(lines)),)) if lines else None
+    return Table(headers, (("", tuple(lines)),)) if seen else None
 
 
 def growth_table(rows: Sequence[RowRecord]) -> Table | None:

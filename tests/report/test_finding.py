@@ -22,9 +22,9 @@ def line(text, name):
 
 def test_the_table_is_told_by_the_paired_difference(results):
     text = line(finding(results), "The table")
-    assert "6 of 99 planned runs" in text
-    assert "in points of error, by the number of blocks: proposed 5: −0.30 (n = 3). Of the paper's" in text
+    assert "in points of error, n = 3: proposed 5 blocks: −0.30. Of the paper's" in text
     assert "Proposed less original" not in text
+    assert "; 6 of 99 planned runs of" in line(finding(results), "Conditions")
 
 
 def test_the_forms_are_compared_where_both_are_there(results):
@@ -32,18 +32,32 @@ def test_the_forms_are_compared_where_both_are_there(results):
         results, records("table1", {"4-block (original)": [8.0, 8.2], "4-block (proposed)": [8.6, 8.7, 8.6]})
     )
     text = line(finding(results), "The table")
-    assert "original 4: −1.00; proposed 4: −0.47, 5: −0.30 (n = 2 to 3)." in text
+    assert "n = 2 to 3: original 4 blocks: −1.00; proposed 4 and 5 blocks: −0.47, −0.30." in text
     assert " Proposed less original: 4 blocks +0.55 [−0.09, +1.19], n = 2." in text
 
 
-def test_rows_of_the_table_that_diverged_are_named(results):
+def test_whole_runs_that_diverged_are_counted_by_place_start_and_form(results):
+    assert "Whole runs" not in finding(results)
     write(results, records("table1", {"3 blocks in different places (proposed)": [None, 8.0, None]}))
-    write(results, records("table1-fragile", {"4-block (original)": [None]}))
-    text = line(finding(results), "The table")
-    assert (
-        " Diverged: 3 blocks in different places (proposed) 2 of 3; 4-block (original), start 0.07 1 of 1. Of "
-        in text
+    write(
+        results, records("table1-fragile", {"2-block (original)": [8.0, None], "4-block (original)": [None]})
     )
+    write(results, records("table1-stable", {"4-block (stable), deviation 0.07": [None, 9.0]}))
+    write(results, records("table1-beside", {"5-block (proposed), recomputed affinity": [8.0, None]}))
+    assert (
+        "**What diverges.** Whole runs: in different places proposed 2 of 3; in one place, start 0.07 "
+        in finding(results)
+    )
+    assert (
+        "start 0.07 original 2 of 3, stable 1 of 2; 5-block (proposed), recomputed affinity proposed 1 of 2; "
+        "all others 0 of 6. Ten epochs" in finding(results)
+    )
+
+
+def test_numbers_of_blocks_in_a_row_are_told_by_their_ends(results):
+    labels = [f"{blocks}-block (proposed)" for blocks in (2, 3, 4)]
+    write(results, records("table1", {label: [9.0, 9.2, 9.1] for label in labels}))
+    assert "proposed 2 to 5 blocks: 0.00, 0.00, 0.00, −0.30." in line(finding(results), "The table")
 
 
 def test_what_stages_do_is_told_as_in_the_report(results):
@@ -56,7 +70,7 @@ def test_what_stages_do_is_told_as_in_the_report(results):
 def test_divergences_are_counted_by_form_and_kernel(results):
     told = line(finding(results), "What diverges")
     assert told.endswith(
-        "begin: normal 0.05, normal 0.07 and torch. Original stages, 2, 3 and 4 blocks: 12 of 27; diffusive stages, "
+        "begin with normal 0.05, normal 0.07 or torch: original stages, 2, 3 and 4 blocks: 12 of 27; diffusive stages, "
         "2, 4, 5 and 6 blocks: 0 of 36; stable stages, 4 and 12 blocks: 0 of 18."
     )
     write_map(
@@ -78,13 +92,13 @@ def test_either_affinity_is_told_first_and_no_run_is_left_out(results):
     write_map(results, "ten_epochs_shared", map_lines("ten_epochs_shared", lambda cell, seed: False))
     write_map(results, "ten_epochs_recomputed", map_lines("ten_epochs_recomputed", lambda cell, seed: True))
     told = line(finding(results), "What diverges")
-    assert "and torch. Original stages, 2, 3 and 4 blocks: 12 of 27 with an affinity for each block" in told
+    assert "or torch: original stages, 2, 3 and 4 blocks: 12 of 27 with an affinity for each block" in told
     assert (
         "; diffusive stages, 2, 4 and 6 blocks: 27 of 27 with an affinity for each block, 0 of 27 with"
         in told
     )
     assert told.endswith(
-        " (p < 0.001). Diffusive stages, 5 blocks: 0 of 9; stable stages, 4 and 12 blocks: 0 of 18."
+        " (p < 0.001); diffusive stages, 5 blocks: 0 of 9; stable stages, 4 and 12 blocks: 0 of 18."
     )
 
 
@@ -110,10 +124,9 @@ def test_time_is_added_up_over_folders(results):
 def test_nothing_yet(tmp_path):
     text = finding(tmp_path)
     assert FIGURE in text
-    assert "0 of 99 planned runs of Table 1 and its neighbours are recorded. Of the" in line(
-        text, "The table"
-    )
+    assert line(text, "The table").startswith("- **The table.** Of the paper's 20 sentences: 0 reproduced")
+    assert "; 0 of 99 planned runs of" in line(text, "Conditions")
     assert line(text, "What trained stages do").endswith("No trained network was looked at yet.")
-    assert line(text, "What diverges").endswith("Nothing is recorded yet.")
+    assert line(text, "What diverges").endswith(": nothing is recorded yet.")
     assert line(text, "How far logits spread").endswith("no run was watched yet.")
     assert line(text, "Conditions").endswith("no time is noted.")

@@ -169,7 +169,7 @@ def test_the_picture_has_every_seed_and_writes_what_lies_above_it():
     found = kept(records("table1", errors_), records("table1-fragile", {"2-block (original)": [None, None]}))
     main, fragile = table_figure(found).axes
     assert [main.get_title(loc="left"), fragile.get_title(loc="left")] == ["start 0.01", "start 0.07"]
-    assert [text.get_text() for text in main.texts] == ["✕ 1/3\n▲ 30.00\n◇ 15.02", ""]
+    assert [text.get_text() for text in main.texts] == ["✕ 1/3", "▲ 30.00", "◇ 15.02"]
     assert [text.get_text() for text in fragile.texts] == ["✕ 2/2"]
     circles = [list(line.get_ydata()) for line in main.lines if line.get_marker() == "o"]
     assert circles == [[8.2, 8.4]]
@@ -185,4 +185,15 @@ def test_different_places_stand_in_a_column_of_their_own():
     }
     (axes,) = table_figure(kept(records("table1", numbers))).axes
     assert [label.get_text() for label in axes.get_xticklabels()] == ["2", "6", "3 after\n2, 4, 6"]
-    assert [text.get_text() for text in axes.texts] == ["", "", "✕ 1/1"]
+    assert [text.get_text() for text in axes.texts] == ["✕ 1/1"]
+
+
+def test_what_both_forms_write_at_the_edge_does_not_overlap():
+    label = "3 blocks in different places ({})".format
+    figure = table_figure(
+        kept(records("table1", {label("original"): [8.3, None], label("proposed"): [None, None]}))
+    )
+    (axes,) = figure.axes
+    figure.canvas.draw()
+    one, other = (text.get_window_extent() for text in axes.texts)
+    assert not one.overlaps(other)

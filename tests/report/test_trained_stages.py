@@ -45,6 +45,14 @@ def test_of_runs_that_diverged_the_last_look_at_their_kernels_is_told():
     )
 
 
+def test_a_run_that_diverged_before_it_was_saved_is_told_beside_the_others():
+    saved, lost = records("table1", {"4-block (original)": [None, None]})
+    seen = {"step": 391, "affinity": [{"spread": 0.5, "apart": 0.25}]}
+    rows = kept([replace(saved, observations=seen), replace(lost, observations={"step": None})]).rows
+    ((_, lines),) = lost_table(rows).groups
+    assert [line[3:] for line in lines] == [("391", "0.50", "0.25"), ("–", "–", "–")]
+
+
 def test_what_w_does_to_features_is_counted_by_form_and_sub_block():
     table = {"2-block (original)": [8.0], "3-block (proposed)": [8.0, 8.1, None], "4-block (proposed)": [8.0]}
     found = kept(
