@@ -111,7 +111,7 @@ def stage_on_cuda() -> str:
     row = result["rows"][0]
     return (
         "**A stage on a GPU.** `nonloc bench stage`: forward and backward to q, k, x and all W, fused and by every "
-        "public way,\nin one run. What is further from float64 than the limit is not timed.\n\n"
+        f"public way,\nin one run. What is further from float64 than {100 * stage.LIMIT:.0f} % is not timed.\n\n"
         f"{stage.table(result['rows'])}\n\n"
         f"gaussian, row, C = {row['channels']}, d = r = {row['embed']}, {row['dtype']}; median and range of "
         f"{row['repeats']}, in turns; memory at the peak above the inputs; error: the largest ‖found − float64‖ / "
@@ -383,8 +383,8 @@ def float32() -> str:
         f"{table.markdown(headers, cells)}\n\n4 blocks, PyTorch's default as the start, rate 0.1, the first {steps} "
         "steps, seeds 0 and 1 in this order. bfloat16: from the map, by the fused kernels. float32: by plain products. "
         f"{conditions(json.loads((folder / 'conditions.json').read_text()))} The first row in float32 on a GPU, by the "
-        'fused kernels (`nonloc map ten_epochs --only torch "original 4" --seeds 2 --set precision=float32`): '
-        f"{', '.join(ends)}. {conditions(gpu)}"
+        'fused kernels (`nonloc map ten_epochs --only torch "original 4" --seeds 2 --set precision=float32 --output '
+        f"FOLDER`): {', '.join(ends)}. {conditions(gpu)}"
     )
 
 

@@ -32,7 +32,7 @@ def main() -> None:
     before = model(images)
 
     (done,) = insert(
-        model, {"layer1.1": lambda channels: DiffusiveStage(channels, 4, init_std=0.05)}, example=images
+        model, {"layer1.1": lambda channels: DiffusiveStage(channels, 4, scaled=True)}, example=images
     )
     print(
         f"inserted {done.num_blocks} sub-blocks at {done.path}: {done.channels} channels, {done.positions} positions"

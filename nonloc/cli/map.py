@@ -21,8 +21,10 @@ from nonloc.paper.map_table import MapTable
 from nonloc.paper.spent import note_spent
 
 SUMMARY = "the trainability map: rate × initialisation × blocks, one table of hundreds of short runs"
+_WIDTH = max(map(len, PARTS))
 _LISTED = "\n".join(
-    f"  {name:<22} {len(part.cells)} cells, {part.seeds} seeds. {part.title}" for name, part in PARTS.items()
+    f"  {name:<{_WIDTH}} {len(part.cells)} cells, {part.seeds} seeds. {part.title}"
+    for name, part in PARTS.items()
 )
 DESCRIPTION = f"""\
 Train every cell of a part of the map with every seed, many side by side, and add one line for each to

@@ -40,7 +40,7 @@ it are begun last; when it is spent, all that are under way are saved, and the s
 begun seed by seed, so that an interrupted table is balanced.
 
 Runs that the --kept folder has count as done and are copied to DIR/runs, whichever suite they were kept for; with
---kept null all are trained anew. The demo shows the runs on CIFAR-10 that are kept there beside its own.
+--kept null and a new DIR all are trained anew. The demo shows the runs on CIFAR-10 that are kept there beside its own.
 --keep adds what is finished to that folder: <kept>/<suite>/<row>/<seed>/, small files, and the final weights of
 each row's median seed.
 
@@ -169,7 +169,8 @@ def _restore(suite: Suite, folder: Path, options: Namespace, output: Output) -> 
     known = restore(suite, options.kept, folder / "runs")
     if known:
         output.talk(
-            f"{len(known)} runs are kept in {options.kept} and count as done; --kept null trains them anew"
+            f"{len(known)} runs are kept in {options.kept} and count as done; "
+            "to train them anew: --kept null and a new --output"
         )
     return known
 

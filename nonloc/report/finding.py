@@ -16,12 +16,13 @@ from nonloc.report.map_corners import by_affinity, corners_sentence
 from nonloc.report.map_logits import told, watched
 from nonloc.report.records import RowRecord
 from nonloc.report.reproduction import MAP, verdict_counts
-from nonloc.report.statistics import Interval, interval, signed
+from nonloc.report.statistics import interval
 from nonloc.report.tables import listed
 from nonloc.report.trainability import Cell, TrainabilityMap, blocks_told, diverged_counts, inits, read_map
 from nonloc.report.trained_stages import action_sentences
 
 USUAL = (TEN_EPOCHS, SHARED, RECOMPUTED)  # the parts whose logits are not divided, and of the same kernel
+VERDICTS = "docs/reproduction/verdicts.md"
 FIGURE = "docs/reproduction/figures/map-corners.svg"
 
 
@@ -31,12 +32,14 @@ def finding(folder: str | os.PathLike[str]) -> str:
     kept, found = read_kept(root), read_map(root / MAP)
     planned = [run for row in kept.rows if row.group != OTHER for run in row.runs]
     done = sum(run is not None and run.ending != "unfinished" for run in planned)
+    counts = verdict_counts(tuple(judge(kept, found)), link=VERDICTS)
     lines = [
-        f"**The table.** {_gains(kept)}{verdict_counts(tuple(judge(kept, found)))}",
+        f"**The table.** {_errors(kept)}{_between(kept)}{counts}",
         f"**What diverges.** {_lost_runs(kept)}Ten epochs, maps that begin with {_starts()}: {_diverged(found)}",
-        "**How far logits spread.** The largest difference of two in a row of a kernel, not divided by √d: "
+        "**How far logits spread** (largest less smallest in a row of a kernel, not divided by √d). "
         f"{_spreads(found)}.",
-        f"**What trained stages do.** At the paper's rate, all blocks in one place. {_action(kept)}.",
+        f"**What trained stages do.** At the paper's rate, start {kept.start}, all blocks in one place. "
+        f"{_action(kept)}.",
         "**Conditions.** PreResNet-20 on CIFAR-10, blocks after residual block 2 where no other place is named, batch "
         f"128, bfloat16; {done} of {len(planned)} planned runs of the table and its neighbours are recorded; "
         f"{_versions(kept.rows)}{_time(root)}.",
@@ -50,36 +53,41 @@ def finding(folder: str | os.PathLike[str]) -> str:
     )
 
 
-def _gains(kept: Kept) -> str:
-    """Every number of blocks against the baseline, and the two forms against each other; empty without pairs."""
-    baseline = kept.find(form=None, blocks=None)
-    by_form: dict[str, dict[int, Interval]] = {name: {} for name in NAMES.values()}
-    between: dict[int, Interval] = {}
+def _errors(kept: Kept) -> str:
+    """The median of every number of blocks, with the published one; empty without runs."""
+    rows: dict[str, dict[int, RowRecord]] = {"baseline": {}, **{name: {} for name in NAMES.values()}}
+    for blocks in range(7):
+        for form, name in [*NAMES.items()] if blocks else [(None, "baseline")]:
+            row = kept.find(form=form, blocks=blocks)
+            if row is not None and row.median is not None:
+                rows[name][blocks] = row
+    told = []
+    for name, found in rows.items():
+        medians = ", ".join(_error(row) for row in found.values())
+        if found:
+            told.append(
+                f"{name} {medians}" if name == "baseline" else f"{name}, {_blocks_of(found)}: {medians}"
+            )
+    if not told:
+        return ""
+    counts = sorted({len(row.scores) for found in rows.values() for row in found.values()})
+    n = " to ".join(map(str, dict.fromkeys((counts[0], counts[-1]))))
+    return f"Test error in %, median of {n} seeds (published): {'; '.join(told)}. "
+
+
+def _error(row: RowRecord) -> str:
+    return f"{row.median:.2f}" + ("" if row.published is None else f" ({row.published:.2f})")
+
+
+def _between(kept: Kept) -> str:
+    """The two forms against each other, pair by pair; empty without pairs."""
+    told = []
     for blocks in range(1, 7):
-        rows = {form: kept.find(form=form, blocks=blocks) for form in NAMES}
-        for form, row in rows.items():
-            found = interval(list(differences(row, baseline).values()))
-            if found is not None:
-                by_form[NAMES[form]][blocks] = found
-        found = interval(list(differences(rows["diffusive"], rows["original"]).values()))
+        rows = [kept.find(form=form, blocks=blocks) for form in ("diffusive", "original")]
+        found = interval(list(differences(*rows).values()))
         if found is not None:
-            between[blocks] = found
-    means = [
-        f"{form} {_blocks_of(found)}: {', '.join(signed(one.mean) for one in found.values())}"
-        for form, found in by_form.items()
-        if found
-    ]
-    text = ""
-    if means:
-        counts = sorted({one.n for found in by_form.values() for one in found.values()})
-        text += (
-            "Mean difference to the baseline in points of error, n = "
-            f"{' to '.join(map(str, dict.fromkeys((counts[0], counts[-1]))))}: {'; '.join(means)}. "
-        )
-    if between:
-        told = "; ".join(f"{blocks} blocks {found.told()}" for blocks, found in between.items())
-        text += f"Proposed less original: {told}. "
-    return text
+            told.append(f"{blocks} blocks {found.told()}")
+    return f"Proposed less original, mean of pairs: {'; '.join(told)}. " if told else ""
 
 
 def _blocks_of(found: Mapping[int, object]) -> str:
@@ -102,7 +110,8 @@ def _lost_runs(kept: Kept) -> str:
     others = 0
     groups: dict[tuple[str, str], list[RowRecord]] = {}
     for row in kept.rows:
-        groups.setdefault(_kind(kept, row), []).append(row)
+        if setting(row.recipe).form is not None:
+            groups.setdefault(_kind(kept, row), []).append(row)
     for (kind, form), rows in groups.items():
         gone, runs = (sum(len(some) for some in lists) for lists in zip(*map(_ends, rows), strict=True))
         if gone:
@@ -112,7 +121,7 @@ def _lost_runs(kept: Kept) -> str:
     if not told:
         return ""
     named = "; ".join(f"{kind} {', '.join(counts)}" for kind, counts in told.items())
-    rest = f"; all others 0 of {others}" if others else ""
+    rest = f"; all other stages 0 of {others}" if others else ""
     return f"Whole runs: {named}{rest}. "
 
 
@@ -121,10 +130,9 @@ def _ends(row: RowRecord) -> tuple[Sequence[object], Sequence[object]]:
 
 
 def _kind(kept: Kept, row: RowRecord) -> tuple[str, str]:
-    """What sets a row apart but for its number of blocks, and its form."""
+    """What sets a row with a stage apart but for its number of blocks, and its form."""
     what = setting(row.recipe)
-    if what.form is None:
-        return "", "baseline"
+    assert what.form is not None
     form = "stable" if what.weight == "stable" else NAMES[what.form]
     places = "in one place" if len(what.places) == 1 else "in different places"
     own = kept.wanted(form=what.form, blocks=what.blocks, places=what.places, weight=what.weight)
@@ -169,7 +177,7 @@ def _spreads(found: TrainabilityMap) -> str:
         values = [value for one in groups for value in one.values]
         if values:
             sentences.append(told(diverged, sum(one.runs for one in groups), values))
-    return "; ".join(sentences) or "no run was watched yet"
+    return "; ".join(sentences) or "No run was watched yet"
 
 
 def _versions(rows: Sequence[RowRecord]) -> str:
@@ -189,7 +197,9 @@ def _time(root: Path) -> str:
     spent = read_all_spent(root)
     entries = [entry for some in spent.values() for entry in some]
     suites = [folder.name for folder in spent if folder.name != MAP]
-    commands = [f"`nonloc reproduce {suite}`" for suite in suites] + ["`nonloc map`"] * (root / MAP in spent)
+    commands = [f"`nonloc reproduce {suite}`" for suite in suites] + ["the parts of `nonloc map`"] * (
+        root / MAP in spent
+    )
     devices = ", ".join(sorted({str(entry.get("device", "unknown")) for entry in entries}))
     minutes = sum(entry["seconds"] for entry in entries) / 60
     return f"{minutes:.0f} minutes on {devices} for {listed(commands)}" if entries else "no time is noted"

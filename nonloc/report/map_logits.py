@@ -71,7 +71,7 @@ def told(diverged: bool, runs: int, values: Sequence[float]) -> str:
     number = f"{runs} runs" if len(values) == runs else f"{len(values)} of {runs} runs"
     when = f"{BACK} steps before they diverged" if diverged else "at their end"
     calm = sum(value < CALM for value in values)
-    return f"{number}, {when}: {range_of(values)}, in {calm} of them less than {CALM}"
+    return f"{number}, {when}: {range_of(values)}, below {CALM} in {calm} of them"
 
 
 def watched(found: TrainabilityMap) -> list[Watched]:

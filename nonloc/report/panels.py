@@ -110,7 +110,7 @@ def _features(kept: Kept) -> list[Content]:
     if figure is None:
         return ["No run has recorded its features yet."]
     caption_text = f"{figures.FEATURES_CAPTION} {WHICH}"
-    told = [f"{text}." for text in action_sentences(kept)]
+    told = [f"Start {kept.start}. {text}." for text in action_sentences(kept)]
     shown: list[Content] = [
         Picture("features", figure, caption_text),
         factors_table(kept.rows),

@@ -40,7 +40,7 @@ ABOUT_TABLE = (
 )
 ABOUT_DIFFERENCES = (
     "Mean of the differences seed by seed, in points of error, with the 95 % interval of Student's t; a diverged run "
-    "counts as 90 %, the error of guessing, and a pair of which both diverged for nothing. Below 0 is better."
+    "counts as 90 %, the error of guessing, and pairs in which both diverged are left out. Below 0 is better."
 )
 ABOUT_VERDICTS = (
     "The rules were written down before the runs (docs/reproduction.md), with what was amended since and what was "
@@ -51,7 +51,9 @@ ABOUT_MAP = (
     "A map that the paper does not have: learning rate by initialisation by number of blocks, on CIFAR-10 with "
     "PreResNet-20, blocks after residual block 2. A run trains if it ends with a training loss clearly below that of "
     "guessing (below 95 % of ln 10). A seed fixes the start and the order of the images, and not the last bits of sums "
-    "on a GPU: done again, a run near the edge can end the other way."
+    "on a GPU: done again, a run near the edge can end the other way. How θ, φ, W_Z and W_g begin: normal 0.05, with "
+    "normal values of this deviation; fan_in, of deviation 1/√fan_in; torch, by PyTorch's default; zero, with W_Z = 0 "
+    "and the others by PyTorch's default; zero, batch norm, the same with a batch norm after W_Z whose γ begins at 0."
 )
 ABOUT_CELLS = (
     "Of all seeds: how many train, how many diverge and when; the mean of the last losses and the median error of "
@@ -97,13 +99,14 @@ def write_reproduction(folder: str | os.PathLike[str], output: str | os.PathLike
     return Reproduction(kept, found, verdicts, tuple(written))
 
 
-def verdict_counts(verdicts: Sequence[tuple[Claim, Verdict]]) -> str:
+def verdict_counts(verdicts: Sequence[tuple[Claim, Verdict]], link: str = "") -> str:
     """Such as "Of the paper's 20 sentences: 7 reproduced, 8 not reproduced, 0 depending on …, 5 undecided."."""
     words = [verdict.word for _, verdict in verdicts]
     failed = sum(bool(verdict.failed) for _, verdict in verdicts if verdict.word == UNDECIDED)
     of_them = f", in {failed} of them a part has failed" if failed else ""
+    sentences = f"Of the paper's {len(words)} sentences"
     return (
-        f"Of the paper's {len(words)} sentences: {words.count(REPRODUCED)} reproduced, "
+        f"{f'[{sentences}]({link})' if link else sentences}: {words.count(REPRODUCED)} reproduced, "
         f"{words.count(NOT_REPRODUCED)} not reproduced, {words.count(DEPENDS)} depending on a condition, "
         f"{words.count(UNDECIDED)} undecided{of_them}."
     )

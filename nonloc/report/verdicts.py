@@ -68,7 +68,9 @@ class Verdict:
         told = [part.moot for part in self._here if part.moot]
         absent = [part.name for part in self._here if not part.n]
         if self.failed:
-            told.append(f"not so for {'; '.join(self.failed)}: it cannot be reproduced any more")
+            told.append(
+                f"it fails for {'; '.join(self.failed)}, so it cannot come out as reproduced any more"
+            )
         if absent:
             told.append(f"not measured yet: {'; '.join(absent)}")
         return ". ".join(text[0].upper() + text[1:] for text in told) or "More measurements would tell"

@@ -16,13 +16,16 @@ def results(tmp_path):
 
 
 def line(text, name):
-    (found,) = [line for line in text.splitlines() if line.startswith(f"- **{name}.**")]
+    (found,) = [line for line in text.splitlines() if line.startswith((f"- **{name}.**", f"- **{name}** ("))]
     return found
 
 
-def test_the_table_is_told_by_the_paired_difference(results):
+def test_the_table_is_told_by_its_medians(results):
     text = line(finding(results), "The table")
-    assert "in points of error, n = 3: proposed 5 blocks: −0.30. Of the paper's" in text
+    assert (
+        "median of 3 seeds (published): baseline 9.10 (8.19); proposed, 5 blocks: 8.80 (7.29). [Of the"
+        in text
+    )
     assert "Proposed less original" not in text
     assert "; 6 of 99 planned runs of" in line(finding(results), "Conditions")
 
@@ -32,8 +35,11 @@ def test_the_forms_are_compared_where_both_are_there(results):
         results, records("table1", {"4-block (original)": [8.0, 8.2], "4-block (proposed)": [8.6, 8.7, 8.6]})
     )
     text = line(finding(results), "The table")
-    assert "n = 2 to 3: original 4 blocks: −1.00; proposed 4 and 5 blocks: −0.47, −0.30." in text
-    assert " Proposed less original: 4 blocks +0.55 [−0.09, +1.19], n = 2." in text
+    assert (
+        "median of 2 to 3 seeds (published): baseline 9.10 (8.19); original, 4 blocks: 8.10 (15.02); " in text
+    )
+    assert "; proposed, 4 and 5 blocks: 8.60 (7.37), 8.80 (7.29)." in text
+    assert " Proposed less original, mean of pairs: 4 blocks +0.55 [−0.09, +1.19], n = 2." in text
 
 
 def test_whole_runs_that_diverged_are_counted_by_place_start_and_form(results):
@@ -50,14 +56,14 @@ def test_whole_runs_that_diverged_are_counted_by_place_start_and_form(results):
     )
     assert (
         "start 0.07 original 2 of 3, stable 1 of 2; 5-block (proposed), recomputed affinity proposed 1 of 2; "
-        "all others 0 of 6. Ten epochs" in finding(results)
+        "all other stages 0 of 3. Ten epochs" in finding(results)
     )
 
 
 def test_numbers_of_blocks_in_a_row_are_told_by_their_ends(results):
     labels = [f"{blocks}-block (proposed)" for blocks in (2, 3, 4)]
     write(results, records("table1", {label: [9.0, 9.2, 9.1] for label in labels}))
-    assert "proposed 2 to 5 blocks: 0.00, 0.00, 0.00, −0.30." in line(finding(results), "The table")
+    assert "; proposed, 2 to 5 blocks: 9.10 (7.74), 9.10 (7.62), " in line(finding(results), "The table")
 
 
 def test_what_stages_do_is_told_as_in_the_report(results):
@@ -104,29 +110,32 @@ def test_either_affinity_is_told_first_and_no_run_is_left_out(results):
 
 def test_logits_are_told_for_every_ending_and_either_affinity(results):
     told = line(finding(results), "How far logits spread")
-    assert told.endswith("69 runs, at their end: 7 (median; 7 to 7), in 69 of them less than 100.")
+    assert told.endswith("69 runs, at their end: 7 (median; 7 to 7), below 100 in 69 of them.")
     watched, missed = (map_line(cell, 0, diverged=400) for cell in PARTS["ten_epochs_recomputed"].cells[:2])
     watched["before"] = [{"step": 340, "loss": 1.0, "stages": [{"logit_spread": 12_345.0}]}]
     missed["before"] = []
     write_map(results, "ten_epochs_recomputed", [watched, missed])
     told = line(finding(results), "How far logits spread")
-    assert "1 of 14 runs, 50 steps before they diverged: 12,300 (median; 12,300 to 12,300), in 0 of" in told
+    assert (
+        "1 of 14 runs, 50 steps before they diverged: 12,300 (median; 12,300 to 12,300), below 100 in 0 of"
+        in told
+    )
 
 
 def test_time_is_added_up_over_folders(results):
     note_spent(results / "map", seconds=600.0, device="GPU", runs=2)
     note_spent(results / "table1", seconds=1200.0, device="GPU", runs=2)
     assert line(finding(results), "Conditions").endswith(
-        "; Python 3; 30 minutes on GPU for `nonloc reproduce table1` and `nonloc map`."
+        "; Python 3; 30 minutes on GPU for `nonloc reproduce table1` and the parts of `nonloc map`."
     )
 
 
 def test_nothing_yet(tmp_path):
     text = finding(tmp_path)
     assert FIGURE in text
-    assert line(text, "The table").startswith("- **The table.** Of the paper's 20 sentences: 0 reproduced")
+    assert line(text, "The table").startswith("- **The table.** [Of the paper's 20 sentences](docs")
     assert "; 0 of 99 planned runs of" in line(text, "Conditions")
     assert line(text, "What trained stages do").endswith("No trained network was looked at yet.")
     assert line(text, "What diverges").endswith(": nothing is recorded yet.")
-    assert line(text, "How far logits spread").endswith("no run was watched yet.")
+    assert line(text, "How far logits spread").endswith("No run was watched yet.")
     assert line(text, "Conditions").endswith("no time is noted.")

@@ -47,11 +47,9 @@ def test_sentences_count_the_calm_ones():
     found = TrainabilityMap((), cells(lines), {"ten_epochs_scaled": cells([map_line(CELL, 0)])})
     gone, ended, scaled = logits_sentences(found)
     assert gone == (
-        "As they are: 1 runs, 50 steps before they diverged: 138 (median; 138 to 138), in 0 of them less than 100."
+        "As they are: 1 runs, 50 steps before they diverged: 138 (median; 138 to 138), below 100 in 0 of them."
     )
-    assert ended.endswith(
-        "2 runs, at their end: 16,300 (median; 9.33 to 32,500), in 1 of them less than 100."
-    )
+    assert ended.endswith("2 runs, at their end: 16,300 (median; 9.33 to 32,500), below 100 in 1 of them.")
     assert scaled.startswith("Logits divided by √d: 1 runs, at their end: 7 ")
     assert logits_sentences(TrainabilityMap((), ())) == []
 

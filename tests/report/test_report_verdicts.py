@@ -79,7 +79,9 @@ def test_what_is_left_open_is_told_apart():
     assert settle([part(None)]).left_open == "More measurements would tell"
     assert settle([part(None, 0)]).left_open == "Not measured yet: p"
     assert settle([moot]).left_open == "There is nothing to mitigate"
-    assert settle([failed, part(None)]).left_open == "Not so for 4 blocks: it cannot be reproduced any more"
+    assert settle([failed, part(None)]).left_open == (
+        "It fails for 4 blocks, so it cannot come out as reproduced any more"
+    )
 
 
 def test_what_failed_elsewhere_is_not_told_of_the_protocol():
