@@ -40,6 +40,9 @@ def error_part(kept: Kept, one: Changes, other: Changes, claimed: int, changes: 
     both = len(lost(rows[0]) & lost(rows[1]))
     found = interval(values)
     numbers = "no pair of runs" if found is None else f"{found.told()} (points of error)"
+    for what, row in zip((one, other), rows, strict=True):
+        if row is not None and row.diverged:
+            numbers += f"; {name_of(what)}: {len(row.diverged)} of {len(row.started)} diverged"
     if both:
         pairs = "a pair" if both == 1 else f"{both} pairs"
         numbers += f"; {pairs} in which both diverged, left out"
