@@ -5,7 +5,7 @@ In this paper non-convergence is a result, so a diverged run is an `Outcome`, no
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 ENDINGS = {
@@ -50,6 +50,12 @@ class Outcome:
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Outcome:
+        """The inverse of `to_dict`; what a later version may have added is left out."""
+        known = {one.name for one in fields(cls)}
+        return cls(**{name: value for name, value in values.items() if name in known})
 
 
 class NonlocError(Exception):

@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from nonloc.outcomes import CorruptDataError, LockedRunError
+from nonloc.outcomes import ENDINGS, CorruptDataError, LockedRunError
 
 TEMPORARY = ".tmp"
 # Of a file's name, a process and chance: two that write the same file at once must not write into each other's.
@@ -87,6 +87,11 @@ class Run:
         return self.recipe_path.is_file()
 
     @property
+    def has_begun(self) -> bool:
+        """Whether anything was trained: there is a checkpoint, an epoch or a result, and not a recipe alone."""
+        return any(self.checkpoints_path.glob("*")) or bool(self.read_metrics()) or self.is_finished
+
+    @property
     def is_finished(self) -> bool:
         """Whether the run came to an end, good or bad; an interrupted run has no result yet."""
         return self.result_path.is_file()
@@ -98,7 +103,13 @@ class Run:
         self._replace(self.recipe_path, recipe)
 
     def read_result(self) -> dict[str, Any]:
-        return _read_object(self.result_path)
+        result = _read_object(self.result_path)
+        outcome = result.get("outcome")
+        if not isinstance(outcome, dict) or outcome.get("ending") not in ENDINGS:
+            raise CorruptDataError(
+                f"{self.result_path} does not say how the run ended; restore it, or delete it and run the command again"
+            )
+        return result
 
     def write_result(self, result: dict[str, Any]) -> None:
         self._replace(self.result_path, result)

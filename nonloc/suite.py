@@ -12,8 +12,7 @@ import torch
 from nonloc.outcomes import LockedRunError, NonlocError
 from nonloc.runs import Run
 from nonloc.training.estimates import seconds_to_go
-from nonloc.training.loop import device_or_best
-from nonloc.training.machine import machine
+from nonloc.training.machine import device_or_best, machine
 from nonloc.training.many import Ending, fit_many
 from nonloc.training.observe import observe
 from nonloc.training.recipe import Recipe

@@ -82,19 +82,19 @@ def run(options: Namespace) -> int:
 
     import torch
 
-    from nonloc.training.machine import machine, versions
+    from nonloc.training.machine import device_or_best, machine, versions
 
     if options.device is None:
         has_cuda = options.subject in ON_DEVICE and torch.cuda.is_available()
         options.device = "cuda" if has_cuda else "cpu"
+    device = device_or_best(options.device)
     rows, text = SUBJECTS[options.subject](options, output)
-    on_cuda = torch.device(options.device).type == "cuda"
-    name = "stage_cpu" if options.subject == "stage" and not on_cuda else options.subject
+    name = "stage_cpu" if options.subject == "stage" and device.type != "cuda" else options.subject
     value = {
         "command": f"nonloc bench {options.subject}{'' if name == options.subject else ' --device cpu'}",
         "rows": finite_or_none(rows),
-        "machine": machine(torch.device(options.device)),
-        "versions": versions(torch.device(options.device)),
+        "machine": machine(device),
+        "versions": versions(device),
     }
     if options.output is not None:
         folder = Path(options.output)

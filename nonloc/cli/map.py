@@ -64,8 +64,7 @@ def run(options: Namespace) -> int:
 
     from nonloc.paper.holding import hold
     from nonloc.paper.map_running import run_part
-    from nonloc.training.loop import device_or_best
-    from nonloc.training.machine import machine
+    from nonloc.training.machine import device_or_best, machine
 
     started = time.monotonic()
     # Read while it is held: what another process adds before that is there, and none adds after.

@@ -179,8 +179,7 @@ def _keep(suite: Suite, folder: Path, options: Namespace, changes: dict[str, Any
     from nonloc.paper.holding import hold
     from nonloc.paper.keeping import keep
     from nonloc.paper.spent import note_spent
-    from nonloc.training.loop import device_or_best
-    from nonloc.training.machine import machine
+    from nonloc.training.machine import device_or_best, machine
 
     with hold(Path(options.kept) / suite.name, wait=True):
         kept = keep(suite, folder / "runs", options.kept, changes=changes, weights=options.weights)

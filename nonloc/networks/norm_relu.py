@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
+from torch.nn.modules.batchnorm import _NormBase
 
 from nonloc._lazy import triton_module
 
@@ -63,6 +64,16 @@ class NormReLU(nn.BatchNorm2d):
             and self.momentum is not None
             and all(value is not None and value.dtype == torch.float32 for value in state)
         )
+
+
+def activated(norm: nn.Module, x: Tensor) -> Tensor:
+    """relu(norm(x)): of a NormReLU, or of a plain norm that was put in its place.
+
+    `nn.SyncBatchNorm.convert_sync_batchnorm`, and others that know a BatchNorm2d by its class, leave the ReLU behind.
+    """
+    y = norm(x)
+    is_plain = isinstance(norm, (_NormBase, nn.GroupNorm)) and not isinstance(norm, NormReLU)
+    return y.relu() if is_plain else y
 
 
 class _Fused(torch.autograd.Function):

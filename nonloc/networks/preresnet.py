@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from torch import Tensor, nn
 
 from nonloc.networks.convolution import Convolution
-from nonloc.networks.norm_relu import NormReLU
+from nonloc.networks.norm_relu import NormReLU, activated
 from nonloc.networks.residual import (
     ResidualBlock,
     StageFactory,
@@ -70,5 +70,5 @@ class PreResNet(nn.Module):
         self.head = nn.Linear(channels, num_classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        features = self.norm(self.trunk(self.stem(x)))
+        features = activated(self.norm, self.trunk(self.stem(x)))
         return self.head(features.mean((2, 3)))

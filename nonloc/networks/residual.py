@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeGuard, TypeVar
 
 from torch import Tensor, nn
 
 from nonloc.networks.convolution import Convolution
-from nonloc.networks.norm_relu import NormReLU
+from nonloc.networks.norm_relu import NormReLU, activated
+from nonloc.nn.untouched import is_untouched
 
 StageFactory = Callable[[int], nn.Module]
 """channels -> the module that stands after a residual block with that many channels"""
@@ -49,21 +49,21 @@ class ResidualBlock(nn.Module):
         is never activated.
         """
         norm, first = self.norms[0], self.convolutions[0]
-        if _is_untouched(norm, NormReLU) and norm.fuses(x):
+        if is_untouched(norm, NormReLU) and norm.fuses(x):
             x, active = norm.sum_and_activation(x, added, self._stepped_over())
         else:
             x = x if added is None else x + added
-            active = norm(x)
+            active = activated(norm, x)
         y = _convolve(first, x, active)
         shortcut = x if self.shortcut is None else _convolve(self.shortcut, x, active)
         for norm, convolution in zip(self.norms[1:], self.convolutions[1:], strict=True):
-            y = convolution(norm(y))
+            y = convolution(activated(norm, y))
         return y, shortcut
 
     def _stepped_over(self) -> int:
         """Every how many pixels the first activation is looked at, by all who look at it."""
         first, shortcut = self.convolutions[0], self.shortcut
-        if not (_is_untouched(first, Convolution) and _is_untouched(shortcut, Convolution)):
+        if not (is_untouched(first, Convolution) and is_untouched(shortcut, Convolution)):
             return 1
         return first.stride[0] if first.kernel_size == (1, 1) else 1
 
@@ -74,14 +74,6 @@ def _convolve(convolution: nn.Module, x: Tensor, active: Tensor) -> Tensor:
         return convolution(active)
     assert isinstance(convolution, Convolution)
     return convolution.without_stride(active)
-
-
-_M = TypeVar("_M", bound=nn.Module)
-
-
-def _is_untouched(module: nn.Module | None, kind: type[_M]) -> TypeGuard[_M]:
-    """Whether nobody has put something else in its place, or watches what goes in and comes out."""
-    return type(module) is kind and not (module._forward_hooks or module._forward_pre_hooks)
 
 
 def bottleneck(channels: int, width: int, out: int, stride: int = 1) -> ResidualBlock:
@@ -114,7 +106,7 @@ class Trunk(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         added: Tensor | None = None
         for number, block in enumerate(self.blocks, start=1):
-            if _is_untouched(block, ResidualBlock):
+            if is_untouched(block, ResidualBlock):
                 x, added = block.terms(x, added)
             else:
                 x, added = block(x if added is None else x + added), None

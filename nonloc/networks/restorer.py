@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from torch import Tensor, nn
 
-from nonloc.networks.norm_relu import NormReLU
+from nonloc.networks.norm_relu import NormReLU, activated
 from nonloc.networks.residual import StageFactory, Trunk, bottleneck, initialize_convolutions
 from nonloc.networks.spec import RESTORER_BLOCKS
 from nonloc.nn.choices import check_size
@@ -35,4 +35,4 @@ class Restorer(nn.Module):
             nn.init.zeros_(parameter)
 
     def forward(self, x: Tensor) -> Tensor:
-        return x + self.head(self.norm(self.trunk(self.stem(x))))
+        return x + self.head(activated(self.norm, self.trunk(self.stem(x))))

@@ -40,6 +40,9 @@ class StageOptions:
     def __post_init__(self) -> None:
         for name, value in self.keywords().items():
             _CHECKS[name](name, value)
+        if self.init_std is not None:
+            # 1 and 1.0 are the same option and must have the same hash.
+            object.__setattr__(self, "init_std", float(self.init_std))
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> StageOptions:

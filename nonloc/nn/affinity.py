@@ -201,9 +201,11 @@ def checked(affinity: object, mask: Tensor | None, *, is_subsampled: bool) -> An
     if isinstance(affinity, Affinity):
         if mask is None:
             return affinity
+        # A module may know of positions of its own that are not to be heard.
+        both = mask if affinity.mask is None else mask & affinity.mask
         return Affinity(
             affinity.left, affinity.right, affinity.kind, affinity.normalize, affinity.scale,
-            mask=mask, measure=affinity.measure,
+            mask=both, measure=affinity.measure,
         )  # fmt: skip
     if is_subsampled:
         raise ValueError(

@@ -111,15 +111,18 @@ def insert(model: nn.Module, where: Mapping[str, Value], *, example: Inputs | No
         _check_fits(name, bases[name], stage, outputs.get(name))
     # Parents are looked up before any of them is replaced: an entry may lie inside another one.
     parents = {name: model.get_submodule(name.rpartition(".")[0]) for name in made}
-    after = {name: After(bases[name], _like(bases[name], stage)) for name, stage in made.items()}
+    after = {
+        name: After(bases[name], _like(bases[name], stage, outputs.get(name))) for name, stage in made.items()
+    }
     _put(parents, after)
     if example is not None:
         try:
-            _check_runs(model, example, list(after))
+            _check_runs(model, example, after)
         except BaseException:
             _put(parents, bases)
             raise
-    return [_describe(name, stage, outputs.get(name)) for name, stage in made.items()]
+    paths = {id(module): path for path, module in model.named_modules()}
+    return [_describe(name, paths[id(stage)], stage, outputs.get(name)) for name, stage in made.items()]
 
 
 def _check_name(name: str, named: Mapping[str, nn.Module]) -> None:
@@ -251,32 +254,56 @@ def _put(parents: Mapping[str, nn.Module], modules: Mapping[str, nn.Module]) -> 
         setattr(parents[name], name.rpartition(".")[2], module)
 
 
-def _check_runs(model: nn.Module, example: Inputs, names: list[str]) -> None:
-    """That the model, which ran on the example before, runs with its stages: it may do more with a submodule than call
-    it."""
+def _check_runs(model: nn.Module, example: Inputs, after: Mapping[str, After]) -> None:
+    """That the model, which ran on the example before, runs with its stages, and through each of them: it may do more
+    with a submodule than call it, or hold it by another name."""
+    ran: set[str] = set()
+    # Not by hooks: torch's own transformer layers go another way where there are any.
+    for name, one in after.items():
+        one.__dict__["forward"] = _noting(ran, name, one.forward)
     try:
         with evaluating(model):
             call(model, example)
     except Exception as error:
         raise ValueError(
-            f"the model runs on the example, but no more with a stage after {', '.join(map(repr, names))}, so nothing "
+            f"the model runs on the example, but no more with a stage after {', '.join(map(repr, after))}, so nothing "
             f"was changed; name another submodule, or another stage ({type(error).__name__}: {error})"
         ) from error
+    finally:
+        for one in after.values():
+            del one.__dict__["forward"]
+    if idle := [name for name in after if name not in ran]:
+        raise ValueError(
+            f"the model reaches {', '.join(map(repr, idle))} by another way than by that name (an alias, or a list "
+            "that is no nn.ModuleList), so a stage there would never run, and nothing was changed; name the submodule "
+            "as the model calls it"
+        )
 
 
-def _like(base: nn.Module, stage: nn.Module) -> nn.Module:
-    """The module on the submodule's device, in its dtype and its mode."""
+def _noting(ran: set[str], name: str, forward: Callable[..., Any]) -> Callable[..., Any]:
+    def noted(*args: Any, **keywords: Any) -> Any:
+        ran.add(name)
+        return forward(*args, **keywords)
+
+    return noted
+
+
+def _like(base: nn.Module, stage: nn.Module, output: Output | None) -> nn.Module:
+    """The module on the submodule's device, in its dtype and its mode; of one without parameters, on those of its
+    output, where that was seen."""
     stage.train(base.training)
     for tensor in base.parameters():
         if tensor.dtype.is_floating_point:
             return stage.to(device=tensor.device, dtype=tensor.dtype)
+    if output is not None and output.dtype.is_floating_point:
+        return stage.to(device=output.device, dtype=output.dtype)
     return stage
 
 
-def _describe(name: str, stage: nn.Module, output: Output | None) -> Inserted:
+def _describe(name: str, path: str, stage: nn.Module, output: Output | None) -> Inserted:
     return Inserted(
         name,
-        f"{name}.stage",
+        path,
         getattr(stage, "channels", None),
         getattr(stage, "num_blocks", None),
         None if output is None else output.positions(getattr(stage, "layout", None)),

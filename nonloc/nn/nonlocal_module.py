@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from nonloc.nn.affinity import AffinityLike, AnyAffinity, PairwiseAffinity, checked, make_affinity
-from nonloc.nn.choices import INITS, LAYOUTS, WEIGHTS, check_choice, check_deviation, check_size
+from nonloc.nn.choices import INITS, LAYOUTS, WEIGHTS, check_choice, check_deviation, check_flag, check_size
 from nonloc.nn.layout import check_shape, flat_mask, from_positions, pool_positions, to_positions
 from nonloc.nn.stable_weight import StableWeightMap, check_stable, known_limit
 from nonloc.nn.weight import WeightMap
@@ -82,6 +82,8 @@ class NonlocalModule(nn.Module, ABC):
         check_choice("weight", weight, WEIGHTS)
         check_choice("init", init, INITS)
         check_deviation("init_std", init_std)
+        for name, flag in (("bias", bias), ("scaled", scaled), ("batch_norm", batch_norm)):
+            check_flag(name, flag)
         check_choice("layout", "channels_first" if layout is None else layout, LAYOUTS)
         check_choice("backend", backend, ("auto", *BACKENDS))
         self.channels = channels

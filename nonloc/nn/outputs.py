@@ -32,10 +32,13 @@ class Output:
 
     axes  where the channels are, by the layers that ran: (1,) or (−1,), both where they may be on either, none where
           the layers say nothing
+    dtype, device  of the output
     """
 
     shape: torch.Size
     axes: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
 
     def channels(self, layout: str | None) -> int | None:
         """C; without a layout the layers tell. None where there is no second dimension."""
@@ -68,7 +71,8 @@ def recorded_outputs(
     def record(name: str) -> Any:
         def hook(module: nn.Module, args: Any, output: Any) -> None:
             _check_output(name, output)
-            seen = outputs.setdefault(name, Output(output.shape, _channel_axes(output.shape, ran)))
+            axes = _channel_axes(output.shape, ran)
+            seen = outputs.setdefault(name, Output(output.shape, axes, output.dtype, output.device))
             if seen.shape != output.shape:
                 raise ValueError(
                     f"{name!r} runs more than once, on {list(seen.shape)} and {list(output.shape)}; "

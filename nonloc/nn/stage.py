@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import nn
 
+from nonloc.nn.choices import check_flag
 from nonloc.nn.forms import Diffusive, Original
 from nonloc.nn.keywords import refuse_unknown, with_keywords
 from nonloc.nn.nonlocal_module import NonlocalModule
@@ -26,6 +27,7 @@ class OriginalStage(Original):
         self, channels: int, num_blocks: int, *, share_affinity: bool = False, **keywords: Any
     ) -> None:
         refuse_unknown(OriginalStage, keywords)
+        check_flag("share_affinity", share_affinity)
         super().__init__(channels, num_blocks, 1 if share_affinity else num_blocks, **keywords)
 
 
@@ -44,6 +46,7 @@ class DiffusiveStage(Diffusive):
         self, channels: int, num_blocks: int, *, share_affinity: bool = True, **keywords: Any
     ) -> None:
         refuse_unknown(DiffusiveStage, keywords)
+        check_flag("share_affinity", share_affinity)
         super().__init__(channels, num_blocks, 1 if share_affinity else num_blocks, **keywords)
 
 

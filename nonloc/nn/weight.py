@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from nonloc.nn.choices import check_choice, check_size
 from nonloc.nn.initialization import initialize_map
 from nonloc.nn.mapped import mapped
+from nonloc.nn.untouched import is_untouched
 
 
 class WeightMap(nn.Module):
@@ -48,9 +49,11 @@ class WeightMap(nn.Module):
 
     @property
     def is_linear(self) -> bool:
-        """Whether the map is the matrix W and nothing more: no bias, no batch normalisation."""
-        biases = [linear.bias for linear in (self.w_g, self.w_z) if linear is not None]
-        return self.norm is None and all(bias is None for bias in biases)
+        """Whether the map is the matrix W and nothing more: no bias, no batch normalisation, nobody in between."""
+        linears = [linear for linear in (self.w_g, self.w_z) if linear is not None]
+        return self.norm is None and all(
+            is_untouched(linear, nn.Linear, parametrized=True) and linear.bias is None for linear in linears
+        )
 
     def inner(self, z: Tensor) -> Tensor:
         return z if self.w_g is None else mapped(self.w_g, z)

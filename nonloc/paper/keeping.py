@@ -113,7 +113,7 @@ def check_keeping(
     if weights not in WEIGHTS:
         raise ValueError(f"weights={weights!r} is unknown; choose one of {', '.join(WEIGHTS)}")
     path = Path(kept) / suite.name / PLAN
-    before = json.loads(path.read_bytes())["changes"] if path.is_file() else dict(changes or {})
+    before = _read_plan(path).get("changes", {}) if path.is_file() else dict(changes or {})
     if before != dict(changes or {}):
         raise ValueError(
             f"{path.parent} keeps {suite.name} with the changes {before}, not {dict(changes or {})}; "
@@ -167,10 +167,10 @@ def _replace_run(source: Run, run: Run) -> None:
 
 def _note_suite(folder: Path, suite: Suite, changes: dict[str, Any]) -> None:
     path = folder / PLAN
-    before: dict[str, Any] = json.loads(path.read_bytes()) if path.is_file() else {"seeds": None}
+    before = _read_plan(path) if path.is_file() else {}
     # All rows, whichever were run now; more seeds than the suite has by itself if there ever were.
     seeds = max((len(suite.recipes(row)) for row in suite.rows), default=0)
-    more = max(seeds, before["seeds"] or 0)
+    more = max(seeds, before.get("seeds") or 0)
     plan: dict[str, Any] = {
         "name": suite.name,
         "rows": [],
@@ -183,6 +183,13 @@ def _note_suite(folder: Path, suite: Suite, changes: dict[str, Any]) -> None:
     content = (json.dumps(plan, indent=2, ensure_ascii=False) + "\n").encode()
     if not path.is_file() or path.read_bytes() != content:
         write_atomically(path, content)
+
+
+def _read_plan(path: Path) -> dict[str, Any]:
+    try:
+        return dict(json.loads(path.read_bytes()))
+    except (TypeError, ValueError) as error:
+        raise CorruptDataError(f"{path} is not valid JSON ({error}); restore it, or delete it") from error
 
 
 def _own_seeds(suite: Suite) -> int:

@@ -35,7 +35,7 @@ from nonloc.paper.map_cells import Cell, Part
 from nonloc.paper.map_table import MapTable
 from nonloc.paper.watching import Watcher
 from nonloc.runs import Run
-from nonloc.training.loop import device_or_best
+from nonloc.training.machine import device_or_best
 from nonloc.training.many import SIDE_BY_SIDE, Ending, fit_many
 from nonloc.training.recipe import Recipe
 from nonloc.training.sharing import SharedData

@@ -17,8 +17,7 @@ from nonloc.runs import Run
 from nonloc.training.captured import CapturedEvaluation
 from nonloc.training.evaluate import evaluate
 from nonloc.training.graphs import CaptureError
-from nonloc.training.loop import device_or_best
-from nonloc.training.machine import machine
+from nonloc.training.machine import device_or_best, machine
 from nonloc.training.precision import cpu_has_bfloat16
 from nonloc.training.recipe import Recipe
 from nonloc.training.state import weights_sha256
@@ -103,6 +102,10 @@ def recheck(
     if tell is not None and now.precision == "bfloat16" and where.type == "cpu" and not cpu_has_bfloat16():
         tell(
             "this CPU has no bfloat16, which may take hours without it; with precision float32 it takes minutes"
+        )
+    if result["metrics"].get(task.score) is None:
+        raise ValueError(
+            f"{run.path} ended with a {task.score} that is not a finite number; there is nothing to compare"
         )
     recomputed = _evaluate(model, task, now)[task.score]
     stored = float(result["metrics"][task.score])

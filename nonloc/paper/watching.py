@@ -53,7 +53,8 @@ class Watcher:
         done = session.step_in_epoch
         for step in range(0 if is_new else done - 1, done):
             film.losses.append((session.step - done + step, session.loss_of(step).clone()))
-        if session.step < EVERY or session.step % EVERY == 0:
+        # Always one: a run that goes on shortly before its end would meet none.
+        if not film.states or session.step < EVERY or session.step % EVERY == 0:
             state = {name: value.detach().clone() for name, value in session.model.state_dict().items()}
             film.states.append((session.step, state))
 

@@ -12,6 +12,7 @@ from statistics import median
 from typing import Any
 
 from numpy.typing import NDArray
+from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from nonloc.outcomes import CorruptDataError
@@ -59,7 +60,13 @@ class RunRecord:
     def tensors(self) -> dict[str, NDArray[Any]]:
         """What was observed, by name: images, noisy, restored, affinity.<stage>."""
         path = self.path / "observations.safetensors"
-        return load_file(path) if path.is_file() else {}
+        try:
+            return load_file(path) if path.is_file() else {}
+        except SafetensorError as error:
+            raise CorruptDataError(
+                f"{path} is not a whole safetensors file ({error}); delete it and observations.json, and run "
+                f"`nonloc spectrum {self.path} --features`"
+            ) from error
 
 
 @dataclass(frozen=True)
@@ -144,7 +151,13 @@ def write_plan(folder: Path, plan: dict[str, Any]) -> None:
 
 
 def read_plan(folder: Path) -> dict[str, Any]:
-    return read_json(folder / PLAN)
+    plan = read_json(folder / PLAN)
+    missing = [key for key in ARRANGEMENT if plan and key not in plan]
+    if missing:
+        raise CorruptDataError(
+            f"{folder / PLAN} lacks {', '.join(missing)}, which `nonloc reproduce` writes; restore it, or delete it"
+        )
+    return plan
 
 
 def collect(folder: str | os.PathLike[str]) -> Collection:
@@ -155,7 +168,12 @@ def collect(folder: str | os.PathLike[str]) -> Collection:
     suite = arranged_suite(**{key: plan[key] for key in ARRANGEMENT}) if plan else None
     if not records and suite is None:
         raise ValueError(f"{root} holds no runs; name a folder with run folders in it, or a run folder")
-    by_recipe = {record.recipe: record for record in records}
+    # A folder may hold a run twice, as when it was copied: the one that is finished counts, and both are named.
+    by_recipe: dict[Recipe, RunRecord] = {}
+    twice: list[RunRecord] = []
+    for record in sorted(records, key=lambda record: record.result is None):
+        if by_recipe.setdefault(record.recipe, record) is not record:
+            twice.append(record)
     rows = []
     if suite is not None:
         for row in suite.rows:
@@ -163,13 +181,18 @@ def collect(folder: str | os.PathLike[str]) -> Collection:
             rows.append(RowRecord(row.label, row.recipe, runs, row.published, row.note, row.group))
     group = "Other runs in this folder" if rows else ""
     rows.extend(own_rows(list(by_recipe.values()), group))
+    rows.extend(own_rows(twice, "Runs that are there twice"))
     return Collection(root, tuple(rows), suite, plan)
 
 
 def read_run(run: Run) -> RunRecord:
+    try:
+        recipe = Recipe.from_dict(run.read_recipe())
+    except ValueError as error:
+        raise CorruptDataError(f"{run.recipe_path} is no recipe of this version: {error}") from error
     return RunRecord(
         path=run.path,
-        recipe=Recipe.from_dict(run.read_recipe()),
+        recipe=recipe,
         metrics=run.read_metrics(),
         spectra=run.read_spectra(),
         result=run.read_result() if run.is_finished else None,

@@ -16,7 +16,7 @@ from nonloc.nn.stage import stages
 from nonloc.ops import largest_logit_spread
 from nonloc.processes.stability import certify, cfl_limit
 from nonloc.runs import Run, finite_or_none, write_atomically
-from nonloc.training.machine import machine, versions
+from nonloc.training.machine import device_or_best, machine, versions
 from nonloc.training.recipe import Recipe
 from nonloc.training.tasks import TASKS
 from nonloc.training.trained import trained_network
@@ -42,6 +42,7 @@ def certify_run(
     kernels, None for those without logits.
     """
     run = run if isinstance(run, Run) else Run.open(run)
+    device = device_or_best(device)
     recipe = Recipe.from_dict(run.read_recipe())
     model = trained_network(run, device)
     if not any(True for _ in stages(model)):
@@ -55,7 +56,7 @@ def keep_certificates(
     run: Run, found: Sequence[dict[str, Any]], *, images: int, device: torch.device | str
 ) -> None:
     """Write what `certify_run` found to the run's stability.json, and with what it was found."""
-    where = torch.device(device)
+    where = device_or_best(device)
     value = {
         "images": images,
         "stages": finite_or_none(found),

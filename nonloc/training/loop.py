@@ -13,6 +13,7 @@ from nonloc.data.load import load
 from nonloc.outcomes import DivergedError, Outcome
 from nonloc.runs import Run
 from nonloc.training.convoy import Convoy
+from nonloc.training.machine import device_or_best
 from nonloc.training.recipe import Recipe
 from nonloc.training.stopping import Stopping
 from nonloc.training.streams import on_stream
@@ -89,18 +90,6 @@ def make_options(
     return Options(
         where, Convoy(where) if is_captured else None, progress, checkpoint_every, checkpoint_steps
     )
-
-
-def device_or_best(device: torch.device | str | None) -> torch.device:
-    """`device`, or CUDA where there is one, else the CPU."""
-    has_cuda = torch.cuda.is_available()
-    try:
-        found = torch.device(device or ("cuda" if has_cuda else "cpu"))
-    except RuntimeError as error:
-        raise ValueError(f"device={device!r} is unknown; use cpu or cuda") from error
-    if found.type == "cuda" and not has_cuda:
-        raise ValueError(f"device={device!r}: this torch sees no CUDA device; use cpu")
-    return found
 
 
 def check_whole(name: str, value: int) -> None:

@@ -1,4 +1,4 @@
-"""Where a number was made: the machine and the versions that belong in every result."""
+"""Where numbers are made: the device, and the machine and versions that belong in every result."""
 
 from __future__ import annotations
 
@@ -11,6 +11,18 @@ from typing import Any
 import torch
 
 from nonloc import __version__
+
+
+def device_or_best(device: torch.device | str | None) -> torch.device:
+    """`device`, or CUDA where there is one, else the CPU."""
+    has_cuda = torch.cuda.is_available()
+    try:
+        found = torch.device(device or ("cuda" if has_cuda else "cpu"))
+    except RuntimeError as error:
+        raise ValueError(f"device={device!r} is unknown; use cpu or cuda") from error
+    if found.type == "cuda" and not has_cuda:
+        raise ValueError(f"device={device!r}: this torch sees no CUDA device; use cpu")
+    return found
 
 
 def versions(device: torch.device | None = None) -> dict[str, str]:

@@ -25,9 +25,11 @@ from nonloc.nn.features import feature_trace, stage_inputs
 from nonloc.nn.stage import stages
 from nonloc.nn.weight import WeightMap
 from nonloc.ops import kernel_matrix, largest_logit_spread
+from nonloc.outcomes import CorruptDataError
 from nonloc.runs import Run, finite_or_none, write_atomically
 from nonloc.spectrum import CAPTION, random_band, weight_spectrum
 from nonloc.training.checkpoint import Checkpoint, latest_valid
+from nonloc.training.machine import device_or_best
 from nonloc.training.recipe import Recipe
 from nonloc.training.step import forward
 from nonloc.training.tasks import TASKS, Restoration
@@ -60,6 +62,7 @@ def observe(
     batch_size  over how many of the first test images the features and affinities are measured
     """
     run = run if isinstance(run, Run) else Run.open(run)
+    device = device_or_best(device)
     recipe = Recipe.from_dict(run.read_recipe())
     checkpoint = latest_valid(run, recipe)
     before = read_observations(run)
@@ -110,11 +113,18 @@ def observe_spectra(run: Run | str | os.PathLike[str]) -> dict[str, Any]:
 def read_observations(run: Run) -> dict[str, Any] | None:
     """What observations.json holds; None where the run has not been observed."""
     path = run.path / OBSERVATIONS
-    return json.loads(path.read_bytes()) if path.is_file() else None
+    if not path.is_file():
+        return None
+    try:
+        return dict(json.loads(path.read_bytes()))
+    except (TypeError, ValueError) as error:
+        raise CorruptDataError(
+            f"{path} is not valid JSON ({error}); delete it and run the command again"
+        ) from error
 
 
 def _is_of(seen: dict[str, Any], checkpoint: Checkpoint) -> bool:
-    return (seen["format"], seen["step"]) == (FORMAT, checkpoint.step)
+    return (seen.get("format"), seen.get("step")) == (FORMAT, checkpoint.step)
 
 
 def _where(checkpoint: Checkpoint) -> dict[str, Any]:

@@ -35,7 +35,7 @@ def trained_network(run: Run | str | os.PathLike[str], device: torch.device | st
 def _why_no_checkpoint(run: Run) -> str:
     if not run.is_finished:
         return f"{run.path} has no checkpoint yet; train it first"
-    outcome = Outcome(**run.read_result()["outcome"])
+    outcome = Outcome.from_dict(run.read_result()["outcome"])
     if outcome.ending == "diverged":
         return f"{run.path} diverged, at step {outcome.step:,}, and has no weights to look at"
     again = f"to train it again: nonloc train --config {run.recipe_path} --run DIR"

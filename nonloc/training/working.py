@@ -93,7 +93,7 @@ def work(
     with run.lock():
         _check_recipe(recipe, run)
         if run.is_finished:
-            return Outcome(**run.read_result()["outcome"])
+            return Outcome.from_dict(run.read_result()["outcome"])
         session = _open_session(recipe, run, find_data(), options)
         shown = make_progress(options.progress, run.name, session.step, session.total_steps)
         try:
@@ -184,7 +184,9 @@ def _last_metrics(session: Session) -> dict[str, Any]:
 
 
 def _check_recipe(recipe: Recipe, run: Run) -> None:
-    differing = recipe.differences(Recipe.from_dict(run.read_recipe())) if run.exists else []
+    # One that failed in its first step has left nothing: its folder is free for a better recipe.
+    is_taken = run.exists and run.has_begun
+    differing = recipe.differences(Recipe.from_dict(run.read_recipe())) if is_taken else []
     if differing:
         raise ValueError(
             f"{run.path} holds a run of another recipe: {'; '.join(differing)}; "
@@ -195,7 +197,7 @@ def _check_recipe(recipe: Recipe, run: Run) -> None:
 def _open_session(recipe: Recipe, run: Run, dataset: Dataset, options: Options) -> Session:
     session = Session(recipe, run, dataset, options.device, convoy=options.convoy)
     # Not earlier: a recipe that cannot be built or does not fit its data must not take possession of the folder.
-    if not run.exists:
+    if not run.exists or not run.has_begun:
         run.write_recipe(recipe.to_dict())
     try:
         checkpoint = latest_valid(run, recipe)

@@ -7,10 +7,11 @@ import torch
 from interpreted import interpreted
 from norm_problems import EPSILON, MOMENTUM, check, expected, problem, twins, worst
 from poisoned import poisoned_memory, surrounded
+from torch import nn
 
 from nonloc.networks import norm_relu
 from nonloc.networks.build import build
-from nonloc.networks.norm_relu import NormReLU
+from nonloc.networks.norm_relu import NormReLU, activated
 
 # Of the largest entry. The interpreter cuts bfloat16 off where the device rounds: one bit more.
 TOLERANCE = {torch.float32: 2e-6, torch.bfloat16: 2**-7, torch.float16: 2**-10}
@@ -213,3 +214,20 @@ def test_a_network_on_the_kernels_has_the_gradients_of_one_without(launch, monke
         assert float((one - other).abs().max()) <= 1e-4 * float(other.abs().max()) + 1e-9, name
     for name, value in exact.state_dict().items():
         torch.testing.assert_close(network.state_dict()[name].double(), value.double(), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("network", ["preresnet11/baseline", "restorer8/baseline"])
+def test_a_converted_network_keeps_its_relus(network):
+    torch.manual_seed(0)
+    model = build(network).train()
+    x = torch.randn(4, 3, 16, 16)
+    model(x)
+    expected = model.eval()(x)
+    converted = nn.SyncBatchNorm.convert_sync_batchnorm(model)
+    assert not any(isinstance(module, NormReLU) for module in converted.modules())
+    torch.testing.assert_close(converted.eval()(x), expected)
+
+
+def test_what_is_no_norm_in_the_place_of_one_is_left_as_it_is():
+    x = torch.tensor([[-1.0, 1.0]])
+    torch.testing.assert_close(activated(nn.Identity(), x), x)

@@ -89,3 +89,11 @@ def test_convolutions_start_with_hes_deviation():
     initialize_convolutions(convolution)
     # 73,728 entries: the sample deviation is known to 0.26 %, so 1.5 % is nearly six of its own deviations.
     assert float(convolution.weight.detach().std()) == pytest.approx((2 / (9 * 128)) ** 0.5, rel=0.015)
+
+
+def test_a_backward_hook_on_a_block_sees_its_gradient(x):
+    trunk = Trunk([bottleneck(4, 2, 4), bottleneck(4, 2, 4)], {})
+    seen = []
+    trunk.blocks[0].register_full_backward_hook(lambda _, inputs, outputs: seen.append(outputs[0].shape))
+    trunk(x.requires_grad_()).sum().backward()
+    assert seen == [x.shape]

@@ -81,3 +81,7 @@ def test_sharing_is_what_the_stage_does(stage, asked):
     options = StageOptions(share_affinity=asked)
     made = stage(4, 2, **options.keywords())
     assert options.shares_affinity(made.form) is made.shares_affinity
+
+
+def test_equal_deviations_written_differently_are_one_option():
+    assert repr(StageOptions(init_std=1)) == repr(StageOptions(init_std=1.0))

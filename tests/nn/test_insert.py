@@ -346,3 +346,42 @@ def test_a_model_that_would_no_longer_run_is_left_as_it_was():
         )
     assert repr(model) == before
     assert model.training
+
+
+class Aliased(nn.Module):
+    """Reaches its convolution through a list of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.convolution = nn.Conv2d(3, 8, 3, padding=1)
+        self.order = [self.convolution]
+
+    def forward(self, x):
+        return self.order[0](x)
+
+
+def test_a_stage_that_would_never_run_is_refused_and_nothing_is_changed():
+    model = Aliased()
+    before = repr(model)
+    with pytest.raises(ValueError, match=r"reaches 'convolution' by another way.*nothing was changed"):
+        insert(
+            model,
+            {"convolution": lambda channels: DiffusiveStage(channels, 1)},
+            example=torch.randn(1, 3, 5, 5),
+        )
+    assert repr(model) == before
+
+
+def test_the_path_of_an_entry_inside_another_is_where_it_is_now():
+    model = nn.Sequential(nn.Sequential(nn.Conv2d(3, 4, 1)))
+    done = insert(
+        model, {"0": {"form": "diffusive"}, "0.0": {"form": "diffusive"}}, example=torch.randn(1, 3, 5, 5)
+    )
+    assert [one.path for one in done] == ["0.stage", "0.base.0.stage"]
+    assert all(isinstance(model.get_submodule(one.path), DiffusiveStage) for one in done)
+
+
+def test_after_a_submodule_without_parameters_a_stage_has_the_dtype_of_its_output():
+    model = nn.Sequential(nn.Conv2d(3, 4, 1), nn.ReLU()).double()
+    insert(model, {"1": {"form": "diffusive"}}, example=torch.randn(1, 3, 5, 5).double())
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.float64}

@@ -15,6 +15,7 @@ from nonloc.nn.affinity import (
     make_affinity,
 )
 from nonloc.nn.choices import AFFINITY_NAMES, NORMALIZATIONS
+from nonloc.nn.stage import DiffusiveStage
 from nonloc.ops import NORMALIZATIONS as OPS_NORMALIZATIONS
 from nonloc.ops import Affinity, kernel_matrix
 
@@ -185,3 +186,14 @@ def test_any_module_that_returns_an_affinity_will_do(x):
 
     kernel = kernel_matrix(make_affinity(Constant(), C)(x))
     torch.testing.assert_close(kernel, torch.full_like(kernel, 1 / M))
+
+
+def test_a_mask_joins_the_one_that_the_affinity_has():
+    class Own(nn.Module):
+        def forward(self, x):
+            return Affinity(x, x, "gaussian", mask=own)
+
+    x = torch.randn(1, 4, 2, generator=torch.Generator().manual_seed(0))
+    own, given = torch.tensor([[True, True, True, False]]), torch.tensor([[True, True, False, True]])
+    stage = DiffusiveStage(2, 1, affinity=Own(), layout="positions")
+    assert stage.affinity(x, given).mask.tolist() == [[True, True, False, False]]

@@ -261,3 +261,9 @@ def test_where_rows_are_alike_sums_enlarge_the_mean_and_differences_the_rest(kin
     rest = x - mean
     expected = (1 + w) * mean + rest if kind is OriginalStage else mean + (1 - w) * rest
     torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["bias", "scaled", "batch_norm", "share_affinity"])
+def test_a_word_is_no_flag(name):
+    with pytest.raises(ValueError, match=f"{name}='no' must be True or False"):
+        DiffusiveStage(4, 2, **{name: "no"})

@@ -5,13 +5,17 @@ import os
 import signal
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
+import torch
 from small_map import CALM, STABLE, WILD, small_data, small_part
 
+from nonloc.networks.build import build
 from nonloc.paper.map_running import run_part
 from nonloc.paper.map_table import MapTable
 from nonloc.paper.watching import Watcher
+from nonloc.runs import Run
 from nonloc.training.loop import fit
 
 DATA = small_data()
@@ -179,3 +183,18 @@ def test_a_failing_run_does_not_keep_the_others_from_being_run(tmp_path):
 def test_the_table_is_read_without_torch(tmp_path):
     code = "import sys, nonloc.paper.map_table, nonloc.cli.map; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False, env=os.environ).returncode == 0
+
+
+def test_a_run_that_goes_on_just_before_its_end_is_looked_at_too(tmp_path):
+    recipe = CALM.recipe(small_part(CALM).base, 0)
+    run = Run(tmp_path)
+    session = SimpleNamespace(
+        run=run,
+        step=13,
+        step_in_epoch=1,
+        loss_of=lambda _: torch.tensor(1.0),
+        model=build(recipe.network, **recipe.stage.to_dict()),
+    )
+    watcher = Watcher()
+    watcher(session)
+    assert watcher.after(run, recipe, DATA, torch.device("cpu"))["step"] == 13

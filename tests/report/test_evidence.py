@@ -22,8 +22,8 @@ def test_a_pair_in_which_both_diverged_is_left_out():
     found = part([8.0, None], [8.5, None])
     assert (found.n, found.numbers) == (
         1,
-        "−0.50, n = 1 (points of error); 2 proposed: 1 of 2 diverged; 2 original: 1 of 2 diverged; a pair in which both "
-        "diverged, left out",
+        "−0.50, n = 1 (points of error); 2 proposed: 1 of 2 diverged; 2 original: 1 of 2 diverged; a pair in which "
+        "both diverged, left out",
     )
 
 

@@ -79,3 +79,31 @@ def test_a_corrupt_file_is_named(tmp_path):
     (tmp_path / "a" / "observations.json").write_text(json.dumps([1]))
     with pytest.raises(CorruptDataError, match="does not hold a JSON object"):
         collect(tmp_path)
+
+
+def test_of_a_run_that_is_there_twice_the_finished_one_counts_and_both_are_named(tmp_path):
+    recipe = Recipe(network="restorer8/baseline", data="motifs")
+    make_run(tmp_path / "a", recipe)
+    make_run(tmp_path / "b", recipe, 24.5)
+    row, other = collect(tmp_path).rows
+    assert (row.scores, row.runs[0].path.name) == ([24.5], "b")
+    assert (other.group, other.runs[0].path.name) == ("Runs that are there twice", "a")
+
+
+def test_what_is_broken_is_named(tmp_path):
+    recipe = Recipe(network="restorer8/baseline", data="motifs")
+    make_run(tmp_path / "a", recipe, 24.5)
+    (tmp_path / "suite.json").write_text('{"seeds": 2}')
+    with pytest.raises(CorruptDataError, match=r"suite.json lacks name, rows, changes"):
+        collect(tmp_path)
+    (tmp_path / "suite.json").unlink()
+    (tmp_path / "a" / "result.json").write_text("{}")
+    with pytest.raises(CorruptDataError, match=r"result.json does not say how the run ended"):
+        collect(tmp_path)
+    (tmp_path / "a" / "recipe.json").write_text('{"name": "another program\'s"}')
+    with pytest.raises(CorruptDataError, match=r"recipe.json is no recipe of this version"):
+        collect(tmp_path)
+    record = make_run(tmp_path / "c", recipe, 24.5)
+    (tmp_path / "c" / "observations.safetensors").write_bytes(b"half")
+    with pytest.raises(CorruptDataError, match=r"observations.safetensors is not a whole"):
+        record.tensors  # noqa: B018

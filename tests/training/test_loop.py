@@ -477,6 +477,14 @@ def test_a_recipe_that_cannot_start_does_not_take_the_folder(tmp_path):
     assert train(tiny_recipe(epochs=1, train_images=40), tmp_path / "run").ending == "converged"
 
 
+def test_a_recipe_that_fails_in_its_first_step_does_not_take_the_folder(tmp_path):
+    network = "preresnet11/diffusive-1@1"
+    with pytest.raises(ValueError, match="sinkhorn"):
+        train(tiny_recipe(epochs=1, network=network, stage={"normalize": "sinkhorn"}), tmp_path / "run")
+    assert train(tiny_recipe(epochs=1, network=network), tmp_path / "run").ending == "converged"
+    assert Run(tmp_path / "run").read_recipe()["stage"]["normalize"] is None
+
+
 def test_a_folder_with_another_recipe_is_refused_and_named(whole):
     with pytest.raises(ValueError, match=r"another recipe: seed is 9, was 0"):
         train(tiny_recipe(seed=9, spectrum_epochs=(1,)), whole)
