@@ -11,6 +11,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn.modules.batchnorm import _NormBase
 
 from nonloc._lazy import triton_module
+from nonloc.ops.transforms import is_by_the_book
 
 FUSED_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 MAX_CHANNELS = 1024
@@ -52,7 +53,7 @@ class NormReLU(nn.BatchNorm2d):
 
     def fuses(self, x: Tensor) -> bool:
         """Whether x is normalised by the fused kernels."""
-        if not (self.fused and x.is_cuda) or torch.compiler.is_compiling() or _launches() is None:
+        if not (self.fused and x.is_cuda) or is_by_the_book() or _launches() is None:
             return False
         state = (self.weight, self.bias, self.running_mean, self.running_var)
         return (

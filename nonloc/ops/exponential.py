@@ -190,8 +190,13 @@ def _by_blocks(
 
     For gradients of torch.func, which knows no such thing, the blocks are kept: M × M numbers in all.
     """
-    size = max(1, BLOCK_ENTRIES // max(1, query.shape[0] * key.shape[1]))
     column = column.expand(key.shape[:2])
+    entries = query.shape[0] * key.shape[1]
+    if isinstance(entries, torch.SymInt) and torch.compiler.is_exporting():
+        return rows(
+            query, row, key, column, z
+        )  # how many blocks there are would hang on sizes that are left open
+    size = max(1, BLOCK_ENTRIES // max(1, entries))
     computes_again = torch.is_grad_enabled() and not torch.compiler.is_exporting() and not is_transformed()
     blocks = []
     for q, a in zip(query.split(size, 1), row.split(size, 1), strict=True):

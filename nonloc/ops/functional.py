@@ -146,7 +146,10 @@ def choose_backend(affinity: Affinity | SparseAffinity, z: Tensor | None = None)
     if fused.pays(affinity, z):
         return "fused"
     entries = affinity.positions * affinity.right.shape[1]
-    # An exported program may serve any batch: its choice must not depend on the one it was traced with.
+    # An exported program may serve any batch, and any size that was left open: comparing would close it again.
+    if isinstance(entries, torch.SymInt) and torch.compiler.is_exporting():
+        is_attention = affinity.kind in ("gaussian", "heat") and affinity.normalize == "row"
+        return "factored" if is_attention else "reference"
     if not torch.compiler.is_exporting():
         entries = entries * affinity.batch
     limit = CONCAT_ENTRIES if affinity.kind == "concat" else REFERENCE_ENTRIES[affinity.normalize]

@@ -29,6 +29,11 @@ def is_forward_mode() -> bool:
     return not torch.compiler.is_compiling() and forward_ad._current_level >= 0
 
 
+def is_by_the_book() -> bool:
+    """Whether only what torch itself can follow will do: while tracing, under torch.func, and in forward mode."""
+    return torch.compiler.is_compiling() or is_transformed() or is_forward_mode()
+
+
 def is_batched(x: Tensor) -> bool:
     """Whether vmap has hidden a dimension of x, however deep in other transforms; not asked in a traced program."""
     if torch.compiler.is_compiling():

@@ -178,3 +178,18 @@ def test_cuda_compiled_network_gives_the_same_outputs():
     module, plain = (m.cuda() for m in twins(8))
     x = torch.randn(4, 8, 6, 6, device="cuda").contiguous(memory_format=torch.channels_last)
     torch.testing.assert_close(torch.compile(module)(x), plain(x).relu())
+
+
+def test_functional_gradients_go_the_plain_way():
+    torch.manual_seed(0)
+    model = build("preresnet11/baseline").to("cuda", memory_format=torch.channels_last).eval()
+    x = torch.randn(2, 3, 16, 16, device="cuda").contiguous(memory_format=torch.channels_last)
+    parameters = dict(model.named_parameters())
+
+    def loss(values):
+        return torch.func.functional_call(model, values, (x,)).square().sum()
+
+    found = torch.func.grad(loss)(parameters)
+    wanted = torch.autograd.grad(loss(parameters), list(parameters.values()))
+    for name, gradient in zip(parameters, wanted, strict=True):
+        torch.testing.assert_close(found[name], gradient, rtol=1e-2, atol=1e-3)

@@ -54,3 +54,20 @@ def test_insert_and_trace_follow_the_device(x):
     insert(model, {"0": DiffusiveStage(8, 2, init="torch")})
     (trace,) = feature_trace(model, x.float().to(DEVICE))
     assert trace["blocks"][1]["after"]["norm"] > 0
+
+
+def test_functional_gradients_of_a_stable_stage_are_those_of_the_cpu():
+    torch.manual_seed(0)
+    here = DiffusiveStage(8, 2, weight="stable", init_std=0.3)
+    x = torch.randn(2, 8, 6, 5)
+
+    def gradients(stage, image):
+        def loss(parameters):
+            return torch.func.functional_call(stage, parameters, (image,)).square().sum()
+
+        return torch.func.grad(loss)(dict(stage.named_parameters()))
+
+    wanted = gradients(here, x)
+    found = gradients(copy.deepcopy(here).to(DEVICE), x.to(DEVICE))
+    for name, gradient in wanted.items():
+        torch.testing.assert_close(found[name].cpu(), gradient, rtol=1e-3, atol=1e-4)

@@ -125,13 +125,29 @@ def test_exports(kind, normalize, x):
 
 
 @pytest.mark.parametrize("kind", STAGES)
-def test_exports_for_any_batch_with_a_named_backend(kind, x):
-    """ "auto" chooses by size, so a program for any size needs the choice made."""
-    stage = made(kind, backend="reference")
+@pytest.mark.parametrize("backend", ["auto", "reference"])
+def test_exports_for_any_batch(kind, backend, x):
+    stage = made(kind, backend=backend)
     shapes = ({0: torch.export.Dim("batch", min=1, max=64)},)
     exported = torch.export.export(stage, (x,), dynamic_shapes=shapes).module()
     larger = torch.cat([x, x + 1, x - 1])
     torch.testing.assert_close(exported(larger), stage(larger))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"affinity": "concat"}, {"affinity": "heat", "normalize": "symmetric", "backend": "factored"}],
+    ids=["attention", "matrix", "blocks"],
+)
+def test_exports_for_any_size(options):
+    """60 × 60 positions are beyond where "auto" changes, and in several blocks, and what was traced is in neither."""
+    torch.manual_seed(0)
+    stage = DiffusiveStage(4, 2, init_std=0.3, **options).eval()
+    sides = [torch.export.Dim(name, min=2, max=100) for name in ("height", "width")]
+    shapes = ({0: torch.export.Dim("batch", min=1, max=64), 2: sides[0], 3: sides[1]},)
+    exported = torch.export.export(stage, (torch.randn(2, 4, 4, 6),), dynamic_shapes=shapes).module()
+    larger = torch.randn(1, 4, 60, 60)
+    torch.testing.assert_close(exported(larger), stage(larger), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("kind", STAGES)
