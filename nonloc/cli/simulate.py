@@ -38,7 +38,8 @@ Greys, palettes, transparency (shown on white), 16 bits and CMYK are taken; the 
 Exit codes: 0 done; 2 wrong usage; 3 it diverged: the values stopped being finite, or the step is beyond the limit of
 stability and they are growing (all finite states are written)."""
 
-SMALLEST_BANDWIDTH = 1e-100  # its square is divided by
+# Below, the rounding of |x − y|² decides and no longer the image; above, all positions are alike to rounding.
+SMALLEST_BANDWIDTH, LARGEST_BANDWIDTH = 1e-5, 1e9
 TIMED_PAIRS = 2**24  # of those that a product goes through
 LONG = 10  # seconds
 PROCESSES = ("diffusion", "damped", "jump", "reverse")
@@ -78,9 +79,9 @@ def run(options: Namespace) -> int:
     for name in ("size", "steps"):
         if options[name] < 1:
             raise ValueError(f"--{name} must be at least 1, got {options[name]}")
-    if not options.bandwidth >= SMALLEST_BANDWIDTH:
+    if not SMALLEST_BANDWIDTH <= options.bandwidth <= LARGEST_BANDWIDTH:
         raise ValueError(
-            f"--bandwidth must be > 0, and at least {SMALLEST_BANDWIDTH:g}, got {options.bandwidth}"
+            f"--bandwidth must be between {SMALLEST_BANDWIDTH:g} and {LARGEST_BANDWIDTH:g}, got {options.bandwidth}"
         )
 
     import json

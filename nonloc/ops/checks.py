@@ -40,12 +40,16 @@ def is_symmetric(affinity: Affinity, left: Tensor, right: Tensor) -> bool:
     """Whether Ω_ij = Ω_ji by value, for the features left and right [B, M, d] of an affinity."""
     if torch.equal(left, right):
         return True
+    # In float64, so that what is allowed is the rounding of the features and not that of sums over all positions.
+    known = torch.finfo(left.dtype).eps
+    left, right = left.double(), right.double()
     probes = _probes(left)
     forward, backward = _apply(affinity, left, right, probes), _apply(affinity, right, left, probes)
-    scale = _apply(affinity, left.abs(), right.abs(), probes.abs()).abs().amax() + 1e-300
-    difference = (forward - backward).abs().amax() / scale
-    # A comparison with NaN is false: such an input passes, and its NaN travels to the output.
-    return not bool(difference > 64 * torch.finfo(left.dtype).eps * left.shape[1] ** 0.5)
+    scale = _apply(affinity, left.abs(), right.abs(), probes.abs()).abs().amax((1, 2)) + 1e-300
+    difference = (forward - backward).abs().amax((1, 2)) / scale
+    allowed = max(16 * known, 64 * torch.finfo(left.dtype).eps * left.shape[1] ** 0.5)
+    # A comparison with NaN is false: such a sample passes, and its NaN travels to the output.
+    return not bool((difference > allowed).any())
 
 
 def _probes(left: Tensor) -> Tensor:
@@ -74,8 +78,9 @@ def has_negative(affinity: Affinity, left: Tensor, right: Tensor) -> bool:
     if affinity.scale >= 0 and bool((left >= 0).all()) and bool((right >= 0).all()):
         return False
     # Two products that are equal in exact arithmetic may differ in sign by rounding alone.
-    size = left.norm(dim=-1).amax() * right.norm(dim=-1).amax() * abs(affinity.scale)
-    slack = 8 * torch.finfo(left.dtype).eps * size
+    slack = 8 * torch.finfo(left.dtype).eps * abs(affinity.scale)
+    sizes = right.norm(dim=-1).unsqueeze(1)
     return any(
-        bool((affinity.scale * (rows @ right.mT) < -slack).any()) for rows in left.split(ROWS_AT_ONCE, 1)
+        bool((affinity.scale * (rows @ right.mT) < -slack * rows.norm(dim=-1, keepdim=True) * sizes).any())
+        for rows in left.split(ROWS_AT_ONCE, 1)
     )

@@ -18,7 +18,14 @@ from torch.utils.checkpoint import checkpoint
 
 from nonloc.ops.affinity import Affinity
 from nonloc.ops.derivatives import differentiable_as
-from nonloc.ops.operator import Operator, inverse_or_zero, nothing_or_nan, position_weights, valid_positions
+from nonloc.ops.operator import (
+    Operator,
+    centred,
+    inverse_or_zero,
+    nothing_or_nan,
+    position_weights,
+    valid_positions,
+)
 from nonloc.ops.sinkhorn import LogApply, Matvec, Scaling, scaled
 from nonloc.ops.transforms import is_forward_mode, is_transformed
 
@@ -70,11 +77,10 @@ def prepare(affinity: Affinity, dtype: torch.dtype) -> Operator:
 
 def logit_factors(affinity: Affinity, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """q [B, M, d], k [B, M', d], row a [B, M], column b [B, M'] with log Ω_ij = q_i·k_j + a_i + b_j."""
-    left, right = affinity.left.to(dtype), affinity.right.to(dtype)
     if affinity.kind == "gaussian":
+        left, right = affinity.left.to(dtype), affinity.right.to(dtype)
         return affinity.scale * left, right, torch.zeros_like(left[..., 0]), torch.zeros_like(right[..., 0])
-    centre = right.mean(1, keepdim=True).detach()
-    left, right = left - centre, right - centre
+    left, right = centred(affinity, dtype)
     row = -affinity.scale * left.square().sum(-1)
     column = -affinity.scale * right.square().sum(-1)
     return 2 * affinity.scale * left, right, row, column

@@ -65,7 +65,8 @@ def sides(
         share = inverse_or_zero(weights.sum(1, keepdim=True))
         return share, weights, share * sums
     if affinity.normalize == "row":
-        return inverse_or_zero(sums), weights, (sums != 0).to(sums.dtype)
+        shares = inverse_or_zero(sums)
+        return shares, weights, (shares != 0).to(sums.dtype)
     if affinity.normalize == "symmetric":
         side = inverse_root_or_zero(sums)
     else:

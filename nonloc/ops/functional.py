@@ -20,7 +20,6 @@ computes again: M × M numbers in all. The numbers of an affinity under vmap are
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import TypeGuard
 
 import torch
@@ -29,7 +28,7 @@ from torch import Tensor
 from nonloc.ops import factored, fused, reference, sparse
 from nonloc.ops.affinity import Affinity, how_to_batch
 from nonloc.ops.checks import check_kernel_values
-from nonloc.ops.operator import Operator, energy, full_precision
+from nonloc.ops.operator import Operator, energy, full_precision, without_masked
 from nonloc.ops.sparse import SparseAffinity
 
 Weights = Sequence[Tensor | tuple[Tensor, Tensor]] | Tensor
@@ -181,16 +180,6 @@ def compute_dtype(affinity: Affinity | SparseAffinity, *others: Tensor) -> torch
     for tensor in (*_numbers(affinity), *others):
         dtype = torch.promote_types(dtype, tensor.dtype)
     return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
-
-
-def without_masked(affinity: Affinity) -> Affinity:
-    """Features with zeros where nothing is valid, so that what lies in the padding, NaN included, reaches nobody."""
-    if affinity.mask is None:
-        return affinity
-    keep = affinity.mask.unsqueeze(-1)
-    left = torch.where(keep, affinity.left, 0)
-    right = left if affinity.right is affinity.left else torch.where(keep, affinity.right, 0)
-    return replace(affinity, left=left, right=right)
 
 
 def _check_square(affinity: Affinity | SparseAffinity, name: str) -> None:

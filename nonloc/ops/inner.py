@@ -17,8 +17,14 @@ from torch import Tensor
 from nonloc.ops import checks, exponential, factored, sparse
 from nonloc.ops.affinity import Affinity
 from nonloc.ops.checks import check_kernel_values
-from nonloc.ops.functional import aggregate, compute_dtype, prepare, without_masked
-from nonloc.ops.operator import full_precision, inverse_or_zero, position_weights, valid_positions
+from nonloc.ops.functional import aggregate, compute_dtype, prepare
+from nonloc.ops.operator import (
+    full_precision,
+    inverse_or_zero,
+    position_weights,
+    valid_positions,
+    without_masked,
+)
 from nonloc.ops.sparse import SparseAffinity
 
 Apply = Callable[[Tensor], Tensor]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from typing import NamedTuple, Protocol
 
 import torch
@@ -70,6 +71,30 @@ def position_weights(affinity: Affinity, dtype: torch.dtype) -> Tensor:
     return weights if affinity.mask is None else weights * affinity.mask
 
 
+def centred(affinity: Affinity, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Both sides around the mean of the givers that count, so that |l − r|², which sees no shift, is not the difference
+    of large numbers by its expansion. What lies in the padding has no say in where that is."""
+    left, right = affinity.left.to(dtype), affinity.right.to(dtype)
+    with torch.no_grad():
+        if affinity.mask is None and affinity.measure is None:
+            centre = right.mean(1, keepdim=True)
+        else:
+            counts = (position_weights(affinity, dtype) > 0).unsqueeze(-1)
+            total = torch.where(counts, right, 0).sum(1, keepdim=True)
+            centre = total / counts.sum(1, keepdim=True).clamp(min=1)
+    return left - centre.detach(), right - centre.detach()
+
+
+def without_masked(affinity: Affinity) -> Affinity:
+    """Features with zeros where nothing is valid, so that what lies in the padding, NaN included, reaches nobody."""
+    if affinity.mask is None:
+        return affinity
+    keep = affinity.mask.unsqueeze(-1)
+    left = torch.where(keep, affinity.left, 0)
+    right = left if affinity.right is affinity.left else torch.where(keep, affinity.right, 0)
+    return replace(affinity, left=left, right=right)
+
+
 def full_precision(x: Tensor) -> AbstractContextManager[None]:
     """Autocast off: inside, products of logits stay in the dtype chosen here."""
     # Shapes without contents are never autocast, and older versions of torch refuse the question.
@@ -77,8 +102,8 @@ def full_precision(x: Tensor) -> AbstractContextManager[None]:
 
 
 def inverse_or_zero(x: Tensor) -> Tensor:
-    """1/x, and 0 where x is 0, with a gradient that is finite there."""
-    is_zero = x == 0
+    """1/x, and 0 where x is 0 or so small that 1/x is no number, with a gradient that is finite there."""
+    is_zero = x.abs() < torch.finfo(x.dtype).tiny
     return torch.where(is_zero, 0, 1 / torch.where(is_zero, 1, x))
 
 

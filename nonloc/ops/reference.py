@@ -12,6 +12,7 @@ from torch import Tensor
 from nonloc.ops.affinity import Affinity
 from nonloc.ops.operator import (
     Operator,
+    centred,
     inverse_or_zero,
     inverse_root_or_zero,
     position_weights,
@@ -38,12 +39,10 @@ def matrix(affinity: Affinity, dtype: torch.dtype) -> Tensor:
 
 def logits(affinity: Affinity, dtype: torch.dtype) -> Tensor:
     """log Ω [B, M, M'] of the exponential kernels."""
-    left, right = affinity.left.to(dtype), affinity.right.to(dtype)
     if affinity.kind == "gaussian":
-        return affinity.scale * (left @ right.mT)
+        return affinity.scale * (affinity.left.to(dtype) @ affinity.right.to(dtype).mT)
     # |l − r|² by its expansion, which needs no [B, M, M', d]; centred, so that little cancels.
-    centre = right.mean(1, keepdim=True).detach()
-    left, right = left - centre, right - centre
+    left, right = centred(affinity, dtype)
     squares = left.square().sum(-1, keepdim=True) + right.square().sum(-1).unsqueeze(1)
     return -affinity.scale * (squares - 2 * (left @ right.mT))
 

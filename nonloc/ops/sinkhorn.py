@@ -2,12 +2,14 @@
 
 The steps x ← ½ (x − log Ω(μ e^x)), that is u ← √(u / Ωμu), halve the error of every mode on which the scaled
 kernel is positive semi-definite; the textbook alternation can need tens of thousands. What they leave is removed
-by a few Newton steps on G(x) = x + log Ω(μ e^x), whose Jacobian is I + K. A kernel without total support has no
+by a few Newton steps on the row sums r(x) − 1 = e^G − 1, G(x) = x + log Ω(μ e^x): dx = −(diag(r) + K)⁻¹ (r − 1). That
+matrix is singular where the graph of Ω is bipartite, with as much mass on either side, and u may grow on one while it
+shrinks on the other; r − 1 has no part there, whatever x is, which G has. A kernel without total support has no
 scaling: its Newton steps only halve the residual, so a bounded number of them tells it apart.
 
 The derivative is that of the solution, not of the iteration. With the matrix: from a converged and detached x, one
-Newton step carries the exact first derivative and two carry the second, because each squares the error. Without it:
-G(x, θ) = 0 is differentiated implicitly, as often as one likes, by conjugate gradients on I + K and its transpose.
+such Newton step carries the exact first derivative and two carry the second, because each squares the error. Without
+it: G(x, θ) = 0 is differentiated implicitly, as often as one likes, by conjugate gradients on I + K and its transpose.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ _fixed_steps: ContextVar[int] = ContextVar("fixed_steps", default=UNSEEN_STEPS)
 
 LogApply = Callable[[Tensor], Tensor]  # x [B, M] -> log Σ_j Ω_ij μ_j e^{x_j} [B, M]; −inf for an empty row
 Matvec = Callable[[Tensor], Tensor]
-Solve = Callable[[Tensor, Tensor], Tensor]  # (x, G) [B, M] -> (I + K(x))⁻¹ G
+Solve = Callable[[Tensor, Tensor], Tensor]  # (x, G) [B, M] -> (diag(r) + K(x))⁻¹ (r − 1) with r = e^G
 
 
 @contextmanager
@@ -123,17 +125,20 @@ def _iterate(x: Tensor, residue: Callable[[Tensor], Tensor], solve: Solve, large
 
 def _no_support(reason: str) -> str:
     return (
-        f'normalize="sinkhorn" found no scaling ({reason}): the affinity has no total support, so no '
+        f'normalize="sinkhorn" found no scaling ({reason}): it seems that the affinity has no total support, and no '
         'doubly stochastic matrix has its entries; use normalize="symmetric", or a kernel that is positive everywhere'
     )
 
 
-def newton_dense(kernel: Tensor, residual: Tensor) -> Tensor:
-    """(I + K)⁻¹ G with K's rows brought to sum 1. The ridge serves K with eigenvalue −1, on whose mode G is 0."""
-    sums = kernel.sum(-1, keepdim=True)
+def newton_dense(kernel: Tensor, valid: Tensor) -> Tensor:
+    """(diag(r) + K)⁻¹ (r − 1), as (I + K / r)⁻¹ (1 − 1 / r); 0 at positions that are not valid. The ridge serves K with
+    eigenvalue −1, on whose mode r − 1 is 0."""
+    sums = kernel.sum(-1)
     size, eps = kernel.shape[-1], torch.finfo(kernel.dtype).eps
     identity = torch.eye(size, dtype=kernel.dtype, device=kernel.device)
-    jacobian = (1 + 16 * eps) * identity + kernel * inverse_or_zero(sums)
+    shares = inverse_or_zero(sums)
+    jacobian = (1 + 16 * eps) * identity + kernel * shares.unsqueeze(-1)
+    residual = torch.where(valid, (sums - 1) * shares, 0)
     return torch.linalg.solve(jacobian, residual.unsqueeze(-1)).squeeze(-1)
 
 
@@ -141,12 +146,18 @@ def log_scaling_dense(
     log_apply: LogApply, scaled: Callable[[Tensor], Tensor], valid: Tensor, dtype: torch.dtype
 ) -> Tensor:
     """x = log u [B, M] with its first and second derivatives; `scaled(x)` is K(x) [B, M, M]."""
-    x = log_scaling(log_apply, lambda x, g: newton_dense(scaled(x), g), valid, dtype)
+    x = log_scaling(log_apply, lambda x, _: newton_dense(scaled(x), valid), valid, dtype)
     for _ in range(2):
-        kernel = scaled(x)
-        sums = kernel.sum(-1)
-        x = x - newton_dense(kernel, torch.where(valid, torch.where(valid, sums, 1).log(), 0))
+        x = x - newton_dense(scaled(x), valid)
     return x
+
+
+def newton_by_cg(kernel: Matvec, mass: Tensor, g: Tensor) -> Tensor:
+    """(diag(r) + S D)⁻¹ (r − 1) for the symmetric S that `kernel` applies, D = diag(mass) and r = e^g, the row sums of
+    S D, by conjugate gradients: with R = √D, diag(r) + R S R is symmetric and nowhere negative."""
+    root, sums, residual = mass.sqrt(), g.exp(), torch.expm1(g)
+    inner = _conjugate_gradients(lambda t: sums * t + root * kernel(root * t), root * residual)
+    return (residual - kernel(root * inner)) / sums
 
 
 def solve_by_cg(kernel: Callable[[Tensor], Tensor], mass: Tensor, g: Tensor) -> Tensor:
@@ -165,17 +176,23 @@ def solve_transposed_by_cg(kernel: Matvec, mass: Tensor, g: Tensor) -> Tensor:
 
 
 def _conjugate_gradients(apply: Callable[[Tensor], Tensor], target: Tensor) -> Tensor:
-    """Solve apply(t) = target [B, M] sample by sample, to rounding."""
+    """Solve apply(t) = target [B, M] sample by sample, to rounding; apply has eigenvalues of about 0 to 2.
+
+    It may be singular, where target has nothing but rounding: what there is of that is not followed.
+    """
     t = torch.zeros_like(target)
     residual = direction = target
     size = residual.square().sum(-1, keepdim=True)
-    goal = size * torch.finfo(target.dtype).eps ** 2
+    eps = torch.finfo(target.dtype).eps
+    goal = size * eps**2
     looks = can_check_values(target)
     for _ in range(MAX_CG if looks else _steps()):
         image = apply(direction)
-        length = size * inverse_or_zero((direction * image).sum(-1, keepdim=True))
+        curvature = (direction * image).sum(-1, keepdim=True)
+        length = size * inverse_or_zero(curvature)
         # Beyond its goal a sample has only quotients of numbers too small for them; not everyone can stop there.
-        length = torch.where(size <= goal, 0, length)
+        is_flat = curvature <= 64 * eps * direction.square().sum(-1, keepdim=True)
+        length = torch.where(is_flat | (size <= goal), 0, length)
         t = t + length * direction
         residual = residual - length * image
         smaller = residual.square().sum(-1, keepdim=True)
@@ -208,7 +225,7 @@ class Scaling:
         mass = self.mass(*theta)
         return log_scaling(
             self.log_apply(*theta),
-            lambda x, g: solve_by_cg(self.between(x, *theta), mass, g),
+            lambda x, g: newton_by_cg(self.between(x, *theta), mass, g),
             self.valid,
             self.dtype,
             self.largest,

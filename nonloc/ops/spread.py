@@ -10,7 +10,7 @@ from torch import Tensor
 from nonloc.ops import reference
 from nonloc.ops.affinity import Affinity
 from nonloc.ops.exponential import BLOCK_ENTRIES
-from nonloc.ops.operator import position_weights, valid_positions
+from nonloc.ops.operator import centred, position_weights, valid_positions, without_masked
 from nonloc.ops.sparse import SparseAffinity
 
 
@@ -33,12 +33,15 @@ def logit_spread(affinity: Affinity) -> Tensor:
     kind = affinity.kind if isinstance(affinity, Affinity) else type(affinity).__name__
     if kind not in ("gaussian", "heat"):
         raise ValueError(f'only kinds "gaussian" and "heat" have logits, not {kind!r}')
+    affinity = without_masked(affinity)
     dtype = torch.promote_types(affinity.left.dtype, torch.float32)
     gives = position_weights(affinity, dtype).unsqueeze(1) > 0
     rows = max(1, BLOCK_ENTRIES // max(1, affinity.batch * affinity.right.shape[1]))
     spreads = []
-    for left in affinity.left.split(rows, 1):
-        block = Affinity(left, affinity.right, affinity.kind, scale=affinity.scale)
+    # Around the givers that count, of which a block of rows knows nothing.
+    both = centred(affinity, dtype) if affinity.kind == "heat" else (affinity.left, affinity.right)
+    for left in both[0].split(rows, 1):
+        block = Affinity(left, both[1], affinity.kind, scale=affinity.scale)
         logits = reference.logits(block, dtype)
         highest = logits.masked_fill(~gives, -torch.inf).amax(-1)
         spreads.append(highest - logits.masked_fill(~gives, torch.inf).amin(-1))

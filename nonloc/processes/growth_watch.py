@@ -13,6 +13,9 @@ from torch import Tensor
 from nonloc.processes.process import Process
 
 GROWTH = 1 + 1e-9
+# What a position that is not masked weighs where π = 0, as a share of the largest: it listens and nobody listens to
+# it, so that it can run away alone. So little that changes which do not grow stay below GROWTH.
+LIGHT = 1e-12
 # Of the state's own size times eps: changes below it are rounding.
 ROUNDING = 1e3
 
@@ -30,7 +33,7 @@ class GrowthWatch:
         self.grown: Tensor | None = None
         self._process = process
         # The weights of the mean are at hand; whether they are those of the norm too is asked when it matters.
-        self._weights = process.mean_weights()
+        self._weights = self._all_weighing(process.mean_weights())
         self._is_norm = False
         self._change: Tensor | None = None
 
@@ -44,13 +47,20 @@ class GrowthWatch:
             return
         size = _size(self._change, self._weights)
         if self._is_larger(size, before) and not self._is_norm:
-            self._weights, self._is_norm = self._process.inner_weights(), True
+            self._weights, self._is_norm = self._all_weighing(self._process.inner_weights()), True
             if self._weights is None:
                 return
             self._size_before, size = (_size(change, self._weights) for change in (last, self._change))
         if self._is_norm and self._is_larger(size, before):
             self.since, self.grown = number, self._change
         self._size_before = size
+
+    def _all_weighing(self, weights: Tensor | None) -> Tensor | None:
+        if weights is None or bool((weights > 0).all()):
+            return weights
+        light = torch.where(weights > 0, weights, LIGHT * weights.amax(-1, keepdim=True))
+        mask = getattr(getattr(self._process, "affinity", None), "mask", None)
+        return light if mask is None else torch.where(mask, light, 0)
 
     def _is_larger(self, size: Tensor, state: Tensor) -> bool:
         """Than the size before, in any sample, and by more than rounding of the state."""

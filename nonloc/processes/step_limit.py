@@ -29,9 +29,9 @@ def told_limit(process: Process, change: Tensor) -> str:
 
 def estimated_euler_step(process: Process, change: Tensor) -> float | None:
     """2 / λ_max(−A) for a process with rate(z) = A z that is self-adjoint in Σ_i π_i u_i·v_i, by Lanczos: an estimate
-    from above. None where there is no π, and where nothing moves."""
+    from above. None where there is no π, where nothing moves, and where something moves that π does not weigh."""
     weights = process.inner_weights()
-    if weights is None or change.numel() == 0:
+    if weights is None or change.numel() == 0 or bool(((weights == 0) & (change != 0).any(-1)).any()):
         return None
     start = change.to(torch.promote_types(change.dtype, torch.float32))
     roots = weights.to(start).sqrt().unsqueeze(-1)

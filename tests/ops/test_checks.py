@@ -5,6 +5,7 @@ import torch
 from problems import features
 
 from nonloc.ops import Affinity, aggregate
+from nonloc.ops.inner import has_negative_entries, has_symmetric_kernel
 
 BACKENDS = ("reference", "factored")
 
@@ -50,3 +51,23 @@ def test_negative_entries_are_refused(normalize):
 def test_nonnegative_products_of_signed_features_are_accepted():
     x = torch.tensor([[[1.0, -1.0], [1.0, -0.5], [2.0, -1.0]]])
     assert bool(aggregate(Affinity(x, x, "dot", "symmetric"), x).isfinite().all())
+
+
+def test_one_sample_does_not_hide_the_asymmetry_of_another():
+    generator = torch.Generator().manual_seed(0)
+    equal, left, right = (torch.rand(1, 20, 3, generator=generator) for _ in range(3))
+    far = 1e6 * equal
+    a = Affinity(torch.cat([far, left]), torch.cat([far, right]), "gaussian", "row")
+    assert not has_symmetric_kernel(a)
+
+
+def test_large_logits_do_not_hide_that_they_are_not_symmetric():
+    generator = torch.Generator().manual_seed(0)
+    common = torch.full((1, 100, 1), 60.0)
+    left, right = (torch.cat([common, torch.rand(1, 100, 2, generator=generator)], -1) for _ in range(2))
+    assert not has_symmetric_kernel(Affinity(left, right, "gaussian", "row"))
+
+
+def test_large_features_do_not_hide_negative_entries_of_small_ones():
+    x = torch.tensor([[[1000.0, 0.0], [0.0, 0.5], [0.0, -0.3]]])
+    assert has_negative_entries(Affinity(x, x, "dot", "row"))

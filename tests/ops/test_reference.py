@@ -62,3 +62,17 @@ def test_heat_does_not_care_where_the_origin_is(normalize):
 def test_dtype_of_the_kernel_matrix_follows_the_features():
     x = torch.randn(1, 4, 2, dtype=torch.bfloat16)
     assert kernel_matrix(Affinity(x, x, "gaussian")).dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("backend", ["reference", "factored"])
+def test_padding_does_not_move_the_centre_of_features_far_from_zero(backend):
+    """In float32, where |l − r|² would be lost around another centre."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(1, 20, 2, generator=generator) + 1000
+    z = torch.randn(1, 20, 1, generator=generator)
+    padded, signal_ = (torch.cat([t, torch.zeros_like(t)], 1) for t in (x, z))
+    mask = (torch.arange(40) < 20).unsqueeze(0)
+    found = aggregate(Affinity(padded, padded, "heat", mask=mask), signal_, backend=backend)[:, :20]
+    wide = x.double()
+    exact = torch.softmax(-torch.cdist(wide, wide).square(), -1) @ z.double()
+    assert float((found - exact).abs().max()) <= 1e-5

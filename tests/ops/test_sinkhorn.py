@@ -93,3 +93,33 @@ def test_float32_converges_to_its_own_rounding(backend):
     x = features("heat", "sinkhorn", positions=64).float()
     k = aggregate(Affinity(x, x, "heat", "sinkhorn"), torch.eye(64).expand(2, -1, -1), backend=backend)
     assert float((k.sum(-1) - 1).abs().max()) <= 1e-5
+
+
+def ring(weights):
+    """Each position joined to the next, in a circle: bipartite where there is an even number of them."""
+    count = len(weights)
+    here = torch.arange(count)
+    forward = torch.zeros(count, count, dtype=torch.float64).index_put((here, (here + 1) % count), weights)
+    return forward + forward.T
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("count", [10, 50])
+def test_rings_are_scaled_whose_halvings_leave_much(count, backend):
+    for seed in range(5):
+        weights = torch.rand(count, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) + 0.5
+        k = dense(SparseAffinity(ring(weights).to_sparse_csr(), "sinkhorn"), backend)
+        assert float((k.sum(-1) - 1).abs().max()) <= 1e-12
+        assert float((k - k.mT).abs().max()) <= 1e-12
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_bipartite_kernel_has_both_derivatives(backend):
+    z = torch.tensor([1.0, 2.0, -1.0, 0.5], dtype=torch.float64).view(1, -1, 1)
+
+    def function(weights):
+        return aggregate(SparseAffinity(ring(weights).to_sparse_csr(), "sinkhorn"), z, backend=backend)
+
+    weights = torch.tensor([1.0, 0.7, 1.3, 0.6], dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(function, (weights,))
+    assert torch.autograd.gradgradcheck(function, (weights,))

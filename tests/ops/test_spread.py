@@ -93,3 +93,11 @@ def test_a_kernel_without_logits_says_so(affinity, name):
 def test_whoever_gives_a_stage_is_told_where_its_affinities_are():
     with pytest.raises(ValueError, match=r"takes an Affinity, got DiffusiveStage; .*stage.affinities\(x\)"):
         logit_spread(DiffusiveStage(4, 1))
+
+
+@pytest.mark.parametrize("kind", ["gaussian", "heat"])
+def test_what_lies_in_the_padding_reaches_nobody(kind):
+    padded = torch.cat([LINE, torch.full_like(LINE[:, :1], torch.nan)], 1)
+    mask = torch.tensor([[True, True, True, False]])
+    found = logit_spread(Affinity(padded, padded, kind, mask=mask))
+    assert found[0, :3].tolist() == pytest.approx(logit_spread(Affinity(LINE, LINE, kind))[0].tolist())

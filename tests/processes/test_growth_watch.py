@@ -122,3 +122,13 @@ def test_a_simulation_that_leaves_the_numbers_says_both():
     assert (run.outcome.ending, run.outcome.step) == ("diverged", 1024)
     assert "State 1024" in run.outcome.sentence
     assert "From state 2 on" in run.outcome.sentence
+
+
+@pytest.mark.parametrize(("step_size", "ending"), [(3.0, "diverged"), (1.9, "converged")])
+def test_a_position_that_nobody_listens_to_can_run_away_alone(step_size, ending):
+    x = torch.tensor([0.0, 1.0, 2.0], dtype=torch.float64).view(1, -1, 1)
+    measure = torch.tensor([1.0, 1.0, 0.0], dtype=torch.float64)
+    process = Diffusion(Affinity(x, x, "heat", "row", measure=measure))
+    z = torch.tensor([1.0, -1.0, 0.5], dtype=torch.float64).view(1, -1, 1)
+    found = simulate(process, z, num_steps=30, step_size=step_size, throw=False)
+    assert found.outcome.ending == ending

@@ -4,7 +4,7 @@ import pytest
 import torch
 from problems import affinity, features, relative, signal
 
-from nonloc.ops import Affinity, dirichlet_energy, self_adjoint_weights
+from nonloc.ops import Affinity, SparseAffinity, dirichlet_energy, self_adjoint_weights
 from nonloc.processes import DampedFlow, Diffusion, simulate
 
 MASK = torch.tensor([[True, False, True, True, True, False], [True] * 6])
@@ -61,3 +61,9 @@ def test_shapes_and_what_it_says():
     assert "energy" in text
     with pytest.raises(AttributeError):
         run.states = None
+
+
+def test_without_edges_all_count_alike():
+    graph = SparseAffinity(torch.zeros(3, 3, dtype=torch.float64).to_sparse_csr(), "row")
+    z = torch.tensor([1.0, 2.0, 6.0], dtype=torch.float64).view(1, -1, 1)
+    assert simulate(Diffusion(graph), z, num_steps=1).weighted_mean.flatten().tolist() == [3.0, 3.0]

@@ -20,6 +20,9 @@ from nonloc.processes.process import Process
 
 STOCHASTIC = ("row", "sinkhorn")
 ROUNDING = 1e4  # times eps: what a long simulation may leave below 0
+SMALLEST_SHARE = (
+    1e-100  # of the largest π: below it, densities p/π are quotients of numbers too small for them
+)
 
 
 class JumpProcess(Process):
@@ -189,9 +192,9 @@ class JumpProcess(Process):
 
     def inner_weights(self) -> Tensor | None:
         """1/π where Ω is symmetric: Kᵀ − I is then self-adjoint and dissipative in Σ_i u_i v_i / π_i."""
-        if not self._has_symmetric_kernel():
+        law = self._dividing_law()
+        if law is None:
             return None
-        law = self.stationary_law()
         # Nothing arrives where π = 0, and nothing leaves: any weight serves there.
         return torch.where(law > 0, law.amax(-1, keepdim=True) * inverse_or_zero(law), 1)
 
@@ -200,15 +203,25 @@ class JumpProcess(Process):
         return torch.ones_like(self._wide.sums.squeeze(-1))
 
     def energy(self, z: Tensor) -> Tensor | None:
-        """½ Σ_ij π_i K_ij (f_i − f_j)² [B] of the density f = p/π, where Ω is symmetric, else None."""
+        """½ Σ_ij π_i K_ij (f_i − f_j)² [B] of the density f = p/π, where Ω is symmetric and walkers leave no position
+        with π = 0, else None."""
         self._check_law(z)
-        if not self._has_symmetric_kernel():
+        law = self._dividing_law()
+        if law is None:
             return None
-        law = self.stationary_law().unsqueeze(-1)
+        law = law.unsqueeze(-1)
         wide = z.to(torch.float64)
         # The stationary part has no energy; without it, little cancels.
         rest = wide - wide.sum(1, keepdim=True) * law
         return -(rest * inverse_or_zero(law) * self.rate(rest)).sum((1, 2)).to(z.dtype)
+
+    def _dividing_law(self) -> Tensor | None:
+        """π where densities p/π have a meaning: Ω is symmetric, and who is where π = 0, or nearly so, stays there."""
+        if not self._has_symmetric_kernel():
+            return None
+        law = self.stationary_law()
+        is_nothing = law <= SMALLEST_SHARE * law.amax(-1, keepdim=True)
+        return None if bool((is_nothing & (self._wide.sums.squeeze(-1) != 0)).any()) else law
 
     def _has_symmetric_kernel(self) -> bool:
         # Symmetry is cheap to tell and makes the stationary law known; finding one for a trajectory would not be.

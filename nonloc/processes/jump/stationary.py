@@ -29,9 +29,13 @@ def stationary_law(transitions: Transitions) -> Tensor:
     known = self_adjoint_weights(transitions.affinity)
     if known is not None:
         known = known.to(transitions.dtype)
-        # Nobody moves in a sample without entries: every law is stationary.
-        known = torch.where(known.sum(-1, keepdim=True) > 0, known, valid)
-        return known / known.sum(-1, keepdim=True)
+        total = known.sum(-1, keepdim=True)
+        # In a sample without entries nobody moves, and every law is stationary.
+        law = torch.where(total > 0, known, valid)
+        law = law / law.sum(-1, keepdim=True)
+        # Positions that nobody may go to can have entries all the same, and then μ 𝒞 says nothing.
+        if bool((total > 0).all()) or float(_residual(transitions, law).max()) <= TOLERANCE:
+            return law
     if transitions.positions <= LARGEST_DENSE:
         matrix = transitions.matrix()
         eliminated = by_elimination(matrix)

@@ -239,3 +239,12 @@ class TestWalkersThatStay:
 
 def test_it_says_what_it_is():
     assert repr(JumpProcess(heat())) == "JumpProcess(heat row, B = 2, M = 6)"
+
+
+def test_where_walkers_leave_a_position_that_none_comes_to_there_is_no_energy():
+    x = torch.tensor([0.0, 1.0, 2.0], dtype=torch.float64).view(1, -1, 1)
+    measure = torch.tensor([0.0, 1.0, 1.0], dtype=torch.float64)
+    process = JumpProcess(Affinity(x, x, "heat", "row", measure=measure))
+    law = torch.tensor([1.0, 0.0, 0.0], dtype=torch.float64).view(1, -1, 1)
+    found = simulate(process, law, num_steps=8, step_size=0.5)
+    assert (found.outcome.ending, found.energy) == ("converged", None)

@@ -5,7 +5,7 @@ import torch
 from chains import chain, cycle, drift, two_states
 from problems import affinity, features, generator, relative
 
-from nonloc.ops import Affinity, kernel_matrix
+from nonloc.ops import Affinity, SparseAffinity, kernel_matrix
 from nonloc.processes import JumpProcess, NotSolvedError
 from nonloc.processes.jump import stationary
 
@@ -142,3 +142,12 @@ def test_the_residual_measures_the_drift():
 
 def test_a_cycle_is_reversible():
     assert JumpProcess(cycle(5)).is_reversible()
+
+
+def test_a_position_that_nobody_may_go_to_has_no_share():
+    """μ 𝒞 is 0 everywhere: who is at the second moves to the first, and there nobody moves."""
+    matrix = torch.tensor([[0.0, 1.0], [1.0, 0.0]], dtype=torch.float64).to_sparse_csr()
+    measure = torch.tensor([1.0, 0.0], dtype=torch.float64)
+    assert JumpProcess(SparseAffinity(matrix, "row", measure=measure)).stationary_law().tolist() == [
+        [1.0, 0.0]
+    ]
