@@ -34,6 +34,9 @@ class Affinity:
     A row with 𝒞_i = 0 is a row of zeros; 𝒞_i < 0 under "row" is divided by as written. "symmetric" and
     "sinkhorn" need Ω symmetric by value and nowhere negative.
 
+    |l − r|² is found by its expansion around the mean, so that log Ω of "heat" is known to eps · scale · |x|² for
+    features of size |x| around it: where they span 1,000 widths 1/√scale, use float64.
+
     left     [B, M, d]  features of the positions that receive
     right    [B, M, d]  features of the positions that give; `aggregate` alone also takes [B, M', d],
                         a sub-sampled set of givers

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -49,7 +50,7 @@ def neighbors(
     """
     found = _checked_points(points)
     size = found.shape[0]
-    if isinstance(k, bool) or not isinstance(k, int) or k < 1:
+    if isinstance(k, bool) or not isinstance(k, Integral) or k < 1:
         raise ValueError(f"k must be a whole number ≥ 1, got {k!r}")
     if k >= size:
         fewer = f"use k ≤ {size - 1}, or " if size > 1 else "use "

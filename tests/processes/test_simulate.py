@@ -254,3 +254,8 @@ def test_a_simulation_is_told_in_its_own_words():
     z = torch.eye(4, dtype=torch.float64)[:1].unsqueeze(-1)
     with pytest.raises(DivergedError, match=r"^The simulation ran away at step \d+ \(t = \d.*\)\. State"):
         simulate(Diffusion(path_graph(4)), z, num_steps=50, step_size=1e60)
+
+
+def test_a_whole_number_of_numpy_is_one():
+    z = signal(affinity("heat", "row"))
+    assert len(simulate(Diffusion(affinity("heat", "row")), z, num_steps=np.int64(3))) == 4
