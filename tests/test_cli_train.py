@@ -200,3 +200,11 @@ def test_capturing_without_a_cuda_device_is_exit_2(tmp_path, capsys):
 def test_the_plain_loop_can_be_asked_for(tmp_path):
     assert main(["train", *TINY, "--captured", "false", "--run", str(tmp_path / "run"), "--quiet"]) == 0
     assert Run.open(tmp_path / "run").is_finished
+
+
+def test_a_recipe_of_somebody_else_is_not_written_over(tmp_path, capsys):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "recipe.json").write_text('{"name": "soup"}')
+    assert main(["train", *TINY, "--run", str(tmp_path / "run"), "--quiet"]) == 2
+    assert (tmp_path / "run" / "recipe.json").read_text() == '{"name": "soup"}'
+    assert "'name' is not a field of the recipe" in capsys.readouterr().err
