@@ -358,15 +358,17 @@ def affinity_or_form() -> str:
     )
 
 
+def by_run(path: Path) -> dict[tuple[str, int], dict[str, Any]]:
+    """The lines of a table of the map by cell and seed."""
+    return {(row["cell"], row["seed"]): row for row in MapTable(path).rows}
+
+
 def float32() -> str:
     """The four stages of the map in float32 on a CPU, beside the same runs in bfloat16 on a GPU."""
     folder, steps = ROOT / "docs" / "experiments" / "float32", 120
     cells = []
     for (form, affinity), part in map_corners.PARTS.items():
-        exact, usual = (
-            {(row["cell"], row["seed"]): row for row in MapTable(where / f"{part.name}.jsonl").rows}
-            for where in (folder, RESULTS / "map")
-        )
+        exact, usual = (by_run(where / f"{part.name}.jsonl") for where in (folder, RESULTS / "map"))
         here = [key for key, row in sorted(exact.items()) if row["form"] == form]
         ends = [
             ", ".join("–" if (row["step"] or steps + 1) > steps else f"step {row['step']}" for row in rows)
@@ -390,26 +392,18 @@ def float32() -> str:
 
 def stable_again() -> str:
     """The stable stages of the map's ten epochs beside the same recipes with the kernels as they are now."""
-    first, again = (
-        {(row["cell"], row["seed"]): row for row in MapTable(folder / "ten_epochs.jsonl").rows}
-        for folder in (RESULTS / "map", ROOT / "docs" / "experiments" / "stable_again")
-    )
-    ends, lost = [], []
-    for runs in (first, again):
-        lost.append({key for key in again if runs[key]["ending"] == "diverged"})
-        ends.append(
-            {
-                key: f"step {runs[key]['step']}" if key in lost[-1] else f"{runs[key]['error']:.1f} %"
-                for key in again
-            }
-        )
+    kept = RESULTS / "map", ROOT / "docs" / "experiments" / "stable_again"
+    first, again = (by_run(folder / "ten_epochs.jsonl") for folder in kept)
+    lost = [{key for key in again if runs[key]["ending"] == "diverged"} for runs in (first, again)]
+
+    def end(row: dict[str, Any]) -> str:
+        return f"step {row['step']}" if row["ending"] == "diverged" else f"{row['error']:.1f} %"
+
     cells = []
-    for _, _, cell in sorted({(row["init"], row["blocks"], row["cell"]) for row in again.values()}):
-        keys = [key for key in sorted(again) if key[0] == cell]
-        row = again[keys[0]]
-        cells.append(
-            [row["init"], str(row["blocks"]), *(", ".join(told[key] for key in keys) for told in ends)]
-        )
+    for init, blocks, cell in sorted({(row["init"], row["blocks"], row["cell"]) for row in again.values()}):
+        keys = sorted(key for key in again if key[0] == cell)
+        ends = [", ".join(end(runs[key]) for key in keys) for runs in (first, again)]
+        cells.append([init, str(blocks), *ends])
     # A line of the map has no versions: those of a run on the same machine in the same hour.
     gpu = Run.open(RESULTS / "table1-fragile" / "4-block-original" / "0").read_result()
     return (

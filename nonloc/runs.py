@@ -89,7 +89,7 @@ class Run:
     @property
     def has_begun(self) -> bool:
         """Whether anything was trained: there is a checkpoint, an epoch or a result, and not a recipe alone."""
-        return any(self.checkpoints_path.glob("*")) or bool(self.read_metrics()) or self.is_finished
+        return self.is_finished or any(self.checkpoints_path.glob("*")) or bool(self.read_metrics())
 
     @property
     def is_finished(self) -> bool:
@@ -271,18 +271,23 @@ def finite_or_none(value: Any) -> Any:
     return value
 
 
-def _read_object(path: Path) -> dict[str, Any]:
+def read_json(path: Path, *, fix: str = "delete it and run the command again") -> dict[str, Any]:
+    """The JSON object in a file, {} where there is no file; a CorruptDataError, with the fix, for anything else."""
+    if not path.is_file():
+        return {}
     try:
         value = json.loads(path.read_bytes())
-    except FileNotFoundError:
-        raise ValueError(
-            f"{path.parent} has no {path.name}; it is no run folder, or not yet so far"
-        ) from None
     except ValueError as error:
-        raise CorruptDataError(f"{path} is not valid JSON ({error}); restore it or begin anew") from error
+        raise CorruptDataError(f"{path} is not valid JSON ({error}); {fix}") from error
     if not isinstance(value, dict):
-        raise CorruptDataError(f"{path} does not hold a JSON object; restore it or begin anew")
+        raise CorruptDataError(f"{path} does not hold a JSON object; {fix}")
     return value
+
+
+def _read_object(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        raise ValueError(f"{path.parent} has no {path.name}; it is no run folder, or not yet so far")
+    return read_json(path, fix="restore it or begin anew")
 
 
 def _read_lines(path: Path) -> list[dict[str, Any]]:

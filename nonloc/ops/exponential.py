@@ -27,7 +27,7 @@ from nonloc.ops.operator import (
     valid_positions,
 )
 from nonloc.ops.sinkhorn import LogApply, Matvec, Scaling, scaled
-from nonloc.ops.transforms import is_forward_mode, is_transformed
+from nonloc.ops.transforms import is_forward_mode, is_left_open, is_transformed
 
 # Entries of a block of rows that exist at one time, B · rows · M' of them: few enough for memory to be used again
 # from the heap rather than mapped and cleared anew for every block, which cost three times the arithmetic.
@@ -198,10 +198,8 @@ def _by_blocks(
     """
     column = column.expand(key.shape[:2])
     entries = query.shape[0] * key.shape[1]
-    if isinstance(entries, torch.SymInt) and torch.compiler.is_exporting():
-        return rows(
-            query, row, key, column, z
-        )  # how many blocks there are would hang on sizes that are left open
+    if is_left_open(entries):
+        return rows(query, row, key, column, z)
     size = max(1, BLOCK_ENTRIES // max(1, entries))
     computes_again = torch.is_grad_enabled() and not torch.compiler.is_exporting() and not is_transformed()
     blocks = []

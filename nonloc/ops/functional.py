@@ -30,6 +30,7 @@ from nonloc.ops.affinity import Affinity, how_to_batch
 from nonloc.ops.checks import check_kernel_values
 from nonloc.ops.operator import Operator, energy, full_precision, without_masked
 from nonloc.ops.sparse import SparseAffinity
+from nonloc.ops.transforms import is_left_open
 
 Weights = Sequence[Tensor | tuple[Tensor, Tensor]] | Tensor
 
@@ -145,10 +146,10 @@ def choose_backend(affinity: Affinity | SparseAffinity, z: Tensor | None = None)
     if fused.pays(affinity, z):
         return "fused"
     entries = affinity.positions * affinity.right.shape[1]
-    # An exported program may serve any batch, and any size that was left open: comparing would close it again.
-    if isinstance(entries, torch.SymInt) and torch.compiler.is_exporting():
+    if is_left_open(entries):
         is_attention = affinity.kind in ("gaussian", "heat") and affinity.normalize == "row"
         return "factored" if is_attention else "reference"
+    # An exported program may serve any batch: its choice must not depend on the one it was traced with.
     if not torch.compiler.is_exporting():
         entries = entries * affinity.batch
     limit = CONCAT_ENTRIES if affinity.kind == "concat" else REFERENCE_ENTRIES[affinity.normalize]

@@ -12,7 +12,8 @@ such Newton step carries the exact first derivative and two carry the second, be
 it: G(x, θ) = 0 is differentiated implicitly, as often as one likes, by conjugate gradients on I + K and its transpose.
 
 Where the residual may not be looked at, as in a traced program, the number of steps is fixed. UNSEEN_STEPS halvings are
-enough for kernels that are positive semi-definite; of others, such as "concat", rows may then miss 1 by 1e-2.
+enough for kernels that are positive semi-definite; of others, such as "concat", rows may then miss 1 by far more than
+rounding.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from nonloc.ops.affinity import can_check_values
 from nonloc.ops.derivatives import solution
 from nonloc.ops.operator import inverse_or_zero
-from nonloc.ops.transforms import is_batched, is_forward_mode, is_transformed, needs_derivative
+from nonloc.ops.transforms import is_batched, is_by_the_book, needs_derivative
 
 MAX_HALVINGS = 200
 MAX_NEWTON = 12
@@ -264,7 +265,7 @@ def scaled(scaling: Scaling, *theta: Tensor) -> Tensor:
     """x = log u [B, M] with its derivatives of every order; in an exported program, without them."""
     if torch.compiler.is_exporting() or not any(needs_derivative(t) for t in theta):
         return scaling.solve(*theta)
-    if torch.compiler.is_compiling() or is_transformed() or is_forward_mode():
+    if is_by_the_book():
         raise ValueError(
             'normalize="sinkhorn" without the matrix is differentiated by torch.autograd alone, not by torch.func, in '
             'forward mode or within torch.compile; use backend="reference"'

@@ -34,6 +34,11 @@ def is_by_the_book() -> bool:
     return torch.compiler.is_compiling() or is_transformed() or is_forward_mode()
 
 
+def is_left_open(size: int) -> bool:
+    """Whether a program is exported that is to serve any such size: comparing it with a number would close it again."""
+    return isinstance(size, torch.SymInt) and torch.compiler.is_exporting()
+
+
 def is_batched(x: Tensor) -> bool:
     """Whether vmap has hidden a dimension of x, however deep in other transforms; not asked in a traced program."""
     if torch.compiler.is_compiling():

@@ -25,7 +25,7 @@ from typing import Any
 from nonloc.outcomes import CorruptDataError, LockedRunError
 from nonloc.paper.rows import Row, Suite
 from nonloc.paper.suites import find_suite
-from nonloc.runs import Run, find_runs, write_atomically
+from nonloc.runs import Run, find_runs, read_json, write_atomically
 from nonloc.training.checkpoint import latest_valid, save_checkpoint
 from nonloc.training.recipe import Recipe
 from nonloc.training.state import MODEL, weights_sha256
@@ -36,6 +36,7 @@ OBSERVED = "observations.json"
 COMPACT = ("metrics.jsonl", "spectra.jsonl", "spectrum.json", "observations.json", "stability.json")
 WEIGHTS = ("median", "all", "none")
 PLAN = "suite.json"
+PLAN_FIX = "restore it, or delete it"
 
 
 @dataclass(frozen=True)
@@ -113,7 +114,7 @@ def check_keeping(
     if weights not in WEIGHTS:
         raise ValueError(f"weights={weights!r} is unknown; choose one of {', '.join(WEIGHTS)}")
     path = Path(kept) / suite.name / PLAN
-    before = _read_plan(path).get("changes", {}) if path.is_file() else dict(changes or {})
+    before = read_json(path, fix=PLAN_FIX).get("changes", {}) if path.is_file() else dict(changes or {})
     if before != dict(changes or {}):
         raise ValueError(
             f"{path.parent} keeps {suite.name} with the changes {before}, not {dict(changes or {})}; "
@@ -167,7 +168,7 @@ def _replace_run(source: Run, run: Run) -> None:
 
 def _note_suite(folder: Path, suite: Suite, changes: dict[str, Any]) -> None:
     path = folder / PLAN
-    before = _read_plan(path) if path.is_file() else {}
+    before = read_json(path, fix=PLAN_FIX)
     # All rows, whichever were run now; more seeds than the suite has by itself if there ever were.
     seeds = max((len(suite.recipes(row)) for row in suite.rows), default=0)
     more = max(seeds, before.get("seeds") or 0)
@@ -183,13 +184,6 @@ def _note_suite(folder: Path, suite: Suite, changes: dict[str, Any]) -> None:
     content = (json.dumps(plan, indent=2, ensure_ascii=False) + "\n").encode()
     if not path.is_file() or path.read_bytes() != content:
         write_atomically(path, content)
-
-
-def _read_plan(path: Path) -> dict[str, Any]:
-    try:
-        return dict(json.loads(path.read_bytes()))
-    except (TypeError, ValueError) as error:
-        raise CorruptDataError(f"{path} is not valid JSON ({error}); restore it, or delete it") from error
 
 
 def _own_seeds(suite: Suite) -> int:

@@ -59,8 +59,8 @@ class GrowthWatch:
         if weights is None or bool((weights > 0).all()):
             return weights
         light = torch.where(weights > 0, weights, LIGHT * weights.amax(-1, keepdim=True))
-        mask = getattr(getattr(self._process, "affinity", None), "mask", None)
-        return light if mask is None else torch.where(mask, light, 0)
+        affinity = self._process.affinity
+        return light if affinity is None or affinity.mask is None else torch.where(affinity.mask, light, 0)
 
     def _is_larger(self, size: Tensor, state: Tensor) -> bool:
         """Than the size before, in any sample, and by more than rounding of the state."""

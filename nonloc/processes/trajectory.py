@@ -122,10 +122,9 @@ def _shares(weights: Tensor | None, like: Tensor) -> Tensor | None:
     if weights is None:
         return None
     weights = weights.double()
-    total = weights.sum(-1, keepdim=True)
     # Where nothing weighs anything, as in a graph without edges, all count alike.
-    weights, total = torch.where(total == 0, 1, weights), torch.where(total == 0, weights.shape[-1], total)
-    return (weights / total).unsqueeze(-1).to(like)
+    weights = torch.where(weights.sum(-1, keepdim=True) == 0, 1, weights)
+    return (weights / weights.sum(-1, keepdim=True)).unsqueeze(-1).to(like)
 
 
 def _average(z: Tensor, shares: Tensor | None) -> Tensor:

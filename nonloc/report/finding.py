@@ -55,23 +55,18 @@ def finding(folder: str | os.PathLike[str]) -> str:
 
 def _errors(kept: Kept) -> str:
     """The median of every number of blocks, with the published one; empty without runs."""
-    rows: dict[str, dict[int, RowRecord]] = {"baseline": {}, **{name: {} for name in NAMES.values()}}
-    for blocks in range(7):
-        for form, name in [*NAMES.items()] if blocks else [(None, "baseline")]:
-            row = kept.find(form=form, blocks=blocks)
-            if row is not None and row.median is not None:
-                rows[name][blocks] = row
-    told = []
-    for name, found in rows.items():
-        medians = ", ".join(_error(row) for row in found.values())
+    told: list[str] = []
+    counts: set[int] = set()
+    for form, name in ((None, "baseline"), *NAMES.items()):
+        rows = {blocks: kept.find(form=form, blocks=blocks) for blocks in (range(1, 7) if form else [0])}
+        found = {blocks: row for blocks, row in rows.items() if row is not None and row.scores}
         if found:
-            told.append(
-                f"{name} {medians}" if name == "baseline" else f"{name}, {_blocks_of(found)}: {medians}"
-            )
+            named = name if form is None else f"{name}, {_blocks_of(found)}:"
+            told.append(f"{named} {', '.join(_error(row) for row in found.values())}")
+            counts |= {len(row.scores) for row in found.values()}
     if not told:
         return ""
-    counts = sorted({len(row.scores) for found in rows.values() for row in found.values()})
-    n = " to ".join(map(str, dict.fromkeys((counts[0], counts[-1]))))
+    n = " to ".join(map(str, dict.fromkeys((min(counts), max(counts)))))
     return f"Test error in %, median of {n} seeds (published): {'; '.join(told)}. "
 
 
@@ -113,7 +108,8 @@ def _lost_runs(kept: Kept) -> str:
         if setting(row.recipe).form is not None:
             groups.setdefault(_kind(kept, row), []).append(row)
     for (kind, form), rows in groups.items():
-        gone, runs = (sum(len(some) for some in lists) for lists in zip(*map(_ends, rows), strict=True))
+        gone = sum(len(row.diverged) for row in rows)
+        runs = sum(run.ending != "unfinished" for row in rows for run in row.started)
         if gone:
             told.setdefault(kind, []).append(f"{form} {gone} of {runs}")
         else:
@@ -123,10 +119,6 @@ def _lost_runs(kept: Kept) -> str:
     named = "; ".join(f"{kind} {', '.join(counts)}" for kind, counts in told.items())
     rest = f"; all other stages 0 of {others}" if others else ""
     return f"Whole runs: {named}{rest}. "
-
-
-def _ends(row: RowRecord) -> tuple[Sequence[object], Sequence[object]]:
-    return row.diverged, [run for run in row.started if run.ending != "unfinished"]
 
 
 def _kind(kept: Kept, row: RowRecord) -> tuple[str, str]:

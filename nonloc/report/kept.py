@@ -12,8 +12,8 @@ from typing import Any
 from nonloc.networks.spec import NetworkSpec
 from nonloc.networks.stage_options import StageOptions
 from nonloc.paper import SUITES, Suite
-from nonloc.report.records import RowRecord, RunRecord, own_rows, read_json, read_run
-from nonloc.runs import find_runs
+from nonloc.report.records import RowRecord, RunRecord, own_rows, read_run, told_apart
+from nonloc.runs import find_runs, read_json
 from nonloc.training.recipe import Recipe
 
 TABLE, PROTOCOL = "table1", "protocol"
@@ -114,14 +114,7 @@ def read_kept(folder: str | os.PathLike[str]) -> Kept:
 
 def arrange(records: Sequence[RunRecord]) -> Kept:
     """The records in the rows of their suites."""
-    left: dict[tuple[Setting, int], RunRecord] = {}
-    twice: list[RunRecord] = []
-    for record in sorted(records, key=lambda record: str(record.path)):
-        key = setting(record.recipe), record.recipe.seed
-        if key in left:
-            twice.append(record)
-        else:
-            left[key] = record
+    left, twice = told_apart(records, lambda record: (setting(record.recipe), record.recipe.seed))
     rows: list[RowRecord] = []
     known: set[Setting] = set()
     for suite in table_suites():

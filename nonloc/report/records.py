@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, TypeVar
 
 from numpy.typing import NDArray
 from safetensors import SafetensorError
@@ -17,10 +17,11 @@ from safetensors.numpy import load_file
 
 from nonloc.outcomes import CorruptDataError
 from nonloc.paper import Suite, arranged_suite
-from nonloc.runs import Run, find_runs, write_atomically
+from nonloc.runs import Run, find_runs, read_json, write_atomically
 from nonloc.training.recipe import Recipe
 
 PLAN = "suite.json"
+_Key = TypeVar("_Key", bound=Hashable)
 ARRANGEMENT = ("name", "rows", "changes", "seeds")
 
 
@@ -168,12 +169,7 @@ def collect(folder: str | os.PathLike[str]) -> Collection:
     suite = arranged_suite(**{key: plan[key] for key in ARRANGEMENT}) if plan else None
     if not records and suite is None:
         raise ValueError(f"{root} holds no runs; name a folder with run folders in it, or a run folder")
-    # A folder may hold a run twice, as when it was copied: the one that is finished counts, and both are named.
-    by_recipe: dict[Recipe, RunRecord] = {}
-    twice: list[RunRecord] = []
-    for record in sorted(records, key=lambda record: record.result is None):
-        if by_recipe.setdefault(record.recipe, record) is not record:
-            twice.append(record)
+    by_recipe, twice = told_apart(records, lambda record: record.recipe)
     rows = []
     if suite is not None:
         for row in suite.rows:
@@ -202,6 +198,19 @@ def read_run(run: Run) -> RunRecord:
     )
 
 
+def told_apart(
+    records: Sequence[RunRecord], key: Callable[[RunRecord], _Key]
+) -> tuple[dict[_Key, RunRecord], list[RunRecord]]:
+    """One record for each key, and the others: a folder may hold a run twice, as when it was copied. Of those the first
+    by its path counts that is finished, if any is."""
+    found: dict[_Key, RunRecord] = {}
+    twice = []
+    for record in sorted(records, key=lambda record: (record.result is None, str(record.path))):
+        if found.setdefault(key(record), record) is not record:
+            twice.append(record)
+    return found, twice
+
+
 def own_rows(records: Sequence[RunRecord], group: str) -> list[RowRecord]:
     """One row for the runs that differ in their seed alone, labelled by what sets it apart."""
     together: dict[Recipe, list[RunRecord]] = {}
@@ -215,18 +224,3 @@ def own_rows(records: Sequence[RunRecord], group: str) -> list[RowRecord]:
         label = f"{recipe.network} on {recipe.data}" + (f" ({apart})" if apart else "")
         rows.append(RowRecord(label, recipe, tuple(runs), group=group))
     return rows
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """The JSON object in a file; {} where there is none."""
-    if not path.is_file():
-        return {}
-    try:
-        value = json.loads(path.read_bytes())
-    except ValueError as error:
-        raise CorruptDataError(
-            f"{path} is not valid JSON ({error}); delete it and run the command again"
-        ) from error
-    if not isinstance(value, dict):
-        raise CorruptDataError(f"{path} does not hold a JSON object; delete it and run the command again")
-    return value

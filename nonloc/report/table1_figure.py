@@ -102,25 +102,22 @@ def _notes(
 ) -> None:
     """What has no place in the frame, at its upper edge: the forms of a column below each other, for they are close."""
     for middle, column in enumerate(columns):
-        line = 0
-        for form in MARKS:
-            for note in _beyond(rows.get((form, column)), top):
-                axes.annotate(
-                    note,
-                    (middle + APART[form], top),
-                    (0, -LINE * line),
-                    textcoords="offset points",
-                    ha="center",
-                    va="top",
-                    fontsize=8,
-                    color=SHADES[form][0],
-                )
-                line += 1
+        here = [(form, rows[form, column]) for form in MARKS if (form, column) in rows]
+        notes = [(form, note) for form, row in here for note in _beyond(row, top)]
+        for line, (form, note) in enumerate(notes):
+            axes.annotate(
+                note,
+                (middle + APART[form], top),
+                (0, -LINE * line),
+                textcoords="offset points",
+                ha="center",
+                va="top",
+                fontsize=8,
+                color=SHADES[form][0],
+            )
 
 
-def _beyond(row: RowRecord | None, top: float) -> list[str]:
-    if row is None:
-        return []
+def _beyond(row: RowRecord, top: float) -> list[str]:
     notes = [f"✕ {len(row.diverged)}/{len(row.started)}"] if row.diverged else []
     notes += [f"▲ {score:.2f}" for score in row.scores if score > top]
     if row.published is not None and row.published > top:

@@ -134,6 +134,6 @@ def value_of(run: RunRecord | None) -> str:
     if run.ending == "diverged":
         assert run.result is not None
         return f"diverged at step {run.result['outcome']['step']}"
-    if run.score is None and run.ending == "converged":
-        return "not finite"
-    return number(run.score) if run.score is not None else "unfinished"
+    if run.ending == "unfinished":
+        return "unfinished"
+    return "not finite" if run.score is None else number(run.score)

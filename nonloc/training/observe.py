@@ -25,8 +25,7 @@ from nonloc.nn.features import feature_trace, stage_inputs
 from nonloc.nn.stage import stages
 from nonloc.nn.weight import WeightMap
 from nonloc.ops import kernel_matrix, largest_logit_spread
-from nonloc.outcomes import CorruptDataError
-from nonloc.runs import Run, finite_or_none, write_atomically
+from nonloc.runs import Run, finite_or_none, read_json, write_atomically
 from nonloc.spectrum import CAPTION, random_band, weight_spectrum
 from nonloc.training.checkpoint import Checkpoint, latest_valid
 from nonloc.training.machine import device_or_best
@@ -113,14 +112,7 @@ def observe_spectra(run: Run | str | os.PathLike[str]) -> dict[str, Any]:
 def read_observations(run: Run) -> dict[str, Any] | None:
     """What observations.json holds; None where the run has not been observed."""
     path = run.path / OBSERVATIONS
-    if not path.is_file():
-        return None
-    try:
-        return dict(json.loads(path.read_bytes()))
-    except (TypeError, ValueError) as error:
-        raise CorruptDataError(
-            f"{path} is not valid JSON ({error}); delete it and run the command again"
-        ) from error
+    return read_json(path) if path.is_file() else None
 
 
 def _is_of(seen: dict[str, Any], checkpoint: Checkpoint) -> bool:

@@ -20,9 +20,7 @@ from nonloc.processes.process import Process
 
 STOCHASTIC = ("row", "sinkhorn")
 ROUNDING = 1e4  # times eps: what a long simulation may leave below 0
-SMALLEST_SHARE = (
-    1e-100  # of the largest π: below it, densities p/π are quotients of numbers too small for them
-)
+SMALLEST_SHARE = 1e-100  # of the largest π: below it, p/π is a quotient of numbers too small for one
 
 
 class JumpProcess(Process):
