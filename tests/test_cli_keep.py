@@ -132,8 +132,9 @@ def test_eval_computes_a_kept_score_again(kept, capsys):
     run = str(kept / "demo" / "4-diffusive-blocks" / "0")
     assert main(["eval", run, "--device", "cpu", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
-    assert told["agrees"]
-    assert told["stored"] == Run(run).read_result()["metrics"]["psnr"]
+    assert told["agree"] == 1
+    assert told["machine"]["device"] == "cpu"
+    assert told["rows"][0]["stored"] == Run(run).read_result()["metrics"]["psnr"]
     assert main(["eval", run, "--device", "cpu"]) == 0
     assert "they agree (the same hardware)" in capsys.readouterr().out
 
@@ -146,9 +147,28 @@ def test_eval_of_a_wrong_record_is_exit_1(kept, tmp_path, capsys):
     assert "they DIFFER" in capsys.readouterr().out
 
 
-def test_eval_of_something_else_is_exit_2(tmp_path, capsys):
+def test_eval_of_a_folder_takes_every_run_that_has_weights(kept, tmp_path, capsys):
+    results = shutil.copytree(kept, tmp_path / "results")
+    weighed = {str(path.parents[1]) for path in results.rglob("*.safetensors")}
+    assert main(["eval", str(results), "--device", "cpu", "--quiet"]) == 0
+    out = capsys.readouterr().out
+    assert {line.split()[0] for line in out.splitlines() if "they agree" in line} == weighed
+    assert f"{len(weighed)} of {len(weighed)} agree; recomputed on cpu, float32" in out
+    shutil.rmtree(Run(sorted(weighed)[0]).checkpoints_path)
+    assert main(["eval", str(results), "--device", "cpu", "--json"]) == 0
+    assert [row["run"] for row in json.loads(capsys.readouterr().out)["rows"]] == sorted(weighed)[1:]
+
+
+def test_eval_of_something_else_is_exit_2(kept, tmp_path, capsys):
     assert main(["eval", str(tmp_path)]) == 2
-    assert "is not a run folder" in capsys.readouterr().err
+    assert "is not a run folder, and holds none" in capsys.readouterr().err
+    results = shutil.copytree(kept, tmp_path / "results")
+    for path in results.rglob("checkpoints"):
+        shutil.rmtree(path)
+    assert main(["eval", str(results)]) == 2
+    assert f"runs in {results} is finished and has its final weights" in capsys.readouterr().err
+    assert main(["eval", str(tmp_path / "nowhere")]) == 2
+    assert "is not a folder" in capsys.readouterr().err
 
 
 @pytest.fixture

@@ -136,12 +136,18 @@ def test_the_fragile_block_is_the_table_at_another_deviation():
         assert len(suite.recipes(row)) == 2
 
 
-def test_the_stable_block_has_three_depths_at_both_deviations():
+def test_the_stable_block_has_three_depths_at_both_deviations_and_with_divided_logits():
     suite = SUITES["table1-stable"]
     found = [
-        (NetworkSpec.parse(row.recipe.network).num_blocks, row.recipe.stage.init_std) for row in suite.rows
+        (
+            NetworkSpec.parse(row.recipe.network).num_blocks,
+            row.recipe.stage.init_std,
+            row.recipe.stage.scaled,
+        )
+        for row in suite.rows
     ]
-    assert found == [(blocks, std) for std in (0.01, 0.07) for blocks in (4, 6, 12)]
+    starts = ((0.01, False), (0.07, False), (0.07, True))
+    assert found == [(blocks, *start) for start in starts for blocks in (4, 6, 12)]
     assert {row.recipe.stage.weight for row in suite.rows} == {"stable"}
     assert {NetworkSpec.parse(row.recipe.network).form for row in suite.rows} == {"diffusive"}
 

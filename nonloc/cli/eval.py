@@ -2,29 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
 from jsonargparse import ArgumentParser, Namespace
 
 from nonloc.cli.output import Output, add_output_arguments
 from nonloc.outcomes import EXIT_DONE, EXIT_FAILED
-from nonloc.runs import Run
+from nonloc.runs import Run, find_runs
+
+if TYPE_CHECKING:
+    from nonloc.paper.recheck import Recheck
 
 SUMMARY = "compute a run's error again from its weights, beside the recorded one"
 DESCRIPTION = """\
 Take the final weights of RUN, check them against the hash in its result, evaluate the network on the test images and
-print the recorded and the recomputed score and by how many images they differ. On the kind of hardware that made the
-record they must be the same to the last image; on another kind they may differ by 0.05 %. A bfloat16 recipe is computed
-in bfloat16 on a CPU, too, which takes hours where the processor has no instructions for it; --precision float32 takes
-minutes, and may come to other answers on some images.
+print the recorded and the recomputed score and by how many images they differ. RUN may also be a folder with runs
+below it: then all that have weights are evaluated, one line each. On the kind of hardware that made the record the two
+must be the same to the last image; on another kind they may differ by 0.05 %. A bfloat16 recipe is computed in bfloat16
+on a CPU, too, which takes hours where the processor has no instructions for it; --precision float32 takes minutes, and
+may come to other answers on some images.
 
   nonloc eval results/table1/5-block-proposed/0 --data-dir data
   nonloc eval results/table1/5-block-proposed/0 --device cpu --precision float32 --json
+  nonloc eval results --data-dir data                          all whose weights are kept
 
-Exit codes: 0 they agree; 1 they do not, or the data are missing; 2 not a finished run, or without its weights; 4 the
+Exit codes: 0 they agree; 1 some do not, or the data are missing; 2 not a finished run, or none with its weights; 4 the
 weights are not those of the result."""
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("run", help="a run folder with its final weights")
+    parser.add_argument("run", help="a run folder with its final weights, or a folder with runs")
     parser.add_argument(
         "--data_dir", type=str | None, default=None, metavar="DIR", help="where the data sets are"
     )
@@ -42,25 +51,73 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(options: Namespace) -> int:
     output = Output(options)
-    folder = Run.open(options.run)
+    below = find_runs(options.run)
+    is_one = any(one.path == Path(options.run) for one in below)
+    runs = [Run(options.run)] if is_one else _with_weights(below, options.run)
 
     from nonloc.paper.recheck import recheck
+    from nonloc.training.machine import device_or_best, machine, versions
 
-    found = recheck(
-        folder,
-        data_dir=options.data_dir,
-        device=options.device,
-        precision=options.precision,
-        tell=output.talk,
-    )
-    unit = "%" if found.score == "error" else "dB"
-    images = "" if found.images is None else f" ({found.images:+d} images)"
-    verdict = "agree" if found.agrees else "DIFFER"
-    allowed = "the same hardware" if found.is_same_hardware else f"within {found.tolerance} {unit}"
+    device = device_or_best(options.device)
+    found = []
+    for one in runs:
+        checked = recheck(
+            one, data_dir=options.data_dir, device=device, precision=options.precision, tell=output.talk
+        )
+        found.append((one, checked))
+        if not is_one:
+            output.talk(f"{one.path}: {_difference(checked)}")
+    agreed = sum(checked.agrees for _, checked in found)
+    text = _told(found[0][1]) if is_one else _table(found, agreed)
     output.result(
+        text,
+        {
+            "rows": [{"run": str(one.path), **checked.to_dict()} for one, checked in found],
+            "agree": agreed,
+            "machine": machine(device),
+            "versions": versions(device),
+        },
+    )
+    return EXIT_DONE if agreed == len(found) else EXIT_FAILED
+
+
+def _with_weights(runs: Sequence[Run], folder: str) -> list[Run]:
+    found = [run for run in runs if run.is_finished and any(run.checkpoints_path.glob("*.safetensors"))]
+    if found:
+        return found
+    if not runs:
+        raise ValueError(f"{folder} is not a run folder, and holds none; name a run with its final weights")
+    raise ValueError(
+        f"none of the {len(runs)} runs in {folder} is finished and has its final weights; name one that is"
+    )
+
+
+def _told(found: Recheck) -> str:
+    unit = _unit(found)
+    allowed = "the same hardware" if found.is_same_hardware else f"within {found.tolerance} {unit}"
+    return (
         f"recorded    {found.stored:.4f} {unit} on {found.stored_device}\n"
         f"recomputed  {found.recomputed:.4f} {unit} on {found.device}, {found.precision}\n"
-        f"difference  {found.recomputed - found.stored:+.4f} {unit}{images}: they {verdict} ({allowed})",
-        {"run": str(folder.path), **found.to_dict()},
+        f"difference  {_difference(found)} ({allowed})"
     )
-    return EXIT_DONE if found.agrees else EXIT_FAILED
+
+
+def _table(found: list[tuple[Run, Recheck]], agreed: int) -> str:
+    from nonloc.report.tables import Table
+
+    lines = tuple(
+        (str(run.path), f"{one.stored:.2f}", f"{one.recomputed:.2f}", _difference(one)) for run, one in found
+    )
+    shown = Table(("run", "recorded", "recomputed", "difference"), (("", lines),)).as_text()
+    where = f"{found[0][1].device}, {found[0][1].precision}"
+    return f"{shown}\n\n{agreed} of {len(found)} agree; recomputed on {where}"
+
+
+def _difference(found: Recheck) -> str:
+    images = "" if found.images is None else f" ({found.images:+d} images)"
+    verdict = "agree" if found.agrees else "DIFFER"
+    return f"{found.recomputed - found.stored:+.4f} {_unit(found)}{images}: they {verdict}"
+
+
+def _unit(found: Recheck) -> str:
+    return "%" if found.score == "error" else "dB"

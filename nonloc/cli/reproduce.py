@@ -42,7 +42,7 @@ begun seed by seed, so that an interrupted table is balanced.
 Runs that the --kept folder has count as done and are copied to DIR/runs, whichever suite they were kept for; with
 --kept null and a new DIR all are trained anew. The demo shows the runs on CIFAR-10 that are kept there beside its own.
 --keep adds what is finished to that folder: <kept>/<suite>/<row>/<seed>/, small files, and the final weights of
-each row's median seed.
+each row's median seed, or of the seed nearest to it whose weights are at hand.
 
   nonloc reproduce demo                                        a few minutes on two cores
   nonloc reproduce table1 --seeds 1 --rows baseline 5-block --device cuda --budget 25m
@@ -200,7 +200,7 @@ def _kept_lines(kept: Kept | None) -> list[str]:
         f"{kept.size / 1e6:.2f} MB of {kept.total / 1e6:.2f} MB in that folder"
     ]
     if kept.lacking:
-        lines.append(f"the weights of the median seed are not at hand for: {'; '.join(kept.lacking)}")
+        lines.append(f"weights that are not at hand: {'; '.join(kept.lacking)}")
     return lines
 
 

@@ -38,7 +38,11 @@ STABLE = Suite(
             CIFAR10.with_(network=f"preresnet20/diffusive-{blocks}@2", stage={"weight": "stable", **options}),
             group=f"How V and both embeddings begin: {start}",
         )
-        for start, options in ((f"deviation {STAGE.init_std}", {}), (FRAGILE_START, FRAGILE_STAGE))
+        for start, options in (
+            (f"deviation {STAGE.init_std}", {}),
+            (FRAGILE_START, FRAGILE_STAGE),
+            (f"{FRAGILE_START}, logits / √d", FRAGILE_STAGE | {"scaled": True}),
+        )
         for blocks in (4, 6, 12)
     ),
     seeds=2,
@@ -48,6 +52,8 @@ STABLE = Suite(
         "learned, with w = 1 for this kernel, so that no sub-block enlarges any signal in the norm of the kernel.",
         'weight="stable" belongs to the diffusive form, takes neither bias nor batch normalisation, and cannot '
         "begin at V = 0, where its gradient is 0; it has half the weights of a factored W.",
+        "A stable W bounds what a kernel does to a signal, and not the kernel: the last three rows, added when runs of "
+        f"those from {FRAGILE_START} had diverged, divide the logits by √d.",
     ),
 )
 

@@ -46,7 +46,7 @@ class Kept:
     new       runs that were added
     same      runs that were there already, for this suite or for another
     weights   runs that have their weights
-    lacking   rows whose median seed's weights are nowhere to be found
+    lacking   rows some of whose weights are nowhere to be found, and what is kept in their place
     size      bytes of all that is kept of the suite
     total     bytes of all that is kept in the folder, of whatever suite
     """
@@ -73,8 +73,9 @@ def keep(
     kept for another suite is not kept twice: `restore` and the report find it there.
 
     changes  of all recipes, as `Suite.with_changes` took them, noted in suite.json
-    weights  "median": of the converged run of each row with the median score, the lower one of two; as seeds are added
-             it may become another run, whose weights then take the place of the first. "all" or "none"
+    weights  "median": of the converged run of each row with the median score, the lower one of two, or of the run
+             nearest to it whose weights are at hand; as seeds are added it may become another run, whose weights then
+             take the place of the first. "all" or "none"
     """
     check_keeping(suite, kept, changes=changes, weights=weights)
     folder = Path(kept) / suite.name
@@ -96,8 +97,8 @@ def keep(
             if source.is_finished and (source.path / OBSERVED).is_file():
                 sources[recipe.seed] = source
                 (new if _keep_one(source, place) else same).append(place)
-        if not _keep_weights(folder / row.slug, sources, weights):
-            lacking.append(row.label)
+        if lack := _keep_weights(folder / row.slug, sources, weights):
+            lacking.append(f"{row.label} ({lack})")
     places = [run.path for run in find_runs(folder)]
     with_weights = tuple(path for path in places if _has_weights(Run(path)))
     return Kept(tuple(new), tuple(same), with_weights, tuple(lacking), _bytes(folder), _bytes(Path(kept)))
@@ -220,28 +221,41 @@ def _keep_one(source: Run, place: Path) -> bool:
     return True
 
 
-def _keep_weights(row: Path, sources: Mapping[int, Run], which: str) -> bool:
-    """See to it that the right runs of a row have weights; whether that was possible."""
+def _keep_weights(row: Path, sources: Mapping[int, Run], which: str) -> str:
+    """See to it that the right runs of a row have weights; what could not be done, "" if nothing."""
     found = find_runs(row) if row.is_dir() else []
     targets = {int(run.path.name): run for run in found if run.is_finished}
-    wanted = _median(targets) if which == "median" else []
-    if which == "all":
-        wanted = [seed for seed, run in targets.items() if _score(run) is not None]
+    ranked = _from_the_median(targets)
+    at_hand = [
+        seed
+        for seed in ranked
+        if _has_weights(targets[seed]) or (seed in sources and _has_weights(sources[seed]))
+    ]
+    wanted = {"median": at_hand[:1], "all": at_hand, "none": []}[which]
     for seed in wanted:
-        if not _has_weights(targets[seed]) and seed in sources:
+        if not _has_weights(targets[seed]):
             _copy_weights(sources[seed], targets[seed])
-    is_complete = all(_has_weights(targets[seed]) for seed in wanted)
-    if is_complete and which != "all":
+    if which != "all":
         for seed, run in targets.items():
             if seed not in wanted and run.checkpoints_path.is_dir():
                 shutil.rmtree(run.checkpoints_path)
-    return is_complete
+    if which == "median" and at_hand[:1] != ranked[:1]:
+        return f"seed {at_hand[0]} in place of {ranked[0]}" if at_hand else f"none in place of {ranked[0]}"
+    missing = sorted(set(ranked) - set(at_hand)) if which == "all" else []
+    return f"without seed {', '.join(map(str, missing))}" if missing else ""
 
 
-def _median(targets: Mapping[int, Run]) -> list[int]:
-    """The seed of the converged run with the median score, if any; of two in the middle, that with the lower score."""
+def _from_the_median(targets: Mapping[int, Run]) -> list[int]:
+    """Seeds of converged runs, the one with the median score first, then by their distance from it.
+
+    Of two in the middle, the one with the lower score is the median.
+    """
     scores = sorted((score, seed) for seed, run in targets.items() if (score := _score(run)) is not None)
-    return [scores[(len(scores) - 1) // 2][1]] if scores else []
+    if not scores:
+        return []
+    middle = scores[(len(scores) - 1) // 2]
+    scores.sort(key=lambda pair: (pair != middle, abs(pair[0] - middle[0]), pair))
+    return [seed for _, seed in scores]
 
 
 def _score(run: Run) -> float | None:

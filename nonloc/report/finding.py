@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from nonloc.paper.map_cells import RECOMPUTED, SHARED, TEN_EPOCHS
 from nonloc.paper.spent import read_all_spent
@@ -75,14 +76,21 @@ def _error(row: RowRecord) -> str:
 
 
 def _between(kept: Kept) -> str:
-    """The two forms against each other, pair by pair; empty without pairs."""
+    """The two forms against each other, and proposed stages with either affinity, pair by pair; empty without pairs."""
+    forms = [{"form": form} for form in ("diffusive", "original")]
+    affinities = [{"form": "diffusive", "shared": shared} for shared in (False, True)]
+    return _compared(kept, "Proposed less original, mean of pairs", forms) + _compared(
+        kept, "Proposed with an affinity for each block less one for all", affinities
+    )
+
+
+def _compared(kept: Kept, title: str, pair: Sequence[Mapping[str, Any]]) -> str:
     told = []
     for blocks in range(1, 7):
-        rows = [kept.find(form=form, blocks=blocks) for form in ("diffusive", "original")]
-        found = interval(list(differences(*rows).values()))
+        found = interval(list(differences(*(kept.find(blocks=blocks, **what) for what in pair)).values()))
         if found is not None:
             told.append(f"{blocks} blocks {found.told()}")
-    return f"Proposed less original, mean of pairs: {'; '.join(told)}. " if told else ""
+    return f"{title}: {'; '.join(told)}. " if told else ""
 
 
 def _blocks_of(found: Mapping[int, object]) -> str:
@@ -111,7 +119,9 @@ def _lost_runs(kept: Kept) -> str:
         gone = sum(len(row.diverged) for row in rows)
         runs = sum(run.ending != "unfinished" for row in rows for run in row.started)
         if gone:
-            told.setdefault(kind, []).append(f"{form} {gone} of {runs}")
+            # What diverges ends first: without these the share of a block that is under way would mislead.
+            left = sum(len(row.runs) for row in rows) - runs
+            told.setdefault(kind, []).append(f"{form} {gone} of {runs}{f' ({left} to run)' if left else ''}")
         else:
             others += runs
     if not told:

@@ -30,7 +30,7 @@ class Setting:
 
     start   how the four maps of the stage begin: a deviation such as "0.01", or the name of an initialisation
     shared  whether all sub-blocks of a stage have one affinity
-    other   every further difference from the protocol of Table 1, as text; "" for none
+    other   every further difference from the protocol of Table 1, such as "stage.scaled is True"
     """
 
     backbone: str
@@ -41,7 +41,7 @@ class Setting:
     rate: float = 0.1
     weight: str = ""
     shared: bool | None = None
-    other: str = ""
+    other: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -150,8 +150,7 @@ def _label(what: Setting) -> str:
         places = ", ".join(str(place) for place in what.places)
         shared = "" if what.shared == (what.form == "diffusive") else f", shared affinity: {what.shared}"
         stage = f"{what.blocks} {what.form} after {places}, start {what.start}, weight {what.weight}{shared}"
-    more = f"; {what.other}" if what.other else ""
-    return f"{what.backbone}, {stage}, rate {what.rate:g}{more}"
+    return "; ".join((f"{what.backbone}, {stage}, rate {what.rate:g}", *what.other))
 
 
 def _protocol_rows(records: Sequence[RunRecord]) -> tuple[RowRecord, ...]:
@@ -184,7 +183,7 @@ def setting(recipe: Recipe) -> Setting:
         stage=stage,
         **{name: getattr(reference, name) for name in _MEANS},
     )
-    other = "; ".join(text.partition(", was")[0] for text in plain.differences(reference))
+    other = tuple(text.partition(", was")[0] for text in plain.differences(reference))
     backbone = str(spec.baseline).partition("/")[0]
     if spec.form is None:
         return Setting(backbone, rate=recipe.learning_rate, other=other)

@@ -9,6 +9,8 @@ from pathlib import Path
 from statistics import median
 
 from nonloc.paper.spent import read_all_spent
+from nonloc.report.beside_figure import CAPTION as BESIDE_CAPTION
+from nonloc.report.beside_figure import beside_figure
 from nonloc.report.claims import Claim, judge, rules_table
 from nonloc.report.document import Content, Document, Picture, Section, write_documents
 from nonloc.report.kept import OTHER, TABLE, Kept, read_kept
@@ -23,7 +25,7 @@ from nonloc.report.map_logits import logits_figure, logits_sentences
 from nonloc.report.page import PAPER
 from nonloc.report.panels import figure_sections
 from nonloc.report.records import RowRecord
-from nonloc.report.table1 import differences_table, missing_sentences, rows_table
+from nonloc.report.table1 import apart_table, differences_table, missing_sentences, rows_table
 from nonloc.report.table1_figure import CAPTION, table_figure
 from nonloc.report.tables import Table
 from nonloc.report.trainability import TrainabilityMap, read_map, recorded
@@ -41,6 +43,10 @@ ABOUT_TABLE = (
 ABOUT_DIFFERENCES = (
     "Mean of the differences seed by seed, in points of error, with the 95 % interval of Student's t; a diverged run "
     "counts as 90 %, the error of guessing, and pairs in which both diverged are left out. Below 0 is better."
+)
+ABOUT_APART = (
+    "The paper's stage differs from original blocks in two things, differences and one affinity for all blocks. Where "
+    "there are rows that differ in one of the two: the differences seed by seed, as above."
 )
 ABOUT_VERDICTS = (
     "The rules were written down before the runs (docs/reproduction.md), with what was amended since and what was "
@@ -150,6 +156,11 @@ def _table_sections(kept: Kept, spent: Sequence[str]) -> tuple[Section, ...]:
         Section("Rows", (*shown, ABOUT_TABLE, rows_table(planned))),
         Section("Paired differences", (ABOUT_DIFFERENCES, differences_table(kept))),
     ]
+    beside, apart = beside_figure(kept), apart_table(kept)
+    if beside is not None:
+        sections.insert(1, Section("Beside the table", (Picture("table1-beside", beside, BESIDE_CAPTION),)))
+    if apart is not None:
+        sections.append(Section("Form or affinity", (ABOUT_APART, apart)))
     lost = lost_table(kept.rows)
     if lost is not None:
         sections.append(Section("Runs that diverged", (ABOUT_LOST, lost)))

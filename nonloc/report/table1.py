@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
-from nonloc.report.kept import Kept, differences, setting
+from nonloc.report.kept import Kept, Setting, differences, setting
 from nonloc.report.records import RowRecord
 from nonloc.report.statistics import interval
 from nonloc.report.tables import Table, number, value_of
@@ -32,19 +33,46 @@ def rows_table(rows: Sequence[RowRecord]) -> Table:
 def differences_table(kept: Kept) -> Table:
     """For every row with blocks: less the baseline, and less the original form with as many blocks, if there is one."""
     lines = []
-    for row in kept.rows:
-        what = setting(row.recipe)
-        if what.form is None or what.other or not row.started:
-            continue
+    for row, what in _with_stages(kept):
         baseline = kept.find(form=None, backbone=what.backbone)
         twin = None
         if what.form == "diffusive" and what.weight == "factored":
-            twin = kept.find(
-                form="original",
-                **{name: getattr(what, name) for name in ("backbone", "blocks", "places", "start", "rate")},
-            )
+            names = ("backbone", "blocks", "places", "start", "rate", "other")
+            twin = kept.find(form="original", **{name: getattr(what, name) for name in names})
         lines.append((kept.named(row), _difference(row, baseline), _difference(row, twin)))
     return Table(("network", "less the baseline", "less the original form"), (("", tuple(lines)),))
+
+
+def apart_table(kept: Kept) -> Table | None:
+    """Form and affinity, of which the paper changes both, one at a time; None where no two rows allow it."""
+    rows = {
+        what: row for row, what in _with_stages(kept) if what.weight == "factored" and len(what.places) == 1
+    }
+    lines = []
+    for what, row in rows.items():
+        for title, twin in (
+            ("proposed less original", replace(what, form="original")),
+            ("recomputed less shared", replace(what, shared=True)),
+        ):
+            # One block alone has but one affinity: that pair is in the other table.
+            if what.form == "diffusive" and what.blocks > 1 and twin != what and twin in rows:
+                same = (
+                    ("shared" if what.shared else "recomputed") if twin.shared is what.shared else "proposed"
+                )
+                where = f"{what.blocks} blocks, start {what.start}"
+                lines.append((where, same, title, _difference(row, rows[twin])))
+    lines.sort(key=lambda line: line[:2])
+    return (
+        Table(("stage", "the same in both", "difference", "error"), (("", tuple(lines)),)) if lines else None
+    )
+
+
+def _with_stages(kept: Kept) -> Iterator[tuple[RowRecord, Setting]]:
+    """The recorded rows with blocks that have the training of the protocol: the baseline's, whatever their stage."""
+    for row in kept.recorded:
+        what = setting(row.recipe)
+        if what.form is not None and all(text.startswith("stage.") for text in what.other):
+            yield row, what
 
 
 def missing_sentences(rows: Sequence[RowRecord]) -> list[str]:

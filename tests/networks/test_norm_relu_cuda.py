@@ -189,7 +189,9 @@ def test_functional_gradients_go_the_plain_way():
     def loss(values):
         return torch.func.functional_call(model, values, (x,)).square().sum()
 
-    found = torch.func.grad(loss)(parameters)
-    wanted = torch.autograd.grad(loss(parameters), list(parameters.values()))
+    # Torch's convolutions are tf32 unless told otherwise, which is more than what is compared here.
+    with torch.backends.cudnn.flags(allow_tf32=False, deterministic=True, benchmark=False):
+        found = torch.func.grad(loss)(parameters)
+        wanted = torch.autograd.grad(loss(parameters), list(parameters.values()))
     for name, gradient in zip(parameters, wanted, strict=True):
-        torch.testing.assert_close(found[name], gradient, rtol=1e-2, atol=1e-3)
+        assert float((found[name] - gradient).norm() / gradient.norm()) < 1e-4, name

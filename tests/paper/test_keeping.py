@@ -116,13 +116,34 @@ def test_the_kept_weights_are_without_the_optimizer(runs, tmp_path):
     assert kept.stat().st_size < 0.5 * source.stat().st_size
 
 
-def test_weights_that_are_gone_leave_those_that_are_there(runs, tmp_path):
+def lose_weights(runs, seed):
+    shutil.rmtree(runs / SUITE.recipes(ROW)[seed].name / "checkpoints")
+
+
+def test_where_the_median_has_no_weights_those_of_the_nearest_seed_are_kept(runs, tmp_path):
+    for seed, psnr in enumerate((10.0, 30.0, 22.0)):
+        set_score(runs, seed, psnr)
+    lose_weights(runs, 2)
+    assert go(runs, tmp_path).lacking == ("4 diffusive blocks (seed 1 in place of 2)",)
+    assert weighed(tmp_path) == [1]
+
+
+def test_weights_that_are_gone_leave_those_that_are_kept(runs, tmp_path):
+    go(runs, tmp_path)
+    (kept,) = weighed(tmp_path)
+    for seed in range(3):
+        lose_weights(runs, seed)
+    assert go(runs, tmp_path).lacking == ()
+    assert weighed(tmp_path) == [kept]
+
+
+def test_a_row_all_of_whose_weights_are_gone_says_so(runs, tmp_path):
     for seed, psnr in enumerate((10.0, 30.0, 20.0)):
         set_score(runs, seed, psnr)
-    go(runs, tmp_path, SUITE.with_seeds(2))
-    shutil.rmtree(runs / SUITE.recipes(ROW)[2].name / "checkpoints")
-    assert go(runs, tmp_path).lacking == ("4 diffusive blocks",)
-    assert weighed(tmp_path) == [0]
+        lose_weights(runs, seed)
+    assert go(runs, tmp_path).lacking == ("4 diffusive blocks (none in place of 2)",)
+    assert go(runs, tmp_path, weights="all").lacking == ("4 diffusive blocks (without seed 0, 1, 2)",)
+    assert weighed(tmp_path) == []
 
 
 def test_all_weights_or_none(runs, tmp_path):

@@ -27,7 +27,7 @@ def test_the_table_is_told_by_its_medians(results):
         in text
     )
     assert "Proposed less original" not in text
-    assert "; 6 of 99 planned runs of" in line(finding(results), "Conditions")
+    assert "; 6 of 105 planned runs of" in line(finding(results), "Conditions")
 
 
 def test_the_forms_are_compared_where_both_are_there(results):
@@ -42,6 +42,13 @@ def test_the_forms_are_compared_where_both_are_there(results):
     assert " Proposed less original, mean of pairs: 4 blocks +0.55 [−0.09, +1.19], n = 2." in text
 
 
+def test_affinities_are_compared_where_both_were_run(results):
+    write(results, records("table1", {"6-block (proposed)": [9.0, 9.2]}))
+    write(results, records("table1-beside", {"6-block (proposed), recomputed affinity": [8.0, 8.2]}))
+    told = "Proposed with an affinity for each block less one for all: 6 blocks −1.00 [−1.00, −1.00], n = 2. "
+    assert told in line(finding(results), "The table")
+
+
 def test_whole_runs_that_diverged_are_counted_by_place_start_and_form(results):
     assert "Whole runs" not in finding(results)
     write(results, records("table1", {"3 blocks in different places (proposed)": [None, 8.0, None]}))
@@ -51,12 +58,13 @@ def test_whole_runs_that_diverged_are_counted_by_place_start_and_form(results):
     write(results, records("table1-stable", {"4-block (stable), deviation 0.07": [None, 9.0]}))
     write(results, records("table1-beside", {"5-block (proposed), recomputed affinity": [8.0, None]}))
     assert (
-        "**What diverges.** Whole runs: in different places proposed 2 of 3; in one place, start 0.07 "
+        "**What diverges.** Whole runs: in different places proposed 2 of 3 (2 to run); in one place, start 0.07 "
         in finding(results)
     )
     assert (
-        "start 0.07 original 2 of 3, stable 1 of 2; 5-block (proposed), recomputed affinity proposed 1 of 2; "
-        "all other stages 0 of 3. Ten epochs" in finding(results)
+        "start 0.07 original 2 of 3 (3 to run), stable 1 of 2 (4 to run); "
+        "5-block (proposed), recomputed affinity proposed 1 of 2; all other stages 0 of 3. Ten epochs"
+        in finding(results)
     )
 
 
@@ -134,7 +142,7 @@ def test_nothing_yet(tmp_path):
     text = finding(tmp_path)
     assert FIGURE in text
     assert line(text, "The table").startswith("- **The table.** [Of the paper's 20 sentences](docs")
-    assert "; 0 of 99 planned runs of" in line(text, "Conditions")
+    assert "; 0 of 105 planned runs of" in line(text, "Conditions")
     assert line(text, "What trained stages do").endswith("No trained network was looked at yet.")
     assert line(text, "What diverges").endswith(": nothing is recorded yet.")
     assert line(text, "How far logits spread").endswith("No run was watched yet.")

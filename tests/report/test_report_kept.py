@@ -6,7 +6,7 @@ from made_kept import kept, record, records
 
 from nonloc.paper import SUITES
 from nonloc.report.kept import errors, median_run, read_kept, setting
-from nonloc.report.table1 import differences_table, missing_sentences, rows_table
+from nonloc.report.table1 import apart_table, differences_table, missing_sentences, rows_table
 from nonloc.report.table1_figure import table_figure
 from nonloc.training.recipe import Recipe
 
@@ -116,6 +116,45 @@ def test_a_pair_of_which_both_diverged_compares_nothing():
     }
     ((_, lines),) = differences_table(kept(records("table1", numbers))).groups
     assert lines[1] == ("2-block (proposed)", "+81.90 [+80.63, +83.17], n = 2", "+82.00, n = 1")
+
+
+def test_divided_logits_are_compared_with_the_baseline_and_with_divided_logits():
+    places = "3 blocks in different places"
+    numbers = {
+        f"{places} (original), logits / √d": [8.0, 8.0],
+        f"{places} (proposed), logits / √d": [7.0, 7.0],
+    }
+    table = {"baseline": [9.0, 9.0], f"{places} (original)": [5.0, 5.0]}
+    ((_, lines),) = differences_table(
+        kept(records("table1", table), records("table1-beside", numbers))
+    ).groups
+    found = {line[0]: line[1:] for line in lines}
+    assert found[f"{places} (proposed), logits / √d"] == (
+        "−2.00 [−2.00, −2.00], n = 2",
+        "−1.00 [−1.00, −1.00], n = 2",
+    )
+
+
+def test_a_run_of_another_training_is_compared_with_no_baseline():
+    strange = SUITES["table1"].rows[1].recipe.with_(batch_size=64)
+    ((_, lines),) = differences_table(
+        kept(records("table1", {"baseline": [8.0]}), [record(strange, 7.0)])
+    ).groups
+    assert lines == ()
+
+
+def test_form_and_affinity_are_compared_one_at_a_time():
+    table = {"5-block (proposed)": [8.0, 8.0, 1.0], "4-block (proposed)": [8.0], "4-block (original)": [9.0]}
+    beside = {
+        "5-block (original), shared affinity": [8.5, 8.5],
+        "5-block (proposed), recomputed affinity": [7.8, 7.8],
+    }
+    assert apart_table(kept(records("table1", table))) is None, "4 blocks differ in both"
+    ((_, lines),) = apart_table(kept(records("table1", table), records("table1-beside", beside))).groups
+    assert lines == (
+        ("5 blocks, start 0.01", "proposed", "recomputed less shared", "−0.20 [−0.20, −0.20], n = 2"),
+        ("5 blocks, start 0.01", "shared", "proposed less original", "−0.50 [−0.50, −0.50], n = 2"),
+    )
 
 
 def test_a_row_is_named_with_its_start_where_it_is_another():
