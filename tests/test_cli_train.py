@@ -205,6 +205,6 @@ def test_the_plain_loop_can_be_asked_for(tmp_path):
 def test_a_recipe_of_somebody_else_is_not_written_over(tmp_path, capsys):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "recipe.json").write_text('{"name": "soup"}')
-    assert main(["train", *TINY, "--run", str(tmp_path / "run"), "--quiet"]) == 2
+    assert main(["train", *TINY, "--run", str(tmp_path / "run"), "--quiet"]) == 4
     assert (tmp_path / "run" / "recipe.json").read_text() == '{"name": "soup"}'
-    assert "'name' is not a field of the recipe" in capsys.readouterr().err
+    assert "recipe.json is no recipe of this version: 'name' is not a field" in capsys.readouterr().err

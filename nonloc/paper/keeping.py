@@ -81,7 +81,7 @@ def keep(
     folder = Path(kept) / suite.name
     _note_suite(folder, suite, dict(changes or {}))
     elsewhere = {
-        Recipe.from_dict(run.read_recipe()): run.path
+        Recipe.of(run): run.path
         for run in find_runs(kept)
         if run.is_finished and folder not in run.path.parents
     }
@@ -139,7 +139,7 @@ def restore(suite: Suite, kept: str | os.PathLike[str], runs: str | os.PathLike[
     """
     if not Path(kept).is_dir():
         return []
-    known = {Recipe.from_dict(run.read_recipe()): run for run in find_runs(kept) if run.is_finished}
+    known = {Recipe.of(run): run for run in find_runs(kept) if run.is_finished}
     restored = []
     for recipe in (recipe for row in suite.rows for recipe in suite.recipes(row)):
         if recipe not in known:
@@ -280,7 +280,7 @@ def _copy_weights(source: Run, target: Run) -> None:
             f"the weights in {source.path} are not those of its result.json; train it anew"
         )
     tensors = {name: value for name, value in checkpoint.tensors.items() if name.startswith(MODEL)}
-    save_checkpoint(target, Recipe.from_dict(source.read_recipe()), replace(checkpoint, tensors=tensors))
+    save_checkpoint(target, Recipe.of(source), replace(checkpoint, tensors=tensors))
 
 
 def _compact(path: Path) -> bytes:

@@ -79,7 +79,7 @@ def recheck(
     tell       called with a sentence if the evaluation may take long
     """
     run = run if isinstance(run, Run) else Run.open(run)
-    recipe = Recipe.from_dict(run.read_recipe())
+    recipe = Recipe.of(run)
     result = run.read_result()
     if result["outcome"]["ending"] != "converged":
         raise ValueError(f"{run.path} diverged, so there is no network to evaluate")

@@ -182,13 +182,9 @@ def collect(folder: str | os.PathLike[str]) -> Collection:
 
 
 def read_run(run: Run) -> RunRecord:
-    try:
-        recipe = Recipe.from_dict(run.read_recipe())
-    except ValueError as error:
-        raise CorruptDataError(f"{run.recipe_path} is no recipe of this version: {error}") from error
     return RunRecord(
         path=run.path,
-        recipe=recipe,
+        recipe=Recipe.of(run),
         metrics=run.read_metrics(),
         spectra=run.read_spectra(),
         result=run.read_result() if run.is_finished else None,

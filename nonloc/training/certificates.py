@@ -43,7 +43,7 @@ def certify_run(
     """
     run = run if isinstance(run, Run) else Run.open(run)
     device = device_or_best(device)
-    recipe = Recipe.from_dict(run.read_recipe())
+    recipe = Recipe.of(run)
     model = trained_network(run, device)
     if not any(True for _ in stages(model)):
         raise ValueError(f"{recipe.network} has no nonlocal blocks, so there is nothing to certify")

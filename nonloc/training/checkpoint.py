@@ -90,7 +90,7 @@ def latest_valid(run: Run, recipe: Recipe | None = None) -> Checkpoint | None:
     Where all of them are damaged, CorruptDataError says so. A checkpoint made with another recipe than `recipe` (the
     run's own when left out), or in another format, is a ValueError.
     """
-    expected = recipe if recipe is not None else Recipe.from_dict(run.read_recipe())
+    expected = recipe if recipe is not None else Recipe.of(run)
     damages: list[str] = []
     for path in sorted(_numbered(run.checkpoints_path, ".json"), reverse=True):
         try:

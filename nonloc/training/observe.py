@@ -62,7 +62,7 @@ def observe(
     """
     run = run if isinstance(run, Run) else Run.open(run)
     device = device_or_best(device)
-    recipe = Recipe.from_dict(run.read_recipe())
+    recipe = Recipe.of(run)
     checkpoint = latest_valid(run, recipe)
     before = read_observations(run)
     if before is not None and (checkpoint is None or _is_of(before, checkpoint)):

@@ -11,6 +11,8 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal
 
 from nonloc.networks.spec import NetworkSpec, StageOptions
+from nonloc.outcomes import CorruptDataError
+from nonloc.runs import Run
 
 OPTIMIZERS = ("sgd", "adam")
 SCHEDULES = ("step", "onecycle", "constant")
@@ -141,6 +143,14 @@ class Recipe:
     def from_dict(cls, values: Mapping[str, Any]) -> Recipe:
         """A recipe from plain values; fields left out keep their defaults, unknown ones are an error."""
         return cls().with_(**values)
+
+    @classmethod
+    def of(cls, run: Run) -> Recipe:
+        """The recipe of an existing run; one that cannot be understood is a CorruptDataError that names its file."""
+        try:
+            return cls.from_dict(run.read_recipe())
+        except ValueError as error:
+            raise CorruptDataError(f"{run.recipe_path} is no recipe of this version: {error}") from error
 
     def differences(self, other: Recipe) -> list[str]:
         """Which fields differ, as sentences such as "seed is 1, was 0"; empty for equal recipes."""

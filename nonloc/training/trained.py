@@ -21,7 +21,7 @@ from nonloc.training.state import restore_model
 def trained_network(run: Run | str | os.PathLike[str], device: torch.device | str = "cpu") -> nn.Module:
     """The network of the newest valid checkpoint of `run`, in eval mode on `device`."""
     run = run if isinstance(run, Run) else Run.open(run)
-    recipe = Recipe.from_dict(run.read_recipe())
+    recipe = Recipe.of(run)
     checkpoint = latest_valid(run, recipe)
     if checkpoint is None:
         raise ValueError(_why_no_checkpoint(run))

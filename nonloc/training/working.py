@@ -185,7 +185,7 @@ def _last_metrics(session: Session) -> dict[str, Any]:
 
 def _check_recipe(recipe: Recipe, run: Run) -> None:
     # Read in any case: what is no recipe of ours is not to be written over.
-    differing = recipe.differences(Recipe.from_dict(run.read_recipe())) if run.exists else []
+    differing = recipe.differences(Recipe.of(run)) if run.exists else []
     # One that failed in its first step has left nothing: its folder is free for a better recipe.
     if differing and run.has_begun:
         raise ValueError(

@@ -8,6 +8,8 @@ import sys
 
 import pytest
 
+from nonloc.outcomes import CorruptDataError
+from nonloc.runs import Run
 from nonloc.training.recipe import Recipe
 
 
@@ -43,6 +45,17 @@ def test_stage_options_travel_too():
 def test_an_unknown_key_is_named_with_the_known_ones():
     with pytest.raises(ValueError, match=r"'learning_rat' is not a field of the recipe; .*learning_rate"):
         Recipe.from_dict({"learning_rat": 0.1})
+
+
+def test_the_recipe_of_a_run_names_its_file_where_it_is_no_recipe(tmp_path):
+    run = Run(tmp_path)
+    run.write_recipe(Recipe(seed=3).to_dict())
+    assert Recipe.of(run) == Recipe(seed=3)
+    run.write_recipe({"bread": 1})
+    with pytest.raises(
+        CorruptDataError, match=r"recipe\.json is no recipe of this version: 'bread' is not a field"
+    ):
+        Recipe.of(run)
 
 
 def test_an_unknown_stage_option_is_named_with_the_known_ones():
