@@ -97,9 +97,11 @@ def memory() -> str:
 def backends() -> str:
     result = load("bench/backends.json")
     repeats = result["rows"][0]["repeats"]
+    error = max(row["error"] for row in result["rows"])
     return (
         f"{table.backends_table(result['rows'])}\n\n"
-        f"Forward and backward of a stage in float32, median and range of {repeats}. {conditions(result)}"
+        f"Forward and backward of a stage in float32, median and range of {repeats}, in turns; values and gradients of "
+        f"the two differ by at most {error:.0e} in norm. {conditions(result)}"
     )
 
 

@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from nonloc.numeric import is_whole
+
 CAPTION = (
     "Eigenvalues of (W + Wᵀ)/2, sorted by magnitude. How many are positive or negative says nothing: with W = W_Z W_g "
     "of rank r ≤ C/2, exactly r of them are positive and r negative, whatever was learned, but for matrices of measure "
@@ -127,7 +129,7 @@ def random_band(
     stands for a full W: one matrix of normal entries.
     """
     for name, value in (("channels", channels), ("rank", rank), ("samples", samples)):
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        if not is_whole(value) or value < 1:
             raise ValueError(f"{name}={value!r} must be a whole number ≥ 1")
     if not 0 <= norm < math.inf:
         raise ValueError(f"norm={norm!r} must be a finite number ≥ 0")

@@ -22,6 +22,7 @@ FLOORS = {
     "data": 1,
     "outcomes": 0,
     "runs": 0,
+    "numeric": 0,
     "_lazy": 0,
 }
 # Floor 0 is the ground: its rooms may use one another (a Run raises our exceptions).

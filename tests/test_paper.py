@@ -171,6 +171,12 @@ def test_beside_the_table_stand_its_different_places_with_divided_logits():
     assert not any(recipe.stage.scaled for recipe in places)
 
 
+def test_changes_that_make_two_rows_one_are_refused():
+    suite = SUITES["demo"].with_rows(["4", "6"])
+    with pytest.raises(ValueError, match=r"rows '4 original, large start' and .* are the same; choose rows"):
+        suite.with_changes({"stage": {"share_affinity": True}})
+
+
 def test_the_folders_of_rows_are_distinct_and_plain():
     for suite in SUITES.values():
         slugs = [row.slug for row in suite.rows]

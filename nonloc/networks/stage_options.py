@@ -16,6 +16,7 @@ from nonloc.nn.choices import (
     check_flag,
     check_size,
 )
+from nonloc.numeric import is_whole
 
 
 @dataclass(frozen=True)
@@ -40,9 +41,11 @@ class StageOptions:
     def __post_init__(self) -> None:
         for name, value in self.keywords().items():
             _CHECKS[name](name, value)
-        if self.init_std is not None:
-            # 1 and 1.0 are the same option and must have the same hash.
-            object.__setattr__(self, "init_std", float(self.init_std))
+            # 1 and 1.0, or numpy's 8 and Python's, are the same option and must have the same hash.
+            if name == "init_std":
+                object.__setattr__(self, name, float(value))
+            elif is_whole(value):
+                object.__setattr__(self, name, int(value))
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> StageOptions:
@@ -74,7 +77,7 @@ def _check_text(name: str, value: object) -> None:
         raise ValueError(f"{name}={value!r} must be the name of a backend")
 
 
-_CHECKS: dict[str, Callable[[str, object], None]] = {
+_CHECKS: dict[str, Callable[[str, object], object]] = {
     "affinity": _one_of(AFFINITY_NAMES),
     "embed": check_size,
     "hidden": check_size,

@@ -42,7 +42,7 @@ class PairwiseAffinity(nn.Module):
         bias: bool = False,
     ) -> None:
         super().__init__()
-        check_size("channels", channels)
+        channels = check_size("channels", channels)
         if normalize is not None:
             check_choice("normalize", normalize, NORMALIZATIONS)
         if scaled and not self.has_scale:
@@ -63,7 +63,7 @@ class PairwiseAffinity(nn.Module):
             raise ValueError(
                 f"embed={embed!r}: {type(self).__name__} has no embedding; drop it, or use embedded_gaussian"
             )
-        check_size("embed", embed)
+        embed = check_size("embed", embed)
         if self.fixed_width not in (None, embed):
             raise ValueError(
                 f"embed={embed!r}: {type(self).__name__} has embed={self.fixed_width} alone; leave it None"

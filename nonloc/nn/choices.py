@@ -8,6 +8,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
+from nonloc.numeric import is_number, is_whole
+
 FORMS = ("original", "diffusive")
 AFFINITY_NAMES = ("gaussian", "embedded_gaussian", "dot", "concat", "heat", "delta")
 NORMALIZATIONS = ("row", "count", "none", "symmetric", "sinkhorn")
@@ -23,10 +25,11 @@ def check_choice(argument: str, value: object, choices: Iterable[str]) -> None:
         raise ValueError(f"{argument}={value!r} is unknown; choose one of {', '.join(known)}")
 
 
-def check_size(argument: str, value: object, minimum: int = 1) -> None:
-    """ValueError unless `value` is a whole number of at least `minimum`."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
+def check_size(argument: str, value: object, minimum: int = 1) -> int:
+    """`value` as an int; ValueError unless it is a whole number of at least `minimum`."""
+    if not is_whole(value) or value < minimum:
         raise ValueError(f"{argument}={value!r} must be a whole number ≥ {minimum}")
+    return int(value)
 
 
 def check_flag(argument: str, value: object) -> None:
@@ -37,6 +40,5 @@ def check_flag(argument: str, value: object) -> None:
 
 def check_deviation(argument: str, value: object) -> None:
     """ValueError unless `value` is a finite number > 0."""
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not is_number or not 0 < value < math.inf:  # type: ignore[operator]
+    if not is_number(value) or not 0 < value < math.inf:
         raise ValueError(f"{argument}={value!r} must be a finite number > 0")

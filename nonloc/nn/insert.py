@@ -24,7 +24,8 @@ class After(nn.Module):
     """`base`, then `stage`. It stands in the place of the submodule that is now its `base`.
 
     So after inserting at "layer1.1" the state dict has "layer1.1.base.…", with what was "layer1.1.…" before,
-    and "layer1.1.stage.…". Load weights of the plain model before inserting.
+    and "layer1.1.stage.…". A state dict of the plain model goes to the base; the stage's own entries are then missing,
+    so that loading it takes strict=False, or is done before inserting.
 
     What a model asks of its submodules besides their output, as nn.TransformerEncoder asks its first layer for
     `self_attn`, the base answers; but not for its tensors: who computes with those passes by the stage.
@@ -37,6 +38,15 @@ class After(nn.Module):
 
     def forward(self, *args: Any, **keywords: Any) -> Any:
         return self.stage(self.base(*args, **keywords))
+
+    def _load_from_state_dict(
+        self, state_dict: dict[str, Any], prefix: str, *args: Any, **keywords: Any
+    ) -> None:
+        # Without this strict=False would pass over the plain model's weights, and leave the base as it began.
+        own = {prefix + name for name in self.state_dict()}
+        for key in [key for key in state_dict if key.startswith(prefix) and key not in own]:
+            state_dict.setdefault(f"{prefix}base.{key.removeprefix(prefix)}", state_dict.pop(key))
+        super()._load_from_state_dict(state_dict, prefix, *args, **keywords)
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -89,8 +99,9 @@ def insert(model: nn.Module, where: Mapping[str, Value], *, example: Inputs | No
     are. With an example, a stage without a layout where the layers that ran have their channels last, or may have,
     is an error that asks for one.
 
-    The modules move to the device and dtype of the submodules they follow. If anything is wrong with any
-    entry, a ValueError says what, and nothing is changed. One place takes one stage.
+    Weights of the plain model can be loaded before, or with strict=False after it. The modules are new parameters: make
+    the optimizer afterwards. They move to the device and dtype of the submodules they follow. If anything is wrong with
+    any entry, a ValueError says what, and nothing is changed. One place takes one stage.
     """
     if not isinstance(where, Mapping):
         raise ValueError(

@@ -77,8 +77,7 @@ class NonlocalModule(nn.Module, ABC):
         subsample: int | None = None,
     ) -> None:
         super().__init__()
-        check_size("channels", channels)
-        check_size("num_blocks", num_blocks)
+        channels, num_blocks = check_size("channels", channels), check_size("num_blocks", num_blocks)
         check_choice("weight", weight, WEIGHTS)
         check_choice("init", init, INITS)
         check_deviation("init_std", init_std)
@@ -90,7 +89,7 @@ class NonlocalModule(nn.Module, ABC):
         self.num_blocks = num_blocks
         self.weight = weight
         self.init = init
-        self.init_std = init_std
+        self.init_std = float(init_std)
         self.layout = layout or "channels_first"
         # A layout that nobody chose is one that `insert` may doubt.
         self.is_layout_given = layout is not None
@@ -258,7 +257,7 @@ class NonlocalModule(nn.Module, ABC):
                 f"subsample={subsample!r}: the diffusive form needs z_j − z_i at every position, so its keys "
                 "cannot be sub-sampled; drop subsample, or use the original form"
             )
-        check_size("subsample", subsample, minimum=2)
+        subsample = check_size("subsample", subsample, minimum=2)
         if self.layout != "channels_first":
             raise ValueError(
                 f"subsample={subsample} pools [B, C, *spatial], which layout={self.layout!r} does not "

@@ -35,7 +35,7 @@ class StableWeightMap(nn.Module):
     def __init__(self, channels: int, *, hidden: int | None) -> None:
         super().__init__()
         if hidden is not None:
-            check_size("hidden", hidden)
+            hidden = check_size("hidden", hidden)
         self.v = nn.Linear(hidden or max(1, channels // 2), channels, bias=False)
         self.limit = 1.0
 

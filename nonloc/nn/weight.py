@@ -32,7 +32,7 @@ class WeightMap(nn.Module):
         super().__init__()
         check_choice("weight", weight, ("factored", "full"))
         if hidden is not None:
-            check_size("hidden", hidden)
+            hidden = check_size("hidden", hidden)
             if weight == "full":
                 raise ValueError(
                     f'hidden={hidden} has no meaning with weight="full"; drop it, or use weight="factored"'

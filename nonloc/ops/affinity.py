@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
+from nonloc.numeric import is_number
 from nonloc.ops.transforms import is_batched
 
 KINDS = ("gaussian", "heat", "dot", "concat", "delta")
@@ -134,10 +135,12 @@ class Affinity:
             )
 
     def _check_scale(self) -> None:
-        if isinstance(self.scale, bool) or not isinstance(self.scale, (int, float)):
+        if not is_number(self.scale):
             raise ValueError(
                 f"scale must be a number, got {type(self.scale).__name__}; fold a learned scale into left"
             )
+        if not isinstance(self.scale, (int, float)):
+            object.__setattr__(self, "scale", float(self.scale))  # numpy's
         if not -float("inf") < self.scale < float("inf"):
             raise ValueError(f"scale must be finite, got {self.scale}")
         if self.kind == "heat" and self.scale <= 0:

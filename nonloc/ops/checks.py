@@ -1,7 +1,7 @@
 """What "symmetric" and "sinkhorn" ask of the numbers: Ω symmetric and nowhere negative. Eager only.
 
-Symmetry is tested on probes: Ω (or its logits) and its transpose are applied to fixed vectors, which costs no
-M × M memory and tells any two different matrices apart but for a set of measure zero.
+Symmetry is tested entry by entry, some rows at a time, so that neither a far position nor a large one hides what the
+others do.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from nonloc.ops.affinity import Affinity, can_check_values
 
-ROWS_AT_ONCE = 1024
+ENTRIES_AT_ONCE = 2**22
 
 
 def check_kernel_values(affinity: Affinity, dtype: torch.dtype) -> None:
@@ -37,40 +37,43 @@ def check_kernel_values(affinity: Affinity, dtype: torch.dtype) -> None:
 
 
 def is_symmetric(affinity: Affinity, left: Tensor, right: Tensor) -> bool:
-    """Whether Ω_ij = Ω_ji by value, for the features left and right [B, M, d] of an affinity."""
+    """Whether Ω_ij = Ω_ji by value, for the features left and right [B, M, d] of an affinity.
+
+    Entry by entry: in memory linear in M, in time M² d unless the two are equal, or an early entry tells. What may
+    differ is what rounding the features can do to that entry, however large others are.
+    """
     if torch.equal(left, right):
         return True
-    # In float64, so that what is allowed is the rounding of the features and not that of sums over all positions.
-    known = torch.finfo(left.dtype).eps
+    allowed = (16 + left.shape[-1]) * torch.finfo(left.dtype).eps
     left, right = left.double(), right.double()
-    probes = _probes(left)
-    forward, backward = _apply(affinity, left, right, probes), _apply(affinity, right, left, probes)
-    scale = _apply(affinity, left.abs(), right.abs(), probes.abs()).abs().amax((1, 2)) + 1e-300
-    difference = (forward - backward).abs().amax((1, 2)) / scale
-    allowed = max(16 * known, 64 * torch.finfo(left.dtype).eps * left.shape[1] ** 0.5)
-    # A comparison with NaN is false: such a sample passes, and its NaN travels to the output.
-    return not bool((difference > allowed).any())
+    at_once = max(1, ENTRIES_AT_ONCE // max(1, left.shape[0] * right.shape[1]))
+    for start in range(0, left.shape[1], at_once):
+        rows = slice(start, start + at_once)
+        one, size = _entries(affinity, left[:, rows], right)
+        other, other_size = _entries(affinity, right[:, rows], left)
+        # A comparison with NaN is false: such a sample passes, and its NaN travels to the output.
+        differs = (one - other).abs() > allowed * torch.maximum(size, other_size)
+        if affinity.mask is not None:
+            differs &= affinity.mask[:, rows, None] & affinity.mask[:, None, :]
+        if bool(differs.any()):
+            return False
+    return True
 
 
-def _probes(left: Tensor) -> Tensor:
-    """Three fixed vectors [1, M, 3] without structure that a kernel could share."""
-    index = torch.arange(1, left.shape[1] + 1, dtype=torch.float64, device=left.device)
-    columns = [torch.cos(index * k) for k in (1.2345678, 2.7182818, 0.5772156)]
-    return torch.stack(columns, -1).to(left.dtype).unsqueeze(0)
-
-
-def _apply(affinity: Affinity, left: Tensor, right: Tensor, probes: Tensor) -> Tensor:
-    """The logits of an exponential kernel, or Ω itself, applied to the probes in memory linear in M."""
+def _entries(affinity: Affinity, rows: Tensor, columns: Tensor) -> tuple[Tensor, Tensor]:
+    """The logits of an exponential kernel, or Ω itself, [B, R, M]; and the size by which each is rounded."""
     if affinity.kind == "concat":
-        blocks = [torch.relu(rows + right.mT) @ probes for rows in left.split(ROWS_AT_ONCE, 1)]
-        return torch.cat(blocks, 1)
-    product = left @ (right.mT @ probes.expand(left.shape[0], -1, -1))
-    if affinity.kind != "heat":
-        return product
-    total = probes.sum(1, keepdim=True)
-    squares = left.square().sum(-1, keepdim=True) * total
-    squares = squares + (right.square().sum(-1, keepdim=True) * probes).sum(1, keepdim=True)
-    return squares - 2 * product
+        return torch.relu(rows + columns.mT), rows.abs() + columns.abs().mT
+    sizes = rows.norm(dim=-1, keepdim=True), columns.norm(dim=-1).unsqueeze(1)
+    if affinity.kind == "heat":
+        gap = torch.cdist(rows, columns, compute_mode="donot_use_mm_for_euclid_dist")
+        found, size = gap.square(), 2 * gap * (sizes[0] + sizes[1])
+    else:
+        found, size = rows @ columns.mT, sizes[0] * sizes[1]
+    if affinity.kind == "dot":
+        return found, size
+    # An exponential turns a difference of its logits into a relative one, so that below 1 it is the difference itself.
+    return affinity.scale * found, abs(affinity.scale) * size + 1
 
 
 def has_negative(affinity: Affinity, left: Tensor, right: Tensor) -> bool:
@@ -82,5 +85,5 @@ def has_negative(affinity: Affinity, left: Tensor, right: Tensor) -> bool:
     sizes = right.norm(dim=-1).unsqueeze(1)
     return any(
         bool((affinity.scale * (rows @ right.mT) < -slack * rows.norm(dim=-1, keepdim=True) * sizes).any())
-        for rows in left.split(ROWS_AT_ONCE, 1)
+        for rows in left.split(max(1, ENTRIES_AT_ONCE // max(1, left.shape[0] * right.shape[1])), 1)
     )

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from nonloc.numeric import is_whole
 from nonloc.ops.affinity import Affinity
 from nonloc.ops.exponential import BLOCK_ENTRIES
 from nonloc.ops.functional import BACKENDS, choose_backend, propagate
@@ -127,7 +128,7 @@ def estimate(
     if num_blocks is None:
         sizes["num_blocks"] = 1
     for name, value in (sizes | ({} if embed is None else {"embed": embed})).items():
-        if not isinstance(value, int) or value < 1:
+        if not is_whole(value) or value < 1:
             raise ValueError(f"{name} must be a whole number ≥ 1, got {value!r}")
     chosen = {name: value for name, value in sizes.items() if value is not None}
     return _of_operator(kind, normalize or "row", embed, dtype or torch.float32, **chosen)
@@ -168,7 +169,7 @@ def _of_stage(stage: nn.Module, shape: Sequence[int] | None, dtype: torch.dtype 
             f"{type(stage).__name__} is no nonlocal module (it has no {', '.join(lacking)}); the stages of a network "
             "are those of nonloc.nn.stages(network), each with the shape of its own input"
         )
-    if shape is None or not all(isinstance(size, int) and size >= 1 for size in shape):
+    if shape is None or not all(is_whole(size) and size >= 1 for size in shape):
         got = shape if shape is None else list(shape)
         raise ValueError(f"shape must be that of an input of the stage, whole numbers ≥ 1, got {got}")
     has_channels_last = stage.layout == "positions"

@@ -25,6 +25,7 @@ from typing import TypeGuard
 import torch
 from torch import Tensor
 
+from nonloc.numeric import is_number
 from nonloc.ops import factored, fused, reference, sparse
 from nonloc.ops.affinity import Affinity, how_to_batch
 from nonloc.ops.checks import check_kernel_values
@@ -209,9 +210,9 @@ def _check_z(affinity: Affinity | SparseAffinity, z: Tensor, positions: int) -> 
 
 def _weight_pairs(weights: Weights, channels: int) -> list[tuple[Tensor, Tensor | None]]:
     """Each item as (outer, inner): W = outer, or W = outer inner."""
-    is_one = isinstance(weights, (int, float)) or (isinstance(weights, Tensor) and weights.dim() < 3)
+    is_one = is_number(weights) or (isinstance(weights, Tensor) and weights.dim() < 3)
     items = [weights] if is_one else list(weights)
-    if is_one or any(isinstance(item, (int, float)) for item in items):
+    if is_one or any(is_number(item) for item in items):
         raise ValueError(
             f"weights must hold a matrix or a pair for each sub-block; one W [{channels}, {channels}] goes in as [W], "
             f"a number w as [w * torch.eye({channels})]"

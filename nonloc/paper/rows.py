@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from nonloc.numeric import is_whole
 from nonloc.training.recipe import Recipe
 
 
@@ -77,13 +78,13 @@ class Suite:
 
     def with_seeds(self, seeds: int) -> Suite:
         """The same suite with so many seeds for every row."""
-        if isinstance(seeds, bool) or not isinstance(seeds, int) or seeds < 1:
+        if not is_whole(seeds) or seeds < 1:
             raise ValueError(f"seeds must be a whole number ≥ 1, got {seeds!r}")
         return replace(self, seeds=seeds, rows=tuple(replace(row, seeds=None) for row in self.rows))
 
     def with_threads(self, threads: int) -> Suite:
         """The same suite, to be run with so many processor threads."""
-        if isinstance(threads, bool) or not isinstance(threads, int) or threads < 1:
+        if not is_whole(threads) or threads < 1:
             raise ValueError(f"threads must be a whole number ≥ 1, got {threads!r}")
         return replace(self, threads=threads)
 
@@ -91,8 +92,16 @@ class Suite:
         """The same suite with some fields of all recipes changed; `stage` may be a dict of options to change."""
         if "seed" in changes:
             raise ValueError("seed cannot be changed for all rows; seeds says how many there are, from 0")
-        rows = (replace(row, recipe=row.recipe.with_(**changes)) for row in self.rows)
-        return replace(self, rows=tuple(rows))
+        rows = tuple(replace(row, recipe=row.recipe.with_(**changes)) for row in self.rows)
+        first: dict[Recipe, Row] = {}
+        for row in rows:
+            same = first.setdefault(row.recipe, row)
+            if same is not row:
+                raise ValueError(
+                    f"with these changes the rows {same.label!r} and {row.label!r} are the same; "
+                    "choose rows that differ, with --rows"
+                )
+        return replace(self, rows=rows)
 
     def with_rows(self, names: Sequence[str]) -> Suite:
         """Only the rows that are named: by their number from 1, their label, or a part of label or network."""

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from nonloc.numeric import is_number
 from nonloc.ops import Affinity, SparseAffinity
 from nonloc.ops.bounds import is_definite, stable_weight_limit
 from nonloc.ops.inner import has_negative_entries
@@ -137,7 +138,7 @@ def _checked_weight(weight: Weight) -> Weight:
                 raise ValueError("weight has values that are not finite; replace them")
             return weight.detach()
         raise ValueError(f"weight must be a number, [C] or [C, C], got {list(weight.shape)}")
-    if isinstance(weight, bool) or not isinstance(weight, (int, float)):
+    if not is_number(weight):
         raise ValueError(f"weight must be a number, or a tensor [C] or [C, C], got {type(weight).__name__}")
     if not math.isfinite(weight):
         raise ValueError(f"weight must be finite, got {weight}")

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from numbers import Integral
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from nonloc.numeric import is_number, is_whole
 from nonloc.ops import SparseAffinity
 
 try:
@@ -50,7 +50,7 @@ def neighbors(
     """
     found = _checked_points(points)
     size = found.shape[0]
-    if isinstance(k, bool) or not isinstance(k, Integral) or k < 1:
+    if not is_whole(k) or k < 1:
         raise ValueError(f"k must be a whole number ≥ 1, got {k!r}")
     if k >= size:
         fewer = f"use k ≤ {size - 1}, or " if size > 1 else "use "
@@ -60,9 +60,7 @@ def neighbors(
         )
     if kind not in NEIGHBOR_KINDS:
         raise ValueError(f"kind={kind!r} is unknown; choose one of {', '.join(NEIGHBOR_KINDS)}")
-    if scale != "auto" and (
-        isinstance(scale, (bool, str)) or not isinstance(scale, (int, float)) or not 0 < scale < float("inf")
-    ):
+    if scale != "auto" and (not is_number(scale) or not 0 < scale < float("inf")):
         raise ValueError(f'scale must be a number > 0, or "auto", got {scale!r}')
     tree = scipy_spatial.cKDTree(found)
     width = k + 1 if include_self else k
@@ -104,7 +102,7 @@ def horizon(
     """
     found = _checked_points(points)
     size = found.shape[0]
-    if isinstance(radius, bool) or not isinstance(radius, (int, float)) or not 0 < radius < float("inf"):
+    if not is_number(radius) or not 0 < radius < float("inf"):
         raise ValueError(f"radius must be a number > 0, got {radius!r}")
     tree = scipy_spatial.cKDTree(found)
     # Counting is cheap even where many points share a place, and storing all their pairs is not.

@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad, unfold
 
+from nonloc.numeric import is_whole
+
 
 def patch_features(image: Tensor, radius: int = 1) -> Tensor:
     """The patches of an image [C, H, W] as features [1, H·W, C (2 radius + 1)²], mirrored at the border.
@@ -18,7 +20,7 @@ def patch_features(image: Tensor, radius: int = 1) -> Tensor:
         raise ValueError(
             f"image must be a floating point tensor [C, H, W] with pixels, got {image.dtype} {list(image.shape)}"
         )
-    if isinstance(radius, bool) or not isinstance(radius, int) or radius < 0:
+    if not is_whole(radius) or radius < 0:
         raise ValueError(f"radius must be a whole number ≥ 0, got {radius!r}; 1 means patches of 3 × 3")
     if radius >= min(image.shape[1:]):
         raise ValueError(

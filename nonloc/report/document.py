@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from html import escape
@@ -15,6 +16,7 @@ from nonloc.report.tables import Table
 from nonloc.runs import write_atomically
 
 FIGURES = "figures"  # the folder beside the Markdown files
+REPORT = "report.html"
 
 
 @dataclass(frozen=True)
@@ -56,8 +58,10 @@ class Document:
 def write_documents(documents: Sequence[Document], folder: Path, title: str, about: str) -> list[Path]:
     """Write every document as Markdown with its figures as SVG and PNG, and all of them as one report.html.
 
-    Figures that no document has any more are taken away; everything else in the folder is left alone.
+    Figures that a document had before and has no more are taken away; everything else in the folder is left alone. A
+    file of somebody else where one of these is to be written is a ValueError, and nothing is written.
     """
+    before = _figures_before(documents, folder, title)
     (folder / FIGURES).mkdir(parents=True, exist_ok=True)
     written = []
 
@@ -72,11 +76,26 @@ def write_documents(documents: Sequence[Document], folder: Path, title: str, abo
             picture.figure.set_layout_engine("none")
             write(folder / FIGURES / f"{picture.name}.png", png(picture.figure))
         write(folder / f"{document.name}.md", as_markdown(document).encode())
-    for path in sorted((folder / FIGURES).iterdir()):
-        if path.suffix in (".svg", ".png") and path not in written:
-            path.unlink()
-    write(folder / "report.html", as_page(documents, title, about).encode())
+    for path in before.difference(written):
+        path.unlink(missing_ok=True)
+    write(folder / REPORT, as_page(documents, title, about).encode())
     return written
+
+
+def _figures_before(documents: Sequence[Document], folder: Path, title: str) -> set[Path]:
+    """The figures of the documents that are there now."""
+    ours = {folder / f"{one.name}.md": f"# {one.title}\n" for one in documents}
+    ours[folder / REPORT] = f"<title>{escape(title)}</title>"
+    found: set[Path] = set()
+    for path, mark in ours.items():
+        text = path.read_text(errors="replace") if path.is_file() else mark
+        if mark not in text:
+            raise ValueError(
+                f"{path} is not a page of this report, and would be overwritten; name another --output"
+            )
+        names = re.findall(rf"\]\({FIGURES}/([^/)]+)\.svg\)", text)
+        found |= {folder / FIGURES / f"{name}{ending}" for name in names for ending in (".svg", ".png")}
+    return found
 
 
 def as_markdown(document: Document) -> str:

@@ -154,7 +154,8 @@ def mitigation_part(kept: Kept, changes: Changes) -> Part:
     moot = ""
     if fast.holds is False:
         moot = "at rate 0.1 there is nothing to mitigate"
-    varies = fast.varies or slow.varies
+    # What 0.01 does matters only where 0.1 fails.
+    varies = fast.varies or (slow.varies if fast.holds else "")
     return Part("4 original, rate 0.1 and 0.01", holds, min(fast.n, slow.n), numbers, varies, moot)
 
 

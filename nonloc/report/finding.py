@@ -18,7 +18,7 @@ from nonloc.report.map_logits import told, watched
 from nonloc.report.records import RowRecord
 from nonloc.report.reproduction import MAP, verdict_counts
 from nonloc.report.statistics import interval
-from nonloc.report.tables import listed
+from nonloc.report.tables import listed, number
 from nonloc.report.trainability import Cell, TrainabilityMap, blocks_told, diverged_counts, inits, read_map
 from nonloc.report.trained_stages import action_sentences
 
@@ -72,7 +72,7 @@ def _errors(kept: Kept) -> str:
 
 
 def _error(row: RowRecord) -> str:
-    return f"{row.median:.2f}" + ("" if row.published is None else f" ({row.published:.2f})")
+    return number(row.median) + ("" if row.published is None else f" ({row.published:.2f})")
 
 
 def _between(kept: Kept) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -51,6 +51,7 @@ class Kept:
     protocol  the setting of Table 1's baseline, whose start and backbone are the default protocol's
     start     the start of Table 1's stages
     tried     the rows of the runs that settled the protocol; a baseline may be a row of Table 1 too
+    twice     runs of which a first one is in its row already, as when a folder was copied: shown, and never counted
     steps     the rows of `nonloc bench forms`
     """
 
@@ -58,6 +59,7 @@ class Kept:
     protocol: Setting
     start: str
     tried: tuple[RowRecord, ...] = ()
+    twice: tuple[RowRecord, ...] = ()
     steps: tuple[dict[str, Any], ...] = ()
 
     @property
@@ -114,7 +116,8 @@ def read_kept(folder: str | os.PathLike[str]) -> Kept:
 
 def arrange(records: Sequence[RunRecord]) -> Kept:
     """The records in the rows of their suites."""
-    left, twice = told_apart(records, lambda record: (setting(record.recipe), record.recipe.seed))
+    found, twice = told_apart(records, lambda record: (setting(record.recipe), record.recipe.seed))
+    left = dict(found)
     rows: list[RowRecord] = []
     known: set[Setting] = set()
     for suite in table_suites():
@@ -134,12 +137,17 @@ def arrange(records: Sequence[RunRecord]) -> Kept:
         if what not in tried:
             apart.setdefault(what, []).append(one)
     rows.extend(
-        RowRecord(_label(what), found[0].recipe, tuple(found), group=OTHER) for what, found in apart.items()
+        RowRecord(_label(what), runs[0].recipe, tuple(runs), group=OTHER) for what, runs in apart.items()
     )
-    rows.extend(own_rows(twice, "Runs that are kept twice"))
     protocol = setting(_protocol())
     stage = next(row.recipe for row in SUITES[TABLE].rows if NetworkSpec.parse(row.recipe.network).form)
-    return Kept(tuple(rows), protocol, setting(stage).start, _protocol_rows(records))
+    return Kept(
+        tuple(rows),
+        protocol,
+        setting(stage).start,
+        _protocol_rows(found),
+        tuple(own_rows(twice, "Runs that are kept twice")),
+    )
 
 
 def _label(what: Setting) -> str:
@@ -153,12 +161,12 @@ def _label(what: Setting) -> str:
     return "; ".join((f"{what.backbone}, {stage}, rate {what.rate:g}", *what.other))
 
 
-def _protocol_rows(records: Sequence[RunRecord]) -> tuple[RowRecord, ...]:
+def _protocol_rows(known: Mapping[tuple[Setting, int], RunRecord]) -> tuple[RowRecord, ...]:
     suite = SUITES[PROTOCOL]
     rows = []
     for row in suite.rows:
         what = setting(row.recipe)
-        found = {one.recipe.seed: one for one in records if setting(one.recipe) == what}
+        found = {seed: run for (one, seed), run in known.items() if one == what}
         seeds = sorted({*range(row.seeds or suite.seeds), *found})
         runs = tuple(found.get(seed) for seed in seeds)
         rows.append(RowRecord(row.label, row.recipe, runs, row.published, row.note, row.group))

@@ -148,7 +148,7 @@ def _verdict_sections(verdicts: Sequence[tuple[Claim, Verdict]]) -> tuple[Sectio
 
 def _table_sections(kept: Kept, spent: Sequence[str]) -> tuple[Section, ...]:
     planned = [row for row in kept.rows if row.group != OTHER]
-    others = [row for row in kept.rows if row.group == OTHER]
+    others = [*(row for row in kept.rows if row.group == OTHER), *kept.twice]
     missing = missing_sentences(planned)
     figure = table_figure(kept)
     shown = () if figure is None else (Picture("table1", figure, CAPTION),)

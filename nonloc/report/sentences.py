@@ -5,7 +5,7 @@ from __future__ import annotations
 from statistics import mean
 
 from nonloc.report.records import Collection, RowRecord
-from nonloc.report.tables import TITLES, UNITS, score_of
+from nonloc.report.tables import TITLES, UNITS, number, score_of
 
 
 def findings(collection: Collection) -> list[str]:
@@ -41,7 +41,7 @@ def compare(one: RowRecord, other: RowRecord) -> str:
         if len(counts) == 1
         else (f"n = {len(one.scores)} and {len(other.scores)} seeds")
     )
-    values = f"{one.median:.2f} against {other.median:.2f} {unit} {TITLES[score]}, {seeds}"
+    values = f"{number(one.median)} against {number(other.median)} {unit} {TITLES[score]}, {seeds}"
     if abs(difference) < 0.005:
         return f"“{one.label}” and “{other.label}” are level in the median ({values})."
     text = (

@@ -10,6 +10,7 @@ import torch
 
 from nonloc.data.dataset import Dataset
 from nonloc.data.load import load
+from nonloc.numeric import is_whole
 from nonloc.outcomes import DivergedError, Outcome
 from nonloc.runs import Run
 from nonloc.training.convoy import Convoy
@@ -93,7 +94,7 @@ def make_options(
 
 
 def check_whole(name: str, value: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+    if not is_whole(value) or value < 1:
         raise ValueError(f"{name} must be a whole number ≥ 1, got {value!r}")
 
 

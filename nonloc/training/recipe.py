@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal
 
 from nonloc.networks.spec import NetworkSpec, StageOptions
+from nonloc.numeric import is_number, is_whole
 from nonloc.outcomes import CorruptDataError
 from nonloc.runs import Run
 
@@ -161,15 +162,15 @@ class Recipe:
         value = getattr(self, name)
         if value is None and optional:
             return
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        if not is_whole(value) or value < least:
             raise ValueError(
                 f"{name} must be a whole number ≥ {least}{' or None' if optional else ''}, got {value!r}"
             )
+        object.__setattr__(self, name, int(value))
 
     def _check_number(self, name: str, *, positive: bool, alternative: str = "") -> None:
         value = getattr(self, name)
-        is_number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-        if not is_number or value < 0 or (positive and value == 0):
+        if not is_number(value) or not math.isfinite(value) or value < 0 or (positive and value == 0):
             bound = "> 0" if positive else "≥ 0"
             raise ValueError(f"{name} must be a finite number {bound}{alternative}, got {value!r}")
         # 1 and 1.0 are the same recipe and must have the same hash.
@@ -184,11 +185,11 @@ class Recipe:
         if not isinstance(value, (tuple, list)):
             raise ValueError(f"{name} must be a tuple of epochs such as (81, 122), got {value!r}")
         for epoch in value:
-            if isinstance(epoch, bool) or not isinstance(epoch, int) or epoch < least:
+            if not is_whole(epoch) or epoch < least:
                 raise ValueError(f"{name} must hold whole numbers ≥ {least}, got {epoch!r} in {value!r}")
         if list(value) != sorted(set(value)):
             raise ValueError(f"{name} must increase, got {value!r}; use {tuple(sorted(set(value)))!r}")
-        object.__setattr__(self, name, tuple(value))
+        object.__setattr__(self, name, tuple(map(int, value)))
 
 
 def _plain(value: Any) -> Any:

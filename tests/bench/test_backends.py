@@ -11,6 +11,24 @@ def test_the_table(monkeypatch):
         low, high = timing.reference_range
         assert 0 < low <= timing.reference <= high
         assert timing.auto in ("reference", "factored")
+        assert timing.passed
+
+
+def test_every_shape_is_a_problem_whose_numbers_stay_finite(monkeypatch):
+    """Of the widest rows; the largest shapes have as many channels, and take longer."""
+    monkeypatch.setattr(backends, "SHAPES", ((4, 256, 32, 4),))
+    assert all(timing.passed for timing in backends.timings(repeats=1))
+
+
+def test_a_backend_that_is_wrong_does_not_pass(monkeypatch):
+    monkeypatch.setattr(backends, "SHAPES", ((1, 8, 2, 1),))
+    right = backends.propagate
+
+    def wrong(affinity, z, weights, *, backend):
+        return right(affinity, z, (1.01 if backend == "factored" else 1) * weights, backend=backend)
+
+    monkeypatch.setattr(backends, "propagate", wrong)
+    assert not any(timing.passed for timing in backends.timings(repeats=1))
 
 
 def test_sides_take_turns():

@@ -178,6 +178,25 @@ def test_places_alone_are_refused(model, where):
         insert(model, where)
 
 
+@pytest.mark.parametrize("where", [["layer1.1"], ["layer1.1", "layer2"], ["layer1.1", "layer1"]])
+def test_weights_of_the_plain_model_go_to_the_bases(x, where):
+    plain, model = Network().eval(), Network().eval()
+    for value in plain.parameters():
+        nn.init.normal_(value)
+    for name in where:
+        insert(model, {name: {"form": "diffusive", "num_blocks": 2, "init": "zero"}}, example=x)
+    missing, unexpected = model.load_state_dict(plain.state_dict(), strict=False)
+    assert not unexpected
+    assert all(".stage." in name for name in missing)
+    torch.testing.assert_close(model(x), plain(x))
+
+
+def test_a_checkpoint_of_another_model_is_still_refused(model, x):
+    insert(model, {"layer1.1": {"form": "diffusive", "num_blocks": 2}}, example=x)
+    with pytest.raises(RuntimeError, match=r"Unexpected key.*layer1\.1\.base\.bread"):
+        model.load_state_dict(model.state_dict() | {"layer1.1.bread": torch.zeros(1)})
+
+
 def test_survives_deepcopy_state_dict_and_export(model, x):
     insert(model, {"layer1.1": stage()})
     model.eval()

@@ -4,7 +4,7 @@ import pytest
 import torch
 from problems import features
 
-from nonloc.ops import Affinity, aggregate
+from nonloc.ops import Affinity, aggregate, kernel_matrix
 from nonloc.ops.inner import has_negative_entries, has_symmetric_kernel
 
 BACKENDS = ("reference", "factored")
@@ -59,6 +59,37 @@ def test_one_sample_does_not_hide_the_asymmetry_of_another():
     far = 1e6 * equal
     a = Affinity(torch.cat([far, left]), torch.cat([far, right]), "gaussian", "row")
     assert not has_symmetric_kernel(a)
+
+
+def sides(far, dtype):
+    """Two sides that share a coordinate, and are not symmetric in the other; one position is far from the rest."""
+    shared = torch.tensor([far, 0.0, 1.0, 2.0], dtype=dtype).view(1, 4, 1)
+    apart = torch.tensor([[0.0, 1.0, 0.0, 2.0], [0.0, 0.0, 2.0, 1.0]], dtype=dtype).view(2, 1, 4, 1)
+    return (torch.cat([shared, side], -1) for side in apart)
+
+
+@pytest.mark.parametrize(("dtype", "far"), [(torch.float32, 3e3), (torch.float64, 1e8)])
+@pytest.mark.parametrize("kind", ["heat", "gaussian", "dot"])
+def test_a_far_position_does_not_hide_that_the_others_are_not_symmetric(kind, dtype, far):
+    left, right = sides(far, dtype)
+    assert not has_symmetric_kernel(Affinity(left, right, kind, "row"))
+    with pytest.raises(ValueError, match="needs a symmetric affinity"):
+        kernel_matrix(Affinity(left, right, kind, "sinkhorn"))
+
+
+def test_a_large_position_does_not_hide_it_in_concat_either():
+    left, right = (torch.tensor([1e6, *rest]).view(1, 3, 1) for rest in ((0.2, 0.5), (0.5, 0.2)))
+    assert not has_symmetric_kernel(Affinity(left, right, "concat", "row"))
+
+
+def test_what_is_masked_need_not_be_symmetric():
+    x = torch.randn(1, 4, 2)
+    y = x.clone()
+    y[:, 3] = torch.nan
+    mask = torch.tensor([[True, True, True, False]])
+    assert has_symmetric_kernel(Affinity(x, y, "heat", "row", mask=mask))
+    y[:, 3] = 100
+    assert kernel_matrix(Affinity(x, y, "heat", "sinkhorn", mask=mask)).isfinite().all()
 
 
 def test_large_logits_do_not_hide_that_they_are_not_symmetric():

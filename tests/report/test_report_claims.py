@@ -191,6 +191,11 @@ def test_a_lower_rate_mitigates_only_what_fails():
     (answer,) = [answer for claim, answer in judge(trained, EMPTY) if claim.key == "mitigate"]
     assert answer.text == "undecided at n = 2"
     assert answer.left_open == "At rate 0.1 there is nothing to mitigate"
+    mixed = kept(
+        records("table1", {"4-block (original)": [8.3, 8.4]}),
+        records("table1-beside", {"4 original blocks, rate 0.01": [9.0, None]}),
+    )
+    assert verdict("mitigate", mixed) == "undecided at n = 2", "whatever the seeds at 0.01 do"
 
 
 def test_the_reason_is_the_interaction_of_affinity_and_number():

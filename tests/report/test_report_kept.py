@@ -1,5 +1,6 @@
 """Kept runs in their rows: found by their recipes, with what is missing named."""
 
+from dataclasses import replace
 from pathlib import Path
 
 from made_kept import kept, record, records
@@ -175,7 +176,21 @@ def test_a_run_of_another_precision_takes_no_place_twice():
     other = recipe.with_(precision="float32")
     found = kept([record(recipe, 8.0, path=Path("a")), record(other, 9.0, path=Path("b"))])
     assert row_of(found, "baseline").scores == [8.0]
-    assert [row.scores for row in found.rows if row.group == "Runs that are kept twice"] == [[9.0]]
+    assert [row.scores for row in found.twice] == [[9.0]]
+    assert [row.scores for row in found.recorded] == [[8.0]]
+
+
+def test_a_copy_of_a_run_changes_no_number():
+    labels = ["diffusive-4, scaled", "preresnet29 baseline"]
+    runs = records("protocol", {label: [9.0, 9.1] for label in labels})
+    copies = [
+        replace(run, path=Path("z") / run.path, result={**run.result, "metrics": {"error": 99.0}})
+        for run in runs
+    ]
+    once, again = kept(runs), kept(runs, copies)
+    assert [row.scores for row in again.tried] == [row.scores for row in once.tried]
+    assert again.rows == once.rows
+    assert sorted(score for row in again.twice for score in row.scores) == [99.0] * 4
 
 
 def test_runs_of_no_suite_are_one_row_a_setting_and_say_what_they_are():

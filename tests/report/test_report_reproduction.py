@@ -137,17 +137,6 @@ def test_captions_have_trace_and_energies(made):
     )
 
 
-def test_figures_that_are_no_more_are_taken_away(tmp_path):
-    write(tmp_path / "results", records("table1", {"baseline": [8.0]}))
-    (tmp_path / "out" / "figures").mkdir(parents=True)
-    (tmp_path / "out" / "figures" / "old.svg").write_text("old")
-    (tmp_path / "out" / "notes.txt").write_text("mine")
-    write_reproduction(tmp_path / "results", tmp_path / "out")
-    names = set(files(tmp_path / "out"))
-    assert "figures/old.svg" not in names
-    assert "notes.txt" in names
-
-
 def test_the_command_tells_kept_records_from_runs(tmp_path, capsys):
     write(tmp_path / "results", records("table1", {"baseline": [8.0, 8.2]}))
     assert is_kept(tmp_path / "results")

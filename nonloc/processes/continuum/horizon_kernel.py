@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from nonloc.numeric import is_number
 from nonloc.processes.continuum.quadrature import check_dimension
 
 SMALLEST = 1e-70
@@ -30,9 +31,8 @@ class HorizonKernel:
     radius: float
 
     def __post_init__(self) -> None:
-        is_number = isinstance(self.radius, (int, float)) and not isinstance(self.radius, bool)
         # Its fourth power is divided by.
-        if not is_number or not SMALLEST < self.radius < math.inf:
+        if not is_number(self.radius) or not SMALLEST < self.radius < math.inf:
             raise ValueError(f"radius must be a number > {SMALLEST:g} and finite, got {self.radius!r}")
 
     def height(self, dimension: int) -> float:

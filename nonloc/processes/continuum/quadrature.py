@@ -9,6 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from nonloc.numeric import is_whole
+
 DIMENSIONS = (1, 2)
 
 
@@ -40,7 +42,7 @@ def quadrature(
     rule  "midpoint": the centres of equal cells, of second order for smooth integrands;
           "gauss": Gauss–Legendre, exact for polynomials of degree 2 num_cells − 1 in each coordinate
     """
-    if isinstance(num_cells, bool) or not isinstance(num_cells, int) or num_cells < 1:
+    if not is_whole(num_cells) or num_cells < 1:
         raise ValueError(f"num_cells must be a whole number ≥ 1, got {num_cells!r}")
     check_dimension(dimension)
     if rule not in RULES:
@@ -53,7 +55,7 @@ def quadrature(
 
 def check_dimension(dimension: int) -> None:
     """Raise the ValueError that lists the choices."""
-    if isinstance(dimension, bool) or not isinstance(dimension, int) or dimension not in DIMENSIONS:
+    if not is_whole(dimension) or dimension not in DIMENSIONS:
         raise ValueError(f"dimension={dimension!r} is not supported; choose one of 1, 2")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from nonloc.numeric import is_whole
 from nonloc.processes.jump.stationary import by_elimination, valid_positions
 from nonloc.processes.jump.transitions import Transitions
 
@@ -35,7 +36,7 @@ def closed_classes(matrix: Tensor, valid: Tensor) -> Tensor:
 
 def class_laws(transitions: Transitions, sample: int) -> Tensor:
     """[K, M] in float64: one law for each closed class."""
-    if isinstance(sample, bool) or not isinstance(sample, int) or not 0 <= sample < transitions.batch:
+    if not is_whole(sample) or not 0 <= sample < transitions.batch:
         raise ValueError(f"sample must be one of 0 … {transitions.batch - 1}, got {sample!r}")
     if transitions.positions > LARGEST:
         raise ValueError(

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from nonloc.numeric import is_number
 from nonloc.processes.jump.spectral import SpectralGap, falls_apart
 from nonloc.processes.jump.transitions import Transitions
 from nonloc.processes.matrix_free.krylov import dense_exponential
@@ -37,7 +38,7 @@ class MixingTime:
 
 def mixing_time(transitions: Transitions, law: Tensor, gap: SpectralGap, epsilon: float) -> MixingTime:
     """The bound from the gap, and the exact time beside it where the gap is exact."""
-    if isinstance(epsilon, bool) or not isinstance(epsilon, (int, float)) or not 0 < epsilon < 1:
+    if not is_number(epsilon) or not 0 < epsilon < 1:
         raise ValueError(f"epsilon must be a number between 0 and 1, a distance of laws, got {epsilon!r}")
     smallest = torch.where(law > 0, law, torch.inf).amin(-1)
     bound = -(epsilon * smallest.sqrt()).log() / gap.value

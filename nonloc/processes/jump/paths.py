@@ -12,6 +12,7 @@ from math import isfinite
 import torch
 from torch import Tensor
 
+from nonloc.numeric import is_number, is_whole
 from nonloc.ops import Affinity, SparseAffinity
 from nonloc.processes.jump.kernel_rows import kernel_rows, row_normalized
 from nonloc.processes.jump.transitions import Transitions
@@ -178,7 +179,7 @@ def _start(transitions: Transitions, sample: int, start: int | Tensor | None, dr
                 f"[{size}] in floating point; got {start.dtype} {list(start.shape)}"
             )
         positions = start.long()
-    elif isinstance(start, bool) or not isinstance(start, int):
+    elif not is_whole(start):
         raise ValueError(f"start must be a position, a tensor or None, got {type(start).__name__}")
     else:
         positions = torch.full((draw.walkers,), start, device=draw.device)
@@ -209,14 +210,10 @@ def _check(
     if num_steps is None and until is None:
         raise ValueError("say how long to walk: num_steps for discrete time, until for continuous time")
     for name, value, least in (("num_walkers", num_walkers, 1), ("num_steps", num_steps, 0)):
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
+        if value is not None and (not is_whole(value) or value < least):
             raise ValueError(f"{name} must be a whole number ≥ {least}, got {value!r}")
     if until is not None:
-        if (
-            isinstance(until, bool)
-            or not isinstance(until, (int, float))
-            or not (isfinite(until) and until >= 0)
-        ):
+        if not is_number(until) or not (isfinite(until) and until >= 0):
             raise ValueError(f"until must be a finite time ≥ 0, got {until!r}")
         if step_size != 1:
             raise ValueError("step_size belongs to discrete time; leave it out with until")
@@ -224,7 +221,7 @@ def _check(
             raise ValueError(
                 "num_steps must be ≥ 1 with until: the walkers are looked at at num_steps + 1 times"
             )
-    if isinstance(sample, bool) or not isinstance(sample, int) or not 0 <= sample < transitions.batch:
+    if not is_whole(sample) or not 0 <= sample < transitions.batch:
         raise ValueError(f"sample must be one of 0 … {transitions.batch - 1}, got {sample!r}")
     device = transitions.sums.device
     if generator is not None and generator.device.type != device.type:

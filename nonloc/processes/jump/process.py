@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from nonloc.numeric import is_number
 from nonloc.ops import Affinity, SparseAffinity
 from nonloc.ops.functional import compute_dtype
 from nonloc.ops.inner import has_negative_entries, has_symmetric_kernel
@@ -279,7 +280,7 @@ def _check(affinity: Affinity | SparseAffinity) -> None:
 
 
 def _checked_step(step_size: float) -> float:
-    if isinstance(step_size, bool) or not isinstance(step_size, (int, float)) or not 0 < step_size <= 1:
+    if not is_number(step_size) or not 0 < step_size <= 1:
         raise ValueError(
             f"step_size must be a number in (0, 1], the probability of a jump in one step, got {step_size!r}; a longer "
             'time is several steps, or simulate(..., stepper="exact" or "implicit")'

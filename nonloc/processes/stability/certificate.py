@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import prod
 
 import torch
 from torch import Tensor
@@ -70,19 +72,24 @@ class Stage:
             z = z + operate(kernel, z) @ weight.mT
         return z
 
-    def rounding(self, sizes: Sequence[float], steps: float) -> float:
+    def rounding(self, sizes: Sequence[float], steps: Sequence[float], whole: float | None = None) -> float:
         """What a growth factor may be off by, here or where the stage is run.
 
         sizes  of what each sub-block adds and takes away again, see `kernel_size`
-        steps  a bound of Π_n max(1, ‖I − A_n ⊗ W_n‖)
+        steps  a bound of ‖I − A_n ⊗ W_n‖ for each n
+        whole  a bound of the growth of all together; None is the product of max(1, step)
         """
         eps = torch.finfo(torch.float64).eps
-        moved = sum(
-            size * float(torch.linalg.matrix_norm(weight, 2))
-            for size, weight in zip(sizes, self.weights, strict=True)
-        )
-        lost = 32 * eps * self.positions**0.5 * (len(self.weights) + moved)
-        return steps * (lost + (32 * self.precision * moved if self.precision > eps else 0))
+        relative = 0.0
+        for size, step, weight in zip(sizes, steps, self.weights, strict=True):
+            moved = size * float(torch.linalg.matrix_norm(weight, 2))
+            lost = 32 * eps * self.positions**0.5 * (1 + moved)
+            lost += 32 * self.precision * moved if self.precision > eps else 0
+            # What one sub-block loses is enlarged by the others, and not by itself.
+            relative += lost / max(1.0, step)
+        product = prod(max(1.0, step) for step in steps) if whole is None else whole
+        # Growth beyond float64 is growth all the same: against it this stays finite.
+        return min(product, sys.float_info.max) * relative
 
     @property
     def tolerance(self) -> float:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from nonloc.ops import Affinity, SparseAffinity, prepare, self_adjoint_weights
 from nonloc.ops.bounds import stable_weight_limit
+from nonloc.ops.inner import has_negative_entries
 from nonloc.processes.kernel_checks import check_operator
 from nonloc.processes.matrix_free.krylov import KrylovSpace
 from nonloc.processes.stability.growth import largest_singular
@@ -138,7 +139,7 @@ def _by_bound(affinity: Affinity | SparseAffinity) -> CFLLimit:
     own = balance is not None and bool((balance > 0)[degrees != 0].all())
     low, high = _lanczos(affinity, balance) if balance is not None else (0.0, 0.0)
     estimate = None if balance is None else 2 / high if high > 0 else float("inf")
-    if balance is not None and low < -1e-8 * max(high, -low):
+    if balance is not None and low < -1e-8 * max(high, -low) and has_negative_entries(affinity):
         return CFLLimit(
             0.0,
             "exact",

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from numbers import Real
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from nonloc.numeric import is_number, is_whole
 from nonloc.ops import Affinity, SparseAffinity
 from nonloc.ops.bounds import wide
 from nonloc.processes.kernel_checks import check_affinity, check_numbers
@@ -166,7 +166,7 @@ def _checked_matrix(item: Any, n: int) -> Tensor:
 def _is_number(item: Any) -> bool:
     if isinstance(item, Tensor):
         return item.dim() == 0 and not item.is_complex()
-    return isinstance(item, Real) and not isinstance(item, bool)
+    return is_number(item)
 
 
 def _are_chained(first: Any, second: Any) -> bool:
@@ -176,7 +176,7 @@ def _are_chained(first: Any, second: Any) -> bool:
 
 
 def _check_exact_up_to(exact_up_to: Any) -> None:
-    if isinstance(exact_up_to, bool) or not isinstance(exact_up_to, int) or exact_up_to < 0:
+    if not is_whole(exact_up_to) or exact_up_to < 0:
         raise ValueError(f"exact_up_to must be a whole number ≥ 0 of positions, got {exact_up_to!r}")
 
 

@@ -8,6 +8,7 @@ one of the two ends: that bounds a stage whose eigenvalues are not known, withou
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -19,6 +20,7 @@ BLOCK_ENTRIES = 2**23
 POWER_STEPS = 30
 # M · C up to which the eigenvalues of a map that is not normal are computed; smaller maps as their work allows.
 LARGEST_RADIUS = 640
+LARGEST_LOG = math.log(sys.float_info.max)
 
 Map = Callable[[Tensor], Tensor]  # z [1, M, C] -> z [1, M, C], linear
 
@@ -41,48 +43,70 @@ def spectral_growth(matrix: Tensor, weights: Sequence[Tensor]) -> Growth:
     """Of a symmetric A [M, M]: exact over its eigenvalues."""
     values, vectors = torch.linalg.eigh(matrix)
     channels = weights[0].shape[0]
-    best = (-1.0, 0, torch.zeros(channels))
+    best = (-math.inf, 0, torch.zeros(channels))
     radius: float | None = 0.0 if len(values) * channels**3 <= LARGEST_RADIUS**3 else None
     rows = max(1, BLOCK_ENTRIES // channels**2)
     for start in range(0, len(values), rows):
-        maps = channel_maps(values[start : start + rows], weights)
+        maps, sizes = channel_maps(values[start : start + rows], weights)
         squares, directions = torch.linalg.eigh(maps.mT @ maps)
-        factors = squares[:, -1].clamp(min=0).sqrt()
-        top = int(factors.argmax())
-        if float(factors[top]) > best[0]:
-            best = (float(factors[top]), start + top, directions[top, :, -1])
+        # As logarithms: what the maps can do may be more than a number holds, and the largest is looked for.
+        logs = 0.5 * squares[:, -1].clamp(min=0).log() + sizes
+        top = int(logs.argmax())
+        if float(logs[top]) > best[0]:
+            best = (float(logs[top]), start + top, directions[top, :, -1])
         if radius is not None:
-            radius = max(radius, float(torch.linalg.eigvals(maps).abs().max()))
-    factor, mode, direction = best
-    return Growth(factor, radius, torch.outer(vectors[:, mode], direction.to(vectors)))
+            radii = torch.linalg.eigvals(maps).abs().amax(-1) * sizes.exp()
+            radius = max(radius, float(radii.max()))
+    log, mode, direction = best
+    return Growth(_exp(log), radius, torch.outer(vectors[:, mode], direction.to(vectors)))
 
 
-def channel_maps(values: Tensor, weights: Sequence[Tensor]) -> Tensor:
-    """Π_n (I − λ W_n) [K, C, C] for each λ of `values` [K]."""
+def channel_maps(values: Tensor, weights: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    """Π_n (I − λ W_n) for each λ of `values` [K]: [K, C, C] with entries up to 1, and the logarithm of its size [K]."""
     identity = torch.eye(weights[0].shape[0], dtype=values.dtype, device=values.device)
     maps = identity.expand(len(values), -1, -1)
+    logs = torch.zeros_like(values)
     for weight in weights:
-        maps = maps - values.view(-1, 1, 1) * (weight @ maps)
-    return maps
+        maps, sizes = _scaled(maps - values.view(-1, 1, 1) * (weight @ maps))
+        logs = logs + sizes.log()
+    return maps, logs
+
+
+def _scaled(matrices: Tensor) -> tuple[Tensor, Tensor]:
+    """Matrices [..., n, n] divided by their largest entries, so that no square of them overflows; and these [...]."""
+    sizes = matrices.abs().amax((-2, -1))
+    sizes = torch.where(sizes > 0, sizes, 1)
+    return matrices / sizes[..., None, None], sizes
+
+
+def _exp(log: float) -> float:
+    return math.exp(log) if log < LARGEST_LOG else math.inf
 
 
 def dense_growth(matrices: Sequence[Tensor], weights: Sequence[Tensor]) -> Growth:
     """Of any A_n [M, M], one for each W_n: exact, from the whole map [M · C, M · C]."""
     positions, channels = len(matrices[0]), len(weights[0])
     whole = torch.eye(positions * channels, dtype=matrices[0].dtype, device=matrices[0].device)
+    log = 0.0
     for matrix, weight in zip(matrices, weights, strict=True):
-        whole = whole - torch.kron(matrix.contiguous(), weight.contiguous()) @ whole
+        whole, size = _scaled(whole - torch.kron(matrix.contiguous(), weight.contiguous()) @ whole)
+        log += math.log(float(size))
     squares, directions = torch.linalg.eigh(whole.T @ whole)
     radius = None
     if len(whole) <= LARGEST_RADIUS:
-        radius = float(torch.linalg.eigvals(whole).abs().max())
-    return Growth(float(squares[-1].clamp(min=0).sqrt()), radius, directions[:, -1].view(positions, channels))
+        radius = float(torch.linalg.eigvals(whole).abs().max()) * _exp(log)
+    factor = float(squares[-1].clamp(min=0).sqrt()) * _exp(log)
+    return Growth(factor, radius, directions[:, -1].view(positions, channels))
 
 
 def interval_bounds(low: float, high: float, weights: Sequence[Tensor]) -> list[float]:
     """sup ‖I − λ W_n‖ over λ in [low, high], for each n: exact, at an end of the interval."""
     ends = torch.tensor([low, high], dtype=weights[0].dtype, device=weights[0].device)
-    return [float(torch.linalg.matrix_norm(channel_maps(ends, [weight]), 2).max()) for weight in weights]
+    bounds = []
+    for weight in weights:
+        maps, logs = channel_maps(ends, [weight])
+        bounds.append(float((torch.linalg.matrix_norm(maps, 2) * logs.exp()).max()))
+    return bounds
 
 
 def symmetric_weight_bounds(matrix: Tensor, weights: Sequence[Tensor]) -> list[float] | None:
@@ -143,7 +167,8 @@ def repeated_growth(stage: Map, like: Tensor) -> float:
 
 def largest_singular(matrix: Tensor) -> float:
     """‖A‖₂, to rounding near 1 and above."""
-    return float(torch.linalg.eigvalsh(matrix.T @ matrix)[-1].clamp(min=0).sqrt())
+    matrix, size = _scaled(matrix)
+    return float(torch.linalg.eigvalsh(matrix.T @ matrix)[-1].clamp(min=0).sqrt()) * float(size)
 
 
 def is_symmetric(weight: Tensor) -> bool:

@@ -49,7 +49,7 @@ def _judge_by_matrix(stage: Stage) -> Certificate:
     if stage.is_shared and symmetric and stage.positions * stage.channels**3 <= LARGEST_WORK:
         ends = torch.linalg.eigvalsh(matrices[0])
         steps = grow.interval_bounds(float(ends[0]), float(ends[-1]), stage.weights)
-        slack = stage.rounding(sizes, prod(max(1.0, step) for step in steps))
+        slack = stage.rounding(sizes, steps)
         found = grow.spectral_growth(matrices[0], stage.weights)
         reason = f"the largest ‖Π (I − λ W_n)‖ over the {len(ends)} eigenvalues λ of {_operator(stage)}"
         return _decided(stage, found, slack, norm, reason)
@@ -59,11 +59,11 @@ def _judge_by_matrix(stage: Stage) -> Certificate:
         for matrix, weight in zip(matrices, stage.weights, strict=True)
     ]
     if bounds is not None:
-        slack = stage.rounding(sizes, prod(max(1.0, bound) for bound in bounds))
+        slack = stage.rounding(sizes, bounds)
         if prod(max(1.0, bound) for bound in bounds) <= 1 + slack <= 1 + stage.tolerance:
             reason = "no sub-block enlarges any signal by itself"
             return Certificate("stable", 1.0, norm.text, reason, weights=norm.weights)
-    slack = stage.rounding(sizes, prod(steps))
+    slack = stage.rounding(sizes, steps)
     if stage.positions * stage.channels <= LARGEST_WHOLE:
         found = grow.dense_growth(matrices, stage.weights)
         held = "" if stage.is_shared else ", with the kernels held as they are at this input"
@@ -118,7 +118,7 @@ def _judge_by_bound(stage: Stage) -> Certificate:
             steps += grow.interval_bounds(*interval, [weight])
             sizes.append(kernel_size(kernel))
         bound = prod(max(1.0, step) for step in steps)
-        slack = stage.rounding(sizes, bound)
+        slack = stage.rounding(sizes, steps)
         if bound <= 1 + slack <= 1 + stage.tolerance:
             reason = f"no sub-block enlarges any signal for any eigenvalue that {_operator(stage)} can have"
             return Certificate("stable", 1.0, BALANCED, reason, weights=_first(balances[0]))
@@ -139,7 +139,8 @@ def _judge_by_bound(stage: Stage) -> Certificate:
 def _searched(stage: Stage, norm: OwnNorm, bound: float) -> Certificate:
     found = grow.exhibited_growth(stage.apply, norm.roots, stage.channels)
     repeated = None
-    slack = stage.rounding([kernel_size(kernel) for kernel in stage.kernels], max(1.0, found.factor))
+    sizes = [kernel_size(kernel) for kernel in stage.kernels]
+    slack = stage.rounding(sizes, [1.0] * len(sizes), max(1.0, found.factor))
     if not found.factor > CLEAR_GROWTH + slack:
         known = (
             f"is known to be at most {bound:.6g} alone" if isfinite(bound) else "has no bound that is known"
@@ -189,7 +190,7 @@ def _is_convex_step(stage: Stage) -> bool:
         return False
     if kernel.measure is not None and not bool((kernel.measure > 0).all()):
         return False
-    slack = stage.rounding([kernel_size(kernel)] * len(stage.weights), 1.0)
+    slack = stage.rounding([kernel_size(kernel)] * len(stage.weights), [1.0] * len(stage.weights))
     return slack <= stage.tolerance and all(_is_within(weight, slack) for weight in stage.weights)
 
 

@@ -12,7 +12,7 @@ from stages import norm_of, random_affinity, random_weights, whole_map
 
 from nonloc.nn.features import stage_inputs
 from nonloc.nn.stage import DiffusiveStage, OriginalStage
-from nonloc.ops import NORMALIZATIONS, Affinity, SparseAffinity, aggregate, diffuse, propagate
+from nonloc.ops import NORMALIZATIONS, Affinity, SparseAffinity, aggregate, diffuse, kernel_matrix, propagate
 from nonloc.processes.diffusion import Diffusion
 from nonloc.processes.simulate import simulate
 from nonloc.processes.stability.entry import certify, cfl_limit
@@ -439,3 +439,39 @@ def test_an_affinity_has_its_own_mask():
     x = torch.zeros(1, 3, 1, dtype=torch.float64)
     with pytest.raises(ValueError, match="mask goes with a stage and its input; an affinity has its own"):
         certify(Affinity(x, x, "heat"), 0.5, mask=torch.ones(1, 3, dtype=torch.bool))
+
+
+@pytest.mark.parametrize("size", [1e2, 1e6, 1e12, 1e14])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_however_large_w_is_its_growth_is_decided(size, dtype):
+    torch.manual_seed(0)
+    x = torch.randn(1, 6, 2, dtype=torch.float64)
+    affinity = Affinity(x, x, "heat")
+    found = certify(affinity, [size * torch.eye(1, dtype=dtype)])
+    largest = torch.linalg.eigvals(torch.eye(6) - kernel_matrix(affinity)[0]).real.max()
+    assert found.verdict == "unstable"
+    assert found.growth == pytest.approx(float(size * largest - 1), rel=1e-6)
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_growth_beyond_what_a_square_holds_is_decided(shared):
+    torch.manual_seed(0)
+    x, y = torch.randn(2, 1, 3, 2, dtype=torch.float64).unbind(0)
+    affinity = Affinity(x, x if shared else y, "heat")
+    found = certify(affinity, [1e100, 1e100])
+    step = torch.eye(3) - kernel_matrix(affinity)[0]
+    largest = float(torch.linalg.matrix_norm(step @ step, 2))
+    assert found.verdict == "unstable"
+    if not shared:
+        assert 0.1 * largest < found.growth / 1e200 < 10 * largest, "in another norm, and not far"
+    assert found.witness is not None
+    assert bool(found.witness.isfinite().all())
+
+
+def test_growth_beyond_float64_is_infinite_and_unstable():
+    torch.manual_seed(0)
+    x = torch.randn(1, 3, 2, dtype=torch.float64)
+    found = certify(
+        Affinity(3 * x, 3 * x, "gaussian", "none"), [torch.randn(2, 2, dtype=torch.float64)] * 400
+    )
+    assert (found.verdict, found.growth) == ("unstable", float("inf"))

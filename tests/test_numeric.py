@@ -1,0 +1,58 @@
+"""Numbers of numpy are numbers, True and False are none."""
+
+import json
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import torch
+
+from nonloc import Affinity, DiffusiveStage, Recipe, estimate
+from nonloc.networks.spec import StageOptions
+from nonloc.numeric import is_number, is_whole
+from nonloc.processes.continuum.quadrature import quadrature
+
+
+@pytest.mark.parametrize("value", [3, np.int64(3), np.uint8(3)])
+def test_whole_numbers(value):
+    assert is_whole(value)
+    assert is_number(value)
+
+
+@pytest.mark.parametrize("value", [2.5, np.float32(2.5), np.float64(2.5), Fraction(5, 2)])
+def test_numbers_that_are_not_whole(value):
+    assert is_number(value)
+    assert not is_whole(value)
+
+
+@pytest.mark.parametrize("value", [True, np.bool_(True), "3", None, 1j, [3], np.array(3), torch.tensor(3)])
+def test_what_is_no_number(value):
+    assert not is_number(value)
+    assert not is_whole(value)
+
+
+def test_a_stage_of_numpys_numbers_is_the_same_stage():
+    sizes = {"channels": np.int64(8), "num_blocks": np.int32(2), "embed": np.uint8(4), "hidden": np.int64(3)}
+    stage = DiffusiveStage(**sizes, init_std=np.float32(0.5))
+    assert repr(stage) == repr(DiffusiveStage(8, 2, embed=4, hidden=3, init_std=0.5))
+    x = torch.randn(1, 8, 4, 4)
+    torch.testing.assert_close(torch.compile(stage, fullgraph=True, backend="eager")(x), stage(x))
+
+
+def test_a_recipe_of_numpys_numbers_is_the_same_recipe():
+    stage = StageOptions(hidden=np.int64(3), init_std=np.float32(0.5))
+    numbers = {"epochs": np.int64(3), "seed": np.int64(1), "milestones": (np.int64(2),)}
+    recipe = Recipe(**numbers, learning_rate=np.float32(0.5), stage=stage)
+    same = Recipe(
+        epochs=3, seed=1, milestones=(2,), learning_rate=0.5, stage=StageOptions(hidden=3, init_std=0.5)
+    )
+    assert recipe == same
+    assert recipe.name == same.name
+    assert json.loads(json.dumps(recipe.to_dict())) == json.loads(json.dumps(same.to_dict()))
+
+
+def test_numpys_numbers_elsewhere():
+    x = torch.randn(1, 5, 2)
+    assert Affinity(x, x, "heat", scale=np.float32(0.5)).scale == 0.5
+    assert estimate(DiffusiveStage(8, 2), shape=(np.int64(1), 8, np.int64(16), 16)).auto == "reference"
+    assert len(quadrature(np.int64(4), dimension=np.int64(1)).points) == 4
