@@ -18,8 +18,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from nonloc.outcomes import ENDINGS, CorruptDataError, LockedRunError
+from nonloc.numeric import is_whole
+from nonloc.outcomes import CorruptDataError, LockedRunError
 
+ENDED = ("converged", "diverged")  # what a result can say of its run; one that was interrupted has none
 TEMPORARY = ".tmp"
 # Of a file's name, a process and chance: two that write the same file at once must not write into each other's.
 _UNIQUE = re.compile(r"(?P<name>.+)\.\d+-[0-9a-f]{8}" + re.escape(TEMPORARY))
@@ -105,7 +107,7 @@ class Run:
     def read_result(self) -> dict[str, Any]:
         result = _read_object(self.result_path)
         outcome = result.get("outcome")
-        if not isinstance(outcome, dict) or outcome.get("ending") not in ENDINGS:
+        if not isinstance(outcome, dict) or outcome.get("ending") not in ENDED:
             raise CorruptDataError(
                 f"{self.result_path} does not say how the run ended; restore it, or delete it and run the command again"
             )
@@ -116,14 +118,14 @@ class Run:
 
     def read_metrics(self) -> list[dict[str, Any]]:
         """One dict an epoch, in order."""
-        return _read_lines(self.metrics_path)
+        return _read_epochs(self.metrics_path)
 
     def append_metrics(self, line: dict[str, Any]) -> None:
         self._append(self.metrics_path, line)
 
     def read_spectra(self) -> list[dict[str, Any]]:
         """One dict for each epoch whose spectra were recorded, in order."""
-        return _read_lines(self.spectra_path)
+        return _read_epochs(self.spectra_path)
 
     def append_spectra(self, line: dict[str, Any]) -> None:
         self._append(self.spectra_path, line)
@@ -131,8 +133,7 @@ class Run:
     def truncate(self, epoch: int) -> None:
         """Drop the metrics and spectra of all epochs after `epoch`: what a resumed run will measure again."""
         for path in (self.metrics_path, self.spectra_path):
-            lines = _read_lines(path)
-            kept = [line for line in lines if line["epoch"] <= epoch]
+            kept = [line for line in _read_epochs(path) if line["epoch"] <= epoch]
             if path.exists():
                 write_atomically(path, "".join(_dump(line) + "\n" for line in kept).encode())
 
@@ -165,7 +166,7 @@ class Run:
     def _append(self, path: Path, line: dict[str, Any]) -> None:
         self.path.mkdir(parents=True, exist_ok=True)
         is_new = not path.exists()
-        with open(path, "ab+") as file:
+        with _naming(path), open(path, "ab+") as file:
             file.truncate(_whole_length(path))
             file.write((_dump(line) + "\n").encode())
             file.flush()
@@ -195,7 +196,7 @@ def write_atomically(path: Path, content: bytes) -> None:
 
     Processes that write the same file at once do not disturb each other; the last one's content stays.
     """
-    with _temporary_beside(path) as file:
+    with _naming(path), _temporary_beside(path) as file:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
@@ -205,6 +206,17 @@ def write_atomically(path: Path, content: bytes) -> None:
         unique = _UNIQUE.fullmatch(entry.name)
         if unique and unique["name"] == path.name:
             remove_leftover(entry)
+
+
+@contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """A full disk says so without saying of which file."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is not None or error.errno is None:
+            raise
+        raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 def _sync_folder(folder: Path) -> None:
@@ -290,7 +302,7 @@ def _read_object(path: Path) -> dict[str, Any]:
     return read_json(path, fix="restore it or begin anew")
 
 
-def _read_lines(path: Path) -> list[dict[str, Any]]:
+def read_lines(path: Path) -> list[dict[str, Any]]:
     """All whole lines; a torn last one is ignored, a broken one before it is an error."""
     if not path.exists():
         return []
@@ -301,6 +313,17 @@ def _read_lines(path: Path) -> list[dict[str, Any]]:
             raise CorruptDataError(f"{path}, line {number}, is not a JSON object; delete that line")
         values.append(value)
     return values
+
+
+def _read_epochs(path: Path) -> list[dict[str, Any]]:
+    """Lines that each say of which epoch they are."""
+    lines = read_lines(path)
+    for number, line in enumerate(lines, start=1):
+        if not is_whole(line.get("epoch")):
+            raise CorruptDataError(
+                f"{path}, line {number}, does not say of which epoch it is; delete that line"
+            )
+    return lines
 
 
 def _whole_length(path: Path) -> int:

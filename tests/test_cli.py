@@ -191,3 +191,13 @@ def test_missing_and_corrupt_data_are_told_apart(capsys, tmp_path):
     ]
     assert main(words) == 1
     assert "CIFAR-10 is not in" in capsys.readouterr().err
+
+
+def test_a_terminal_without_unicode_costs_no_result(tmp_path):
+    environment = os.environ | {"PYTHONIOENCODING": "latin-1"}
+    for words in (["check", "--help"], ["data", "--json", "motifs"]):
+        done = subprocess.run(
+            [sys.executable, "-m", "nonloc", *words], env=environment, cwd=tmp_path, capture_output=True
+        )
+        assert b"codec can't encode" not in done.stderr
+        assert done.returncode == 0, done.stderr

@@ -74,7 +74,7 @@ def test_what_cannot_be_kept_is_refused_before_anything_is_trained(kept, tmp_pat
     words = [*WORDS, "--output", str(tmp_path / "work"), "--kept", str(kept), "--keep"]
     assert main([*words, "--weights", "foo"]) == 2
     assert "weights='foo' is unknown" in capsys.readouterr().err
-    assert main([*words, "--set", "epochs=2"]) == 2
+    assert main([*words, "--set", "learning_rate=0.5"]) == 2
     assert "keep it in another folder" in capsys.readouterr().err
     assert not (tmp_path / "work").exists()
 
@@ -159,6 +159,21 @@ def test_eval_of_a_folder_takes_every_run_that_has_weights(kept, tmp_path, capsy
     assert [row["run"] for row in json.loads(capsys.readouterr().out)["rows"]] == sorted(weighed)[1:]
 
 
+def test_eval_of_a_folder_passes_over_what_diverged_and_tells_of_what_is_broken_last(kept, tmp_path, capsys):
+    results = shutil.copytree(kept, tmp_path / "results")
+    good, lost, broken = (Run(results / "demo" / "local-baseline" / str(seed)) for seed in (0, 1, 2))
+    for run in (lost, broken):
+        shutil.rmtree(run.path, ignore_errors=True)
+        shutil.copytree(good.path, run.path)
+    result = good.read_result()
+    lost.write_result(result | {"outcome": result["outcome"] | {"ending": "diverged"}})
+    broken.write_result(result | {"weights_sha256": "0" * 64})
+    assert main(["eval", str(results / "demo" / "local-baseline"), "--device", "cpu", "--json"]) == 4
+    out, err = capsys.readouterr()
+    assert [row["run"] for row in json.loads(out)["rows"]] == [str(good.path)]
+    assert f"the weights in {broken.path} are not those" in err
+
+
 def test_eval_of_something_else_is_exit_2(kept, tmp_path, capsys):
     assert main(["eval", str(tmp_path)]) == 2
     assert "is not a run folder, and holds none" in capsys.readouterr().err
@@ -235,3 +250,31 @@ def test_the_text_counts_what_diverged():
     assert head.split()[-4:] == ["orig", "4", "diff", "2"]
     assert line.split() == ["0.1", "torch", "1/2", "0/1"]
     assert broken_stable([row("stable", 4, "converged")]) == []
+
+
+def test_a_run_that_is_kept_with_another_result_is_told_before_anything_is_trained(kept, tmp_path, capsys):
+    words = ["--output", tmp_path / "work", "--kept", tmp_path / "kept", "--seeds", 1]
+    shutil.copytree(kept, tmp_path / "kept")
+    go(capsys, *words)
+    run, _ = find_runs(tmp_path / "work" / "runs")
+    run.write_result(run.read_result() | {"seconds": 1e6})
+    assert main([*WORDS, *map(str, words), "--seeds", "2", "--keep"]) == 2
+    assert "keeps a run with another result" in capsys.readouterr().err
+    assert len(find_runs(tmp_path / "work" / "runs")) == 2, "no second seed was begun"
+
+
+def test_records_are_not_kept_around_the_work(tmp_path, capsys):
+    words = [*WORDS, "--keep", "--kept", str(tmp_path), "--output", str(tmp_path / "demo")]
+    assert main(words) == 2
+    assert "would be taken for records; work in another folder" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_copy_beside_the_kept_seeds_does_not_stop_the_keeping(kept, tmp_path, capsys):
+    results = shutil.copytree(kept, tmp_path / "results")
+    row = results / "demo" / "local-baseline"
+    shutil.copytree(row / "0", row / "0-copy")
+    words = ["--kept", results, "--keep", "--output", tmp_path / "work", "--seeds", 1]
+    code, _ = go(capsys, *words)
+    assert code == 0
+    assert (row / "0-copy").is_dir()

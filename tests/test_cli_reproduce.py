@@ -13,6 +13,8 @@ from contextlib import redirect_stderr, redirect_stdout
 import pytest
 
 from nonloc.cli import main
+from nonloc.cli.commands import COMMANDS
+from nonloc.cli.parser import make_parser
 from nonloc.cli.reproduce import parse_changes
 from nonloc.runs import Run, find_runs
 
@@ -234,3 +236,24 @@ def test_the_help_teaches_side_by_side(capsys):
 def test_a_wrong_number_side_by_side_is_exit_2(tmp_path, capsys):
     assert main([*WORDS, "--output", str(tmp_path), "--side-by-side", "0"]) == 2
     assert "side_by_side must be a whole number" in capsys.readouterr().err
+
+
+def test_what_cannot_be_run_does_not_become_the_plan(tmp_path, capsys):
+    for words in (["--device", "bread"], ["--side-by-side", "0"]):
+        assert main(["reproduce", "demo", "--output", str(tmp_path / "work"), *words]) == 2
+        assert not (tmp_path / "work").exists()
+    assert "bread" in capsys.readouterr().err
+
+
+def test_lists_that_are_given_twice_are_added_up():
+    words = ["reproduce", "demo", "--set", "seed=1", "--rows", "1", "--set", "a=2", "b=3"]
+    for _ in range(2):
+        found = make_parser(COMMANDS, words).parse_args(words).reproduce
+        assert (found.set, found.rows) == (["seed=1", "a=2", "b=3"], ["1"])
+
+
+def test_a_field_that_is_set_twice_is_refused():
+    with pytest.raises(ValueError, match="stage is set before it, in whole or in part; set it once"):
+        parse_changes(["stage.scaled=true", 'stage={"init_std": 0.3}'])
+    with pytest.raises(ValueError, match="epochs is set before it"):
+        parse_changes(["epochs=1", "epochs=2"])

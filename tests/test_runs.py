@@ -1,5 +1,6 @@
 """The run folder: strict JSON, torn lines, truncation, atomic results, the lock."""
 
+import errno
 import fcntl
 import json
 import math
@@ -309,3 +310,29 @@ def test_the_lock_of_a_killed_process_is_free(run):
 def test_runs_do_not_import_torch():
     code = "import sys, nonloc.runs; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_line_without_its_epoch_is_named(tmp_path):
+    run = Run(tmp_path / "run")
+    run.append_metrics({"epoch": 1})
+    run.append_metrics({"loss": 2.0})
+    with pytest.raises(CorruptDataError, match=r"metrics\.jsonl, line 2, does not say of which epoch it is"):
+        run.read_metrics()
+
+
+def test_a_result_of_a_run_that_was_interrupted_is_none(tmp_path):
+    run = Run(tmp_path / "run")
+    run.write_result({"outcome": {"ending": "interrupted"}})
+    with pytest.raises(CorruptDataError, match="does not say how the run ended"):
+        run.read_result()
+
+
+def test_a_full_disk_says_of_which_file(tmp_path, monkeypatch):
+    def full(handle):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("nonloc.runs.os.fsync", full)
+    with pytest.raises(OSError, match=r"No space left on device: .*recipe\.json"):
+        Run(tmp_path / "run").write_recipe({})
+    with pytest.raises(OSError, match=r"No space left on device: .*metrics\.jsonl"):
+        Run(tmp_path / "run").append_metrics({"epoch": 1})

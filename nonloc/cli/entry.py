@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from argparse import ArgumentError
@@ -20,6 +21,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     What a user can mend is one line on stderr; NONLOC_DEBUG=1 shows the traceback as well. What only we can
     mend is left to Python, which shows it and exits with 1.
     """
+    for stream in (sys.stdout, sys.stderr):
+        # A terminal that cannot show √ must not cost a result.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     words = with_underscores(sys.argv[1:] if arguments is None else arguments)
     try:
         options = make_parser(COMMANDS, words).parse_args(words)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from jsonargparse import ArgumentParser, Namespace
 
 from nonloc.cli.output import Output, add_output_arguments
-from nonloc.outcomes import EXIT_DONE, EXIT_FAILED
+from nonloc.outcomes import EXIT_DONE, EXIT_FAILED, CorruptDataError
 from nonloc.runs import Run, find_runs
 
 if TYPE_CHECKING:
@@ -19,10 +19,10 @@ SUMMARY = "compute a run's error again from its weights, beside the recorded one
 DESCRIPTION = """\
 Take the final weights of RUN, check them against the hash in its result, evaluate the network on the test images and
 print the recorded and the recomputed score and by how many images they differ. RUN may also be a folder with runs
-below it: then all that have weights are evaluated, one line each. On the kind of hardware that made the record the two
-must be the same to the last image; on another kind they may differ by 0.05 %. A bfloat16 recipe is computed in bfloat16
-on a CPU, too, which takes hours where the processor has no instructions for it; --precision float32 takes minutes, and
-may come to other answers on some images.
+below it: then all that trained and have weights are evaluated, one line each. On the kind of hardware that made the
+record the two must be the same to the last image; on another kind they may differ by 0.05 %. A bfloat16 recipe is
+computed in bfloat16 on a CPU, too, which takes hours where the processor has no instructions for it; --precision
+float32 takes minutes, and may come to other answers on some images.
 
   nonloc eval results/table1/5-block-proposed/0 --data-dir data
   nonloc eval results/table1/5-block-proposed/0 --device cpu --precision float32 --json
@@ -59,14 +59,21 @@ def run(options: Namespace) -> int:
     from nonloc.training.machine import device_or_best, machine, versions
 
     device = device_or_best(options.device)
-    found = []
+    found: list[tuple[Run, Recheck]] = []
+    errors: list[CorruptDataError] = []
     for one in runs:
-        checked = recheck(
-            one, data_dir=options.data_dir, device=device, precision=options.precision, tell=output.talk
-        )
+        try:
+            checked = recheck(
+                one, data_dir=options.data_dir, device=device, precision=options.precision, tell=output.talk
+            )
+        except CorruptDataError as error:
+            errors.append(error)
+            continue
         found.append((one, checked))
         if not is_one:
             output.talk(f"{one.path}: {_difference(checked)}")
+    if not found:
+        raise errors[0]
     agreed = sum(checked.agrees for _, checked in found)
     text = _told(found[0][1]) if is_one else _table(found, agreed)
     output.result(
@@ -78,11 +85,20 @@ def run(options: Namespace) -> int:
             "versions": versions(device),
         },
     )
+    if errors:
+        # All that could be evaluated is told.
+        raise errors[0]
     return EXIT_DONE if agreed == len(found) else EXIT_FAILED
 
 
 def _with_weights(runs: Sequence[Run], folder: str) -> list[Run]:
-    found = [run for run in runs if run.is_finished and any(run.checkpoints_path.glob("*.safetensors"))]
+    found = [
+        run
+        for run in runs
+        if run.is_finished
+        and run.read_result()["outcome"]["ending"] == "converged"
+        and any(run.checkpoints_path.glob("*.safetensors"))
+    ]
     if found:
         return found
     if not runs:

@@ -18,7 +18,13 @@ def add_many_runs_arguments(parser: ArgumentParser) -> None:
         help="runs under way at once; null is 1 on the CPU and a measured number on CUDA",
     )
     parser.add_argument(
-        "--set", type=str, nargs="+", default=[], metavar="FIELD=VALUE", help="change fields of all recipes"
+        "--set",
+        type=str,
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="FIELD=VALUE",
+        help="change fields of all recipes",
     )
     parser.add_argument(
         "--device", type=str | None, default=None, help="cpu or cuda; null is cuda where there is one"

@@ -48,7 +48,12 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--output", default="results/map", metavar="DIR", help="the folder of the tables")
     parser.add_argument("--work", default="runs/map", metavar="DIR", help="for the runs that are under way")
     parser.add_argument(
-        "--only", type=str, nargs="+", default=[], help="cells whose name has all of these parts"
+        "--only",
+        type=str,
+        nargs="+",
+        action="extend",
+        default=[],
+        help="cells whose name has all of these parts",
     )
     parser.add_argument(
         "--seeds", type=int | None, default=None, help="seeds a cell; null is the part's own number"

@@ -27,7 +27,9 @@ class Output:
     def result(self, text: str, value: dict[str, Any]) -> None:
         """What the command was run for: as text, or `value` as JSON."""
         print(
-            json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) if self.is_json else text,
+            json.dumps(value, indent=2, ensure_ascii=not _is_unicode(), allow_nan=False)
+            if self.is_json
+            else text,
             flush=True,
         )
 
@@ -35,3 +37,8 @@ class Output:
 def add_output_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print the result as one JSON object on stdout")
     parser.add_argument("--quiet", action="store_true", help="no bars and no talk; the result only")
+
+
+def _is_unicode() -> bool:
+    """Whether stdout takes every character as it is; "\\xe9", as it would write é otherwise, is no JSON."""
+    return str(getattr(sys.stdout, "encoding", None) or "utf-8").lower().replace("-", "") == "utf8"

@@ -68,6 +68,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--rows",
         type=str,
         nargs="+",
+        action="extend",
         default=[],
         help="only these rows: numbers, or parts of labels or networks",
     )
@@ -108,12 +109,25 @@ def run(options: Namespace) -> int:
 
         from nonloc.paper.keeping import check_keeping
 
-        check_keeping(suite, options.kept, changes=plan["changes"], weights=options.weights)
+        if Path(options.kept).resolve() in (folder.resolve(), *folder.resolve().parents):
+            raise ValueError(
+                f"--output {folder} lies in --kept {options.kept}, and would be taken for records; "
+                "work in another folder"
+            )
+        check_keeping(
+            suite, options.kept, changes=plan["changes"], weights=options.weights, runs=folder / "runs"
+        )
 
     from nonloc.report.page import write_page
     from nonloc.report.records import collect, read_plan, write_plan
     from nonloc.report.summary import summary, summary_text
+    from nonloc.training.loop import check_whole
+    from nonloc.training.machine import device_or_best
 
+    # What cannot be run must not become the plan of a folder.
+    device_or_best(options.device)
+    if options.side_by_side is not None:
+        check_whole("side_by_side", options.side_by_side)
     before = read_plan(folder)
     if before and before["name"] != suite.name:
         raise ValueError(
@@ -279,6 +293,8 @@ def parse_changes(words: list[str]) -> dict[str, Any]:
         outer, dot, inner = name.partition(".")
         if dot and not isinstance(changes.get(outer, {}), dict):
             raise ValueError(f"--set {word}: {outer} itself is set before it; set one or the other")
+        if name in changes:
+            raise ValueError(f"--set {word}: {name} is set before it, in whole or in part; set it once")
         if dot:
             changes.setdefault(outer, {})[inner] = value
         else:

@@ -25,6 +25,9 @@ class SparseAffinity:
     matrix   [M, M]  a torch.sparse_csr tensor with int32 or int64 indices (`matrix.to_sparse_csr()` makes one);
                      `nonloc.processes.neighbors`, `horizon` and `from_scipy` make one from points or from scipy
     measure  [M]     quadrature weights μ_j ≥ 0 of the continuum; 1 each when left out
+
+    Gradients for z take memory linear in M. Those for the entries of a matrix that requires them are torch's, dense
+    [M, M], with numbers where nothing is stored: learn a large graph's weights by other means.
     """
 
     matrix: Tensor

@@ -110,8 +110,12 @@ def check_keeping(
     *,
     changes: Mapping[str, Any] | None = None,
     weights: str = "median",
+    runs: str | os.PathLike[str] | None = None,
 ) -> None:
-    """A ValueError where `keep` would have one for its arguments: to be known before anything is trained."""
+    """A ValueError where `keep` would have one for its arguments: to be known before anything is trained.
+
+    runs  the folder of the suite's runs, where some may be there already
+    """
     if weights not in WEIGHTS:
         raise ValueError(f"weights={weights!r} is unknown; choose one of {', '.join(WEIGHTS)}")
     path = Path(kept) / suite.name / PLAN
@@ -121,6 +125,11 @@ def check_keeping(
             f"{path.parent} keeps {suite.name} with the changes {before}, not {dict(changes or {})}; "
             "keep it in another folder"
         )
+    for row in suite.rows if runs is not None else ():
+        for recipe in suite.recipes(row):
+            source, target = Path(runs or "") / recipe.name, kept_path(kept, suite, row, recipe.seed)
+            if all((path / "result.json").is_file() for path in (source, target)):
+                _check_same(Run(source), Run(target))
 
 
 def _bytes(folder: Path) -> int:
@@ -196,19 +205,7 @@ def _keep_one(source: Run, place: Path) -> bool:
     """Whether it is new."""
     target = Run(place)
     if target.is_finished:
-        differing = [
-            name
-            for name, one, other in (
-                ("recipe", source.read_recipe(), target.read_recipe()),
-                ("result", source.read_result(), target.read_result()),
-            )
-            if one != other
-        ]
-        if differing:
-            raise ValueError(
-                f"{place} keeps a run with another {' and '.join(differing)} than {source.path}; "
-                "remove one of the two"
-            )
+        _check_same(source, target)
         for name in COMPACT:
             if (source.path / name).is_file() and not (place / name).is_file():
                 write_atomically(place / name, _compact(source.path / name))
@@ -221,10 +218,27 @@ def _keep_one(source: Run, place: Path) -> bool:
     return True
 
 
+def _check_same(source: Run, target: Run) -> None:
+    """ValueError where a run is kept already, and came to something else."""
+    differing = [
+        name
+        for name, one, other in (
+            ("recipe", source.read_recipe(), target.read_recipe()),
+            ("result", source.read_result(), target.read_result()),
+        )
+        if one != other
+    ]
+    if differing:
+        raise ValueError(
+            f"{target.path} keeps a run with another {' and '.join(differing)} than {source.path}; "
+            "remove one of the two"
+        )
+
+
 def _keep_weights(row: Path, sources: Mapping[int, Run], which: str) -> str:
     """See to it that the right runs of a row have weights; what could not be done, "" if nothing."""
     found = find_runs(row) if row.is_dir() else []
-    targets = {int(run.path.name): run for run in found if run.is_finished}
+    targets = {int(run.path.name): run for run in found if run.is_finished and run.path.name.isdecimal()}
     ranked = _from_the_median(targets)
     at_hand = [
         seed

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from nonloc.runs import write_atomically
+from nonloc.runs import read_lines, write_atomically
 
 NAME = "spent.jsonl"
 
@@ -26,8 +26,7 @@ def note_spent(folder: str | os.PathLike[str], **entry: Any) -> None:
 
 def read_spent(folder: str | os.PathLike[str]) -> list[dict[str, Any]]:
     """The lines, in order."""
-    path = Path(folder) / NAME
-    return [json.loads(line) for line in path.read_bytes().splitlines()] if path.is_file() else []
+    return read_lines(Path(folder) / NAME)
 
 
 def read_all_spent(root: str | os.PathLike[str]) -> dict[Path, list[dict[str, Any]]]:
