@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from nonloc import DiffusiveStage, insert, kernel_matrix
+from nonloc.nn import stage_inputs
 
 
 def resnet() -> nn.Module:
@@ -40,10 +41,14 @@ def main() -> None:
     after = model(images)
     print(f"the output changed by {float((after - before).detach().abs().max()):.2e}")
 
-    stage = model.get_submodule(done.path)
-    features = torch.randn(1, done.channels, 16, 16)
-    affinity = kernel_matrix(stage.affinity(features))
-    print(f"affinity map {list(affinity.shape)}, rows sum to {float(affinity.sum(-1).mean().detach()):.6f}")
+    _, stage, features, _ = stage_inputs(model, images)[0]
+    affinity = kernel_matrix(stage.affinity(features)).detach()
+    print(f"affinity map {list(affinity.shape)}, rows sum to {float(affinity.sum(-1).mean()):.6f}")
+    looks = affinity[0, 136].view(16, 16)
+    row, column = divmod(int(looks.argmax()), 16)
+    print(
+        f"in image 0, position (8, 8) looks most at ({row}, {column}), with weight {float(looks.max()):.4f}"
+    )
     print(f"weights: {len(stage.weights())} matrices {list(stage.weights()[0].shape)}")
 
 

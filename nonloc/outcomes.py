@@ -27,7 +27,7 @@ EXIT_SIGTERM = 143
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a run or a simulation ended.
+    """How a run or a simulation ended: "converged", which says that it ran to its end, "diverged" or "interrupted".
 
     `epoch` and `step` say where: for a diverged run, the first step (counted from 0 over the whole run)
     whose loss was not finite. `metrics` holds the last numbers that were measured.

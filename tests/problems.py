@@ -7,10 +7,11 @@ import itertools
 import torch
 from torch import Tensor
 
-from nonloc.ops import KINDS, NORMALIZATIONS, Affinity
+from nonloc.ops import BACKENDS, KINDS, NORMALIZATIONS, Affinity
 
 CELLS = list(itertools.product(KINDS, NORMALIZATIONS))
 SYMMETRIC = ("symmetric", "sinkhorn")
+EXACT = tuple(name for name in BACKENDS if name != "fused")  # which has no float64, and tests of its own
 
 
 def generator(seed: int = 0) -> torch.Generator:

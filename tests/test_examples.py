@@ -11,6 +11,7 @@ EXAMPLES = sorted((Path(__file__).parent.parent / "examples").glob("*.py"))
 PROMISED = {
     "denoise.py": "one diffusion step",
     "drop_in.py": "the output changed by",
+    "local_stage.py": "one pixel depends on",
     "over_smoothing.py": "growth ×",
     "point_cloud.py": "mean moved by",
     "which_mean.py": "sinkhorn",

@@ -67,3 +67,10 @@ def test_the_architecture_names_every_room():
     text = (ROOT.parent / "docs" / "architecture.md").read_text()
     missing = [name for name in FLOORS if name.strip("_") not in text]
     assert not missing
+
+
+@pytest.mark.parametrize("folder", ["ops", "nn"])
+def test_the_architecture_names_every_file_of_the_core(folder):
+    text = (ROOT.parent / "docs" / "architecture.md").read_text()
+    names = [path.name for path in sorted((ROOT / folder).glob("*.py")) if path.name != "__init__.py"]
+    assert [name for name in names if name not in text] == []

@@ -38,18 +38,19 @@ class NonlocalModule(nn.Module, ABC):
     shared_embedding  φ = θ, which makes Ω symmetric; None is the affinity's default: separate, but for "heat"
     normalize         "row", "count", "none", "symmetric" or "sinkhorn"; None is the affinity's default: "count" for
                       "dot" and "concat", "row" for the others
-    scaled            divide the logits by √d, which the paper and Wang et al. do not; no bound on W keeps logits
-                      from running away (`nonloc.logit_spreads`)
+    scaled            divide the logits by √d, which the paper and Wang et al. do not, so that it is False; in a model
+                      of your own take True: no bound on W keeps logits from running away (`nonloc.logit_spreads`)
     init, init_std    "normal": W_Z, W_g, θ, φ normal with deviation init_std; "zero": the identity at first,
                       with W_Z = 0 (γ = 0 with batch_norm) and PyTorch's default elsewhere; "kaiming": He's
                       normal by fan-out; "torch": PyTorch's default; "fan_in": normal, deviation 1/√fan_in.
-                      An affinity that is not given by name keeps the initialisation it has.
+                      An affinity that is not given by name keeps the initialisation it has. From "zero" only W_Z
+                      (γ) has a gradient in the first step; the others follow as soon as it is not 0.
     batch_norm        batch normalisation over the channels, after W_Z
     layout            "channels_first" ([B, C, L], [B, C, H, W], [B, C, T, H, W]) or "positions" ([B, M, C],
                       [B, H, W, C], [B, T, H, W, C]); None is "channels_first"
     backend           "auto", or one of "reference", "factored" and "fused"
     subsample         original forms only: max-pool the keys (what φ and W_g see) by this stride in height and
-                      width (in length for [B, C, L])
+                      width (in length for [B, C, L]); what receives is not pooled, so that the output keeps its size
     """
 
     form: ClassVar[str]

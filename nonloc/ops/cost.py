@@ -99,6 +99,9 @@ def estimate(
 ) -> Costs:
     """What a stage costs with each backend that can serve it: `estimate(stage, shape=(16, 64, 32, 32))`.
 
+    Returns a dict of `Cost` by backend, each with `forward_bytes` (the peak without gradients) and `backward_bytes`
+    (that of forward and backward together), and `auto` and `auto_on_cuda`, the backends that "auto" would take.
+
     kind   a nonlocal module: the cost of running it, in its layout and its mode, with its embeddings, its W and its
            affinities, and without a mask. Nothing of it is changed or moved; one on the "meta" device will do
     shape  of its input; `dtype` is that of its parameters when left out
@@ -167,7 +170,7 @@ def _of_stage(stage: nn.Module, shape: Sequence[int] | None, dtype: torch.dtype 
     if lacking:
         raise ValueError(
             f"{type(stage).__name__} is no nonlocal module (it has no {', '.join(lacking)}); the stages of a network "
-            "are those of nonloc.nn.stages(network), each with the shape of its own input"
+            "and what reaches them are those of nonloc.nn.stage_inputs(network, images)"
         )
     if shape is None or not all(is_whole(size) and size >= 1 for size in shape):
         got = shape if shape is None else list(shape)

@@ -25,7 +25,8 @@ TASK_OF_FAMILY = {"preresnet": "classification", "restorer": "restoration"}
 class Recipe:
     """What to train, on what, and how. The defaults are the paper's recipe for CIFAR-10.
 
-    network          the network's spec, such as "preresnet20/diffusive-5@2"
+    network          the network's spec, such as "preresnet20/diffusive-5@2": 5 diffusive blocks after residual block 2;
+                     `nonloc.build` explains the grammar
     data             the data set's name
     stage            the options of every nonlocal stage in the network
     epochs           how many; metrics are measured after each

@@ -4,7 +4,7 @@ from functools import cache
 
 import pytest
 import torch
-from problems import CELLS
+from problems import CELLS, EXACT
 
 from nonloc.ops import Affinity, estimate, propagate
 from nonloc.ops.fused_launch import is_interpreted
@@ -41,7 +41,7 @@ def estimated(kind, normalize, batch, positions, channels, embed, num_blocks):
     return estimate(kind, normalize, embed=embed, num_blocks=num_blocks, **sizes)
 
 
-BACKENDS_OF_CELLS = [(backend, *cell) for backend in ("reference", "factored") for cell in CELLS]
+BACKENDS_OF_CELLS = [(backend, *cell) for backend in EXACT for cell in CELLS]
 FUSED = [pytest.param("fused", kind, "row", marks=interpreted) for kind in ("gaussian", "heat")]
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from problems import EXACT
 from torch import nn
 
 from nonloc.nn import DiffusiveBlock, DiffusiveStage, Gaussian, Heat, OriginalStage, stages
@@ -53,7 +54,7 @@ def profiled_peak(stage, shape, with_gradient):
 @pytest.mark.parametrize("name", STAGES)
 def test_bytes_are_those_that_torch_allocates(name):
     costs = estimate(STAGES[name](), shape=SHAPE)
-    for backend in ("reference", "factored"):
+    for backend in EXACT:
         found = costs[backend]
         forward, both = (profiled_peak(STAGES[name](backend=backend), SHAPE, g) for g in (False, True))
         assert 0.95 <= found.forward_bytes / forward <= 1.05, backend

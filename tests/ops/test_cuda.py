@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from problems import CELLS, SYMMETRIC, affinity, relative, signal
+from problems import CELLS, EXACT, SYMMETRIC, affinity, relative, signal
 
 from nonloc.ops import Affinity, diffuse
 
@@ -23,7 +23,7 @@ def solve(kind, normalize, backend, dtype, device):
 
 
 @pytest.mark.parametrize("dtype", list(TOLERANCE))
-@pytest.mark.parametrize("backend", ["reference", "factored"])
+@pytest.mark.parametrize("backend", EXACT)
 @pytest.mark.parametrize(("kind", "normalize"), CELLS)
 def test_values_and_gradients_are_those_of_the_cpu_in_float64(kind, normalize, backend, dtype):
     exact = affinity(kind, normalize, positions=40)
@@ -62,7 +62,7 @@ def test_peak_memory_doubles_when_the_positions_do(kind, dtype):
     assert peak(32768) / peak(16384) < 2.1
 
 
-@pytest.mark.parametrize("backend", ["reference", "factored"])
+@pytest.mark.parametrize("backend", EXACT)
 @pytest.mark.parametrize("normalize", ["row", "count"])
 def test_it_can_be_captured(backend, normalize):
     x, z = torch.randn(2, 64, 8, device="cuda"), torch.randn(2, 64, 8, device="cuda")

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from problems import CELLS, affinity, features, generator, relative
+from problems import CELLS, EXACT, affinity, features, generator, relative
 from torch.autograd import forward_ad, grad
 from torch.func import grad as func_grad
 from torch.func import jacfwd, jacrev, jvp, vmap
@@ -13,7 +13,7 @@ from nonloc.ops import NORMALIZATIONS, Affinity, SparseAffinity, diffuse, factor
 from nonloc.ops.derivatives import differentiable_as
 
 M = 5
-each_backend = pytest.mark.parametrize("backend", ["reference", "factored"])
+each_backend = pytest.mark.parametrize("backend", EXACT)
 each_cell = pytest.mark.parametrize(("kind", "normalize"), CELLS)
 KERNELS = ["gaussian", "heat", "dot", "concat"]
 

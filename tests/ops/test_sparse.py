@@ -5,7 +5,7 @@ import math
 
 import pytest
 import torch
-from problems import SYMMETRIC, generator, relative
+from problems import EXACT, SYMMETRIC, generator, relative
 
 from nonloc.bench import double_loop
 from nonloc.ops import (
@@ -22,7 +22,7 @@ from nonloc.ops import (
 
 M = 9
 each_normalization = pytest.mark.parametrize("normalize", NORMALIZATIONS)
-each_backend = pytest.mark.parametrize("backend", ["reference", "factored"])
+each_backend = pytest.mark.parametrize("backend", EXACT)
 
 
 def omega(normalize="row", seed=0):

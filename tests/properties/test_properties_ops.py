@@ -5,7 +5,7 @@ from dataclasses import replace
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from problems import relative
+from problems import EXACT, relative
 from strategies import norm, problems
 
 from nonloc.ops import (
@@ -176,7 +176,7 @@ def test_samples_do_not_see_one_another(problem):
         assert relative(aggregate(alone, problem.z[one]), together[one]) <= 1e-12
 
 
-@given(problems(masked=True, batch=1), st.sampled_from(("reference", "factored")))
+@given(problems(masked=True, batch=1), st.sampled_from(EXACT))
 def test_a_mask_is_as_good_as_taking_positions_away(problem, backend):
     a, keep = problem.affinity, problem.mask[0]
     left = a.left[:, keep]
@@ -188,7 +188,7 @@ def test_a_mask_is_as_good_as_taking_positions_away(problem, backend):
     assert not bool(found[:, ~keep].any())
 
 
-@given(problems(NOT_DELTA, masked=False, measured=False), st.sampled_from(("reference", "factored")))
+@given(problems(NOT_DELTA, masked=False, measured=False), st.sampled_from(EXACT))
 def test_a_whole_number_as_measure_is_as_many_copies_of_the_position(problem, backend):
     a, z = problem.affinity, problem.z
     counts = 1 + (problem.normal(9, problem.positions).abs() * 1.5).long().clamp(max=2)
@@ -259,7 +259,7 @@ def test_sinkhorn_of_heat_is_sinkhorn_of_gaussian_with_twice_the_scale(problem):
     assert relative(kernel_matrix(replace(a, kind="gaussian", scale=2 * a.scale)), kernel_matrix(a)) <= 1e-11
 
 
-@given(problems(), st.sampled_from(("reference", "factored")))
+@given(problems(), st.sampled_from(EXACT))
 def test_aggregate_is_the_product_with_the_kernel_matrix(problem, backend):
     truth = kernel_matrix(problem.affinity) @ (kept(problem).unsqueeze(-1) * problem.z)
     assert relative(aggregate(problem.affinity, problem.z, backend=backend), truth) <= 1e-11
