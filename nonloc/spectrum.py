@@ -44,6 +44,8 @@ class Spectrum:
 
     def top(self, k: int) -> Tensor:
         """The `k` eigenvalues of largest magnitude (all of them, where there are fewer)."""
+        if not is_whole(k) or k < 0:
+            raise ValueError(f"k must be a whole number ≥ 0, got {k!r}")
         return self.eigenvalues[:k]
 
     @property
@@ -64,8 +66,12 @@ class Spectrum:
     @property
     def negative_share(self) -> float:
         """The negative part of the whole energy, from 0 to 1; not a number for W = 0, which has none."""
-        whole = self.positive_energy + self.negative_energy
-        return self.negative_energy / whole if whole else math.nan
+        # Relative to the largest, so that squares of small ones do not vanish.
+        largest = float(self.eigenvalues.abs().max()) if len(self.eigenvalues) else 0.0
+        if not largest:
+            return math.nan
+        squares = (self.eigenvalues / largest).square()
+        return float(squares[self.eigenvalues < 0].sum() / squares.sum())
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-able; `from_dict` needs the eigenvalues alone, the rest is for readers."""
@@ -172,3 +178,5 @@ def _check_square(w: Tensor) -> None:
     if not isinstance(w, Tensor) or w.dim() < 2 or w.shape[-1] != w.shape[-2]:
         got = list(w.shape) if isinstance(w, Tensor) else type(w).__name__
         raise ValueError(f"w must be square, [C, C], got {got}; W is W_Z W_g, not one of its factors")
+    if w.is_complex():
+        raise ValueError("w must be real, got complex numbers; take w.real if nothing else is in it")

@@ -173,3 +173,19 @@ def test_caption_says_why_signs_are_not_counted():
 def test_band_of_full_rank_is_that_of_one_normal_matrix():
     """Wigner's edge: the largest |λ| of sym(W) tends to √2 ‖W‖ / √C. A product of two factors goes 20 % beyond it."""
     assert float(random_band(64, 64, 8.0).high[0]) == pytest.approx(math.sqrt(2), rel=0.06)
+
+
+def test_what_is_complex_has_no_spectrum():
+    with pytest.raises(ValueError, match="w must be real"):
+        weight_spectrum(1j * torch.eye(3))
+
+
+def test_the_share_of_small_eigenvalues_is_known():
+    w = torch.diag(torch.tensor([3e-170, -4e-170], dtype=torch.float64))
+    assert weight_spectrum(w).negative_share == pytest.approx(16 / 25)
+
+
+def test_top_takes_whole_numbers_from_0():
+    assert len(weight_spectrum(torch.eye(3)).top(0)) == 0
+    with pytest.raises(ValueError, match="k must be a whole number ≥ 0, got -1"):
+        weight_spectrum(torch.eye(3)).top(-1)

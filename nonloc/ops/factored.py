@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from nonloc.ops import exponential
-from nonloc.ops.affinity import Affinity
+from nonloc.ops.affinity import Affinity, can_check_values
 from nonloc.ops.operator import (
     Normalized,
     Omega,
@@ -20,8 +20,9 @@ from nonloc.ops.operator import (
     inverse_or_zero,
     inverse_root_or_zero,
     position_weights,
+    valid_positions,
 )
-from nonloc.ops.sinkhorn import LogApply, Matvec, Scaling, log_positive, scaled
+from nonloc.ops.sinkhorn import LogApply, Matvec, Scaling, log_positive, no_support, scaled
 from nonloc.ops.suffix_sums import relu_sum
 from nonloc.ops.transforms import needs_derivative
 
@@ -109,6 +110,10 @@ def _scaling(omega: Omega, weights: Tensor, valid: Tensor, dtype: torch.dtype) -
 
 def _diagonal(weights: Tensor, affinity: Affinity) -> Operator:
     diagonal = weights.expand(affinity.batch, -1, -1)
+    if affinity.normalize == "sinkhorn" and can_check_values(diagonal):
+        valid = valid_positions(affinity).unsqueeze(-1)
+        if bool((valid & (diagonal == 0)).any()):
+            raise ValueError(no_support("a position that weighs 0 has no affinity to any other"))
     if affinity.normalize == "count":
         diagonal = diagonal * inverse_or_zero(diagonal.sum(1, keepdim=True))
     elif affinity.normalize != "none":

@@ -19,13 +19,12 @@ computes again: M × M numbers in all. The numbers of an affinity under vmap are
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeGuard
 
 import torch
 from torch import Tensor
 
-from nonloc.numeric import is_number
 from nonloc.ops import factored, fused, reference, sparse
 from nonloc.ops.affinity import Affinity, how_to_batch
 from nonloc.ops.checks import check_kernel_values
@@ -208,11 +207,19 @@ def _check_z(affinity: Affinity | SparseAffinity, z: Tensor, positions: int) -> 
         raise ValueError(f"z is on {z.device}, the affinity on {device}; move both to one device")
 
 
+def _is_weight(item: object) -> bool:
+    if isinstance(item, (tuple, list)):
+        return len(item) == 2 and all(isinstance(part, Tensor) for part in item)
+    return isinstance(item, Tensor)
+
+
 def _weight_pairs(weights: Weights, channels: int) -> list[tuple[Tensor, Tensor | None]]:
     """Each item as (outer, inner): W = outer, or W = outer inner."""
-    is_one = is_number(weights) or (isinstance(weights, Tensor) and weights.dim() < 3)
+    is_one = not isinstance(weights, (Tensor, Iterable)) or (
+        isinstance(weights, Tensor) and weights.dim() < 3
+    )
     items = [weights] if is_one else list(weights)
-    if is_one or any(is_number(item) for item in items):
+    if is_one or not all(_is_weight(item) for item in items):
         raise ValueError(
             f"weights must hold a matrix or a pair for each sub-block; one W [{channels}, {channels}] goes in as [W], "
             f"a number w as [w * torch.eye({channels})]"

@@ -89,7 +89,7 @@ def log_scaling(
 
         if can_check_values(x):
             if bool((valid & (start == -torch.inf)).any()):
-                raise ValueError(_no_support("a position has no affinity to any other or to itself"))
+                raise ValueError(no_support("a position has no affinity to any other or to itself"))
             size = 0.0 if largest is None or largest.numel() == 0 else float(largest.abs().max())
             return _iterate(x, residue, solve, size)
         for _ in range(_steps()):
@@ -124,10 +124,10 @@ def _iterate(x: Tensor, residue: Callable[[Tensor], Tensor], solve: Solve, large
         g = residue(x)
     if best_error <= reachable:
         return best
-    raise ValueError(_no_support(f"rows sum to 1 ± {best_error:.1e} at best"))
+    raise ValueError(no_support(f"rows sum to 1 ± {best_error:.1e} at best"))
 
 
-def _no_support(reason: str) -> str:
+def no_support(reason: str) -> str:
     return (
         f'normalize="sinkhorn" found no scaling ({reason}): it seems that the affinity has no total support, and no '
         'doubly stochastic matrix has its entries; use normalize="symmetric", or a kernel that is positive everywhere'

@@ -53,7 +53,7 @@ def kernel_logit_spreads(affinities: Iterable[Affinity | SparseAffinity]) -> lis
     """The largest of each kernel that has logits; of one that sub-blocks share, once."""
     kernels = {id(one): one for one in affinities}.values()
     return [
-        float(logit_spread(one).max())
+        float(logit_spread(one).amax()) if one.batch else 0.0
         for one in kernels
         if isinstance(one, Affinity) and one.kind in ("gaussian", "heat")
     ]

@@ -150,6 +150,10 @@ def _check(process: Process, z0: Tensor, num_steps: int, step_size: float, save_
             f"step_size must be > 0, got {step_size}; for the reversed process give backwards=True to Diffusion or "
             "DampedFlow, as in Diffusion(affinity, backwards=True)"
         )
+    if not isfinite(step_size * num_steps):
+        raise ValueError(
+            f"{num_steps} steps of {step_size} end at no finite time; take smaller or fewer steps"
+        )
     if not _is_finite(process, z0):
         raise ValueError("z0 has values that are not finite; replace them, or mask their positions")
     process.check_state(z0)

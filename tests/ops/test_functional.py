@@ -339,3 +339,10 @@ def test_compiles_and_exports_whole(kind, normalize):
     assert relative(compiled(*inputs), truth) <= 1e-14
     exported = torch.export.export(Diffuse(), inputs)
     assert relative(exported.module()(*inputs), truth) <= 1e-14
+
+
+@pytest.mark.parametrize("weights", [["a"], None, 3, [3], "abc", [(torch.eye(3),) * 3], [(torch.eye(3),)]])
+def test_what_is_no_weight_is_refused_in_words(weights):
+    x = torch.randn(1, 4, 3)
+    with pytest.raises(ValueError, match="weights must hold a matrix or a pair for each sub-block"):
+        propagate(Affinity(x, x, "heat"), x, weights)

@@ -122,3 +122,13 @@ def test_a_bipartite_kernel_has_both_derivatives(backend):
     weights = torch.tensor([1.0, 0.7, 1.3, 0.6], dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(function, (weights,))
     assert torch.autograd.gradgradcheck(function, (weights,))
+
+
+@pytest.mark.parametrize("backend", EXACT)
+def test_a_delta_with_a_position_that_weighs_nothing_has_no_scaling(backend):
+    x = torch.randn(1, 3, 2, dtype=torch.float64)
+    weighs = torch.tensor([1.0, 0.0, 1.0], dtype=torch.float64)
+    with pytest.raises(ValueError, match="found no scaling"):
+        aggregate(Affinity(x, x, "delta", "sinkhorn", measure=weighs), x, backend=backend)
+    masked = Affinity(x, x, "delta", "sinkhorn", measure=weighs, mask=torch.tensor([[True, False, True]]))
+    assert bool(aggregate(masked, x, backend=backend).isfinite().all())

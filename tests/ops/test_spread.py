@@ -101,3 +101,8 @@ def test_what_lies_in_the_padding_reaches_nobody(kind):
     mask = torch.tensor([[True, True, True, False]])
     found = logit_spread(Affinity(padded, padded, kind, mask=mask))
     assert found[0, :3].tolist() == pytest.approx(logit_spread(Affinity(LINE, LINE, kind))[0].tolist())
+
+
+def test_an_empty_batch_has_no_spread():
+    x = torch.randn(0, 4, 2)
+    assert kernel_logit_spreads([Affinity(x, x, "heat")]) == [0.0]

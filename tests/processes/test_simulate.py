@@ -259,3 +259,9 @@ def test_a_simulation_is_told_in_its_own_words():
 def test_a_whole_number_of_numpy_is_one():
     z = signal(affinity("heat", "row"))
     assert len(simulate(Diffusion(affinity("heat", "row")), z, num_steps=np.int64(3))) == 4
+
+
+def test_a_time_that_is_not_finite_is_refused():
+    x = torch.randn(1, 3, 2, dtype=torch.float64)
+    with pytest.raises(ValueError, match="3 steps of 1e\\+308 end at no finite time"):
+        simulate(Diffusion(Affinity(x, x, "heat")), x, num_steps=3, step_size=1e308)
