@@ -153,7 +153,7 @@ def test_eval_of_a_folder_takes_every_run_that_has_weights(kept, tmp_path, capsy
     assert main(["eval", str(results), "--device", "cpu", "--quiet"]) == 0
     out = capsys.readouterr().out
     assert {line.split()[0] for line in out.splitlines() if "they agree" in line} == weighed
-    assert f"{len(weighed)} of {len(weighed)} agree; recomputed on cpu, float32" in out
+    assert f"{len(weighed)} of {len(weighed)} agree; recomputed on cpu" in out
     shutil.rmtree(Run(sorted(weighed)[0]).checkpoints_path)
     assert main(["eval", str(results), "--device", "cpu", "--json"]) == 0
     assert [row["run"] for row in json.loads(capsys.readouterr().out)["rows"]] == sorted(weighed)[1:]
@@ -172,6 +172,7 @@ def test_eval_of_a_folder_passes_over_what_diverged_and_tells_of_what_is_broken_
     out, err = capsys.readouterr()
     assert [row["run"] for row in json.loads(out)["rows"]] == [str(good.path)]
     assert f"the weights in {broken.path} are not those" in err
+    assert f"the weights in {broken.path} are not those" in json.loads(out)["errors"][0]
 
 
 def test_eval_of_something_else_is_exit_2(kept, tmp_path, capsys):

@@ -255,5 +255,6 @@ def test_lists_that_are_given_twice_are_added_up():
 def test_a_field_that_is_set_twice_is_refused():
     with pytest.raises(ValueError, match="stage is set before it, in whole or in part; set it once"):
         parse_changes(["stage.scaled=true", 'stage={"init_std": 0.3}'])
-    with pytest.raises(ValueError, match="epochs is set before it"):
-        parse_changes(["epochs=1", "epochs=2"])
+    for field in ("epochs", "stage.hidden"):
+        with pytest.raises(ValueError, match=f"{field} is set before it"):
+            parse_changes([f"{field}=1", f"{field}=2"])

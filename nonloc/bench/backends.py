@@ -5,6 +5,7 @@ What is timed must agree first: a backend that is wrong, or a problem whose numb
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -35,7 +36,7 @@ CELLS = (("gaussian", "row"), ("heat", "row"), ("gaussian", "count"), ("dot", "r
 class Timing:
     """Milliseconds of forward and backward in float32: the median and the range of `repeats`, turn by turn.
 
-    error   the largest ‖factored − reference‖ / ‖reference‖ of value and gradients
+    error   the largest ‖factored − reference‖ / ‖reference‖ of value and gradients; None where one is not finite
     passed  whether it is within LIMIT; what is not is timed all the same, and makes the command fail
     """
 
@@ -51,7 +52,7 @@ class Timing:
     factored_range: tuple[float, float]
     auto: str
     repeats: int
-    error: float
+    error: float | None
     passed: bool
 
     def to_dict(self) -> dict[str, Any]:
@@ -88,10 +89,12 @@ def _time(kind: str, normalize: str, shape: tuple[int, int, int, int], repeats: 
         out = propagate(affinity, z, weights, backend=backend)
         return [out.detach(), *torch.autograd.grad(out.square().sum(), inputs)]
 
-    error = max(
+    errors = [
         float((one - other).norm() / other.norm())
         for one, other in zip(found("factored"), found("reference"), strict=True)
-    )
+    ]
+    # A NaN among them is no number to compare, and no agreement.
+    error = max(errors) if all(map(math.isfinite, errors)) else None
     seconds = in_turns({name: partial(work, name) for name in NAMES}, repeats, device)
     reference, factored = (sorted(1e3 * s for s in seconds[name]) for name in NAMES)
     return Timing(
@@ -105,7 +108,7 @@ def _time(kind: str, normalize: str, shape: tuple[int, int, int, int], repeats: 
         choose_backend(affinity),
         repeats,
         error,
-        error <= LIMIT,
+        error is not None and error <= LIMIT,
     )
 
 

@@ -13,14 +13,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nonloc.ops import Affinity, kernel_matrix
+from nonloc.ops import KINDS, NORMALIZATIONS, Affinity, kernel_matrix
 from nonloc.processes.stability.certificate import Certificate
 from nonloc.processes.stability.entry import certify
 from nonloc.processes.stability.own_norm import stationary_weights
 from nonloc.processes.stability.verdicts import STATIONARY
 
-KINDS = ("gaussian", "heat", "dot", "concat", "delta")
-NORMALIZATIONS = ("row", "count", "none", "symmetric", "sinkhorn")
 # A norm within this of 1 counts as either: both sides are computed with rounding.
 ROUNDING = 1e-9
 
@@ -70,7 +68,7 @@ def _stage(generator: torch.Generator, near: bool) -> tuple[Affinity, list[Tenso
     def normal(*shape: int) -> Tensor:
         return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
-    kind, normalize = KINDS[whole(0, 4)], NORMALIZATIONS[whole(0, 4)]
+    kind, normalize = KINDS[whole(0, len(KINDS) - 1)], NORMALIZATIONS[whole(0, len(NORMALIZATIONS) - 1)]
     positions = (whole(2, 12), whole(2, 12), whole(13, 64))[whole(0, 2)]
     channels = whole(1, min(8, 512 // positions))
     left = normal(1, positions, 1 if kind == "concat" else whole(1, 3))

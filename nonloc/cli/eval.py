@@ -52,35 +52,43 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(options: Namespace) -> int:
     output = Output(options)
     below = find_runs(options.run)
-    is_one = any(one.path == Path(options.run) for one in below)
-    runs = [Run(options.run)] if is_one else _with_weights(below, options.run)
+    own = [run for run in below if run.path == Path(options.run)]
 
     from nonloc.paper.recheck import recheck
     from nonloc.training.machine import device_or_best, machine, versions
 
     device = device_or_best(options.device)
     found: list[tuple[Run, Recheck]] = []
-    errors: list[CorruptDataError] = []
-    for one in runs:
+    errors: list[ValueError | CorruptDataError] = []
+    for run in own or below:
         try:
-            checked = recheck(
-                one, data_dir=options.data_dir, device=device, precision=options.precision, tell=output.talk
-            )
-        except CorruptDataError as error:
+            if own or _has_network(run):
+                found.append(
+                    (
+                        run,
+                        recheck(
+                            run,
+                            data_dir=options.data_dir,
+                            device=device,
+                            precision=options.precision,
+                            tell=output.talk,
+                        ),
+                    )
+                )
+                if not own:
+                    output.talk(f"{run.path}: {_difference(found[-1][1])}")
+        except (ValueError, CorruptDataError) as error:
             errors.append(error)
-            continue
-        found.append((one, checked))
-        if not is_one:
-            output.talk(f"{one.path}: {_difference(checked)}")
     if not found:
-        raise errors[0]
+        raise errors[0] if errors else ValueError(_nothing_there(below, options.run))
     agreed = sum(checked.agrees for _, checked in found)
-    text = _told(found[0][1]) if is_one else _table(found, agreed)
+    text = _told(found[0][1]) if own else _table(found, agreed)
     output.result(
-        text,
+        "\n".join([text, *(f"not evaluated: {error}" for error in errors)]),
         {
-            "rows": [{"run": str(one.path), **checked.to_dict()} for one, checked in found],
+            "rows": [{"run": str(run.path), **checked.to_dict()} for run, checked in found],
             "agree": agreed,
+            "errors": [str(error) for error in errors],
             "machine": machine(device),
             "versions": versions(device),
         },
@@ -91,21 +99,17 @@ def run(options: Namespace) -> int:
     return EXIT_DONE if agreed == len(found) else EXIT_FAILED
 
 
-def _with_weights(runs: Sequence[Run], folder: str) -> list[Run]:
-    found = [
-        run
-        for run in runs
-        if run.is_finished
-        and run.read_result()["outcome"]["ending"] == "converged"
-        and any(run.checkpoints_path.glob("*.safetensors"))
-    ]
-    if found:
-        return found
+def _has_network(run: Run) -> bool:
+    """Whether it trained to its end, and its weights are there."""
+    # Of a checkpoint the JSON is written last.
+    is_trained = run.is_finished and run.read_result()["outcome"]["ending"] == "converged"
+    return is_trained and any(run.checkpoints_path.glob("*.json"))
+
+
+def _nothing_there(runs: Sequence[Run], folder: str) -> str:
     if not runs:
-        raise ValueError(f"{folder} is not a run folder, and holds none; name a run with its final weights")
-    raise ValueError(
-        f"none of the {len(runs)} runs in {folder} is finished and has its final weights; name one that is"
-    )
+        return f"{folder} is not a run folder, and holds none; name a run with its final weights"
+    return f"none of the {len(runs)} runs in {folder} is finished and has its final weights; name one that is"
 
 
 def _told(found: Recheck) -> str:
@@ -122,11 +126,11 @@ def _table(found: list[tuple[Run, Recheck]], agreed: int) -> str:
     from nonloc.report.tables import Table
 
     lines = tuple(
-        (str(run.path), f"{one.stored:.2f}", f"{one.recomputed:.2f}", _difference(one)) for run, one in found
+        (str(run.path), f"{one.stored:.2f}", f"{one.recomputed:.2f}", one.precision, _difference(one))
+        for run, one in found
     )
-    shown = Table(("run", "recorded", "recomputed", "difference"), (("", lines),)).as_text()
-    where = f"{found[0][1].device}, {found[0][1].precision}"
-    return f"{shown}\n\n{agreed} of {len(found)} agree; recomputed on {where}"
+    shown = Table(("run", "recorded", "recomputed", "precision", "difference"), (("", lines),)).as_text()
+    return f"{shown}\n\n{agreed} of {len(found)} agree; recomputed on {found[0][1].device}"
 
 
 def _difference(found: Recheck) -> str:

@@ -293,7 +293,7 @@ def parse_changes(words: list[str]) -> dict[str, Any]:
         outer, dot, inner = name.partition(".")
         if dot and not isinstance(changes.get(outer, {}), dict):
             raise ValueError(f"--set {word}: {outer} itself is set before it; set one or the other")
-        if name in changes:
+        if name in changes or (dot and inner in changes.get(outer, {})):
             raise ValueError(f"--set {word}: {name} is set before it, in whole or in part; set it once")
         if dot:
             changes.setdefault(outer, {})[inner] = value

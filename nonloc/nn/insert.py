@@ -43,9 +43,10 @@ class After(nn.Module):
         self, state_dict: dict[str, Any], prefix: str, *args: Any, **keywords: Any
     ) -> None:
         # Without this strict=False would pass over the plain model's weights, and leave the base as it began.
-        own = {prefix + name for name in self.state_dict()}
-        for key in [key for key in state_dict if key.startswith(prefix) and key not in own]:
-            state_dict.setdefault(f"{prefix}base.{key.removeprefix(prefix)}", state_dict.pop(key))
+        if not any(key.startswith(f"{prefix}base.") for key in state_dict):
+            for key in [key for key in state_dict if key.startswith(prefix)]:
+                if not key.startswith(f"{prefix}stage."):
+                    state_dict[f"{prefix}base.{key.removeprefix(prefix)}"] = state_dict.pop(key)
         super()._load_from_state_dict(state_dict, prefix, *args, **keywords)
 
     def __getattr__(self, name: str) -> Any:

@@ -44,36 +44,64 @@ def is_symmetric(affinity: Affinity, left: Tensor, right: Tensor) -> bool:
     """
     if torch.equal(left, right):
         return True
-    allowed = (16 + left.shape[-1]) * torch.finfo(left.dtype).eps
+    dtypes = (left.dtype, affinity.left.dtype, affinity.right.dtype)
+    allowed = (16 + left.shape[-1]) * max(torch.finfo(dtype).eps for dtype in dtypes)
     left, right = left.double(), right.double()
+    sizes = _sizes(affinity, left, right)
     at_once = max(1, ENTRIES_AT_ONCE // max(1, left.shape[0] * right.shape[1]))
     for start in range(0, left.shape[1], at_once):
-        rows = slice(start, start + at_once)
-        one, size = _entries(affinity, left[:, rows], right)
-        other, other_size = _entries(affinity, right[:, rows], left)
+        # Of each pair once: the columns before were rows before.
+        rows, columns = slice(start, start + at_once), slice(start, None)
+        one = _entries(affinity, left[:, rows], right[:, columns])
+        other = _entries(affinity, right[:, rows], left[:, columns])
+        size = _rounded_size(
+            affinity, one, [side[:, rows] for side in sizes], [side[:, columns] for side in sizes]
+        )
         # A comparison with NaN is false: such a sample passes, and its NaN travels to the output.
-        differs = (one - other).abs() > allowed * torch.maximum(size, other_size)
+        differs = (one - other).abs() > allowed * size
         if affinity.mask is not None:
-            differs &= affinity.mask[:, rows, None] & affinity.mask[:, None, :]
+            differs &= affinity.mask[:, rows, None] & affinity.mask[:, None, columns]
         if bool(differs.any()):
             return False
     return True
 
 
-def _entries(affinity: Affinity, rows: Tensor, columns: Tensor) -> tuple[Tensor, Tensor]:
-    """The logits of an exponential kernel, or Ω itself, [B, R, M]; and the size by which each is rounded."""
+def _entries(affinity: Affinity, rows: Tensor, columns: Tensor) -> Tensor:
+    """The logits of an exponential kernel, or Ω itself, [B, R, M]."""
     if affinity.kind == "concat":
-        return torch.relu(rows + columns.mT), rows.abs() + columns.abs().mT
-    sizes = rows.norm(dim=-1, keepdim=True), columns.norm(dim=-1).unsqueeze(1)
+        return torch.relu(rows + columns.mT)
     if affinity.kind == "heat":
-        gap = torch.cdist(rows, columns, compute_mode="donot_use_mm_for_euclid_dist")
-        found, size = gap.square(), 2 * gap * (sizes[0] + sizes[1])
-    else:
-        found, size = rows @ columns.mT, sizes[0] * sizes[1]
-    if affinity.kind == "dot":
-        return found, size
+        gaps = torch.cdist(rows, columns, compute_mode="donot_use_mm_for_euclid_dist")
+        return affinity.scale * gaps.square()
+    return affinity.scale * (rows @ columns.mT)
+
+
+def _sizes(affinity: Affinity, left: Tensor, right: Tensor) -> list[Tensor]:
+    """How large either side is at each position [B, M].
+
+    One may be the other times a matrix that takes a position nearly to 0; its rounding is then that of the other.
+    """
+    one, other = left.norm(dim=-1), right.norm(dim=-1)
+    ratio = torch.ones_like(one[:, :1])
+    if affinity.kind in ("gaussian", "dot"):
+        ratio = one.norm(dim=-1, keepdim=True) / other.norm(dim=-1, keepdim=True)
+        ratio = torch.where((ratio > 0) & ratio.isfinite(), ratio, 1)
+    return [torch.maximum(one, ratio * other), torch.maximum(other, one / ratio)]
+
+
+def _rounded_size(affinity: Affinity, entries: Tensor, rows: list[Tensor], columns: list[Tensor]) -> Tensor:
+    """The numbers [B, R, M] relative to which entries are rounded when the features are."""
+    if affinity.kind in ("concat", "heat"):
+        size = torch.maximum(*rows).unsqueeze(-1) + torch.maximum(*columns).unsqueeze(1)
+        if affinity.kind == "concat":
+            return size
+        # |l − r|² changes by twice its root times the change of l and r.
+        return 2 * size * (abs(affinity.scale) * entries.abs()).sqrt() + 1
+    size = abs(affinity.scale) * torch.maximum(
+        rows[0].unsqueeze(-1) * columns[1].unsqueeze(1), rows[1].unsqueeze(-1) * columns[0].unsqueeze(1)
+    )
     # An exponential turns a difference of its logits into a relative one, so that below 1 it is the difference itself.
-    return affinity.scale * found, abs(affinity.scale) * size + 1
+    return size if affinity.kind == "dot" else size + 1
 
 
 def has_negative(affinity: Affinity, left: Tensor, right: Tensor) -> bool:

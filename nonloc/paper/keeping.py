@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from nonloc.outcomes import CorruptDataError, LockedRunError
-from nonloc.paper.rows import Row, Suite
+from nonloc.paper.rows import PLAN, Row, Suite
 from nonloc.paper.suites import find_suite
 from nonloc.runs import Run, find_runs, read_json, write_atomically
 from nonloc.training.checkpoint import latest_valid, save_checkpoint
@@ -35,7 +35,6 @@ DIGITS = 7
 OBSERVED = "observations.json"
 COMPACT = ("metrics.jsonl", "spectra.jsonl", "spectrum.json", "observations.json", "stability.json")
 WEIGHTS = ("median", "all", "none")
-PLAN = "suite.json"
 PLAN_FIX = "restore it, or delete it"
 
 
@@ -80,11 +79,7 @@ def keep(
     check_keeping(suite, kept, changes=changes, weights=weights)
     folder = Path(kept) / suite.name
     _note_suite(folder, suite, dict(changes or {}))
-    elsewhere = {
-        Recipe.of(run): run.path
-        for run in find_runs(kept)
-        if run.is_finished and folder not in run.path.parents
-    }
+    elsewhere = _kept_elsewhere(kept, folder)
     new: list[Path] = []
     same: list[Path] = []
     lacking: list[str] = []
@@ -125,11 +120,24 @@ def check_keeping(
             f"{path.parent} keeps {suite.name} with the changes {before}, not {dict(changes or {})}; "
             "keep it in another folder"
         )
-    for row in suite.rows if runs is not None else ():
+    if runs is None or not Path(kept).is_dir():
+        return
+    elsewhere = _kept_elsewhere(kept, Path(kept) / suite.name)
+    for row in suite.rows:
         for recipe in suite.recipes(row):
-            source, target = Path(runs or "") / recipe.name, kept_path(kept, suite, row, recipe.seed)
-            if all((path / "result.json").is_file() for path in (source, target)):
-                _check_same(Run(source), Run(target))
+            source = Run(Path(runs) / recipe.name)
+            target = Run(elsewhere.get(recipe, kept_path(kept, suite, row, recipe.seed)))
+            if source.is_finished and target.is_finished:
+                _check_same(source, target)
+
+
+def _kept_elsewhere(kept: str | os.PathLike[str], folder: Path) -> dict[Recipe, Path]:
+    """What is kept for other suites than the one in `folder`."""
+    return {
+        Recipe.of(run): run.path
+        for run in find_runs(kept)
+        if run.is_finished and folder not in run.path.parents
+    }
 
 
 def _bytes(folder: Path) -> int:
@@ -238,7 +246,11 @@ def _check_same(source: Run, target: Run) -> None:
 def _keep_weights(row: Path, sources: Mapping[int, Run], which: str) -> str:
     """See to it that the right runs of a row have weights; what could not be done, "" if nothing."""
     found = find_runs(row) if row.is_dir() else []
-    targets = {int(run.path.name): run for run in found if run.is_finished and run.path.name.isdecimal()}
+    targets = {
+        int(run.path.name): run
+        for run in found
+        if run.is_finished and run.path.parent == row and run.path.name.isdecimal()
+    }
     ranked = _from_the_median(targets)
     at_hand = [
         seed

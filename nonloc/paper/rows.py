@@ -10,6 +10,8 @@ from typing import Any
 from nonloc.numeric import is_whole
 from nonloc.training.recipe import Recipe
 
+PLAN = "suite.json"  # beside the runs of a suite: which one, with which rows, seeds and changes
+
 
 @dataclass(frozen=True)
 class Row:

@@ -52,6 +52,7 @@ def neighbors(
     size = found.shape[0]
     if not is_whole(k) or k < 1:
         raise ValueError(f"k must be a whole number ≥ 1, got {k!r}")
+    k = int(k)
     if k >= size:
         fewer = f"use k ≤ {size - 1}, or " if size > 1 else "use "
         raise ValueError(
@@ -62,6 +63,7 @@ def neighbors(
         raise ValueError(f"kind={kind!r} is unknown; choose one of {', '.join(NEIGHBOR_KINDS)}")
     if scale != "auto" and (not is_number(scale) or not 0 < scale < float("inf")):
         raise ValueError(f'scale must be a number > 0, or "auto", got {scale!r}')
+    scale = scale if isinstance(scale, str) else float(scale)
     tree = scipy_spatial.cKDTree(found)
     width = k + 1 if include_self else k
     columns = np.empty((size, width), dtype=_index_dtype(2 * size * width))

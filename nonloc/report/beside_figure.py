@@ -16,7 +16,8 @@ from nonloc.report.style import CHANCE, SHADES, style
 SCALED = ("stage.scaled is True",)
 CAPTION = (
     "Error after the last epoch of the rows beside Table 1, and of the rows of it that they are to be compared with: "
-    "every seed, a bar at the median. At the right: ✕ how many seeds diverged, of how many. Line: the median baseline."
+    "every seed, a bar at the median. At the right: ✕ how many seeds diverged, of how many; ▲ errors that lie beyond "
+    "the frame. Line: the median baseline."
 )
 Line = tuple[str, RowRecord]
 
@@ -96,12 +97,15 @@ def _row(axes: Axes, at: float, row: RowRecord) -> None:
     axes.plot(row.scores, [at] * len(row.scores), "o", color=colour, markersize=4.5, alpha=0.85)
     if row.median is not None:
         axes.plot([row.median] * 2, [at - 0.3, at + 0.3], color=colour, linewidth=2)
+    notes = [f"▲ {score:.2f}" for score in row.scores if score >= FAILED]
     if row.diverged:
         left = len(row.runs) - len(row.started)
+        notes.append(f"✕ {len(row.diverged)}/{len(row.started)}" + (f", {left} to run" if left else ""))
+    if notes:
         axes.text(
             1,
             at,
-            f"✕ {len(row.diverged)}/{len(row.started)}" + (f", {left} to run" if left else ""),
+            "  ".join(notes),
             transform=axes.get_yaxis_transform(),
             ha="right",
             va="center",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
@@ -83,19 +83,26 @@ def write_documents(documents: Sequence[Document], folder: Path, title: str, abo
 
 
 def _figures_before(documents: Sequence[Document], folder: Path, title: str) -> set[Path]:
-    """The figures of the documents that are there now."""
-    ours = {folder / f"{one.name}.md": f"# {one.title}\n" for one in documents}
-    ours[folder / REPORT] = f"<title>{escape(title)}</title>"
-    found: set[Path] = set()
-    for path, mark in ours.items():
-        text = path.read_text(errors="replace") if path.is_file() else mark
-        if mark not in text:
-            raise ValueError(
-                f"{path} is not a page of this report, and would be overwritten; name another --output"
-            )
-        names = re.findall(rf"\]\({FIGURES}/([^/)]+)\.svg\)", text)
-        found |= {folder / FIGURES / f"{name}{ending}" for name in names for ending in (".svg", ".png")}
+    """The figures of the documents that are there now; ValueError where something else is in the way."""
+    marks = {folder / f"{one.name}.md": f"# {one.title}\n" for one in documents}
+    texts = {path: path.read_text(errors="replace") for path in marks if path.is_file()}
+    theirs = [path for path, text in texts.items() if not text.startswith(marks[path])]
+    page = folder / REPORT
+    if page.is_file() and f"<title>{escape(title)}</title>" not in page.read_text(errors="replace"):
+        theirs.append(page)
+    names = re.findall(rf"\]\({FIGURES}/([^/)]+)\.svg\)", "\n".join(texts.values()))
+    found = _figure_paths(folder, names)
+    pictures = _figure_paths(folder, [picture.name for one in documents for picture in one.pictures])
+    theirs += sorted(path for path in pictures - found if path.exists())
+    if theirs:
+        raise ValueError(
+            f"{theirs[0]} is not of this report, and would be overwritten; delete it, or name another --output"
+        )
     return found
+
+
+def _figure_paths(folder: Path, names: Iterable[str]) -> set[Path]:
+    return {folder / FIGURES / f"{name}{ending}" for name in names for ending in (".svg", ".png")}
 
 
 def as_markdown(document: Document) -> str:

@@ -17,10 +17,10 @@ from safetensors.numpy import load_file
 
 from nonloc.outcomes import CorruptDataError
 from nonloc.paper import Suite, arranged_suite
+from nonloc.paper.rows import PLAN
 from nonloc.runs import Run, find_runs, read_json, write_atomically
 from nonloc.training.recipe import Recipe
 
-PLAN = "suite.json"
 _Key = TypeVar("_Key", bound=Hashable)
 ARRANGEMENT = ("name", "rows", "changes", "seeds")
 

@@ -59,7 +59,8 @@ def apart_table(kept: Kept) -> Table | None:
                 same = (
                     ("shared" if what.shared else "recomputed") if twin.shared is what.shared else "proposed"
                 )
-                where = f"{what.blocks} blocks, start {what.start}"
+                rate = "" if what.rate == kept.protocol.rate else f", rate {what.rate:g}"
+                where = "; ".join((f"{what.blocks} blocks, start {what.start}{rate}", *what.other))
                 lines.append((where, same, title, _difference(row, rows[twin])))
     lines.sort(key=lambda line: line[:2])
     return (

@@ -149,8 +149,9 @@ class Recipe:
     @classmethod
     def of(cls, run: Run) -> Recipe:
         """The recipe of an existing run; one that cannot be understood is a CorruptDataError that names its file."""
+        values = run.read_recipe()
         try:
-            return cls.from_dict(run.read_recipe())
+            return cls.from_dict(values)
         except ValueError as error:
             raise CorruptDataError(f"{run.recipe_path} is no recipe of this version: {error}") from error
 

@@ -1,5 +1,9 @@
 """Timings are taken in turns, and the table says what "auto" takes."""
 
+import math
+
+import pytest
+
 from nonloc.bench import backends
 
 
@@ -20,12 +24,13 @@ def test_every_shape_is_a_problem_whose_numbers_stay_finite(monkeypatch):
     assert all(timing.passed for timing in backends.timings(repeats=1))
 
 
-def test_a_backend_that_is_wrong_does_not_pass(monkeypatch):
+@pytest.mark.parametrize("factor", [1.01, math.nan])
+def test_a_backend_that_is_wrong_does_not_pass(monkeypatch, factor):
     monkeypatch.setattr(backends, "SHAPES", ((1, 8, 2, 1),))
     right = backends.propagate
 
     def wrong(affinity, z, weights, *, backend):
-        return right(affinity, z, (1.01 if backend == "factored" else 1) * weights, backend=backend)
+        return right(affinity, z, (factor if backend == "factored" else 1) * weights, backend=backend)
 
     monkeypatch.setattr(backends, "propagate", wrong)
     assert not any(timing.passed for timing in backends.timings(repeats=1))

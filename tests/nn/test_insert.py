@@ -191,9 +191,23 @@ def test_weights_of_the_plain_model_go_to_the_bases(x, where):
     torch.testing.assert_close(model(x), plain(x))
 
 
+def test_a_checkpoint_with_one_stage_fills_a_model_with_more(x):
+    few, many = Network().eval(), Network().eval()
+    zero = {"form": "diffusive", "num_blocks": 2, "init": "zero"}
+    insert(few, {"layer1": zero}, example=x)
+    for value in few.parameters():
+        nn.init.normal_(value)
+    insert(many, {"layer1.1": zero}, example=x)
+    insert(many, {"layer1": zero}, example=x)
+    missing, unexpected = many.load_state_dict(few.state_dict(), strict=False)
+    assert not unexpected
+    assert all(name.startswith("layer1.base.1.stage.") for name in missing)
+    torch.testing.assert_close(many(x), few(x))
+
+
 def test_a_checkpoint_of_another_model_is_still_refused(model, x):
     insert(model, {"layer1.1": {"form": "diffusive", "num_blocks": 2}}, example=x)
-    with pytest.raises(RuntimeError, match=r"Unexpected key.*layer1\.1\.base\.bread"):
+    with pytest.raises(RuntimeError, match=r"Unexpected key.*layer1\.1\.bread"):
         model.load_state_dict(model.state_dict() | {"layer1.1.bread": torch.zeros(1)})
 
 

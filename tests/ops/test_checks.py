@@ -80,6 +80,18 @@ def test_a_large_position_does_not_hide_it_in_concat_either():
     assert not has_symmetric_kernel(Affinity(left, right, "concat", "row"))
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("kind", ["gaussian", "dot"])
+def test_a_symmetric_product_with_a_matrix_that_loses_directions_is_accepted(kind, dtype):
+    """left = x A of rank 1 is nearly 0 where x is across it, and is rounded as x is."""
+    torch.manual_seed(0)
+    x = torch.randn(1, 700, 8, dtype=torch.float64)
+    v = torch.randn(8, 1, dtype=torch.float64)
+    x = x * (x @ v).sign()
+    left, right = (x.to(dtype) @ (v @ v.T).to(dtype) / 8).to(dtype), x.to(dtype)
+    assert has_symmetric_kernel(Affinity(left, right, kind, "symmetric"))
+
+
 def test_what_is_masked_need_not_be_symmetric():
     x = torch.randn(1, 4, 2)
     y = x.clone()

@@ -207,7 +207,7 @@ def test_the_names_of_affinity_modules_are_taken():
 
 def test_the_stages_of_a_network():
     network = nn.Sequential(nn.Conv2d(3, 16, 3), DiffusiveStage(16, 2))
-    with pytest.raises(ValueError, match=r"nonloc.nn.stages\(network\)"):
+    with pytest.raises(ValueError, match=r"nonloc.nn.stage_inputs\(network, images\)"):
         estimate(network, shape=(1, 3, 8, 8))
     ((_, stage),) = stages(network)
     assert estimate(stage, shape=(1, 16, 6, 6))["reference"].forward_bytes > 0

@@ -8,7 +8,7 @@ import pytest
 
 from nonloc.outcomes import CorruptDataError
 from nonloc.paper import SUITES
-from nonloc.paper.keeping import keep, kept_path, restore
+from nonloc.paper.keeping import check_keeping, keep, kept_path, restore
 from nonloc.runs import Run, find_runs
 from nonloc.suite import train_all
 from nonloc.training.observe import observe_spectra
@@ -277,3 +277,22 @@ def test_a_run_that_another_process_restores_is_passed_over(runs, tmp_path):
 
 def test_there_is_nothing_to_restore_from_no_folder(tmp_path):
     assert restore(SUITE, tmp_path / "nowhere", tmp_path / "runs") == []
+
+
+def test_what_lies_deeper_than_the_seeds_is_nobody_of_the_row(runs, tmp_path):
+    go(runs, tmp_path, weights="all")
+    row = kept_path(tmp_path / "kept", SUITE, ROW, 0).parent
+    shutil.copytree(row, row / "backup")
+    before = contents(row / "backup")
+    go(runs, tmp_path)
+    assert len(weighed(tmp_path)) - len(list((row / "backup").rglob("*.safetensors"))) == 1
+    assert contents(row / "backup") == before
+
+
+def test_a_conflict_with_what_another_suite_keeps_is_known_before(runs, tmp_path):
+    go(runs, tmp_path)
+    (tmp_path / "kept" / SUITE.name).rename(tmp_path / "kept" / "another")
+    check_keeping(SUITE, tmp_path / "kept", changes=CHANGES, runs=runs)
+    set_score(runs, 1, 12.0)
+    with pytest.raises(ValueError, match="keeps a run with another result"):
+        check_keeping(SUITE, tmp_path / "kept", changes=CHANGES, runs=runs)

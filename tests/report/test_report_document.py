@@ -36,10 +36,17 @@ def test_figures_that_a_document_has_no_more_are_taken_away(tmp_path):
     ]
 
 
-@pytest.mark.parametrize("name", ["page.md", "report.html"])
+@pytest.mark.parametrize("name", ["page.md", "report.html", "figures/new.png"])
 def test_what_somebody_else_wrote_is_not_overwritten(tmp_path, name):
+    (tmp_path / name).parent.mkdir(exist_ok=True)
     (tmp_path / name).write_text("my own notes")
-    with pytest.raises(ValueError, match=f"{name} is not a page of this report, and would be overwritten"):
+    with pytest.raises(ValueError, match=f"{name} is not of this report, and would be overwritten"):
         write(tmp_path, "new")
     assert found(tmp_path) == [name]
     assert (tmp_path / name).read_text() == "my own notes"
+
+
+def test_a_page_that_only_mentions_our_title_is_somebody_elses(tmp_path):
+    (tmp_path / "page.md").write_text("# Notes\n\n## A page\n")
+    with pytest.raises(ValueError, match=r"page\.md is not of this report"):
+        write(tmp_path, "new")

@@ -40,6 +40,7 @@ def mixing_time(transitions: Transitions, law: Tensor, gap: SpectralGap, epsilon
     """The bound from the gap, and the exact time beside it where the gap is exact."""
     if not is_number(epsilon) or not 0 < epsilon < 1:
         raise ValueError(f"epsilon must be a number between 0 and 1, a distance of laws, got {epsilon!r}")
+    epsilon = float(epsilon)
     smallest = torch.where(law > 0, law, torch.inf).amin(-1)
     bound = -(epsilon * smallest.sqrt()).log() / gap.value
     exact = None

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from nonloc.numeric import is_number
 from nonloc.ops import Affinity, SparseAffinity
+from nonloc.ops.bounds import STOCHASTIC
 from nonloc.ops.functional import compute_dtype
 from nonloc.ops.inner import has_negative_entries, has_symmetric_kernel
 from nonloc.ops.operator import inverse_or_zero
@@ -19,7 +20,6 @@ from nonloc.processes.jump.transitions import Transitions
 from nonloc.processes.kernel_checks import check_affinity, check_numbers
 from nonloc.processes.process import Process
 
-STOCHASTIC = ("row", "sinkhorn")
 ROUNDING = 1e4  # times eps: what a long simulation may leave below 0
 SMALLEST_SHARE = 1e-100  # of the largest π: below it, p/π is a quotient of numbers too small for one
 

@@ -89,7 +89,7 @@ class Stage:
             relative += lost / max(1.0, step)
         product = prod(max(1.0, step) for step in steps) if whole is None else whole
         # Growth beyond float64 is growth all the same: against it this stays finite.
-        return min(product, sys.float_info.max) * relative
+        return min(product * relative, sys.float_info.max)
 
     @property
     def tolerance(self) -> float:
