@@ -98,6 +98,13 @@ class Run:
         """Whether the run came to an end, good or bad; an interrupted run has no result yet."""
         return self.result_path.is_file()
 
+    @property
+    def has_weights(self) -> bool:
+        """Whether there is a whole checkpoint, of which the JSON is written last."""
+        return any(
+            path.with_suffix(".safetensors").is_file() for path in self.checkpoints_path.glob("*.json")
+        )
+
     def read_recipe(self) -> dict[str, Any]:
         return _read_object(self.recipe_path)
 

@@ -52,7 +52,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(options: Namespace) -> int:
     output = Output(options)
     below = find_runs(options.run)
-    own = [run for run in below if run.path == Path(options.run)]
+    own = [one for one in below if one.path == Path(options.run)]
 
     from nonloc.paper.recheck import recheck
     from nonloc.training.machine import device_or_best, machine, versions
@@ -60,25 +60,19 @@ def run(options: Namespace) -> int:
     device = device_or_best(options.device)
     found: list[tuple[Run, Recheck]] = []
     errors: list[ValueError | CorruptDataError] = []
-    for run in own or below:
+    for one in own or below:
         try:
-            if own or _has_network(run):
-                found.append(
-                    (
-                        run,
-                        recheck(
-                            run,
-                            data_dir=options.data_dir,
-                            device=device,
-                            precision=options.precision,
-                            tell=output.talk,
-                        ),
-                    )
-                )
-                if not own:
-                    output.talk(f"{run.path}: {_difference(found[-1][1])}")
+            if not own and not _has_network(one):
+                continue
+            checked = recheck(
+                one, data_dir=options.data_dir, device=device, precision=options.precision, tell=output.talk
+            )
         except (ValueError, CorruptDataError) as error:
             errors.append(error)
+            continue
+        found.append((one, checked))
+        if not own:
+            output.talk(f"{one.path}: {_difference(checked)}")
     if not found:
         raise errors[0] if errors else ValueError(_nothing_there(below, options.run))
     agreed = sum(checked.agrees for _, checked in found)
@@ -86,7 +80,7 @@ def run(options: Namespace) -> int:
     output.result(
         "\n".join([text, *(f"not evaluated: {error}" for error in errors)]),
         {
-            "rows": [{"run": str(run.path), **checked.to_dict()} for run, checked in found],
+            "rows": [{"run": str(one.path), **checked.to_dict()} for one, checked in found],
             "agree": agreed,
             "errors": [str(error) for error in errors],
             "machine": machine(device),
@@ -101,9 +95,7 @@ def run(options: Namespace) -> int:
 
 def _has_network(run: Run) -> bool:
     """Whether it trained to its end, and its weights are there."""
-    # Of a checkpoint the JSON is written last.
-    is_trained = run.is_finished and run.read_result()["outcome"]["ending"] == "converged"
-    return is_trained and any(run.checkpoints_path.glob("*.json"))
+    return run.is_finished and run.read_result()["outcome"]["ending"] == "converged" and run.has_weights
 
 
 def _nothing_there(runs: Sequence[Run], folder: str) -> str:

@@ -48,7 +48,7 @@ def is_symmetric(affinity: Affinity, left: Tensor, right: Tensor) -> bool:
     allowed = (16 + left.shape[-1]) * max(torch.finfo(dtype).eps for dtype in dtypes)
     left, right = left.double(), right.double()
     sizes = _sizes(affinity, left, right)
-    at_once = max(1, ENTRIES_AT_ONCE // max(1, left.shape[0] * right.shape[1]))
+    at_once = _rows_at_once(left, right)
     for start in range(0, left.shape[1], at_once):
         # Of each pair once: the columns before were rows before.
         rows, columns = slice(start, start + at_once), slice(start, None)
@@ -64,6 +64,10 @@ def is_symmetric(affinity: Affinity, left: Tensor, right: Tensor) -> bool:
         if bool(differs.any()):
             return False
     return True
+
+
+def _rows_at_once(left: Tensor, right: Tensor) -> int:
+    return max(1, ENTRIES_AT_ONCE // max(1, left.shape[0] * right.shape[1]))
 
 
 def _entries(affinity: Affinity, rows: Tensor, columns: Tensor) -> Tensor:
@@ -113,5 +117,5 @@ def has_negative(affinity: Affinity, left: Tensor, right: Tensor) -> bool:
     sizes = right.norm(dim=-1).unsqueeze(1)
     return any(
         bool((affinity.scale * (rows @ right.mT) < -slack * rows.norm(dim=-1, keepdim=True) * sizes).any())
-        for rows in left.split(max(1, ENTRIES_AT_ONCE // max(1, left.shape[0] * right.shape[1])), 1)
+        for rows in left.split(_rows_at_once(left, right), 1)
     )

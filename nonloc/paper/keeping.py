@@ -95,7 +95,7 @@ def keep(
         if lack := _keep_weights(folder / row.slug, sources, weights):
             lacking.append(f"{row.label} ({lack})")
     places = [run.path for run in find_runs(folder)]
-    with_weights = tuple(path for path in places if _has_weights(Run(path)))
+    with_weights = tuple(path for path in places if Run(path).has_weights)
     return Kept(tuple(new), tuple(same), with_weights, tuple(lacking), _bytes(folder), _bytes(Path(kept)))
 
 
@@ -255,11 +255,11 @@ def _keep_weights(row: Path, sources: Mapping[int, Run], which: str) -> str:
     at_hand = [
         seed
         for seed in ranked
-        if _has_weights(targets[seed]) or (seed in sources and _has_weights(sources[seed]))
+        if targets[seed].has_weights or (seed in sources and sources[seed].has_weights)
     ]
     wanted = {"median": at_hand[:1], "all": at_hand, "none": []}[which]
     for seed in wanted:
-        if not _has_weights(targets[seed]):
+        if not targets[seed].has_weights:
             _copy_weights(sources[seed], targets[seed])
     if which != "all":
         for seed, run in targets.items():
@@ -289,11 +289,6 @@ def _score(run: Run) -> float | None:
     if result["outcome"]["ending"] != "converged":
         return None
     return result["metrics"].get("error", result["metrics"].get("psnr"))
-
-
-def _has_weights(run: Run) -> bool:
-    # The manifest is written last.
-    return any(path.with_suffix(".safetensors").is_file() for path in run.checkpoints_path.glob("*.json"))
 
 
 def _copy_weights(source: Run, target: Run) -> None:

@@ -49,23 +49,20 @@ def apart_table(kept: Kept) -> Table | None:
         what: row for row, what in _with_stages(kept) if what.weight == "factored" and len(what.places) == 1
     }
     lines = []
-    for what, row in rows.items():
-        for title, twin in (
-            ("proposed less original", replace(what, form="original")),
-            ("recomputed less shared", replace(what, shared=True)),
+    # One block alone has but one affinity: that pair is in the other table.
+    for what in (what for what in rows if what.form == "diffusive" and what.blocks > 1):
+        affinity = "shared" if what.shared else "recomputed"
+        rate = "" if what.rate == kept.protocol.rate else f", rate {what.rate:g}"
+        where = "; ".join((f"{what.blocks} blocks, start {what.start}{rate}", *what.other))
+        for same, title, twin in (
+            (affinity, "proposed less original", replace(what, form="original")),
+            ("proposed", "recomputed less shared", replace(what, shared=True)),
         ):
-            # One block alone has but one affinity: that pair is in the other table.
-            if what.form == "diffusive" and what.blocks > 1 and twin != what and twin in rows:
-                same = (
-                    ("shared" if what.shared else "recomputed") if twin.shared is what.shared else "proposed"
-                )
-                rate = "" if what.rate == kept.protocol.rate else f", rate {what.rate:g}"
-                where = "; ".join((f"{what.blocks} blocks, start {what.start}{rate}", *what.other))
-                lines.append((where, same, title, _difference(row, rows[twin])))
+            if twin != what and twin in rows:
+                lines.append((where, same, title, _difference(rows[what], rows[twin])))
     lines.sort(key=lambda line: line[:2])
-    return (
-        Table(("stage", "the same in both", "difference", "error"), (("", tuple(lines)),)) if lines else None
-    )
+    header = ("stage", "the same in both", "difference", "error")
+    return Table(header, (("", tuple(lines)),)) if lines else None
 
 
 def _with_stages(kept: Kept) -> Iterator[tuple[RowRecord, Setting]]:

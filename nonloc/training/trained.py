@@ -50,6 +50,5 @@ def _with_weights_beside(run: Run) -> list[Path]:
     return [
         path.parent
         for path in sorted(run.path.parent.glob("*/recipe.json"))
-        if any(Run(path.parent).checkpoints_path.glob("*.json"))
-        and Run(path.parent).read_recipe() | {"seed": None} == recipe
+        if Run(path.parent).has_weights and Run(path.parent).read_recipe() | {"seed": None} == recipe
     ]
