@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import textwrap
 from collections.abc import Sequence
@@ -20,6 +21,7 @@ from nonloc.report.style import CHANCE, NEGATIVE, POSITIVE, row_looks, style
 TOP = 32  # eigenvalues shown, as in the paper
 WIDTH = 9.2  # inches
 MAPS_IN_LINE = 6
+SPECTRA_IN_LINE = 6
 
 CURVES_CAPTION = (
     "Training curves, one line for each seed. Left: the loss on the training batches, averaged between two "
@@ -83,17 +85,23 @@ def spectra(rows: Sequence[tuple[str, dict[str, Any]]]) -> Figure | None:
     lines = [(label, weights) for label, weights in lines if weights]
     if not lines:
         return None
-    columns = max(3, *(len(weights) for _, weights in lines))
+    columns = min(max(3, *(len(weights) for _, weights in lines)), SPECTRA_IN_LINE)
+    starts = [0, *itertools.accumulate(math.ceil(len(weights) / columns) for _, weights in lines)]
     with style():
-        figure = Figure(figsize=(WIDTH, 0.5 + 1.75 * len(lines)), layout="constrained")
-        grid = figure.subplots(len(lines), columns, squeeze=False)
-        for (label, weights), axes_of_line in zip(lines, grid, strict=True):
-            for axes in axes_of_line[len(weights) :]:
+        figure = Figure(figsize=(WIDTH, 0.5 + 1.75 * starts[-1]), layout="constrained")
+        grid = figure.subplots(starts[-1], columns, squeeze=False)
+        for (label, weights), (start, end) in zip(lines, itertools.pairwise(starts), strict=True):
+            all_axes = grid[start:end].flatten()
+            for axes in all_axes[len(weights) :]:
                 axes.set_axis_off()
-            for number, (weight, axes) in enumerate(zip(weights, axes_of_line, strict=False), start=1):
+            for number, (weight, axes) in enumerate(zip(weights, all_axes, strict=False), start=1):
                 _spectrum(axes, weight)
-                # The label has a line of its own, where it may be longer than the panel is wide.
-                axes.set_title(f"{label}\nblock {number}" if number == 1 else f"block {number}", fontsize=9)
+                axes.set_title(f"\nblock {number}" if number == 1 else f"block {number}", fontsize=9)
+            # On the empty line above the first panel, and left out of the layout: a label may be wider than a panel.
+            above = all_axes[0].annotate(
+                label, (0, 1), (0, 17), xycoords="axes fraction", textcoords="offset points", fontsize=9
+            )
+            above.set_in_layout(False)
         figure.supxlabel("order by magnitude", fontsize=9.5)
         figure.supylabel("eigenvalue", fontsize=9.5)
     return figure

@@ -2,6 +2,7 @@
 
 import base64
 import io
+import itertools
 import re
 
 import numpy as np
@@ -43,11 +44,24 @@ def test_a_cross_stands_where_a_run_diverged(tmp_path):
 def test_spectra_have_a_panel_for_each_weight_with_bars_and_band():
     figure = figures.spectra([("net", spectrum(0.5, 0.9)), ("baseline", {})])
     shown = [axes for axes in figure.axes if axes.patches]
-    assert [axes.get_title(loc="left") for axes in shown] == ["net\nblock 1", "block 2"]
+    assert [axes.get_title(loc="left") for axes in shown] == ["\nblock 1", "block 2"]
+    assert [text.get_text() for text in shown[0].texts] == ["net"]
     for axes in shown:
         assert [bar.get_height() for bar in axes.patches] == [1.0, -0.5, 0.25]
         assert len(axes.collections) == 1, "the band"
     assert figures.spectra([("baseline", {})]) is None
+
+
+def test_spectra_of_many_weights_go_on_in_the_next_line():
+    figure = figures.spectra([("few", spectrum(0.5, 0.9)), ("many " * 9, spectrum(*[0.5] * 12))])
+    figure.draw_without_rendering()
+    places = [axes.get_position() for axes in figure.axes if axes.patches]
+    assert len(places) == 14
+    assert all(place.width > 0.1 for place in places)
+    steps = [after.x0 - place.x0 for place, after in itertools.pairwise(places[2:8])]
+    assert steps == pytest.approx([steps[0]] * 5), "a long label takes no room from the panels beside it"
+    assert len({round(place.y0, 6) for place in places[2:]}) == 2, "twelve, six in a line"
+    assert places[1].y0 > places[2].y0 > places[8].y0
 
 
 def test_spectra_while_training_are_those_of_the_chosen_epochs(tmp_path):
