@@ -19,6 +19,10 @@ CAPTION = (
     "zero. What training decides is which sign the large ones have. So read the trace and the share of the negative "
     "energy, against the shaded band: 95 % of random W_Z W_g with the same rank and Frobenius norm lie in it."
 )
+STABLE_CAPTION = (
+    'Eigenvalues of W, sorted by magnitude. With weight="stable" none is negative, whatever was learned, so their '
+    "sign says nothing, and no band of random weights stands beside them."
+)
 
 
 def symmetric_part(w: Tensor) -> Tensor:

@@ -196,6 +196,15 @@ def test_missing_and_corrupt_data_are_told_apart(capsys, tmp_path):
     assert "CIFAR-10 is not in" in capsys.readouterr().err
 
 
+def test_a_reader_who_has_seen_enough_is_no_error():
+    with subprocess.Popen(
+        [sys.executable, "-m", "nonloc", "check"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait(60) == 141
+
+
 def test_a_terminal_without_unicode_costs_no_result():
     done = nonloc("train", "--help", PYTHONIOENCODING="latin-1")
     assert done.returncode == 0, done.stderr

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from nonloc.cli.commands import COMMANDS
 from nonloc.cli.parser import make_parser, nearest_options, with_underscores
-from nonloc.outcomes import EXIT_FAILED, EXIT_SIGINT, EXIT_USAGE, NonlocError
+from nonloc.outcomes import EXIT_FAILED, EXIT_SIGINT, EXIT_SIGPIPE, EXIT_USAGE, NonlocError
 
 DEBUG_VARIABLE = "NONLOC_DEBUG"
 
@@ -29,7 +29,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         options = make_parser(COMMANDS, words).parse_args(words)
         command = COMMANDS[options.command]
-        return command.run(options[options.command])
+        code = command.run(options[options.command])
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        # As in `nonloc … | head`: who was reading has seen enough. Python would write to the closed pipe once more.
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115
+        return EXIT_SIGPIPE
     except (NonlocError, ValueError, ArgumentError, OSError, ImportError, KeyboardInterrupt) as error:
         if os.environ.get(DEBUG_VARIABLE) not in (None, "", "0"):
             raise

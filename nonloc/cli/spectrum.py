@@ -107,13 +107,21 @@ def _text(spectrum: dict[str, Any], observations: dict[str, Any], written: list[
         lines.append(f"  block  largest   trace  random 95 %      negative share  random 95 %{more}")
         for number, weight in enumerate(stage["weights"], start=1):
             share = weight["negative_share"]
-            trace_band, share_band = weight["band"]["trace"], weight["band"]["negative_share"]
+            trace_band, share_band = _bands(weight)
             along = seen[number - 1] if more else None
             lines.append(
                 f"  {number:5d}  {weight['eigenvalues'][0]:7.3f} {weight['trace']:7.3f}  "
-                f"{trace_band[0]:6.3f} … {trace_band[1]:5.3f}  "
+                f"{trace_band:14}  "
                 f"{'–' if share is None else f'{100 * share:.0f} %':>14}  "
-                f"{100 * share_band[0]:.0f} … {100 * share_band[1]:.0f} %"
+                f"{share_band:9}"
                 f"{'' if along is None else f'{along:17.3f}'}"
             )
     return "\n".join([*lines, "", spectrum["caption"], *explained, "", *written])
+
+
+def _bands(weight: dict[str, Any]) -> tuple[str, str]:
+    """What random weights give, trace and negative share; a dash where there is no band."""
+    if "band" not in weight:
+        return "–", "–"
+    (low, high), (least, most) = weight["band"]["trace"], weight["band"]["negative_share"]
+    return f"{low:6.3f} … {high:5.3f}", f"{100 * least:.0f} … {100 * most:.0f} %"

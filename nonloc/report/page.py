@@ -169,12 +169,12 @@ def _spectra(collection: Collection, rows: list[RowRecord], score: str) -> str:
     figure = figures.spectra(examples)
     if figure is None:
         return ""
-    caption = next(spectrum["caption"] for _, spectrum in examples if spectrum.get("stages"))
+    captions = dict.fromkeys(spectrum["caption"] for _, spectrum in examples if spectrum.get("stages"))
     found = [text for row in rows for text in sentences.spectrum_findings(row)]
     parts = [
         "<h2>Spectra of the learned weights</h2>",
         f"<p>{escape(PAPER_SPECTRA)}</p>",
-        _figure(inline(figure, f"spectra-{score}"), caption),
+        _figure(inline(figure, f"spectra-{score}"), " ".join(captions)),
         _list(found),
     ]
     panels = collection.suite.panels if collection.suite is not None else ()

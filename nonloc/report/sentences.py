@@ -88,6 +88,12 @@ def spectrum_findings(row: RowRecord) -> list[str]:
         return []
     found = []
     for stage in row.example.spectrum.get("stages", []):
+        if any("band" not in weight for weight in stage["weights"]):
+            largest = ", ".join(f"{weight['eigenvalues'][0]:.2g}" for weight in stage["weights"])
+            found.append(
+                f"“{row.label}”: no eigenvalue can be negative; the largest of each block is {largest}."
+            )
+            continue
         shares = [weight["negative_share"] for weight in stage["weights"]]
         bands = [weight["band"]["negative_share"] for weight in stage["weights"]]
         if not shares or any(share is None for share in shares):

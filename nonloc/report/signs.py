@@ -21,7 +21,7 @@ def weights_at(run: RunRecord, epoch: int | None = None) -> list[Weight]:
         return last
     wanted = run.recipe.epochs if epoch is None else epoch
     found = _flat(next((line["stages"] for line in run.spectra if line["epoch"] == wanted), []))
-    if len(found) != len(last):
+    if len(found) != len(last) or any("band" not in one for one in last):
         return found
     return [
         {**one, "share_band": other["band"]["negative_share"]} for one, other in zip(found, last, strict=True)

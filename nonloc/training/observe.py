@@ -22,11 +22,12 @@ from torch import Tensor, nn
 from nonloc.data.dataset import Dataset
 from nonloc.data.load import load
 from nonloc.nn.features import feature_trace, stage_inputs
+from nonloc.nn.stable_weight import StableWeightMap
 from nonloc.nn.stage import stages
 from nonloc.nn.weight import WeightMap
 from nonloc.ops import kernel_matrix, largest_logit_spread
 from nonloc.runs import Run, finite_or_none, read_json, write_atomically
-from nonloc.spectrum import CAPTION, random_band, weight_spectrum
+from nonloc.spectrum import CAPTION, STABLE_CAPTION, random_band, weight_spectrum
 from nonloc.training.checkpoint import Checkpoint, latest_valid
 from nonloc.training.machine import device_or_best
 from nonloc.training.recipe import Recipe
@@ -92,7 +93,7 @@ def observe_spectra(run: Run | str | os.PathLike[str]) -> dict[str, Any]:
 
     {"step", "epoch", "caption", "stages": [{"name", "form", "weights": [the Spectrum's dict with "norm" (Frobenius),
     "rank" and "band"]}]}; a network without nonlocal stages has no entries, nor has a stage with a W that is not
-    finite.
+    finite. A stable W has no "band": its signs are given, not learned.
     """
     run = run if isinstance(run, Run) else Run.open(run)
     model = trained_network(run)
@@ -100,13 +101,15 @@ def observe_spectra(run: Run | str | os.PathLike[str]) -> dict[str, Any]:
     assert checkpoint is not None
     found = []
     for name, stage in stages(model):
-        ranks = [cast(WeightMap, weight).rank for weight in stage.maps]
+        maps = [cast(WeightMap | StableWeightMap, one) for one in stage.maps]
         weights = [w.detach() for w in stage.weights()]
         # Finite factors may have a product that is not, and that has no spectrum.
         if all(bool(w.isfinite().all()) for w in weights):
-            measured = [_spectrum(w, rank) for w, rank in zip(weights, ranks, strict=True)]
+            measured = [_spectrum(w, one) for w, one in zip(weights, maps, strict=True)]
             found.append({"name": name, "form": stage.form, "weights": measured})
-    return _write(run.path / SPECTRUM, _where(checkpoint) | {"caption": CAPTION, "stages": found})
+    has_bands = all("band" in weight for stage in found for weight in stage["weights"])
+    caption = CAPTION if has_bands else STABLE_CAPTION
+    return _write(run.path / SPECTRUM, _where(checkpoint) | {"caption": caption, "stages": found})
 
 
 def read_observations(run: Run) -> dict[str, Any] | None:
@@ -123,10 +126,12 @@ def _where(checkpoint: Checkpoint) -> dict[str, Any]:
     return {"format": FORMAT, "step": checkpoint.step, "epoch": checkpoint.epoch}
 
 
-def _spectrum(w: Tensor, rank: int) -> dict[str, Any]:
+def _spectrum(w: Tensor, origin: WeightMap | StableWeightMap) -> dict[str, Any]:
     norm = float(torch.linalg.matrix_norm(w.double()))
-    band = random_band(w.shape[0], rank, norm)
-    return weight_spectrum(w).to_dict() | {"norm": norm, "rank": rank, "band": band.to_dict()}
+    measured = weight_spectrum(w).to_dict() | {"norm": norm, "rank": origin.rank}
+    if isinstance(origin, StableWeightMap):
+        return measured
+    return measured | {"band": random_band(w.shape[0], origin.rank, norm).to_dict()}
 
 
 def _restore(

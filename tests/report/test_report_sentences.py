@@ -95,6 +95,15 @@ def test_spectra_are_judged_against_the_band_and_by_their_form(tmp_path, shares,
     )
 
 
+def test_signs_that_were_not_learned_are_not_held_against_chance(tmp_path):
+    without = spectrum(0.0, 0.0)
+    for weight in without["stages"][0]["weights"]:
+        del weight["band"]
+    assert sentences.spectrum_findings(observed_row(tmp_path, spectrum=without)) == [
+        "“r”: no eigenvalue can be negative; the largest of each block is 1, 1."
+    ]
+
+
 def test_the_features_from_first_to_last(tmp_path):
     blocks = [
         {

@@ -13,7 +13,7 @@ from nonloc.nn import feature_trace, stages
 from nonloc.nn.features import stage_inputs
 from nonloc.ops import kernel_matrix
 from nonloc.runs import Run
-from nonloc.spectrum import weight_spectrum
+from nonloc.spectrum import STABLE_CAPTION, weight_spectrum
 from nonloc.training.checkpoint import latest_valid, save_checkpoint
 from nonloc.training.loop import fit
 from nonloc.training.observe import _apart, _spread, observe, observe_spectra, read_observations
@@ -147,6 +147,19 @@ def test_spectra_come_with_the_band_of_random_weights(restorer):
         assert entry["rank"] == 4
         assert len(entry["band"]["low"]) == 8
         assert entry["band"]["low"][0] < 0 < entry["band"]["high"][0]
+
+
+def test_a_stable_weight_has_no_band_for_its_signs_are_given(tmp_path):
+    stable = {"weight": "stable"}
+    run = trained(tmp_path, DATA, network="restorer8/diffusive-2@2", stage=stable, epochs=1)
+    told = observe_spectra(run)
+    weights = told["stages"][0]["weights"]
+    assert len(weights) == 2
+    for weight in weights:
+        assert "band" not in weight
+        assert weight["eigenvalues"][0] > 0
+        assert weight["negative_share"] == pytest.approx(0, abs=1e-9)
+    assert told["caption"] == STABLE_CAPTION
 
 
 def test_a_network_is_not_looked_at_twice(restorer):
