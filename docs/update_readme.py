@@ -415,6 +415,21 @@ def stable_again() -> str:
     )
 
 
+def rechecked() -> str:
+    """What `nonloc eval` made of the kept weights, on the kind of machine that the records come from."""
+    result = json.loads((ROOT / "docs" / "experiments" / "rechecked.json").read_text())
+    cells = []
+    for row in result["rows"]:
+        _, suite, name, seed = Path(row["run"]).parts
+        numbers = [f"{row[one]:.2f} %" for one in ("stored", "recomputed")]
+        cells.append([suite, name, seed, *numbers, "–" if row["agrees"] else str(row["images"])])
+    headers = ["suite", "row", "seed", "recorded", "again", "images off"]
+    return (
+        f"{table.markdown(headers, cells)}\n\n{result['agree']} of {len(cells)} have the same error to the last of "
+        f"10,000 images. {conditions(result)}"
+    )
+
+
 def places() -> str:
     """Different places in float32 on a CPU, epoch by epoch, beside the same row in bfloat16 on a GPU."""
     exact = json.loads((ROOT / "docs" / "experiments" / "float32" / "different_places.json").read_text())
@@ -521,6 +536,7 @@ DOCUMENTS = {
     "docs/mathematics.md": {"affinity": affinity_or_form},
     "docs/reproduction.md": {
         "stable_again": stable_again,
+        "rechecked": rechecked,
         "float32": float32,
         "places": places,
         "places_cuda": places_on_cuda,

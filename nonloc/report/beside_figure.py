@@ -9,11 +9,10 @@ from matplotlib.figure import Figure
 
 from nonloc.report.evidence import FAILED, NAMES
 from nonloc.report.figures import WIDTH
-from nonloc.report.kept import Kept, setting
+from nonloc.report.kept import DIVIDED, Kept, setting
 from nonloc.report.records import RowRecord
 from nonloc.report.style import CHANCE, SHADES, style
 
-SCALED = ("stage.scaled is True",)
 CAPTION = (
     "Error after the last epoch of the rows beside Table 1, and of the rows of it that they are to be compared with: "
     "every seed, a bar at the median. At the right: ✕ how many seeds diverged, of how many; ▲ errors that lie beyond "
@@ -70,14 +69,14 @@ def _groups(kept: Kept) -> Iterator[tuple[str, list[Line]]]:
         )
     for start in (kept.start, *kept.starts):
         stable = {"form": "diffusive", "weight": "stable", "start": start}
-        for other, told in (((), ""), (SCALED, ", logits / √d")):
+        for other, told in (((), ""), (DIVIDED, ", logits / √d")):
             rows = [(n, kept.find(**stable, blocks=n, other=other)) for n in _stable_blocks(kept)]
             yield f"stable W, start {start}{told}", _found((f"{n} blocks", row) for n, row in rows)
     yield (
         "one block after each of 2, 4 and 6",
         _found(
             (f"{NAMES[form]}{told}", kept.find(form=form, blocks=1, places=(2, 4, 6), other=other))
-            for other, told in (((), ""), (SCALED, ", logits / √d"))
+            for other, told in (((), ""), (DIVIDED, ", logits / √d"))
             for form in NAMES
         ),
     )

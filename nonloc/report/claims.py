@@ -8,7 +8,7 @@ from typing import Any
 
 from nonloc.report import evidence
 from nonloc.report.evidence import Changes
-from nonloc.report.kept import Kept
+from nonloc.report.kept import DIVIDED, Kept
 from nonloc.report.map_evidence import deeper_parts, initialisation_parts, small_weights_parts
 from nonloc.report.tables import Table
 from nonloc.report.trainability import TrainabilityMap
@@ -238,6 +238,15 @@ CLAIMS: tuple[Claim, ...] = (
         lambda kept, _, changes: [
             evidence.error_part(kept, _proposed(1, **_PLACES), _original(1, **_PLACES), -1, changes)
         ],
+        beside=lambda kept, _, changes: [
+            evidence.error_part(
+                kept,
+                _proposed(1, **_PLACES, other=DIVIDED),
+                _original(1, **_PLACES, other=DIVIDED),
+                -1,
+                changes,
+            )
+        ],
     ),
     Claim(
         "deeper",
@@ -275,6 +284,7 @@ CLAIMS: tuple[Claim, ...] = (
         lambda _, found, __: small_weights_parts(found),
         "how W leaves the limit",
         source="the map",
+        remark="Whole runs of stable stages, from both starts and with divided logits, are in table1.md.",
     ),
 )
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
-from nonloc.report.kept import Kept, differences, errors, lost
+from nonloc.report.kept import DIVIDED, Kept, differences, errors, lost
 from nonloc.report.records import RowRecord, RunRecord
 from nonloc.report.signs import agrees, has_large_positive, told, weights_at
 from nonloc.report.statistics import Interval, interval, paired, side
@@ -30,6 +30,8 @@ def name_of(what: Changes) -> str:
     more = [f"rate {what['rate']:g}"] if "rate" in what else []
     if "shared" in what:
         more.append("shared affinity" if what["shared"] else "recomputed affinity")
+    if what.get("other") == DIVIDED:
+        more.append("logits / √d")
     return ", ".join([f"{blocks} {NAMES[what['form']]}{places}", *more])
 
 

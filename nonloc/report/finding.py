@@ -12,7 +12,7 @@ from nonloc.paper.map_cells import RECOMPUTED, SHARED, TEN_EPOCHS
 from nonloc.paper.spent import read_all_spent
 from nonloc.report.claims import judge
 from nonloc.report.evidence import NAMES
-from nonloc.report.kept import OTHER, Kept, differences, read_kept, setting
+from nonloc.report.kept import DIVIDED, OTHER, Kept, differences, read_kept, setting
 from nonloc.report.map_corners import by_affinity, corners_sentence
 from nonloc.report.map_logits import told, watched
 from nonloc.report.records import RowRecord
@@ -108,39 +108,52 @@ def _starts() -> str:
 
 
 def _lost_runs(kept: Kept) -> str:
-    """How many runs of the table and its neighbours diverged, and where: the form, place and start of their stages."""
-    told: dict[str, list[str]] = {}
-    others = 0
-    groups: dict[tuple[str, str], list[RowRecord]] = {}
+    """How many runs of the table and its neighbours diverged, and where: the form, place and start of their stages.
+
+    Where some did, those with divided logits stand beside them, whether they did or not.
+    """
+    groups: dict[str, dict[tuple[bool, str], list[RowRecord]]] = {}
     for row in kept.rows:
         if setting(row.recipe).form is not None:
-            groups.setdefault(_kind(kept, row), []).append(row)
-    for (kind, form), rows in groups.items():
-        gone = sum(len(row.diverged) for row in rows)
-        runs = sum(run.ending != "unfinished" for row in rows for run in row.started)
-        if gone:
-            # What diverges ends first: without these the share of a block that is under way would mislead.
-            left = sum(len(row.runs) for row in rows) - runs
-            told.setdefault(kind, []).append(f"{form} {gone} of {runs}{f' ({left} to run)' if left else ''}")
-        else:
-            others += runs
+            kind, is_divided, form = _kind(kept, row)
+            groups.setdefault(kind, {}).setdefault((is_divided, form), []).append(row)
+    told, others = [], 0
+    for kind, variants in groups.items():
+        plain: list[str] = []
+        divided: list[str] = []
+        has_lost = any(row.diverged for rows in variants.values() for row in rows)
+        for (is_divided, form), rows in variants.items():
+            gone = sum(len(row.diverged) for row in rows)
+            runs = sum(run.ending != "unfinished" for row in rows for run in row.started)
+            if gone or (has_lost and is_divided and runs):
+                # What diverges ends first: without these the share of a block that is under way would mislead.
+                left = sum(len(row.runs) for row in rows) - runs
+                count = f"{form} {gone} of {runs}{f' ({left} to run)' if left else ''}"
+                (divided if is_divided else plain).append(count)
+            else:
+                others += runs
+        told += [f"{kind} {', '.join(plain)}"] if plain else []
+        told += [f"{kind}, logits divided by √d {', '.join(divided)}"] if divided else []
     if not told:
         return ""
-    named = "; ".join(f"{kind} {', '.join(counts)}" for kind, counts in told.items())
     rest = f"; all other stages 0 of {others}" if others else ""
-    return f"Whole runs: {named}{rest}. "
+    return f"Whole runs: {'; '.join(told)}{rest}. "
 
 
-def _kind(kept: Kept, row: RowRecord) -> tuple[str, str]:
-    """What sets a row with a stage apart but for its number of blocks, and its form."""
+def _kind(kept: Kept, row: RowRecord) -> tuple[str, bool, str]:
+    """What sets a row with a stage apart but for its number of blocks; whether its logits are divided; its form."""
     what = setting(row.recipe)
     assert what.form is not None
     form = "stable" if what.weight == "stable" else NAMES[what.form]
     places = "in one place" if len(what.places) == 1 else "in different places"
     own = kept.wanted(form=what.form, blocks=what.blocks, places=what.places, weight=what.weight)
+    is_divided = what.other == DIVIDED
+    if is_divided:
+        what = replace(what, other=())
     if what == own:
-        return places, form
-    return f"{places}, start {what.start}" if what == replace(own, start=what.start) else row.label, form
+        return places, is_divided, form
+    known = what == replace(own, start=what.start)
+    return f"{places}, start {what.start}" if known else row.label, is_divided, form
 
 
 def _action(kept: Kept) -> str:

@@ -70,7 +70,8 @@ def factors_table(rows: Sequence[RowRecord]) -> Table:
 
 
 def _named(row: RowRecord) -> str:
-    return f"{row.label}, start {start_of(row.recipe)}"
+    start = start_of(row.recipe)
+    return row.label if f"deviation {start}" in row.label else f"{row.label}, start {start}"
 
 
 def _factor(run: RunRecord, name: str) -> str:
@@ -102,9 +103,9 @@ def _along(run: RunRecord) -> str:
 
 
 def _signed(value: float) -> str:
-    """To two decimals; to three where two would show a sign and nothing else."""
-    text = f"{value:.2f}"
-    return with_minus(text if float(text) or not value else f"{value:.3f}")
+    """To two decimals; to three where two would show a sign and nothing else, and no sign where three would."""
+    digits = 2 if round(value, 2) else 3 if round(value, 3) else 0
+    return with_minus(f"{value:.{digits}f}" if digits else "0.00")
 
 
 def action_sentences(kept: Kept, brief: bool = False) -> list[str]:

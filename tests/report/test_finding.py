@@ -68,6 +68,17 @@ def test_whole_runs_that_diverged_are_counted_by_place_start_and_form(results):
     )
 
 
+def test_divided_logits_stand_beside_what_diverged_without(results):
+    write(results, records("table1", {"3 blocks in different places (original)": [None, 8.0, 8.1]}))
+    labels = [f"3 blocks in different places ({form}), logits / √d" for form in ("original", "proposed")]
+    write(results, records("table1-beside", {labels[0]: [8.0, 8.2], labels[1]: [8.2]}))
+    write(results, records("table1-stable", {"4-block (stable), deviation 0.07, logits / √d": [8.2]}))
+    assert (
+        "Whole runs: in different places original 1 of 3 (2 to run); in different places, logits divided by √d "
+        "original 0 of 2, proposed 0 of 1 (1 to run); all other stages 0 of 4. Ten epochs" in finding(results)
+    )
+
+
 def test_numbers_of_blocks_in_a_row_are_told_by_their_ends(results):
     labels = [f"{blocks}-block (proposed)" for blocks in (2, 3, 4)]
     write(results, records("table1", {label: [9.0, 9.2, 9.1] for label in labels}))

@@ -53,6 +53,18 @@ def test_no_records_leave_everything_undecided():
     assert {answer.text for _, answer in judge(kept(), EMPTY)} == {"undecided at n = 0"}
 
 
+def test_places_with_divided_logits_stand_beside_and_decide_nothing():
+    labels = [f"3 blocks in different places ({form}), logits / √d" for form in ("proposed", "original")]
+    found = kept(records("table1-beside", dict(zip(labels, ([8.0, 8.1], [9.0, 9.1]), strict=True))))
+    (answer,) = [verdict for claim, verdict in judge(found, EMPTY) if claim.key == "places"]
+    assert answer.text == "undecided at n = 0"
+    (part,) = answer.beside
+    assert part.name == (
+        "3 proposed in different places, logits / √d − 3 original in different places, logits / √d"
+    )
+    assert part.numbers == "−1.00 [−1.00, −1.00], n = 2 (points of error)"
+
+
 def test_one_seed_decides_no_comparison():
     found = kept(records("table1", paper(n=1)))
     assert {verdict(key, found) for key in ("better", "robust", "places", "negative", "four")} <= {

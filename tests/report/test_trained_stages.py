@@ -25,6 +25,15 @@ def test_a_network_with_several_stages_has_a_line_for_each(tmp_path):
     ]
 
 
+def test_a_stable_stage_is_named_once_by_its_start_and_has_no_minus_zero(tmp_path):
+    label = "4-block (stable), deviation 0.07"
+    (run,) = records("table1-stable", {label: [8.0]})
+    block = {"growth": 1.0, "largest": 0.8, "lowest": -3e-9, "limit": 1.5}
+    stage = {"name": "trunk.stages.2", "verdict": "stable", "growth": 1.0, "blocks": [block]}
+    (line,) = growth_table(kept([replace(run, stability={"stages": [stage]})]).rows).groups[0][1]
+    assert line == (label, "0", "stable", "1.000", "1.000", "0.80", "0.00", "1.50")
+
+
 def test_of_runs_that_diverged_the_last_look_at_their_kernels_is_told():
     (run,) = records("table1", {"4-block (original)": [None]})
     assert lost_table(kept([run]).rows) is None
