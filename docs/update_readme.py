@@ -424,9 +424,13 @@ def rechecked() -> str:
         numbers = [f"{row[one]:.2f} %" for one in ("stored", "recomputed")]
         cells.append([suite, name, seed, *numbers, "–" if row["agrees"] else str(row["images"])])
     headers = ["suite", "row", "seed", "recorded", "again", "images off"]
+    checked = {row["run"] for row in result["rows"]}
+    kept = {path.parent.parent for path in RESULTS.glob("*/*/*/checkpoints/*.safetensors")}
+    missing = sum(str(folder.relative_to(ROOT)) not in checked for folder in kept)
+    later = f"Of {missing} other runs weights are kept, too, but were not at hand then. " if missing else ""
     return (
         f"{table.markdown(headers, cells)}\n\n{result['agree']} of {len(cells)} have the same error to the last of "
-        f"10,000 images. {conditions(result)}"
+        f"10,000 images. {later}{conditions(result)}"
     )
 
 

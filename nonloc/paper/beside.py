@@ -31,7 +31,7 @@ FRAGILE = Suite(
 
 STABLE = Suite(
     name="table1-stable",
-    title='A stage that cannot grow: weight="stable" with 4, 6 and 12 sub-blocks',
+    title='No signal can grow in the norm of the kernel: weight="stable" with 4, 6 and 12 sub-blocks',
     rows=tuple(
         Row(
             f"{blocks}-block (stable), {start}",

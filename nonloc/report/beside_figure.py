@@ -14,9 +14,9 @@ from nonloc.report.records import RowRecord
 from nonloc.report.style import CHANCE, SHADES, style
 
 CAPTION = (
-    "Error after the last epoch of the rows beside Table 1, and of the rows of it that they are to be compared with: "
-    "every seed, a bar at the median. At the right: ✕ how many seeds diverged, of how many; ▲ errors that lie beyond "
-    "the frame. Line: the median baseline."
+    "Error after the last epoch of stable stages and of the rows beside Table 1 that answer a question together, with "
+    "the rows of it that they are to be compared with: every seed, a bar at the median. At the right: ✕ how many seeds "
+    "diverged, of how many; ▲ errors that lie beyond the frame. Line: the median baseline."
 )
 Line = tuple[str, RowRecord]
 

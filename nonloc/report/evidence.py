@@ -107,17 +107,28 @@ def interaction_part(kept: Kept, form: str, changes: Changes) -> Part:
 def spread_part(kept: Kept, changes: Changes) -> Part:
     """Whether the error of 2, 3 and 4 blocks varies less for the proposed form than for the original one."""
 
+    forms = {
+        form: [kept.find(**{"form": form, "blocks": blocks, **changes}) for blocks in (2, 3, 4)]
+        for form in NAMES
+    }
+    # A form that diverges whatever the number of blocks is not robust; there is no range of it to compare.
+    none_left = set.union(*(set.intersection(*(lost(row) for row in rows)) for rows in forms.values()))
+
     def spread(form: str) -> dict[int, float]:
-        rows = [kept.find(**{"form": form, "blocks": blocks, **changes}) for blocks in (2, 3, 4)]
-        found = [errors(row) for row in rows]
-        common = set(found[0]) & set(found[1]) & set(found[2])
-        # A form that diverges whatever the number of blocks is not robust; there is no range of it to compare.
-        common -= lost(rows[0]) & lost(rows[1]) & lost(rows[2])
-        return {seed: max(one[seed] for one in found) - min(one[seed] for one in found) for seed in common}
+        found = [errors(row) for row in forms[form]]
+        seeds = set.intersection(*(set(one) for one in found)) - none_left
+        return {seed: max(one[seed] for one in found) - min(one[seed] for one in found) for seed in seeds}
 
     values = paired(spread("diffusive"), spread("original"))
     found = interval(values)
     numbers = "no seed with all six runs" if found is None else f"{found.told()} (points of error)"
+    for form, rows in forms.items():
+        if gone := sum(len(lost(row)) for row in rows):
+            runs = sum(len(row.started) for row in rows if row is not None)
+            numbers += f"; {NAMES[form]}: {gone} of {runs} diverged"
+    if none_left:
+        seeds = "a seed" if len(none_left) == 1 else f"{len(none_left)} seeds"
+        numbers += f"; {seeds} in which all of a form diverged, left out"
     return Part("range over 2–4 blocks, proposed − original", side(found, -1, DELTA), len(values), numbers)
 
 
@@ -155,7 +166,7 @@ def mitigation_part(kept: Kept, changes: Changes) -> Part:
     numbers = f"rate 0.1: {fast.numbers}; rate 0.01: {slow.numbers}"
     moot = ""
     if fast.holds is False:
-        moot = "at rate 0.1 there is nothing to mitigate"
+        moot = "from this start there is nothing to mitigate at rate 0.1"
     # What 0.01 does matters only where 0.1 fails.
     varies = fast.varies or (slow.varies if fast.holds else "")
     return Part("4 original, rate 0.1 and 0.01", holds, min(fast.n, slow.n), numbers, varies, moot)

@@ -37,9 +37,10 @@ def finding(folder: str | os.PathLike[str]) -> str:
     lines = [
         f"**The table.** {_errors(kept)}{_between(kept)}{counts}",
         f"**What diverges.** {_lost_runs(kept)}Ten epochs, maps that begin with {_starts()}: {_diverged(found)}",
-        "**How far logits spread** (largest less smallest in a row of a kernel, not divided by √d). "
+        "**How far logits spread** (ten epochs; largest less smallest in a row of a kernel, not divided by √d). "
         f"{_spreads(found)}.",
-        f"**What trained stages do.** At the paper's rate, start {kept.start}, all blocks in one place. "
+        f"**What trained stages do.** At the paper's rate, start {kept.start}, all blocks in one place, each form with "
+        "its own affinity. "
         f"{_action(kept)}.",
         "**Conditions.** PreResNet-20 on CIFAR-10, blocks after residual block 2 where no other place is named, batch "
         f"128, bfloat16; {done} of {len(planned)} planned runs of the table and its neighbours are recorded; "

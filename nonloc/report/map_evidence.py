@@ -88,8 +88,8 @@ def small_weights_parts(found: TrainabilityMap) -> list[Part]:
         growths = [growth for line in gone if (growth := largest_growth(line)) is not None]
         calm = sum(_was_stable(line) for line in gone)
         numbers = (
-            f"a signal that grows was known before the end in {len(growths)} of {len(gone)} runs that diverged"
-            f"{f', by up to {max(growths):.3g}' if growths else ''}; in {calm} the stage was certified stable; "
+            f"before the end `certify` knew a signal that grows in {len(growths)} of {len(gone)} runs that diverged"
+            f"{f', by up to {max(growths):.3g}' if growths else ''}, and certified the stage stable in {calm}; "
             f"{len(proposed)} of {planned['diffusive']} runs recorded"
         )
         every = True if is_all and len(growths) == len(gone) else None

@@ -20,8 +20,8 @@ CALM = 100
 ABOUT = (
     "The largest difference of two logits in a row of a kernel; median and range over the runs. "
     f"{CALM} is a mark to count by, chosen when the first of these runs had been seen. Runs that diverge within a "
-    "hundred steps are seen near their start here, or not at all. Where W is free, signals grow before a divergence, "
-    "too (largest growth, in the tables of ten epochs); which is the cause, these runs do not tell."
+    "hundred steps are seen near their start here, or not at all. Signals grow before a divergence, too (largest "
+    "growth, in the tables of ten epochs, where `certify` could tell); which is the cause, these runs do not tell."
 )
 
 CAPTION = (

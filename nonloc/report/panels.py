@@ -110,7 +110,10 @@ def _features(kept: Kept) -> list[Content]:
     if figure is None:
         return ["No run has recorded its features yet."]
     caption_text = f"{figures.FEATURES_CAPTION} {WHICH}"
-    told = [f"Start {kept.start}. {text}." for text in action_sentences(kept)]
+    told = [
+        f"Start {kept.start}, blocks in one place, each form with its own affinity. {text}."
+        for text in action_sentences(kept)
+    ]
     shown: list[Content] = [
         Picture("features", figure, caption_text),
         factors_table(kept.rows),

@@ -12,25 +12,26 @@ from nonloc.report.signs import negative_share, weights_at
 from nonloc.report.tables import Table, listed, with_minus
 
 ABOUT_FACTORS = (
-    "From the beginning of a stage to its end (of each stage, where there are several), every run. Variance, "
-    "linear and rest: its relative change is 2 ⟨Z, ΔZ⟩ + ⟨ΔZ, ΔZ⟩ over ⟨Z, Z⟩, centred, with ΔZ what a sub-block "
-    "adds; the two parts, over all sub-blocks. The second can only add. W symmetric: the share of Σ w_ij² that is "
-    "in (W + Wᵀ)/2; the rest turns features into each other, and no spectrum above shows it. W along the "
-    "features: of each sub-block ⟨g, ΔZ⟩ / ⟨g, g⟩ with g what the kernel brings, Σ_j K_ij (Z_j − Z_i), or Σ_j "
+    "From the beginning of a stage to its end (of each stage, where there are several), every run that came to its "
+    "end. Variance, linear and rest: its relative change is 2 ⟨Z, ΔZ⟩ + ⟨ΔZ, ΔZ⟩ over ⟨Z, Z⟩, centred, with ΔZ what "
+    "a sub-block adds; the two parts, over all sub-blocks. The second can only add. W symmetric: the share of Σ "
+    "w_ij² that is in (W + Wᵀ)/2; the rest turns features into each other, and no spectrum above shows it. W along "
+    "the features: of each sub-block ⟨g, ΔZ⟩ / ⟨g, g⟩ with g what the kernel brings, Σ_j K_ij (Z_j − Z_i), or Σ_j "
     "K_ij Z_j in the original form: the mean eigenvalue of sym(W), weighted by what the features have in each "
-    "direction, where the spectrum weighs all alike. Kernel spread: e to the entropy of the kernel's rows over "
-    "the number of positions; at 1 every position listens to all alike. Rows apart: their mean distance from the "
-    "mean row, in total variation; at 0 all positions listen to the same, and the kernel is one weighted mean "
-    "over the image. Logits apart: the largest difference of two logits in a row, over 32 test images."
+    "direction, where the spectrum weighs all alike. Kernel spread: e to the entropy of the kernel's rows over the "
+    "number of positions; at 1 every position listens to all alike. Rows apart: their mean distance from the mean "
+    "row, in total variation; at 0 all positions listen to the same, and the kernel is one weighted mean over the "
+    "image. Logits apart: the largest difference of two logits in a row, over 32 test images."
 )
 
 
 GROWTH = "Whether trained stages can make a signal grow"
 ABOUT_GROWTH = (
-    "`nonloc stability` on trained networks: the worst case over all signals, with the kernels that the first test "
-    "images make, in the kernel's own norm, or in the plain one where sub-blocks have kernels without one in common. "
-    "Unstable: a signal that grows is known. Growth: of the stage, and the largest of a sub-block alone. A "
-    "symmetric W ≥ 0 whose largest singular value is below the limit would be stable."
+    "`nonloc stability` on trained networks: whether any signal can grow, with the kernels that the first test "
+    "images make, in the kernel's own norm, or in the plain one where sub-blocks have kernels without one in "
+    "common. Unstable: a signal that grows is known, and growth is that of the worst one found; others may grow "
+    "more. Growth: of the stage, and the largest of a sub-block alone. A symmetric W ≥ 0 whose largest singular "
+    "value is below the limit would be stable."
 )
 ABOUT_LOST = (
     "What the newest checkpoint before it shows, of each stage in its order: kernel spread, rows apart and, where it "

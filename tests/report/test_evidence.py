@@ -2,7 +2,7 @@
 
 from made_kept import kept, records
 
-from nonloc.report.evidence import error_part
+from nonloc.report.evidence import error_part, spread_part
 
 TWO = {"form": "diffusive", "blocks": 2}, {"form": "original", "blocks": 2}
 
@@ -29,3 +29,15 @@ def test_a_pair_in_which_both_diverged_is_left_out():
 
 def test_without_divergence_there_is_the_difference_alone():
     assert part([8.0], [8.5]).numbers == "−0.50, n = 1 (points of error)"
+
+
+def test_divergences_stand_beside_the_range_of_a_form():
+    table = {f"{blocks}-block (proposed)": [8.0, 8.0] for blocks in (2, 3, 4)}
+    table |= {f"{blocks}-block (original)": [8.5, None] for blocks in (2, 3)} | {
+        "4-block (original)": [None, None]
+    }
+    found = spread_part(kept(records("table1", table)), {})
+    assert (found.n, found.numbers) == (
+        1,
+        "−81.50, n = 1 (points of error); original: 4 of 6 diverged; a seed in which all of a form diverged, left out",
+    )

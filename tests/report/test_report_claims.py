@@ -202,7 +202,7 @@ def test_a_lower_rate_mitigates_only_what_fails():
     trained = kept(records("table1", {"4-block (original)": [8.0, 8.0]}), slow)
     (answer,) = [answer for claim, answer in judge(trained, EMPTY) if claim.key == "mitigate"]
     assert answer.text == "undecided at n = 2"
-    assert answer.left_open == "At rate 0.1 there is nothing to mitigate"
+    assert answer.left_open == "From this start there is nothing to mitigate at rate 0.1"
     mixed = kept(
         records("table1", {"4-block (original)": [8.3, 8.4]}),
         records("table1-beside", {"4 original blocks, rate 0.01": [9.0, None]}),
