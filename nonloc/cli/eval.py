@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -54,9 +55,12 @@ def run(options: Namespace) -> int:
     below = find_runs(options.run)
     own = [one for one in below if one.path == Path(options.run)]
 
+    from nonloc.data.load import load
     from nonloc.paper.recheck import recheck
     from nonloc.training.machine import device_or_best, machine, versions
+    from nonloc.training.recipe import Recipe
 
+    load_once = functools.cache(lambda name: load(name, options.data_dir))
     device = device_or_best(options.device)
     found: list[tuple[Run, Recheck]] = []
     errors: list[ValueError | CorruptDataError] = []
@@ -65,7 +69,12 @@ def run(options: Namespace) -> int:
             if not own and not _has_network(one):
                 continue
             checked = recheck(
-                one, data_dir=options.data_dir, device=device, precision=options.precision, tell=output.talk
+                one,
+                None if own else load_once(Recipe.of(one).data),
+                data_dir=options.data_dir,
+                device=device,
+                precision=options.precision,
+                tell=output.talk,
             )
         except (ValueError, CorruptDataError) as error:
             errors.append(error)
