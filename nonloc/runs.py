@@ -27,6 +27,8 @@ TEMPORARY = ".tmp"
 _UNIQUE = re.compile(r"(?P<name>.+)\.\d+-[0-9a-f]{8}" + re.escape(TEMPORARY))
 # What other commands write into a run folder: without a recipe, they are what an interrupted copy left.
 BESIDE = ("observations.json", "observations.safetensors", "spectrum.json", "stability.json")
+NUMBER = (int, float)
+RESTORE = "restore it, or delete it and run the command that wrote it again"
 
 
 class Run:
@@ -115,9 +117,7 @@ class Run:
         result = _read_object(self.result_path)
         outcome = result.get("outcome")
         if not isinstance(outcome, dict) or outcome.get("ending") not in ENDED:
-            raise CorruptDataError(
-                f"{self.result_path} does not say how the run ended; restore it, or delete it and run the command again"
-            )
+            raise CorruptDataError(f"{self.result_path} does not say how the run ended; {RESTORE}")
         return result
 
     def write_result(self, result: dict[str, Any]) -> None:
@@ -320,6 +320,38 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
             raise CorruptDataError(f"{path}, line {number}, is not a JSON object; delete that line")
         values.append(value)
     return values
+
+
+def check_holds(value: dict[str, Any], needs: dict[str, Any], where: object, fix: str) -> None:
+    """A CorruptDataError, with the fix, if `value`, read from `where`, lacks something that its readers rely on.
+
+    needs  by key, of its value: a type or several, {key: needs}, or [the needs of every item]
+    """
+    lacks = next(_lacking(value, needs, ""), None)
+    if lacks is not None:
+        raise CorruptDataError(f"{where} lacks {lacks}; {fix}")
+
+
+def check_lines_hold(lines: list[dict[str, Any]], needs: dict[str, Any], path: Path) -> None:
+    """`check_holds` for every line of a file."""
+    for number, line in enumerate(lines, start=1):
+        check_holds(line, needs, f"{path}, line {number},", "delete that line")
+
+
+def _lacking(value: Any, needs: Any, name: str) -> Iterator[str]:
+    """What is not there, such as "outcome.step", or is of another type."""
+    if isinstance(needs, dict) and isinstance(value, dict):
+        for key, of_value in needs.items():
+            place = f"{name}.{key}" if name else key
+            if key in value:
+                yield from _lacking(value[key], of_value, place)
+            else:
+                yield place
+    elif isinstance(needs, list) and isinstance(value, list):
+        for number, item in enumerate(value):
+            yield from _lacking(item, needs[0], f"{name}[{number}]")
+    elif isinstance(needs, (dict, list)) or not isinstance(value, needs):
+        yield name
 
 
 def _read_epochs(path: Path) -> list[dict[str, Any]]:

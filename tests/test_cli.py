@@ -205,6 +205,23 @@ def test_a_reader_who_has_seen_enough_is_no_error():
         assert process.wait(60) == 141
 
 
+def test_an_error_that_nobody_reads_keeps_its_exit_code():
+    with subprocess.Popen([sys.executable, "-m", "nonloc", "bogus"], stderr=subprocess.PIPE) as process:
+        process.stderr.close()
+        assert process.wait(60) == 2
+
+
+def test_a_closed_stdout_is_no_error(monkeypatch):
+    monkeypatch.setattr(sys, "stdout", None)
+    assert main(["data", "motifs"]) == 0
+
+
+def test_a_closed_stderr_does_not_send_errors_to_stdout(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "stderr", None)
+    assert main(["data", "mnist"]) == 2
+    assert capsys.readouterr().out == ""
+
+
 def test_a_terminal_without_unicode_costs_no_result():
     done = nonloc("train", "--help", PYTHONIOENCODING="latin-1")
     assert done.returncode == 0, done.stderr

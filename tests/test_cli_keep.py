@@ -175,6 +175,21 @@ def test_eval_of_a_folder_passes_over_what_diverged_and_tells_of_what_is_broken_
     assert f"the weights in {broken.path} are not those" in json.loads(out)["errors"][0]
 
 
+def test_eval_of_a_folder_tells_once_what_data_are_missing_and_evaluates_the_rest(kept, tmp_path, capsys):
+    results = shutil.copytree(kept, tmp_path / "results")
+    good = Run(results / "demo" / "local-baseline" / "0")
+    for seed in ("1", "2"):
+        other = Run(shutil.copytree(good.path, good.path.parent / seed))
+        other.write_recipe(other.read_recipe() | {"data": "cifar10"})
+    words = ["eval", str(good.path.parent), "--data-dir", str(tmp_path / "empty")]
+    assert main([*words, "--device", "cpu", "--json"]) == 1
+    out, err = capsys.readouterr()
+    assert [row["run"] for row in json.loads(out)["rows"]] == [str(good.path)]
+    (error,) = json.loads(out)["errors"]
+    assert error.startswith("CIFAR-10 is not in")
+    assert error in err
+
+
 def test_eval_of_something_else_is_exit_2(kept, tmp_path, capsys):
     assert main(["eval", str(tmp_path)]) == 2
     assert "is not a run folder, and holds none" in capsys.readouterr().err

@@ -1,11 +1,13 @@
 """nonloc stability and nonloc check through the command line."""
 
 import json
+import math
 
 import pytest
 import torch
 
 from nonloc.cli import main
+from nonloc.cli.stability import _growth, _text
 from nonloc.nn.stage import stages
 from nonloc.runs import Run
 from nonloc.training.trained import trained_network
@@ -28,6 +30,28 @@ def test_the_verdict_is_printed_for_every_stage_and_block(run, capsys):
     assert "2 diffusive sub-blocks on 144 positions" in text
     assert any(verdict in text for verdict in ("STABLE", "UNSTABLE", "NOT DECIDED"))
     assert "logits of a row differ by up to" in text
+
+
+@pytest.mark.parametrize(
+    ("verdict", "growth", "text"),
+    [
+        ("unstable", 1.00022, "1.0002"),
+        ("unstable", 1.0000003, "1.0000003"),
+        ("unstable", 1.6264, "1.626"),
+        ("unstable", math.inf, "inf"),
+        ("stable", 1.0000003, "1"),
+        ("stable", 1.0, "1"),
+    ],
+)
+def test_what_grows_is_told_from_1(verdict, growth, text):
+    assert _growth({"verdict": verdict, "growth": growth}) == text
+
+
+def test_no_eigenvalue_is_minus_zero():
+    block = {"verdict": "stable", "growth": 1.0, "largest": 0.5, "lowest": -1e-9, "limit": 1.5}
+    stage = {"name": "stage", "num_blocks": 1, "form": "diffusive", "positions": 4, "logit_spread": None}
+    text = _text(stage | {"verdict": "stable", "growth": 1.0, "norm": "‖z‖", "reason": "", "blocks": [block]})
+    assert text.splitlines()[-1].split() == ["1", "stable", "1", "0.500", "0.000", "1.500"]
 
 
 def test_json_has_the_numbers(run, capsys):

@@ -48,6 +48,12 @@ def test_json_is_all_of_stdout(tmp_path, capsys):
     assert "restorer8/diffusive-1@2 on motifs" in err
 
 
+def test_json_is_all_of_stdout_where_stderr_is_closed(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(sys, "stderr", None)
+    assert main(["train", *TINY, "--run", str(tmp_path / "run"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["outcome"]["ending"] == "converged"
+
+
 def test_quiet_leaves_stderr_empty(tmp_path, capsys):
     assert main(["train", *TINY, "--run", str(tmp_path / "run"), "--quiet"]) == 0
     assert capsys.readouterr().err == ""

@@ -15,7 +15,7 @@ import time
 import pytest
 
 from nonloc.outcomes import CorruptDataError, LockedRunError
-from nonloc.runs import TEMPORARY, Run, find_runs, write_atomically
+from nonloc.runs import NUMBER, TEMPORARY, Run, check_holds, find_runs, write_atomically
 
 
 @pytest.fixture
@@ -325,6 +325,28 @@ def test_a_result_of_a_run_that_was_interrupted_is_none(tmp_path):
     run.write_result({"outcome": {"ending": "interrupted"}})
     with pytest.raises(CorruptDataError, match="does not say how the run ended"):
         run.read_result()
+
+
+@pytest.mark.parametrize(
+    ("value", "lacks"),
+    [
+        ({}, "outcome"),
+        ({"outcome": None, "stages": []}, "outcome"),
+        ({"outcome": {}, "stages": []}, "outcome.step"),
+        ({"outcome": {"step": None}, "stages": []}, "outcome.step"),
+        ({"outcome": {"step": 3}, "stages": {}}, "stages"),
+        ({"outcome": {"step": 3}, "stages": [{"name": "a"}, {"name": 1}]}, "stages[1].name"),
+        ({"outcome": {"step": 3}, "stages": [None]}, "stages[0]"),
+    ],
+)
+def test_what_a_file_lacks_is_named_with_its_place(value, lacks):
+    needs = {"outcome": {"step": NUMBER}, "stages": [{"name": str}]}
+    with pytest.raises(CorruptDataError, match=rf"^a\.json lacks {re.escape(lacks)}; restore it$"):
+        check_holds(value, needs, "a.json", "restore it")
+
+
+def test_a_file_may_hold_more_than_is_asked_for():
+    check_holds({"seconds": 2, "more": None}, {"seconds": NUMBER}, "a.json", "restore it")
 
 
 def test_a_full_disk_says_of_which_file(tmp_path, monkeypatch):

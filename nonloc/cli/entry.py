@@ -7,6 +7,7 @@ import os
 import sys
 from argparse import ArgumentError
 from collections.abc import Sequence
+from typing import TextIO
 
 from nonloc.cli.commands import COMMANDS
 from nonloc.cli.parser import make_parser, nearest_options, with_underscores
@@ -21,6 +22,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     What a user can mend is one line on stderr; NONLOC_DEBUG=1 shows the traceback as well. What only we can
     mend is left to Python, which shows it and exits with 1.
     """
+    # A stream that the caller has closed (`>&-`) is None, and print takes None for stdout.
+    sys.stdout = sys.stdout or _nowhere()
+    sys.stderr = sys.stderr or _nowhere()
     for stream in (sys.stdout, sys.stderr):
         # A terminal that cannot show √ must not cost a result.
         if isinstance(stream, io.TextIOWrapper):
@@ -34,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return code
     except BrokenPipeError:
         # As in `nonloc … | head`: who was reading has seen enough. Python would write to the closed pipe once more.
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115
+        sys.stdout = _nowhere()
         return EXIT_SIGPIPE
     except (NonlocError, ValueError, ArgumentError, OSError, ImportError, KeyboardInterrupt) as error:
         if os.environ.get(DEBUG_VARIABLE) not in (None, "", "0"):
@@ -45,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _say(error: BaseException, words: Sequence[str]) -> int:
     """One line on stderr; the exit code that belongs to it."""
     if isinstance(error, KeyboardInterrupt):
-        print("nonloc: interrupted", file=sys.stderr)
+        _print_error("interrupted")
         return EXIT_SIGINT
     # argparse and jsonargparse spread their messages over lines.
     message = " ".join(str(error).split())
@@ -53,7 +57,19 @@ def _say(error: BaseException, words: Sequence[str]) -> int:
         message += nearest_options(COMMANDS, words)
     if isinstance(error, ImportError):
         message = f"{message}; `pip install 'nonloc[train,analysis]'` brings all that the commands need"
-    print(f"nonloc: error: {message}", file=sys.stderr)
+    _print_error(f"error: {message}")
     if isinstance(error, NonlocError):
         return error.exit_code
     return EXIT_USAGE if isinstance(error, (ValueError, ArgumentError)) else EXIT_FAILED
+
+
+def _print_error(text: str) -> None:
+    try:
+        print(f"nonloc: {text}", file=sys.stderr, flush=True)
+    except OSError:
+        # Nobody reads it; the exit code still tells. Python would write to the closed pipe once more.
+        sys.stderr = _nowhere()
+
+
+def _nowhere() -> TextIO:
+    return open(os.devnull, "w")

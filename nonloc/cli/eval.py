@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from jsonargparse import ArgumentParser, Namespace
 
 from nonloc.cli.output import Output, add_output_arguments
-from nonloc.outcomes import EXIT_DONE, EXIT_FAILED, CorruptDataError
+from nonloc.outcomes import EXIT_DONE, EXIT_FAILED, CorruptDataError, MissingDataError
 from nonloc.runs import Run, find_runs
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def run(options: Namespace) -> int:
     load_once = functools.cache(lambda name: load(name, options.data_dir))
     device = device_or_best(options.device)
     found: list[tuple[Run, Recheck]] = []
-    errors: list[ValueError | CorruptDataError] = []
+    errors: dict[str, Exception] = {}
     for one in own or below:
         try:
             if not own and not _has_network(one):
@@ -76,14 +76,16 @@ def run(options: Namespace) -> int:
                 precision=options.precision,
                 tell=output.talk,
             )
-        except (ValueError, CorruptDataError) as error:
-            errors.append(error)
+        except (ValueError, CorruptDataError, MissingDataError) as error:
+            # Data that many runs miss are told once.
+            errors.setdefault(str(error), error)
             continue
         found.append((one, checked))
         if not own:
             output.talk(f"{one.path}: {_difference(checked)}")
+    first_error = next(iter(errors.values()), None)
     if not found:
-        raise errors[0] if errors else ValueError(_nothing_there(below, options.run))
+        raise first_error or ValueError(_nothing_there(below, options.run))
     agreed = sum(checked.agrees for _, checked in found)
     text = _told(found[0][1]) if own else _table(found, agreed)
     output.result(
@@ -91,14 +93,14 @@ def run(options: Namespace) -> int:
         {
             "rows": [{"run": str(one.path), **checked.to_dict()} for one, checked in found],
             "agree": agreed,
-            "errors": [str(error) for error in errors],
+            "errors": list(errors),
             "machine": machine(device),
             "versions": versions(device),
         },
     )
-    if errors:
+    if first_error is not None:
         # All that could be evaluated is told.
-        raise errors[0]
+        raise first_error
     return EXIT_DONE if agreed == len(found) else EXIT_FAILED
 
 

@@ -82,7 +82,9 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
     parser.add_argument("--keep", action="store_true", help="add the finished runs to --kept")
     parser.add_argument(
-        "--weights", default="median", help="of which runs to keep the weights: median, all or none"
+        "--weights",
+        default="median",
+        help="of which runs to add the weights: median, all or none; only those of a former median give way",
     )
     parser.add_argument(
         "--threads", type=int | None, default=None, help="processor threads; null is the suite's own choice"

@@ -75,7 +75,11 @@ def run(options: Namespace) -> int:
             f"{record.recipe.network} has no nonlocal blocks, so there are no weights to look at"
         )
     made = {"spectrum": figure}
-    trace = figures.features([RowRecord(record.recipe.network, record.recipe, (record,))])
+    # Features that were looked at before the run went on are those of another network.
+    looked_at = record.observations.get("step") == spectrum["step"]
+    trace = (
+        figures.features([RowRecord(record.recipe.network, record.recipe, (record,))]) if looked_at else None
+    )
     if trace is not None:
         made["features"] = trace
     elif not options.features:
@@ -88,7 +92,7 @@ def run(options: Namespace) -> int:
             write_atomically(path, content)
             written.append(str(path))
     output.result(
-        _text(spectrum, record.observations, written),
+        _text(spectrum, record.observations if looked_at else {}, written),
         {"run": str(folder.path), **spectrum, "figures": written},
     )
     return EXIT_DONE
@@ -96,8 +100,7 @@ def run(options: Namespace) -> int:
 
 def _text(spectrum: dict[str, Any], observations: dict[str, Any], written: list[str]) -> str:
     lines = [f"after {spectrum['epoch']} epochs, step {spectrum['step']}"]
-    looked_at = observations.get("step") == spectrum["step"]
-    traces = {one["name"]: one["blocks"] for one in observations["features"]} if looked_at else {}
+    traces = {one["name"]: one["blocks"] for one in observations.get("features", [])}
     explained: list[str] = []
     for stage in spectrum["stages"]:
         lines.append(f"{stage['name']} ({stage['form']})")

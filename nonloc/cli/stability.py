@@ -61,7 +61,7 @@ def run(options: Namespace) -> int:
 def _text(stage: dict[str, Any]) -> str:
     lines = [
         f"{stage['name']}: {stage['num_blocks']} {stage['form']} sub-blocks on {stage['positions']:,} positions",
-        f"  {stage['verdict'].upper()}, growth {stage['growth']:.4g} in {stage['norm']}",
+        f"  {stage['verdict'].upper()}, growth {_growth(stage)} in {stage['norm']}",
         f"  {stage['reason']}",
         *(
             []
@@ -73,7 +73,15 @@ def _text(stage: dict[str, Any]) -> str:
     for number, block in enumerate(stage["blocks"], start=1):
         limit = "–" if block["limit"] is None else f"{block['limit']:.3f}"
         lines.append(
-            f"  {number:5d}  {block['verdict']:<11} {block['growth']:8.4g} {block['largest']:14.3f} "
-            f"{block['lowest']:18.3f} {limit:>7}"
+            f"  {number:5d}  {block['verdict']:<11} {_growth(block):>8} {block['largest']:14.3f} "
+            f"{block['lowest']:z18.3f} {limit:>7}"
         )
     return "\n".join(lines)
+
+
+def _growth(certificate: dict[str, Any]) -> str:
+    """To four digits, or to as many as tell it from 1; what is above 1 in a stable stage is rounding."""
+    growth, digits = certificate["growth"], 4
+    while certificate["verdict"] != "stable" and growth != 1 and float(f"{growth:.{digits}g}") == 1:
+        digits += 1
+    return f"{growth:.{digits}g}"

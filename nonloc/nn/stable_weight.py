@@ -36,13 +36,10 @@ class StableWeightMap(nn.Module):
         super().__init__()
         if hidden is not None:
             hidden = check_size("hidden", hidden)
-        self.v = nn.Linear(hidden or max(1, channels // 2), channels, bias=False)
+        # r: the number of channels that the kernel works on.
+        self.rank = hidden or max(1, channels // 2)
+        self.v = nn.Linear(self.rank, channels, bias=False)
         self.limit = 1.0
-
-    @property
-    def rank(self) -> int:
-        """r: the number of channels that the kernel works on."""
-        return self.v.in_features
 
     @property
     def is_linear(self) -> bool:

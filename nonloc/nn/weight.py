@@ -37,15 +37,11 @@ class WeightMap(nn.Module):
                 raise ValueError(
                     f'hidden={hidden} has no meaning with weight="full"; drop it, or use weight="factored"'
                 )
-        rank = channels if weight == "full" else hidden or max(1, channels // 2)
-        self.w_g = nn.Linear(channels, rank, bias=inner_bias) if weight == "factored" else None
-        self.w_z = nn.Linear(rank, channels, bias=outer_bias)
+        # r: the number of channels that the kernel works on.
+        self.rank = channels if weight == "full" else hidden or max(1, channels // 2)
+        self.w_g = nn.Linear(channels, self.rank, bias=inner_bias) if weight == "factored" else None
+        self.w_z = nn.Linear(self.rank, channels, bias=outer_bias)
         self.norm = nn.BatchNorm1d(channels) if batch_norm else None
-
-    @property
-    def rank(self) -> int:
-        """r: the number of channels that the kernel works on."""
-        return self.w_z.in_features
 
     @property
     def is_linear(self) -> bool:

@@ -25,8 +25,9 @@ from typing import Any
 from nonloc.outcomes import CorruptDataError, LockedRunError
 from nonloc.paper.rows import PLAN, Row, Suite
 from nonloc.paper.suites import find_suite
-from nonloc.runs import Run, find_runs, read_json, write_atomically
+from nonloc.runs import Run, find_runs, read_json, read_lines, write_atomically
 from nonloc.training.checkpoint import latest_valid, save_checkpoint
+from nonloc.training.observe import TENSORS
 from nonloc.training.recipe import Recipe
 from nonloc.training.state import MODEL, weights_sha256
 from nonloc.training.trained import trained_network
@@ -74,7 +75,7 @@ def keep(
     changes  of all recipes, as `Suite.with_changes` took them, noted in suite.json
     weights  "median": of the converged run of each row with the median score, the lower one of two, or of the run
              nearest to it whose weights are at hand; as seeds are added it may become another run, whose weights then
-             take the place of the first. "all" or "none"
+             take the place of the first. "all" or "none": of no run that has none there yet
     """
     check_keeping(suite, kept, changes=changes, weights=weights)
     folder = Path(kept) / suite.name
@@ -172,7 +173,7 @@ def restore(suite: Suite, kept: str | os.PathLike[str], runs: str | os.PathLike[
 
 
 def _replace_run(source: Run, run: Run) -> None:
-    for path in (run.checkpoints_path, *(run.path / name for name in COMPACT)):
+    for path in (run.checkpoints_path, *(run.path / name for name in (*COMPACT, TENSORS))):
         shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
     # The recipe first, which makes it a run folder; the result last: it is what says that the rest is there.
     names = [*COMPACT, source.result_path.name]
@@ -252,23 +253,29 @@ def _keep_weights(row: Path, sources: Mapping[int, Run], which: str) -> str:
         if run.is_finished and run.path.parent == row and run.path.name.isdecimal()
     }
     ranked = _from_the_median(targets)
+    weighed = [seed for seed in targets if _has_whole_weights(targets[seed])]
     at_hand = [
-        seed
-        for seed in ranked
-        if targets[seed].has_weights or (seed in sources and sources[seed].has_weights)
+        seed for seed in ranked if seed in weighed or (seed in sources and _has_whole_weights(sources[seed]))
     ]
     wanted = {"median": at_hand[:1], "all": at_hand, "none": []}[which]
     for seed in wanted:
-        if not targets[seed].has_weights:
+        if seed not in weighed:
+            shutil.rmtree(targets[seed].checkpoints_path, ignore_errors=True)
             _copy_weights(sources[seed], targets[seed])
-    if which != "all":
-        for seed, run in targets.items():
-            if seed not in wanted and run.checkpoints_path.is_dir():
-                shutil.rmtree(run.checkpoints_path)
+    # The median of before gives way to that of now. More than one were kept with "all", perhaps with no copy elsewhere.
+    if which == "median" and len(weighed) == 1 and wanted and weighed != wanted:
+        shutil.rmtree(targets[weighed[0]].checkpoints_path)
     if which == "median" and at_hand[:1] != ranked[:1]:
         return f"seed {at_hand[0]} in place of {ranked[0]}" if at_hand else f"none in place of {ranked[0]}"
     missing = sorted(set(ranked) - set(at_hand)) if which == "all" else []
     return f"without seed {', '.join(map(str, missing))}" if missing else ""
+
+
+def _has_whole_weights(run: Run) -> bool:
+    """Whether weights are there and not damaged."""
+    with suppress(CorruptDataError):
+        return run.has_weights and latest_valid(run) is not None
+    return False
 
 
 def _from_the_median(targets: Mapping[int, Run]) -> list[int]:
@@ -306,11 +313,7 @@ def _copy_weights(source: Run, target: Run) -> None:
 
 def _compact(path: Path) -> bytes:
     """A JSON file, or JSON lines, in as few bytes as it takes."""
-    values = (
-        [json.loads(line) for line in path.read_bytes().splitlines()] if path.suffix == ".jsonl" else None
-    )
-    if values is None:
-        values = [json.loads(path.read_bytes())]
+    values = read_lines(path) if path.suffix == ".jsonl" else [read_json(path)]
     lines = (json.dumps(_short(value), separators=(",", ":"), ensure_ascii=False) + "\n" for value in values)
     return "".join(lines).encode()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 from nonloc.outcomes import CorruptDataError
@@ -12,7 +13,20 @@ from nonloc.paper.map_cells import Cell
 from nonloc.runs import finite_or_none, write_atomically
 from nonloc.training.recipe import Recipe
 
-NEEDED = {"cell", "rate", "init", "form", "blocks", "seed", "ending", "recipe_sha256"}
+# What every row has, and what it may be.
+NEEDED: dict[str, type | tuple[type, ...]] = {
+    "cell": str,
+    "rate": (int, float),
+    "init": str,
+    "form": str,
+    "blocks": int,
+    "seed": int,
+    "ending": str,
+    "step": (int, NoneType),
+    "mean_loss": (int, float, NoneType),
+    "seconds": (int, float),
+    "recipe_sha256": str,
+}
 
 
 class MapTable:
@@ -59,8 +73,10 @@ def _read(path: Path) -> list[dict[str, Any]]:
     for number, line in enumerate(path.read_bytes().splitlines(), start=1):
         try:
             row = json.loads(line)
-            if not row.keys() >= NEEDED:
-                raise ValueError(f"no row of the map, without {', '.join(sorted(NEEDED - row.keys()))}")
+            if missing := sorted(NEEDED.keys() - row.keys()):
+                raise ValueError(f"no row of the map, without {', '.join(missing)}")
+            if wrong := [name for name, kind in NEEDED.items() if not isinstance(row[name], kind)]:
+                raise ValueError(f"no row of the map, with {wrong[0]} {row[wrong[0]]!r}")
             if (row["cell"], row["seed"]) in known:
                 raise ValueError(f"{row['cell']}, seed {row['seed']} once more")
         except (ValueError, AttributeError) as error:

@@ -13,7 +13,7 @@ from torch import nn
 from nonloc.data.dataset import Dataset
 from nonloc.data.load import load
 from nonloc.outcomes import CorruptDataError
-from nonloc.runs import Run
+from nonloc.runs import RESTORE, Run, check_holds
 from nonloc.training.captured import CapturedEvaluation
 from nonloc.training.evaluate import evaluate
 from nonloc.training.graphs import CaptureError
@@ -29,6 +29,13 @@ from nonloc.training.trained import trained_network
 TOLERANCE = 0.05
 # A PSNR in dB has no last image: what the order of sums does to it.
 PSNR_TOLERANCE = 1e-6
+# What of a result is compared.
+COMPARED = {
+    "weights_sha256": str,
+    "data_sha256": str,
+    "metrics": {},
+    "machine": {"cpu": str, "device": str},
+}
 
 
 @dataclass(frozen=True)
@@ -83,6 +90,7 @@ def recheck(
     result = run.read_result()
     if result["outcome"]["ending"] != "converged":
         raise ValueError(f"{run.path} diverged, so there is no network to evaluate")
+    check_holds(result, COMPARED, run.result_path, RESTORE)
     where = device_or_best(device)
     model = trained_network(run, where)
     if weights_sha256(model) != result["weights_sha256"]:

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from nonloc.runs import read_lines, write_atomically
+from nonloc.runs import NUMBER, check_lines_hold, read_lines, write_atomically
 
 NAME = "spent.jsonl"
 
@@ -25,8 +25,11 @@ def note_spent(folder: str | os.PathLike[str], **entry: Any) -> None:
 
 
 def read_spent(folder: str | os.PathLike[str]) -> list[dict[str, Any]]:
-    """The lines, in order."""
-    return read_lines(Path(folder) / NAME)
+    """The lines, in order; each has its seconds."""
+    path = Path(folder) / NAME
+    lines = read_lines(path)
+    check_lines_hold(lines, {"seconds": NUMBER}, path)
+    return lines
 
 
 def read_all_spent(root: str | os.PathLike[str]) -> dict[Path, list[dict[str, Any]]]:

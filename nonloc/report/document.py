@@ -69,15 +69,17 @@ def write_documents(documents: Sequence[Document], folder: Path, title: str, abo
         write_atomically(path, content)
         written.append(path)
 
+    pictures = _pictures(documents, folder)
+    for path in before - pictures:
+        path.unlink(missing_ok=True)
     for document in documents:
+        # Before its figures, which it vouches for: what is interrupted can be written again.
+        write(folder / f"{document.name}.md", as_markdown(document).encode())
         for picture in document.pictures:
             write(folder / FIGURES / f"{picture.name}.svg", svg(picture.figure))
             # Laid out once: the other forms are the same picture, and most of the work is saved.
             picture.figure.set_layout_engine("none")
             write(folder / FIGURES / f"{picture.name}.png", png(picture.figure))
-        write(folder / f"{document.name}.md", as_markdown(document).encode())
-    for path in before.difference(written):
-        path.unlink(missing_ok=True)
     write(folder / REPORT, as_page(documents, title, about).encode())
     return written
 
@@ -92,13 +94,16 @@ def _figures_before(documents: Sequence[Document], folder: Path, title: str) -> 
         theirs.append(page)
     names = re.findall(rf"\]\({FIGURES}/([^/)]+)\.svg\)", "\n".join(texts.values()))
     found = _figure_paths(folder, names)
-    pictures = _figure_paths(folder, [picture.name for one in documents for picture in one.pictures])
-    theirs += sorted(path for path in pictures - found if path.exists())
+    theirs += sorted(path for path in _pictures(documents, folder) - found if path.exists())
     if theirs:
         raise ValueError(
             f"{theirs[0]} is not of this report, and would be overwritten; delete it, or name another --output"
         )
     return found
+
+
+def _pictures(documents: Sequence[Document], folder: Path) -> set[Path]:
+    return _figure_paths(folder, [picture.name for one in documents for picture in one.pictures])
 
 
 def _figure_paths(folder: Path, names: Iterable[str]) -> set[Path]:

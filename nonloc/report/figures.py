@@ -25,7 +25,8 @@ SPECTRA_IN_LINE = 6
 
 CURVES_CAPTION = (
     "Training curves, one line for each seed. Left: the loss on the training batches, averaged between two "
-    "evaluations. Right: the score on the test images. A cross marks where a run diverged."
+    "evaluations. Right: the score on the test images. A cross marks the step at which a run diverged, at "
+    "the height of its last evaluation, or at the upper edge if it had none."
 )
 AFFINITY_CAPTION = (
     "Where the marked position looks: the row of the normalised kernel K of the stage's first sub-block, on a test "
@@ -36,9 +37,10 @@ AFFINITY_CAPTION = (
 FEATURES_CAPTION = (
     "What the sub-blocks do to the features that reach them, on one batch of test images: norm (root mean square "
     "of ‖Z‖), variance over positions, and Dirichlet energy ½ Σ K_ij |Z_i − Z_j|² under each sub-block's own "
-    "kernel. A broken line is a kernel that changes from block to block. W along the features: ⟨g, ΔZ⟩ / ⟨g, g⟩ "
-    "of each sub-block, with ΔZ what it adds and g what the kernel brings, Σ_j K_ij (Z_j − Z_i), or Σ_j K_ij Z_j "
-    "in the original form: the mean eigenvalue of sym(W), weighted by what the features have in each direction."
+    "kernel. A line is broken where the kernel changes from block to block, and between the stages of a network. W "
+    "along the features: ⟨g, ΔZ⟩ / ⟨g, g⟩ of each sub-block, with ΔZ what it adds and g what the kernel brings, "
+    "Σ_j K_ij (Z_j − Z_i), or Σ_j K_ij Z_j in the original form: the mean eigenvalue of sym(W), weighted by what the "
+    "features have in each direction."
 )
 
 
@@ -65,8 +67,8 @@ def curves(rows: Sequence[RowRecord]) -> Figure:
                     axes.plot(
                         steps, values, **looks[row.label], label=label, alpha=0.9, marker=_marker(steps)
                     )
-                    if run.ending == "diverged" and steps:
-                        axes.plot(steps[-1:], values[-1:], "x", color=looks[row.label]["color"], markersize=8)
+                    if run.diverged_at is not None:
+                        _cross(axes, run.diverged_at, values, looks[row.label]["color"])
         left.set(xlabel="step", ylabel=f"training loss ({loss})", yscale="log")
         plain_numbers(left)
         for axes in (left, right):
@@ -250,6 +252,12 @@ def _number(value: float | None) -> float:
 
 def _has_trace(run: RunRecord) -> bool:
     return bool(run.observations.get("features"))
+
+
+def _cross(axes: Axes, step: int, values: Sequence[float], color: str) -> None:
+    """At the height of the last of the values; at the upper edge if there is none."""
+    edge: dict[str, Any] = {} if values else {"transform": axes.get_xaxis_transform(), "clip_on": False}
+    axes.plot([step], values[-1:] or [1], "x", color=color, markersize=8, **edge)
 
 
 def _marker(steps: Sequence[int]) -> str | None:

@@ -93,7 +93,11 @@ def write_page(
 
 def page(collection: Collection, beside: Kept | None = None) -> str:
     """The HTML of a report."""
-    title = collection.suite.title if collection.suite is not None else f"Runs in {collection.folder.name}"
+    title = (
+        collection.suite.title
+        if collection.suite is not None
+        else f"Runs in {collection.folder.resolve().name}"
+    )
     tasks = sorted({score_of(row) for row in collection.rows})
     parts = [f"<h1>{escape(title)}</h1>", _about(collection, tasks)]
     for score in tasks:

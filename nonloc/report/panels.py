@@ -108,7 +108,7 @@ def _features(kept: Kept) -> list[Content]:
     ]
     figure = figures.features(rows)
     if figure is None:
-        return ["No run has recorded its features yet."]
+        return ["No run of Table 1 has recorded its features yet."]
     caption_text = f"{figures.FEATURES_CAPTION} {WHICH}"
     told = [
         f"Start {kept.start}, blocks in one place, each form with its own affinity. {text}."

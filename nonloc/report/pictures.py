@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from nonloc.report import figures
-from nonloc.report.records import RowRecord, RunRecord
+from nonloc.report.records import RowRecord, RunRecord, of_stage
 from nonloc.report.style import picture
 
 
@@ -66,13 +66,12 @@ def to_pixels(values: NDArray[Any]) -> NDArray[np.uint8]:
 
 def _maps(label: str, run: RunRecord) -> list[tuple[str, RunRecord, list[int], NDArray[Any]]]:
     """(label, run, position, [K, h, w]) of every stage of a run whose map is finite."""
-    stages = run.observations.get("affinity", [])
     found = []
-    for number, stage in enumerate(stages, start=1):
+    for stage in run.observations.get("affinity", []):
         values = run.tensors.get(f"affinity.{stage['stage']}")
         if values is not None:
-            name = label if len(stages) == 1 else f"{label}, stage {number}"
-            found.append((name, run, stage["position"], values))
+            name = of_stage(run.recipe, stage["stage"])
+            found.append((f"{label}{name}", run, stage["position"], values))
     return found
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from statistics import median
@@ -15,14 +15,56 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
+from nonloc.networks.spec import NetworkSpec
 from nonloc.outcomes import CorruptDataError
 from nonloc.paper import Suite, arranged_suite
 from nonloc.paper.rows import PLAN
-from nonloc.runs import Run, find_runs, read_json, write_atomically
+from nonloc.runs import (
+    NUMBER,
+    RESTORE,
+    Run,
+    check_holds,
+    check_lines_hold,
+    find_runs,
+    read_json,
+    write_atomically,
+)
 from nonloc.training.recipe import Recipe
 
 _Key = TypeVar("_Key", bound=Hashable)
 ARRANGEMENT = ("name", "rows", "changes", "seeds")
+
+# What a report reads of each file, as `check_holds` takes it. A number that was not finite is null.
+_MAYBE = (*NUMBER, type(None))
+_STATE = {"norm": _MAYBE, "variance": _MAYBE, "energy": _MAYBE}
+RESULT = {
+    "outcome": {"step": NUMBER},
+    "metrics": {},
+    "parameters": NUMBER,
+    "seconds": NUMBER,
+    "machine": {"cpu": str, "cores": NUMBER, "device": str, "platform": str},
+    "versions": {},
+}
+METRICS = {"step": NUMBER}
+SPECTRA = {"stages": [{"weights": list}]}
+OBSERVATIONS = {
+    "affinity": [{"stage": str, "position": list, "same_share": _MAYBE, "same_chance": _MAYBE}],
+    "features": [{"name": str, "num_blocks": int, "blocks": [{"before": _STATE, "after": _STATE}]}],
+}
+RESTORED = {"psnr": {"noisy": [_MAYBE], "restored": [_MAYBE]}}
+SPECTRUM = {
+    "caption": str,
+    "stages": [{"name": str, "form": str, "weights": [{"eigenvalues": list, "negative_share": _MAYBE}]}],
+}
+STABILITY = {
+    "stages": [
+        {
+            "verdict": str,
+            "growth": _MAYBE,
+            "blocks": [{"growth": _MAYBE, "largest": NUMBER, "limit": _MAYBE}],
+        }
+    ]
+}
 
 
 @dataclass(frozen=True)
@@ -51,6 +93,11 @@ class RunRecord:
         if self.result is None or self.ending != "converged":
             return None
         return self.result["metrics"].get(score_name(self.recipe))
+
+    @property
+    def diverged_at(self) -> int | None:
+        """The step; None for a run that did not diverge."""
+        return None if self.result is None or self.ending != "diverged" else self.result["outcome"]["step"]
 
     def curve(self, name: str) -> tuple[list[int], list[float]]:
         """(steps, values) of one of the metrics, where it was a number."""
@@ -145,6 +192,11 @@ def score_name(recipe: Recipe) -> str:
     return "psnr" if recipe.task == "restoration" else "error"
 
 
+def of_stage(recipe: Recipe, name: str) -> str:
+    """What tells a stage apart, such as ", trunk.stages.2"; "" in a network that has no other."""
+    return f", {name}" if len(NetworkSpec.parse(recipe.network).places) > 1 else ""
+
+
 def write_plan(folder: Path, plan: dict[str, Any]) -> None:
     """Note in `folder` which suite its runs belong to: {"name", "rows", "changes", "seeds", …}."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -182,7 +234,8 @@ def collect(folder: str | os.PathLike[str]) -> Collection:
 
 
 def read_run(run: Run) -> RunRecord:
-    return RunRecord(
+    """All that is there; a CorruptDataError for a file that lacks what a report reads of it."""
+    record = RunRecord(
         path=run.path,
         recipe=Recipe.of(run),
         metrics=run.read_metrics(),
@@ -192,6 +245,33 @@ def read_run(run: Run) -> RunRecord:
         spectrum=read_json(run.path / "spectrum.json"),
         stability=read_json(run.path / "stability.json"),
     )
+    check_lines_hold(record.metrics, METRICS, run.metrics_path)
+    check_lines_hold(record.spectra, SPECTRA, run.spectra_path)
+    # A run that ended before its first checkpoint was looked at, too, and nothing was seen.
+    has_seen = record.observations.get("step") is not None
+    seen = OBSERVATIONS | (RESTORED if record.recipe.task == "restoration" else {})
+    for name, value, needs in (
+        ("result.json", record.result, RESULT),
+        ("observations.json", record.observations if has_seen else None, seen),
+        ("spectrum.json", record.spectrum, SPECTRUM),
+        ("stability.json", record.stability, STABILITY),
+    ):
+        if value:
+            check_holds(value, needs, run.path / name, RESTORE)
+    return replace(
+        record,
+        observations=_of_the_end(record.observations, record.result),
+        spectrum=_of_the_end(record.spectrum, record.result),
+        stability=_of_the_end(record.stability, record.result),
+    )
+
+
+def _of_the_end(seen: dict[str, Any], result: dict[str, Any] | None) -> dict[str, Any]:
+    """What was seen of a run; {} where it went on to its end since, and has become another network."""
+    if result is None or result["outcome"]["ending"] != "converged":
+        return seen
+    end = result["outcome"]["step"]
+    return seen if seen.get("step", end) == end else {}
 
 
 def told_apart(

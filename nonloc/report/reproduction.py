@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
+from nonloc.paper.map_cells import PARTS
 from nonloc.paper.spent import read_all_spent
 from nonloc.report.beside_figure import CAPTION as BESIDE_CAPTION
 from nonloc.report.beside_figure import beside_figure
@@ -83,9 +84,11 @@ class Reproduction:
 
 
 def is_kept(folder: str | os.PathLike[str]) -> bool:
-    """Whether a folder holds kept records: runs of Table 1, or the map."""
+    """Whether a folder holds kept records: runs of Table 1, by row and seed, or tables of the map."""
     root = Path(folder)
-    return any(path.is_dir() for path in (*root.glob(f"{TABLE}*"), root / MAP))
+    # `nonloc reproduce` and `nonloc map` work in folders of these names, too.
+    has_runs = any(path.parent.name.isdecimal() for path in root.glob(f"{TABLE}*/*/*/recipe.json"))
+    return has_runs or any((root / MAP / f"{part}.jsonl").is_file() for part in PARTS)
 
 
 def write_reproduction(folder: str | os.PathLike[str], output: str | os.PathLike[str]) -> Reproduction:

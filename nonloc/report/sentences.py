@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from statistics import mean
+from typing import Any
 
-from nonloc.report.records import Collection, RowRecord
+from nonloc.report.records import Collection, RowRecord, of_stage
 from nonloc.report.tables import TITLES, UNITS, number, score_of
 
 
@@ -87,28 +88,32 @@ def spectrum_findings(row: RowRecord) -> list[str]:
     if row.example is None:
         return []
     found = []
+    recipe = row.example.recipe
     for stage in row.example.spectrum.get("stages", []):
-        if any("band" not in weight for weight in stage["weights"]):
+        name = f"“{row.label}”{of_stage(recipe, stage['name'])}"
+        if recipe.stage.weight == "stable":
             largest = ", ".join(f"{weight['eigenvalues'][0]:.2g}" for weight in stage["weights"])
-            found.append(
-                f"“{row.label}”: no eigenvalue can be negative; the largest of each block is {largest}."
-            )
+            found.append(f"{name}: no eigenvalue can be negative; the largest of each block is {largest}.")
             continue
         shares = [weight["negative_share"] for weight in stage["weights"]]
-        bands = [weight["band"]["negative_share"] for weight in stage["weights"]]
         if not shares or any(share is None for share in shares):
             continue
-        sides = [
-            "below" if share < low else "above" if share > high else "inside"
-            for share, (low, high) in zip(shares, bands, strict=True)
-        ]
-        low, high = min(band[0] for band in bands), max(band[1] for band in bands)
-        found.append(
-            f"“{row.label}”: the negative share of the energy is "
-            f"{', '.join(f'{100 * share:.0f}' for share in shares)} %; random weights give "
-            f"{100 * low:.0f} to {100 * high:.0f} %. {_sides(sides, stage['form'])}"
-        )
+        told = ", ".join(f"{100 * share:.0f}" for share in shares)
+        found.append(f"{name}: the negative share of the energy is {told} %{_chance(stage, shares)}")
     return found
+
+
+def _chance(stage: dict[str, Any], shares: list[float]) -> str:
+    """The end of a sentence: the shares against the band, where one was recorded."""
+    if any("band" not in weight for weight in stage["weights"]):
+        return "."
+    bands = [weight["band"]["negative_share"] for weight in stage["weights"]]
+    sides = [
+        "below" if share < low else "above" if share > high else "inside"
+        for share, (low, high) in zip(shares, bands, strict=True)
+    ]
+    low, high = min(band[0] for band in bands), max(band[1] for band in bands)
+    return f"; random weights give {100 * low:.0f} to {100 * high:.0f} %. {_sides(sides, stage['form'])}"
 
 
 def _sides(sides: list[str], form: str) -> str:
@@ -130,8 +135,8 @@ def affinity_findings(row: RowRecord) -> list[str]:
     if row.example is None:
         return []
     return [
-        f"“{row.label}”: {100 * seen['same_share']:.0f} % of the weight goes to other positions whose clean pixel is "
-        f"the same; a uniform kernel would give {100 * seen['same_chance']:.0f} %."
+        f"“{row.label}”{of_stage(row.recipe, seen['stage'])}: {100 * seen['same_share']:.0f} % of the weight goes to "
+        f"other positions whose clean pixel is the same; a uniform kernel would give {100 * seen['same_chance']:.0f} %."
         for seen in row.example.observations.get("affinity", [])
         if seen["same_share"] is not None
     ]
@@ -150,9 +155,8 @@ def feature_findings(row: RowRecord) -> list[str]:
             if first[name] and last[name] is not None
         ]
         blocks = f"{trace['num_blocks']} block{'s' if trace['num_blocks'] > 1 else ''}"
-        found.append(
-            f"“{row.label}”, over {blocks}: {', '.join(told)}." if told else f"“{row.label}”: not finite."
-        )
+        name = f"“{row.label}”{of_stage(row.recipe, trace['name'])}"
+        found.append(f"{name}, over {blocks}: {', '.join(told)}." if told else f"{name}: not finite.")
     return found
 
 

@@ -88,9 +88,9 @@ def inline(figure: Figure, name: str) -> str:
     text = _save(figure, "svg", salt=name).decode()
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
-    # A page needs no namespaces, and has several figures whose groups must not share an id.
+    # A page needs no namespaces. Nothing refers to groups and images, which would share ids where they are alike.
     text = re.sub(r'\s(xmlns(:\w+)?|version)="[^"]*"', "", text)
-    text = re.sub(r'<g id="[^"]*"', "<g", text)
+    text = re.sub(r'(<(?:g|image)\b[^>]*?) id="[^"]*"', r"\1", text)
     # The height follows from the view box, so that the figure shrinks with a narrow page.
     text = re.sub(r' height="[^"]*"', "", text, count=1)
     return text.replace(INK, "currentColor")

@@ -106,11 +106,13 @@ class TrainabilityMap:
     """The map of one epoch, and the runs of ten epochs beside it; each may be empty.
 
     changed  ten epochs with something changed, by the name of the part
+    foreign  runs of other recipes than their part has, which are in no cell: how many, by the name of the part
     """
 
     one_epoch: tuple[Cell, ...]
     ten_epochs: tuple[Cell, ...]
     changed: dict[str, tuple[Cell, ...]] = field(default_factory=dict)
+    foreign: dict[str, int] = field(default_factory=dict)
 
     @property
     def parts(self) -> list[tuple[Part, tuple[Cell, ...]]]:
@@ -150,13 +152,26 @@ def recorded(found: TrainabilityMap) -> list[str]:
         told.append(
             f"{part.title}: {len(lines)} of {len(part.runs())} runs recorded, {minutes:.0f} minutes of run time."
         )
+        if count := found.foreign.get(part.name):
+            told.append(f"{part.name}.jsonl: left out, {count} by other recipes than those of this part.")
     return told
 
 
 def read_map(folder: str | os.PathLike[str]) -> TrainabilityMap:
-    """The tables below `folder`; one that is not there is empty."""
-    tables = {name: cells(MapTable(Path(folder) / f"{name}.jsonl").rows) for name in PARTS}
-    return TrainabilityMap(tables.pop("one_epoch"), tables.pop("ten_epochs"), tables)
+    """The tables below `folder`; one that is not there is empty. Runs with `--set` are other runs, and set apart."""
+    tables, foreign = {}, {}
+    for name, part in PARTS.items():
+        rows = MapTable(Path(folder) / f"{name}.jsonl").rows
+        own = [row for row in rows if _is_of(part, row)]
+        tables[name] = cells(own)
+        foreign[name] = len(rows) - len(own)
+    return TrainabilityMap(tables.pop("one_epoch"), tables.pop("ten_epochs"), tables, foreign)
+
+
+def _is_of(part: Part, line: Line) -> bool:
+    """Whether a run has the recipe of its cell."""
+    cell = next((cell for cell in part.cells if cell.name == line["cell"]), None)
+    return cell is not None and line["recipe_sha256"] == cell.recipe(part.base, line["seed"]).sha256
 
 
 def cells(lines: Sequence[Line]) -> tuple[Cell, ...]:

@@ -16,6 +16,7 @@ from nonloc.nn.stage import stages
 from nonloc.ops import largest_logit_spread
 from nonloc.processes.stability import certify, cfl_limit
 from nonloc.runs import Run, finite_or_none, write_atomically
+from nonloc.training.checkpoint import latest_valid
 from nonloc.training.machine import device_or_best, machine, versions
 from nonloc.training.recipe import Recipe
 from nonloc.training.tasks import TASKS
@@ -57,7 +58,9 @@ def keep_certificates(
 ) -> None:
     """Write what `certify_run` found to the run's stability.json, and with what it was found."""
     where = device_or_best(device)
+    checkpoint = latest_valid(run)
     value = {
+        "step": None if checkpoint is None else checkpoint.step,
         "images": images,
         "stages": finite_or_none(found),
         "machine": machine(where),

@@ -14,7 +14,7 @@ from nonloc.numeric import is_whole
 from nonloc.outcomes import DivergedError, Outcome
 from nonloc.runs import Run
 from nonloc.training.convoy import Convoy
-from nonloc.training.machine import device_or_best
+from nonloc.training.machine import device_or_best, plain_defaults
 from nonloc.training.recipe import Recipe
 from nonloc.training.stopping import Stopping
 from nonloc.training.streams import on_stream
@@ -60,7 +60,7 @@ def fit(
     check_seconds("stop_after", stop_after)
     run = run if isinstance(run, Run) else Run(run)
     stopping = Stopping(stop_after)
-    with on_stream(options.stream()):
+    with plain_defaults(), on_stream(options.stream()):
         outcome = _finish(
             work(recipe, run, lambda: _find_data(recipe, data, data_dir), stopping, options, stopping),
             options.convoy,

@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +22,27 @@ def device_or_best(device: torch.device | str | None) -> torch.device:
         found = torch.device(device or ("cuda" if has_cuda else "cpu"))
     except RuntimeError as error:
         raise ValueError(f"device={device!r} is unknown; use cpu or cuda") from error
+    if found.type not in ("cpu", "cuda"):
+        raise ValueError(f"device={device!r} is none that nonloc works on; use cpu or cuda")
     if found.type == "cuda" and not has_cuda:
         raise ValueError(f"device={device!r}: this torch sees no CUDA device; use cpu")
+    if found.type == "cuda" and (found.index or 0) >= torch.cuda.device_count():
+        last = torch.cuda.device_count() - 1
+        raise ValueError(f"device={device!r}: the last CUDA device here is cuda:{last}; use one up to it")
     return found
+
+
+@contextmanager
+def plain_defaults() -> Iterator[None]:
+    """Inside, torch makes float32 tensors on the CPU where it is not told otherwise, whatever the caller has set."""
+    dtype, device = torch.get_default_dtype(), torch.get_default_device()
+    # A device as a context slows every call down, so that it is entered only where it is needed.
+    with nullcontext() if device.type == "cpu" else torch.device("cpu"):
+        torch.set_default_dtype(torch.float32)
+        try:
+            yield
+        finally:
+            torch.set_default_dtype(dtype)
 
 
 def versions(device: torch.device | None = None) -> dict[str, str]:

@@ -16,6 +16,7 @@ from nonloc.outcomes import Outcome
 from nonloc.runs import Run
 from nonloc.training.loop import check_seconds, check_whole, make_options
 from nonloc.training.losses import Event
+from nonloc.training.machine import plain_defaults
 from nonloc.training.recipe import Recipe
 from nonloc.training.sharing import SharedData
 from nonloc.training.stopping import Stopping
@@ -108,7 +109,7 @@ def fit_many(
     shared = data if isinstance(data, SharedData) else SharedData(options.device, data, data_dir)
     with Stopping(stop_after) as stopping:
         party = _Party(endings, shared, stopping, options, at_once, choose, begun, ended)
-        with on_stream(options.stream()):
+        with plain_defaults(), on_stream(options.stream()):
             try:
                 party.work()
             except BaseException:

@@ -83,7 +83,8 @@ class Lines:
 
 def make_progress(shown: bool, name: str, done: int, total: int) -> Progress:
     """What shows the progress of the run `name`, of whose `total` steps `done` are finished already."""
-    if not shown:
+    # A program without a console (pythonw) has no stderr at all.
+    if not shown or sys.stderr is None:
         return Silence()
     if tqdm is not None and sys.stderr.isatty():
         return Bar(name, done, total)

@@ -13,6 +13,8 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
+from nonloc.training.machine import plain_defaults
+
 
 def mix(purpose: str, *numbers: int) -> int:
     """A seed in [0, 2⁶³): the first eight bytes of the SHA-256 of "purpose/number/number/…".
@@ -41,8 +43,8 @@ def step_generator(seed: int, epoch: int, step: int, device: torch.device | str 
 
 @contextmanager
 def initialization(seed: int) -> Iterator[None]:
-    """Inside, what is built on the CPU gets its initial values from `seed`; outside, nothing is disturbed."""
-    with torch.random.fork_rng(devices=[]):
+    """Inside, what is built is float32 on the CPU, with values from `seed`; outside, nothing is disturbed."""
+    with plain_defaults(), torch.random.fork_rng(devices=[]):
         # torch.manual_seed would also reseed the CUDA generators, which this fork does not restore.
         torch.default_generator.manual_seed(mix("initialization", seed))
         yield

@@ -216,9 +216,11 @@ def pixel_statistics(images: Tensor) -> tuple[Tensor, float]:
 
 def fixed_noise(shape: torch.Size) -> Tensor:
     """Standard normal float32 [N, …]; row i depends on i and the row's shape only, not on N."""
-    noise = torch.empty(shape)
+    noise = torch.empty(shape, dtype=torch.float32, device="cpu")
     for index, row in enumerate(noise):
-        torch.randn(row.shape, generator=torch.Generator().manual_seed(mix("test noise", index)), out=row)
+        torch.randn(
+            row.shape, generator=torch.Generator("cpu").manual_seed(mix("test noise", index)), out=row
+        )
     return noise
 
 

@@ -144,9 +144,11 @@ def _train(session: Session, stopping: Stopping, shown: Progress, options: Optio
         measured = session.read_evaluation(lambda: stopping.signal)
         if measured is None:
             return _interrupted(session, stopping)
-        shown.epoch(session.finish_epoch(measured))
+        metrics = session.finish_epoch(measured)
         if session.epoch == last or options.saves_epoch(session.epoch, session.seconds_unsaved):
             session.save()
+        # After saving: who was told may be gone, and the broken pipe ends the run here.
+        shown.epoch(metrics)
         if session.epoch < last and stopping.reason:
             return _interrupted(session, stopping)
     if not has_finite_parameters(session.model):

@@ -203,6 +203,13 @@ def test_stages_are_found_by_name_outermost_only():
     assert list(stages(inner)) == [("", inner)]
 
 
+@pytest.mark.parametrize("weight", ["factored", "stable"])
+def test_repr_knows_the_rank_when_something_else_is_in_the_place_of_a_map(weight):
+    stage = DiffusiveStage(C, 1, weight=weight)
+    setattr(stage.maps[0], "v" if weight == "stable" else "w_z", nn.Sequential(nn.Linear(C // 2, C)))
+    assert f"weight={weight}, hidden={C // 2}" in repr(stage)
+
+
 def test_repr_tells_the_story():
     text = repr(DiffusiveStage(64, 4, init_std=0.05))
     assert (

@@ -149,10 +149,36 @@ def test_a_row_all_of_whose_weights_are_gone_says_so(runs, tmp_path):
 def test_all_weights_or_none(runs, tmp_path):
     go(runs, tmp_path, weights="all")
     assert weighed(tmp_path) == [0, 1, 2]
-    go(runs, tmp_path, weights="none")
-    assert weighed(tmp_path) == []
+    keep(SUITE, runs, tmp_path / "others", changes=CHANGES, weights="none")
+    assert list((tmp_path / "others").rglob("*.safetensors")) == []
     with pytest.raises(ValueError, match="weights='some' is unknown; choose one of median, all, none"):
         go(runs, tmp_path, weights="some")
+
+
+@pytest.mark.parametrize("weights", ["median", "none"])
+def test_weights_that_were_kept_of_all_stay(runs, tmp_path, weights):
+    go(runs, tmp_path, weights="all")
+    shutil.rmtree(runs)
+    go(runs, tmp_path, weights=weights)
+    assert weighed(tmp_path) == [0, 1, 2]
+
+
+def test_damaged_weights_are_kept_anew(runs, tmp_path):
+    go(runs, tmp_path)
+    before = contents(tmp_path / "kept")
+    (path,) = (tmp_path / "kept").rglob("*.safetensors")
+    path.write_bytes(path.read_bytes()[:50])
+    go(runs, tmp_path)
+    assert contents(tmp_path / "kept") == before
+
+
+def test_a_torn_last_line_is_not_kept(runs, tmp_path):
+    run = Run(runs / SUITE.recipes(ROW)[0].name)
+    whole = run.read_metrics()
+    with run.metrics_path.open("a") as file:
+        file.write('{"epoch": 2, "st')
+    go(runs, tmp_path)
+    assert len(Run(kept_path(tmp_path / "kept", SUITE, ROW, 0)).read_metrics()) == len(whole)
 
 
 def test_weights_of_another_network_are_not_kept(runs, tmp_path):
@@ -285,7 +311,6 @@ def test_what_lies_deeper_than_the_seeds_is_nobody_of_the_row(runs, tmp_path):
     shutil.copytree(row, row / "backup")
     before = contents(row / "backup")
     go(runs, tmp_path)
-    assert len(weighed(tmp_path)) - len(list((row / "backup").rglob("*.safetensors"))) == 1
     assert contents(row / "backup") == before
 
 

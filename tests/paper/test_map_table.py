@@ -15,6 +15,9 @@ ROW = {
     "blocks": 2,
     "seed": 0,
     "ending": "converged",
+    "step": None,
+    "mean_loss": 1.5,
+    "seconds": 2.0,
     "recipe_sha256": "0" * 64,
 }
 
@@ -24,6 +27,7 @@ ROW = {
     [
         ({**ROW}, "rate 0.1, torch, original 2, seed 0 once more"),
         ({key: value for key, value in ROW.items() if key not in ("form", "ending")}, "without ending, form"),
+        ({**ROW, "seed": 1, "recipe_sha256": None}, "with recipe_sha256 None"),
         ([], "line 2"),
     ],
 )

@@ -155,7 +155,6 @@ def map_line(cell: Any, seed: int, diverged: int | None = None, loss: float = 1.
         "mean_loss": loss,
         "error": None if diverged else 40.0,
         "seconds": 6.0,
-        "recipe_sha256": "0" * 64,
         "before": moments,
         "after": None if diverged else {"step": 390, "stages": [{"amplification": 1.1, "logit_spread": 7.0}]},
     }
@@ -170,8 +169,16 @@ def map_lines(part: str, breaks: Any) -> list[dict[str, Any]]:
 
 
 def write_map(results: Path, part: str, lines: list[dict[str, Any]]) -> None:
+    """By the recipes of the part, where its cells are the part's and say nothing else."""
     (results / "map").mkdir(parents=True, exist_ok=True)
-    (results / "map" / f"{part}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    cells = {cell.name: cell for cell in PARTS[part].cells}
+    own = [
+        {"recipe_sha256": cells[line["cell"]].recipe(PARTS[part].base, line["seed"]).sha256, **line}
+        if line["cell"] in cells
+        else line
+        for line in lines
+    ]
+    (results / "map" / f"{part}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in own))
 
 
 def deep_originals(cell: Any, seed: int) -> bool:

@@ -46,6 +46,19 @@ def test_what_somebody_else_wrote_is_not_overwritten(tmp_path, name):
     assert (tmp_path / name).read_text() == "my own notes"
 
 
+def test_what_was_interrupted_is_written_again(tmp_path, monkeypatch):
+    def interrupted(figure):
+        raise KeyboardInterrupt
+
+    for name in ("svg", "png"):
+        with monkeypatch.context() as changed:
+            changed.setattr(f"nonloc.report.document.{name}", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                write(tmp_path, "new")
+    write(tmp_path, "new")
+    assert found(tmp_path) == ["figures/new.png", "figures/new.svg", "page.md", "report.html"]
+
+
 def test_a_page_that_only_mentions_our_title_is_somebody_elses(tmp_path):
     (tmp_path / "page.md").write_text("# Notes\n\n## A page\n")
     with pytest.raises(ValueError, match=r"page\.md is not of this report"):

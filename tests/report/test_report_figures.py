@@ -11,7 +11,7 @@ from made import make_row, make_run, spectrum
 from PIL import Image
 
 from nonloc.report import figures
-from nonloc.report.pictures import to_pixels
+from nonloc.report.pictures import affinity_figures, to_pixels
 from nonloc.report.records import RowRecord
 from nonloc.report.style import INK, SHADES, inline, picture, png, row_looks, svg
 from nonloc.training.recipe import Recipe
@@ -38,7 +38,19 @@ def test_a_cross_stands_where_a_run_diverged(tmp_path):
     recipe = Recipe(network="restorer8/baseline", data="motifs")
     row = RowRecord("a", recipe, (make_run(tmp_path / "0", recipe, diverged_at=25),))
     crosses = [mark for mark in figures.curves([row]).axes[1].lines if mark.get_marker() == "x"]
-    assert [(mark.get_xdata().tolist(), mark.get_ydata().tolist()) for mark in crosses] == [([20], [50.0])]
+    assert [(mark.get_xdata().tolist(), mark.get_ydata().tolist()) for mark in crosses] == [([25], [50.0])]
+
+
+def test_a_run_that_was_lost_before_its_first_evaluation_has_its_cross_at_the_upper_edge(tmp_path):
+    recipe = Recipe(network="restorer8/baseline", data="motifs")
+    lost = make_run(tmp_path / "0", recipe, diverged_at=3)
+    lost.metrics.clear()
+    row = RowRecord("a", recipe, (lost, make_run(tmp_path / "1", recipe.with_(seed=1), 24.0)))
+    for axes in figures.curves([row]).axes:
+        (cross,) = [mark for mark in axes.lines if mark.get_marker() == "x"]
+        place = cross.get_transform().transform((cross.get_xdata()[0], cross.get_ydata()[0]))
+        assert place[1] == pytest.approx(axes.bbox.y1)
+        assert axes.transData.inverted().transform(place)[0] == pytest.approx(3)
 
 
 def test_spectra_have_a_panel_for_each_weight_with_bars_and_band():
@@ -124,6 +136,19 @@ def test_the_affinity_map_is_scaled_by_the_other_positions():
     assert marks == [((3.5, 3.5), 2.0)] * 2, "two pixels of the image are one position of the stage"
 
 
+def test_the_maps_of_several_stages_are_named(tmp_path):
+    places = ("trunk.stages.1", "trunk.stages.3")
+    seen = {"step": 20, "affinity": [{"stage": name, "position": [1, 1]} for name in places]}
+    recipe = Recipe(network="restorer8/original-1@1,3", data="motifs")
+    run = make_run(tmp_path / "0", recipe, 20.0, observed={"observations": seen})
+    run.__dict__["tensors"] = {"images": np.zeros((1, 3, 4, 4), np.uint8)} | {
+        f"affinity.{name}": np.full((1, 4, 4), 1 / 16) for name in places
+    }
+    (figure,) = affinity_figures([RowRecord("r", recipe, (run,))])
+    titles = [axes.get_title(loc="left").replace("\n", " ") for axes in figure.axes]
+    assert titles[1:3] == [f"r, {name}" for name in places]
+
+
 def test_the_hue_tells_the_form_and_the_dash_the_group(tmp_path):
     rows = [
         make_row(tmp_path, "baseline", []),
@@ -148,6 +173,15 @@ def test_inline_figures_ask_for_nothing_and_take_the_colour_of_the_page():
     assert not re.search(r'<g id="', text)
     used = set(re.findall(r"url\(#([^)]+)\)", text)) | set(re.findall(r'href="#([^"]+)"', text))
     assert used <= set(re.findall(r'id="([^"]+)"', text)), "what is referred to is there"
+
+
+def test_alike_images_of_a_figure_do_not_share_an_id():
+    values = np.full((4, 4), 0.02)
+    maps = [(label, (2, 2), values) for label in ("a", "b", "c", "d", "e")]
+    figure = figures.affinity(np.zeros((3, 8, 8), np.uint8), None, maps)
+    ids = re.findall(r' id="([^"]+)"', inline(figure, "one"))
+    assert sorted(ids) == sorted(set(ids))
+    assert ids, "clip paths keep theirs"
 
 
 def test_ids_of_two_figures_in_a_page_differ():

@@ -40,6 +40,15 @@ def test_a_run_no_better_than_guessing_does_not_train():
     assert (len(one.trained), one.all_train, one.diverged) == (1, False, [])
 
 
+def test_runs_of_other_recipes_are_in_no_cell_and_told(tmp_path):
+    cell = PARTS["one_epoch"].cells[0]
+    foreign = map_line(cell, 1) | {"recipe_sha256": "0" * 64}
+    write_map(tmp_path, "one_epoch", [map_line(cell, 0), foreign])
+    found = read_map(tmp_path / "map")
+    assert [line["seed"] for one in found.one_epoch for line in one.runs] == [0]
+    assert "one_epoch.jsonl: left out, 1 by other recipes than those of this part." in recorded(found)
+
+
 def test_starts_are_in_the_order_of_their_deviations():
     assert inits(["torch", "normal 0.1", "normal 0.03", "fan_in", "torch"]) == [
         "normal 0.03",

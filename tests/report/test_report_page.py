@@ -55,6 +55,12 @@ def test_labels_are_escaped_and_nothing_is_fetched(tmp_path):
     assert "prefers-color-scheme: dark" in page
 
 
+def test_the_folder_is_named_even_by_a_relative_path(tmp_path, monkeypatch):
+    make_run(tmp_path / "mine" / "a", Recipe(network="restorer8/baseline", data="motifs"), 21.25)
+    monkeypatch.chdir(tmp_path / "mine")
+    assert "<h1>Runs in mine</h1>" in write_report(".").read_text()
+
+
 def test_recorded_results_stand_beside_the_runs_of_the_folder(tmp_path):
     make_run(tmp_path / "a", Recipe(network="restorer8/baseline", data="motifs"), 21.25)
     beside = kept(records("table1", {"baseline": [8.61]}))

@@ -1,6 +1,7 @@
 """collect: run folders in the rows of their suite, or in rows of their own."""
 
 import json
+import re
 
 import pytest
 from made import make_run
@@ -23,6 +24,22 @@ def test_runs_find_their_row_by_their_recipe_and_not_by_their_name(tmp_path):
     assert [run and run.score for run in row.runs] == [None, 24.5]
     assert (row.scores, row.median, row.parameters, row.seconds) == ([24.5], 24.5, 1234, 5.0)
     assert all(run is None for other in (0, 1, 3, 4) for run in collection.rows[other].runs)
+
+
+@pytest.mark.parametrize(("step", "is_shown"), [(20, True), (10, False)])
+def test_what_was_seen_before_a_run_went_on_is_not_of_its_network(tmp_path, step, is_shown):
+    make_run(tmp_path / "a", Recipe(network="preresnet20/diffusive-2@2", data="cifar10"), 9.0)
+    seen = {
+        "observations": {"step": step, "affinity": [], "features": []},
+        "spectrum": {"step": step, "caption": "", "stages": []},
+        "stability": {"step": step, "stages": []},
+    }
+    for name, content in seen.items():
+        (tmp_path / "a" / f"{name}.json").write_text(json.dumps(content))
+    (run,) = collect(tmp_path).runs
+    assert [run.observations, run.spectrum, run.stability] == (
+        list(seen.values()) if is_shown else [{}, {}, {}]
+    )
 
 
 def test_a_changed_suite_looks_for_changed_recipes(tmp_path):
@@ -78,6 +95,54 @@ def test_a_corrupt_file_is_named(tmp_path):
         collect(tmp_path)
     (tmp_path / "a" / "observations.json").write_text(json.dumps([1]))
     with pytest.raises(CorruptDataError, match="does not hold a JSON object"):
+        collect(tmp_path)
+
+
+RESTORER = Recipe(network="restorer8/diffusive-1@2", data="motifs")
+STAGE = {"verdict": "stable", "growth": None, "blocks": [{"growth": 1.0, "largest": 0.5, "limit": None}]}
+SPECTRUM = {"caption": "", "stages": [{"name": "s", "form": "diffusive", "weights": []}]}
+SEEN = {"step": 20, "affinity": [], "features": [], "psnr": {"noisy": [8.0, None], "restored": [9.0, 9.5]}}
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "lacks"),
+    [
+        ("result.json", {"metrics": None}, "metrics"),
+        ("result.json", {"outcome": {"ending": "diverged"}}, "outcome.step"),
+        ("result.json", {"parameters": None}, "parameters"),
+        ("result.json", {"seconds": "5"}, "seconds"),
+        ("result.json", {"machine": {"cpu": "abacus"}}, "machine.cores"),
+        ("result.json", {"versions": None}, "versions"),
+        ("observations.json", {"psnr": None}, "psnr"),
+        ("observations.json", {"psnr": {"noisy": [8.0]}}, "psnr.restored"),
+        ("observations.json", {"features": [{"name": "s", "num_blocks": 1}]}, "features[0].blocks"),
+        ("spectrum.json", {"stages": [{"name": "s", "form": "diffusive"}]}, "stages[0].weights"),
+        ("stability.json", {"stages": [STAGE, STAGE | {"blocks": None}]}, "stages[1].blocks"),
+    ],
+)
+def test_what_a_report_reads_must_be_there(tmp_path, name, change, lacks):
+    make_run(tmp_path / "a", RESTORER, 24.5)
+    path = tmp_path / "a" / name
+    made = {"observations.json": SEEN, "spectrum.json": SPECTRUM, "stability.json": {"stages": [STAGE]}}
+    whole = made[name] if name in made else json.loads(path.read_text())
+    path.write_text(json.dumps(whole))
+    collect(tmp_path)
+    path.write_text(json.dumps(whole | change))
+    with pytest.raises(CorruptDataError, match=re.escape(f"{path} lacks {lacks}; restore it")):
+        collect(tmp_path)
+
+
+def test_a_look_at_a_run_without_a_checkpoint_lacks_nothing(tmp_path):
+    make_run(tmp_path / "a", RESTORER, diverged_at=3)
+    (tmp_path / "a" / "observations.json").write_text('{"format": 2, "step": null}')
+    assert collect(tmp_path).rows[0].example is None
+
+
+def test_a_line_of_metrics_without_its_step_is_named(tmp_path):
+    make_run(tmp_path / "a", RESTORER, 24.5)
+    path = tmp_path / "a" / "metrics.jsonl"
+    path.write_text('{"epoch": 1, "step": 10}\n{"epoch": 2, "step": null}\n')
+    with pytest.raises(CorruptDataError, match=r"metrics\.jsonl, line 2, lacks step; delete that line"):
         collect(tmp_path)
 
 

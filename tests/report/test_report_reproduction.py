@@ -141,6 +141,10 @@ def test_the_command_tells_kept_records_from_runs(tmp_path, capsys):
     write(tmp_path / "results", records("table1", {"baseline": [8.0, 8.2]}))
     assert is_kept(tmp_path / "results")
     assert not is_kept(tmp_path / "results" / "table1")
+    for work in ("map/one/runs", "table1/runs/a-run"):
+        (tmp_path / "work" / work).mkdir(parents=True)
+        (tmp_path / "work" / work / "recipe.json").write_text("{}")
+    assert not is_kept(tmp_path / "work"), "where `nonloc map` and `nonloc reproduce` work"
     assert main(["report", str(tmp_path / "results"), "--output", str(tmp_path / "out"), "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert {line["claim"]: line["verdict"] for line in told["verdicts"]}["better"] == "undecided at n = 0"

@@ -71,8 +71,8 @@ def test_what_is_missing_is_said(tmp_path):
     assert sentences.missing(Collection(tmp_path, (whole,), None, {})) == ""
 
 
-def observed_row(folder, **observed):
-    recipe = Recipe(network="restorer8/diffusive-2@2", data="motifs")
+def observed_row(folder, network="restorer8/diffusive-2@2", weight=None, **observed):
+    recipe = Recipe(network=network, data="motifs").with_(stage={"weight": weight})
     base = {"observations": {"step": 20}}
     return RowRecord("r", recipe, (make_run(folder / "0", recipe, 20.0, observed=base | observed),))
 
@@ -95,13 +95,23 @@ def test_spectra_are_judged_against_the_band_and_by_their_form(tmp_path, shares,
     )
 
 
-def test_signs_that_were_not_learned_are_not_held_against_chance(tmp_path):
-    without = spectrum(0.0, 0.0)
-    for weight in without["stages"][0]["weights"]:
+def without_band(*shares):
+    found = spectrum(*shares)
+    for weight in found["stages"][0]["weights"]:
         del weight["band"]
-    assert sentences.spectrum_findings(observed_row(tmp_path, spectrum=without)) == [
+    return found
+
+
+def test_signs_that_were_not_learned_are_not_held_against_chance(tmp_path):
+    row = observed_row(tmp_path, weight="stable", spectrum=without_band(0.0, 0.0))
+    assert sentences.spectrum_findings(row) == [
         "“r”: no eigenvalue can be negative; the largest of each block is 1, 1."
     ]
+
+
+def test_signs_that_were_learned_are_told_without_chance_where_no_band_was_recorded(tmp_path):
+    row = observed_row(tmp_path, spectrum=without_band(0.9, 0.8))
+    assert sentences.spectrum_findings(row) == ["“r”: the negative share of the energy is 90, 80 %."]
 
 
 def test_the_features_from_first_to_last(tmp_path):
@@ -115,17 +125,38 @@ def test_the_features_from_first_to_last(tmp_path):
             "after": {"norm": 1.0, "variance": 200.0, "energy": None},
         },
     ]
-    seen = {"step": 20, "features": [{"num_blocks": 2, "blocks": blocks}]}
+    seen = {"step": 20, "features": [{"name": "s", "num_blocks": 2, "blocks": blocks}]}
     assert sentences.feature_findings(observed_row(tmp_path, observations=seen)) == [
         "“r”, over 2 blocks: norm × 0.5, variance × 200."
     ]
 
 
 def test_affinities_are_held_against_chance(tmp_path):
-    seen = {"step": 20, "affinity": [{"same_share": 0.42, "same_chance": 0.1}]}
+    seen = {"step": 20, "affinity": [{"stage": "s", "same_share": 0.42, "same_chance": 0.1}]}
     (text,) = sentences.affinity_findings(observed_row(tmp_path, observations=seen))
     assert "42 % of the weight" in text
     assert "would give 10 %" in text
+
+
+def test_of_several_stages_each_is_named(tmp_path):
+    state = {"norm": 1.0, "variance": 1.0, "energy": 1.0}
+    trace = {"num_blocks": 1, "blocks": [{"before": state, "after": state}]}
+    (stage,) = spectrum(0.5)["stages"]
+    names = ("trunk.stages.1", "trunk.stages.3")
+    row = observed_row(
+        tmp_path,
+        network="restorer8/diffusive-1@1,3",
+        spectrum={"stages": [stage | {"name": name} for name in names]},
+        observations={
+            "step": 20,
+            "features": [trace | {"name": name} for name in names],
+            "affinity": [{"stage": name, "same_share": 0.4, "same_chance": 0.1} for name in names],
+        },
+    )
+    for told in (sentences.spectrum_findings, sentences.feature_findings, sentences.affinity_findings):
+        one, other = told(row)
+        assert one.startswith("“r”, trunk.stages.1")
+        assert other.startswith("“r”, trunk.stages.3")
 
 
 def test_time_and_machine(tmp_path):

@@ -15,7 +15,9 @@ from nonloc.outcomes import CorruptDataError, DivergedError, LockedRunError
 from nonloc.runs import Run
 from nonloc.training import parts as parts_module
 from nonloc.training import session as session_module
+from nonloc.training import working as working_module
 from nonloc.training.loop import fit
+from nonloc.training.progress import Silence
 from nonloc.training.session import Session
 from nonloc.training.tasks import Classification
 
@@ -528,6 +530,17 @@ def test_it_works_outside_the_main_thread(tmp_path):
     thread.start()
     thread.join()
     assert endings == ["converged"]
+
+
+def test_an_epoch_is_saved_before_it_is_told(tmp_path, monkeypatch):
+    class Gone(Silence):
+        def epoch(self, metrics):
+            raise BrokenPipeError
+
+    monkeypatch.setattr(working_module, "make_progress", lambda *_: Gone())
+    with pytest.raises(BrokenPipeError):
+        train(tiny_recipe(), tmp_path / "run")
+    assert saved_steps(Run(tmp_path / "run")) == [5]
 
 
 @pytest.mark.parametrize("device", ["foo", "cuda"])

@@ -2,10 +2,35 @@
 
 import platform
 
+import pytest
 import torch
+from tiny import unusual_defaults
 
 import nonloc
-from nonloc.training.machine import machine, versions
+from nonloc.training.machine import device_or_best, machine, plain_defaults, versions
+
+
+@pytest.mark.parametrize("device", ["meta", "mps", torch.device("xpu")])
+def test_a_device_that_nothing_here_works_on_is_refused(device):
+    with pytest.raises(ValueError, match="is none that nonloc works on; use cpu or cuda"):
+        device_or_best(device)
+
+
+def test_a_cuda_device_beyond_the_last_is_refused(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert device_or_best("cuda:1") == torch.device("cuda:1")
+    with pytest.raises(ValueError, match="the last CUDA device here is cuda:1"):
+        device_or_best("cuda:2")
+
+
+def test_plain_defaults_hold_inside_and_the_caller_s_outside():
+    with unusual_defaults():
+        with plain_defaults():
+            inside = torch.zeros(1)
+        outside = torch.zeros(1)
+    assert (inside.dtype, inside.device.type) == (torch.float32, "cpu")
+    assert (outside.dtype, outside.device.type) == (torch.float64, "meta")
 
 
 def test_versions_are_those_in_use():

@@ -34,6 +34,12 @@ def test_silence_is_silent(capsys):
     assert capsys.readouterr() == ("", "")
 
 
+def test_a_program_without_stderr_gets_nothing(capsys, monkeypatch):
+    monkeypatch.setattr(sys, "stderr", None)
+    use(make_progress(True, "run", 0, 100))
+    assert capsys.readouterr().out == ""
+
+
 def test_a_log_gets_one_line_an_epoch(capsys):
     use(make_progress(True, "run", 0, 100))
     out, err = capsys.readouterr()

@@ -3,6 +3,7 @@
 import hashlib
 
 import torch
+from tiny import unusual_defaults
 
 from nonloc.training.randomness import epoch_order, initialization, mix, step_generator, step_seed
 
@@ -57,6 +58,12 @@ def test_initialization_is_a_function_of_the_seed():
     torch.manual_seed(1)
     assert weight(7).equal(first)
     assert not weight(8).equal(first)
+
+
+def test_initialization_does_not_depend_on_the_caller_s_defaults():
+    with unusual_defaults(), initialization(7):
+        weight = torch.nn.Linear(3, 3).weight
+    assert (weight.dtype, weight.device.type) == (torch.float32, "cpu")
 
 
 def test_initialization_does_not_disturb_the_global_generator():

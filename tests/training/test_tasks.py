@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from tiny import tiny_data, tiny_recipe
+from tiny import tiny_data, tiny_recipe, unusual_defaults
 
 from nonloc.data.dataset import Dataset, Split
 from nonloc.training.augment import augment
@@ -109,6 +109,15 @@ def test_the_test_noise_is_the_same_for_every_seed_and_batch_size():
 
 def test_the_noise_of_an_image_does_not_depend_on_how_many_there_are():
     assert fixed_noise(torch.Size([3, 3, 8, 8])).equal(fixed_noise(torch.Size([9, 3, 8, 8]))[:3])
+
+
+def test_the_noise_does_not_follow_the_defaults_of_its_caller():
+    shape = torch.Size([2, 3, 8, 8])
+    usual = fixed_noise(shape)
+    with unusual_defaults():
+        noise = fixed_noise(shape)
+    assert noise.dtype == torch.float32
+    assert noise.equal(usual)
 
 
 def test_the_test_noise_is_standard_normal_and_new_for_each_image():

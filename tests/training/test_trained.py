@@ -4,10 +4,11 @@ import shutil
 
 import pytest
 import torch
-from tiny import tiny_data, tiny_recipe
+from tiny import tiny_data, tiny_recipe, unusual_defaults
 
 from nonloc.runs import Run
 from nonloc.training.loop import fit
+from nonloc.training.many import fit_many
 from nonloc.training.state import weights_sha256
 from nonloc.training.trained import trained_network
 
@@ -21,6 +22,23 @@ def test_it_is_the_network_at_the_end_of_the_run(tmp_path):
     assert weights_sha256(model) == Run(tmp_path / "run").read_result()["weights_sha256"]
     assert not model.training
     assert torch.rand(1).equal(expected)
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_runs_and_their_networks_do_not_depend_on_the_caller_s_defaults(tmp_path, together):
+    # Noise and Adam's numbers would be float64 and elsewhere, too.
+    recipe = tiny_recipe(network="restorer4/diffusive-1@2", epochs=1, optimizer="adam")
+    data = tiny_data(labels=False)
+    fit(recipe, tmp_path / "usual", data=data, device="cpu", progress=False)
+    with unusual_defaults():
+        if together:
+            fit_many([recipe], [tmp_path / "run"], data={"tiny": data}, device="cpu", progress=False)
+        else:
+            fit(recipe, tmp_path / "run", data=data, device="cpu", progress=False)
+        model = trained_network(tmp_path / "run")
+    usual = Run(tmp_path / "usual").read_result()["weights_sha256"]
+    assert Run(tmp_path / "run").read_result()["weights_sha256"] == usual
+    assert weights_sha256(model) == usual
 
 
 def test_a_run_without_a_checkpoint_says_so(tmp_path):

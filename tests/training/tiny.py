@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -35,6 +37,18 @@ def tiny_recipe(**changes: Any) -> Recipe:
         milestones=(2,),
     )
     return recipe.with_(**changes)
+
+
+@contextmanager
+def unusual_defaults() -> Iterator[None]:
+    """Inside, what nobody said a dtype or a device for is float64 and, on the meta device, of no use."""
+    torch.set_default_dtype(torch.float64)
+    torch.set_default_device("meta")
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(torch.float32)
+        torch.set_default_device(None)
 
 
 def timeless_metrics(run: Run) -> list[dict[str, Any]]:
