@@ -218,9 +218,8 @@ def fixed_noise(shape: torch.Size) -> Tensor:
     """Standard normal float32 [N, …]; row i depends on i and the row's shape only, not on N."""
     noise = torch.empty(shape, dtype=torch.float32, device="cpu")
     for index, row in enumerate(noise):
-        torch.randn(
-            row.shape, generator=torch.Generator("cpu").manual_seed(mix("test noise", index)), out=row
-        )
+        generator = torch.Generator("cpu").manual_seed(mix("test noise", index))
+        torch.randn(row.shape, generator=generator, out=row, dtype=row.dtype, device=row.device)
     return noise
 
 
