@@ -25,7 +25,7 @@ from typing import Any
 from nonloc.outcomes import CorruptDataError, LockedRunError
 from nonloc.paper.rows import PLAN, Row, Suite
 from nonloc.paper.suites import find_suite
-from nonloc.runs import Run, find_runs, read_json, read_lines, write_atomically
+from nonloc.runs import RESTORE, Run, check_holds, find_runs, read_json, read_lines, write_atomically
 from nonloc.training.checkpoint import latest_valid, save_checkpoint
 from nonloc.training.observe import TENSORS
 from nonloc.training.recipe import Recipe
@@ -293,6 +293,7 @@ def _from_the_median(targets: Mapping[int, Run]) -> list[int]:
 
 def _score(run: Run) -> float | None:
     result = run.read_result()
+    check_holds(result, {"metrics": {}}, run.result_path, RESTORE)
     if result["outcome"]["ending"] != "converged":
         return None
     return result["metrics"].get("error", result["metrics"].get("psnr"))
@@ -303,7 +304,9 @@ def _copy_weights(source: Run, target: Run) -> None:
     checkpoint = latest_valid(source)
     if checkpoint is None:
         return
-    if weights_sha256(trained_network(source)) != source.read_result()["weights_sha256"]:
+    result = source.read_result()
+    check_holds(result, {"weights_sha256": str}, source.result_path, RESTORE)
+    if weights_sha256(trained_network(source)) != result["weights_sha256"]:
         raise CorruptDataError(
             f"the weights in {source.path} are not those of its result.json; train it anew"
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from nonloc.runs import Run
+from nonloc.runs import NUMBER, RESTORE, Run, check_holds, check_lines_hold
 from nonloc.training.recipe import Recipe
 
 
@@ -19,6 +19,7 @@ def seconds_to_go(
     if run.is_finished:
         return 0.0
     lines = run.read_metrics() if run.exists else []
+    check_lines_hold(lines, {"seconds": NUMBER}, run.metrics_path)
     share = 1 - lines[-1]["epoch"] / recipe.epochs if lines else 1.0
     known = [
         found
@@ -35,6 +36,7 @@ def _seconds(run: Run, device: str) -> float | None:
     if not run.is_finished:
         return None
     result = run.read_result()
+    check_holds(result, {"machine": {"device": str}, "seconds": NUMBER}, run.result_path, RESTORE)
     has_trained = result["outcome"]["ending"] == "converged" and result["machine"]["device"] == device
     has_trained = has_trained and not result.get("earlier")
     return float(result["seconds"]) if has_trained else None

@@ -2,6 +2,7 @@
 
 import pytest
 
+from nonloc.outcomes import CorruptDataError
 from nonloc.runs import Run
 from nonloc.training.estimates import seconds_to_go
 from nonloc.training.recipe import Recipe
@@ -42,6 +43,12 @@ def test_other_seeds_tell(tmp_path):
         (RECIPE.with_(seed=2), finished(tmp_path / "2", 120.0)),
     ]
     assert estimate(Run(tmp_path / "new"), others) == pytest.approx(110)
+
+
+def test_a_result_that_does_not_say_how_long_it_took_is_corrupt(tmp_path):
+    others = [(RECIPE.with_(seed=1), finished(tmp_path / "1", None))]
+    with pytest.raises(CorruptDataError, match=r"1.result\.json lacks seconds; restore it"):
+        estimate(Run(tmp_path / "new"), others)
 
 
 def test_what_is_done_already_counts(tmp_path):
