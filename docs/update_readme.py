@@ -23,7 +23,7 @@ from nonloc.bench.stage_kernels import table as stage_kernels_table
 from nonloc.paper.map_table import MapTable
 from nonloc.report import map_corners
 from nonloc.report.finding import finding
-from nonloc.runs import Run
+from nonloc.runs import Run, find_runs
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "results"
@@ -425,8 +425,8 @@ def rechecked() -> str:
         cells.append([suite, name, seed, *numbers, "–" if row["agrees"] else str(row["images"])])
     headers = ["suite", "row", "seed", "recorded", "again", "images off"]
     checked = {row["run"] for row in result["rows"]}
-    kept = {path.parent.parent for path in RESULTS.glob("*/*/*/checkpoints/*.safetensors")}
-    missing = sum(str(folder.relative_to(ROOT)) not in checked for folder in kept)
+    kept = [str(run.path.relative_to(ROOT)) for run in find_runs(RESULTS) if run.has_weights]
+    missing = len(set(kept) - checked)
     later = f"Of {missing} other runs weights are kept, too, but were not at hand then. " if missing else ""
     return (
         f"{table.markdown(headers, cells)}\n\n{result['agree']} of {len(cells)} have the same error to the last of "

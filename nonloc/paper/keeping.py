@@ -19,6 +19,7 @@ import shutil
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -253,22 +254,27 @@ def _keep_weights(row: Path, sources: Mapping[int, Run], which: str) -> str:
         if run.is_finished and run.path.parent == row and run.path.name.isdecimal()
     }
     ranked = _from_the_median(targets)
+    if which == "none":
+        return ""
     weighed = [seed for seed in targets if _has_whole_weights(targets[seed])]
-    at_hand = [
+    # One by one: to know that weights are whole, all of them are read.
+    at_hand = (
         seed for seed in ranked if seed in weighed or (seed in sources and _has_whole_weights(sources[seed]))
-    ]
-    wanted = {"median": at_hand[:1], "all": at_hand, "none": []}[which]
+    )
+    wanted = list(at_hand if which == "all" else islice(at_hand, 1))
     for seed in wanted:
         if seed not in weighed:
             shutil.rmtree(targets[seed].checkpoints_path, ignore_errors=True)
             _copy_weights(sources[seed], targets[seed])
+    if which == "all":
+        missing = sorted(set(ranked) - set(wanted))
+        return f"without seed {', '.join(map(str, missing))}" if missing else ""
     # The median of before gives way to that of now. More than one were kept with "all", perhaps with no copy elsewhere.
-    if which == "median" and len(weighed) == 1 and wanted and weighed != wanted:
+    if len(weighed) == 1 and wanted and weighed != wanted:
         shutil.rmtree(targets[weighed[0]].checkpoints_path)
-    if which == "median" and at_hand[:1] != ranked[:1]:
-        return f"seed {at_hand[0]} in place of {ranked[0]}" if at_hand else f"none in place of {ranked[0]}"
-    missing = sorted(set(ranked) - set(at_hand)) if which == "all" else []
-    return f"without seed {', '.join(map(str, missing))}" if missing else ""
+    if wanted == ranked[:1]:
+        return ""
+    return f"seed {wanted[0]} in place of {ranked[0]}" if wanted else f"none in place of {ranked[0]}"
 
 
 def _has_whole_weights(run: Run) -> bool:

@@ -10,21 +10,21 @@ from typing import Any
 
 from nonloc.outcomes import CorruptDataError
 from nonloc.paper.map_cells import Cell
-from nonloc.runs import finite_or_none, write_atomically
+from nonloc.runs import NUMBER, finite_or_none, write_atomically
 from nonloc.training.recipe import Recipe
 
 # What every row has, and what it may be.
 NEEDED: dict[str, type | tuple[type, ...]] = {
     "cell": str,
-    "rate": (int, float),
+    "rate": NUMBER,
     "init": str,
     "form": str,
     "blocks": int,
     "seed": int,
     "ending": str,
     "step": (int, NoneType),
-    "mean_loss": (int, float, NoneType),
-    "seconds": (int, float),
+    "mean_loss": (*NUMBER, NoneType),
+    "seconds": NUMBER,
     "recipe_sha256": str,
 }
 

@@ -18,6 +18,7 @@ CAPTION = (
     "the rows of it that they are to be compared with: every seed, a bar at the median. At the right: ✕ how many seeds "
     "diverged, of how many; ▲ errors that lie beyond the frame. Line: the median baseline."
 )
+VARIANTS = (((), ""), (DIVIDED, ", logits / √d"))
 Line = tuple[str, RowRecord]
 
 
@@ -69,14 +70,14 @@ def _groups(kept: Kept) -> Iterator[tuple[str, list[Line]]]:
         )
     for start in (kept.start, *kept.starts):
         stable = {"form": "diffusive", "weight": "stable", "start": start}
-        for other, told in (((), ""), (DIVIDED, ", logits / √d")):
+        for other, told in VARIANTS:
             rows = [(n, kept.find(**stable, blocks=n, other=other)) for n in _stable_blocks(kept)]
             yield f"stable W, start {start}{told}", _found((f"{n} blocks", row) for n, row in rows)
     yield (
         "one block after each of 2, 4 and 6",
         _found(
             (f"{NAMES[form]}{told}", kept.find(form=form, blocks=1, places=(2, 4, 6), other=other))
-            for other, told in (((), ""), (DIVIDED, ", logits / √d"))
+            for other, told in VARIANTS
             for form in NAMES
         ),
     )

@@ -106,7 +106,6 @@ def interaction_part(kept: Kept, form: str, changes: Changes) -> Part:
 
 def spread_part(kept: Kept, changes: Changes) -> Part:
     """Whether the error of 2, 3 and 4 blocks varies less for the proposed form than for the original one."""
-
     forms = {
         form: [kept.find(**{"form": form, "blocks": blocks, **changes}) for blocks in (2, 3, 4)]
         for form in NAMES

@@ -19,9 +19,8 @@ from nonloc.training.recipe import Recipe
 TABLE, PROTOCOL = "table1", "protocol"
 GUESSING = 90.0  # % error on ten classes without looking: what a diverged run is good for
 OTHER = "Other runs"
-DIVIDED = (
-    "stage.scaled is True",
-)  # a Setting's `other` where logits are divided by √d, and nothing else differs
+# A Setting's `other` where logits are divided by √d, and nothing else differs.
+DIVIDED = ("stage.scaled is True",)
 
 # What changes how a run is computed and not what it is a run of.
 _MEANS = ("precision", "channels_last", "spectrum_epochs")

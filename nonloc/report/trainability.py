@@ -162,16 +162,16 @@ def read_map(folder: str | os.PathLike[str]) -> TrainabilityMap:
     tables, foreign = {}, {}
     for name, part in PARTS.items():
         rows = MapTable(Path(folder) / f"{name}.jsonl").rows
-        own = [row for row in rows if _is_of(part, row)]
+        planned = {cell.name: cell for cell in part.cells}
+        own = [
+            row
+            for row in rows
+            if (cell := planned.get(row["cell"])) is not None
+            and row["recipe_sha256"] == cell.recipe(part.base, row["seed"]).sha256
+        ]
         tables[name] = cells(own)
         foreign[name] = len(rows) - len(own)
     return TrainabilityMap(tables.pop("one_epoch"), tables.pop("ten_epochs"), tables, foreign)
-
-
-def _is_of(part: Part, line: Line) -> bool:
-    """Whether a run has the recipe of its cell."""
-    cell = next((cell for cell in part.cells if cell.name == line["cell"]), None)
-    return cell is not None and line["recipe_sha256"] == cell.recipe(part.base, line["seed"]).sha256
 
 
 def cells(lines: Sequence[Line]) -> tuple[Cell, ...]:

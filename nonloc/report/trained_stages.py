@@ -105,8 +105,10 @@ def _along(run: RunRecord) -> str:
 
 def _signed(value: float) -> str:
     """To two decimals; to three where two would show a sign and nothing else, and no sign where three would."""
-    digits = 2 if round(value, 2) else 3 if round(value, 3) else 0
-    return with_minus(f"{value:.{digits}f}" if digits else "0.00")
+    for digits in (2, 3):
+        if round(value, digits):
+            return with_minus(f"{value:.{digits}f}")
+    return "0.00"
 
 
 def action_sentences(kept: Kept, brief: bool = False) -> list[str]:

@@ -314,11 +314,14 @@ def test_there_is_nothing_to_restore_from_no_folder(tmp_path):
 
 
 def test_what_lies_deeper_than_the_seeds_is_nobody_of_the_row(runs, tmp_path):
-    go(runs, tmp_path, weights="all")
+    for seed, psnr in enumerate((10.0, 30.0, 20.0)):
+        set_score(runs, seed, psnr)
+    go(runs, tmp_path, SUITE.with_seeds(2))
     row = kept_path(tmp_path / "kept", SUITE, ROW, 0).parent
     shutil.copytree(row, row / "backup")
     before = contents(row / "backup")
     go(runs, tmp_path)
+    assert len(weighed(tmp_path)) - len(list((row / "backup").rglob("*.safetensors"))) == 1
     assert contents(row / "backup") == before
 
 
