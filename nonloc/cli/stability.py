@@ -48,11 +48,15 @@ def run(options: Namespace) -> int:
     if options.images < 1:
         raise ValueError(f"--images must be at least 1, got {options.images}")
 
-    from nonloc.training.certificates import certify_run, keep_certificates
+    from nonloc.training.certificates import certify_run
 
-    found = certify_run(folder, data_dir=options.data_dir, device=options.device, images=options.images)
-    if options.keep:
-        keep_certificates(folder, found, images=options.images, device=options.device)
+    found = certify_run(
+        folder,
+        data_dir=options.data_dir,
+        device=options.device,
+        images=options.images,
+        keep=options.keep,
+    )
     text = "\n\n".join(_text(stage) for stage in found)
     output.result(text, {"run": str(folder.path), "images": options.images, "stages": finite_or_none(found)})
     return EXIT_DONE

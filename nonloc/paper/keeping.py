@@ -31,7 +31,7 @@ from nonloc.training.checkpoint import latest_valid, save_checkpoint
 from nonloc.training.observe import TENSORS
 from nonloc.training.recipe import Recipe
 from nonloc.training.state import MODEL, weights_sha256
-from nonloc.training.trained import trained_network
+from nonloc.training.trained import network_of
 
 DIGITS = 7
 OBSERVED = "observations.json"
@@ -310,14 +310,14 @@ def _copy_weights(source: Run, target: Run) -> None:
     checkpoint = latest_valid(source)
     if checkpoint is None:
         return
-    result = source.read_result()
+    recipe, result = Recipe.of(source), source.read_result()
     check_holds(result, {"weights_sha256": str}, source.result_path, RESTORE)
-    if weights_sha256(trained_network(source)) != result["weights_sha256"]:
+    if weights_sha256(network_of(checkpoint, recipe)) != result["weights_sha256"]:
         raise CorruptDataError(
             f"the weights in {source.path} are not those of its result.json; train it anew"
         )
     tensors = {name: value for name, value in checkpoint.tensors.items() if name.startswith(MODEL)}
-    save_checkpoint(target, Recipe.of(source), replace(checkpoint, tensors=tensors))
+    save_checkpoint(target, recipe, replace(checkpoint, tensors=tensors))
 
 
 def _compact(path: Path) -> bytes:

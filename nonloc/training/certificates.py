@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -16,11 +15,10 @@ from nonloc.nn.stage import stages
 from nonloc.ops import largest_logit_spread
 from nonloc.processes.stability import certify, cfl_limit
 from nonloc.runs import Run, finite_or_none, write_atomically
-from nonloc.training.checkpoint import latest_valid
 from nonloc.training.machine import device_or_best, machine, versions
 from nonloc.training.recipe import Recipe
 from nonloc.training.tasks import TASKS
-from nonloc.training.trained import trained_network
+from nonloc.training.trained import network_of, newest_checkpoint
 
 STABILITY = "stability.json"
 
@@ -32,6 +30,7 @@ def certify_run(
     data_dir: str | os.PathLike[str] | None = None,
     device: torch.device | str = "cpu",
     images: int = 4,
+    keep: bool = False,
 ) -> list[dict[str, Any]]:
     """One dict for each nonlocal stage of the newest checkpoint: its certificate over the first test images.
 
@@ -41,33 +40,30 @@ def certify_run(
     with, for each sub-block alone, the largest singular value of its W, the lowest eigenvalue of sym(W), and the limit
     below which a symmetric W ≥ 0 would be stable with the sub-block's kernel; and the largest `logit_spread` of its
     kernels, None for those without logits.
+
+    keep  also write them to the run's stability.json, with the step, and with what they were found
     """
     run = run if isinstance(run, Run) else Run.open(run)
     device = device_or_best(device)
     recipe = Recipe.of(run)
-    model = trained_network(run, device)
+    checkpoint = newest_checkpoint(run)
+    model = network_of(checkpoint, recipe, device)
     if not any(True for _ in stages(model)):
         raise ValueError(f"{recipe.network} has no nonlocal blocks, so there is nothing to certify")
     dataset = data if data is not None else load(recipe.data, data_dir)
     inputs, _ = next(iter(TASKS[recipe.task](recipe, dataset, device).test_batches(images)))
-    return [_certificate(name, stage, x, mask) for name, stage, x, mask in stage_inputs(model, inputs)]
-
-
-def keep_certificates(
-    run: Run, found: Sequence[dict[str, Any]], *, images: int, device: torch.device | str
-) -> None:
-    """Write what `certify_run` found to the run's stability.json, and with what it was found."""
-    where = device_or_best(device)
-    checkpoint = latest_valid(run)
-    value = {
-        "step": None if checkpoint is None else checkpoint.step,
-        "images": images,
-        "stages": finite_or_none(found),
-        "machine": machine(where),
-        "versions": versions(where),
-    }
-    content = json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
-    write_atomically(run.path / STABILITY, f"{content}\n".encode())
+    found = [_certificate(name, stage, x, mask) for name, stage, x, mask in stage_inputs(model, inputs)]
+    if keep:
+        value = {
+            "step": checkpoint.step,
+            "images": images,
+            "stages": finite_or_none(found),
+            "machine": machine(device),
+            "versions": versions(device),
+        }
+        content = json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+        write_atomically(run.path / STABILITY, f"{content}\n".encode())
+    return found
 
 
 def _certificate(name: str, stage: Any, x: torch.Tensor, mask: torch.Tensor | None) -> dict[str, Any]:

@@ -33,7 +33,7 @@ from nonloc.training.machine import device_or_best
 from nonloc.training.recipe import Recipe
 from nonloc.training.step import forward
 from nonloc.training.tasks import TASKS, Restoration
-from nonloc.training.trained import trained_network
+from nonloc.training.trained import network_of, newest_checkpoint
 
 FORMAT = 2  # 2: with "quotient" and "linear" of every sub-block, and "logit_spread" of every stage
 OBSERVATIONS = "observations.json"
@@ -70,10 +70,10 @@ def observe(
         return before
     if checkpoint is None:
         return _write(run.path / OBSERVATIONS, {"format": FORMAT, "step": None})
-    observe_spectra(run)
+    _write_spectra(run, checkpoint, recipe)
     dataset = data if data is not None else load(recipe.data, data_dir)
     task = TASKS[recipe.task](recipe, dataset, device)
-    model = trained_network(run, device)
+    model = network_of(checkpoint, recipe, device)
     inputs, targets = next(iter(task.test_batches(batch_size)))
     tensors = {"images": task.test.images[:images].cpu()}
     seen: dict[str, Any] = _where(checkpoint) | {"task": recipe.task, "batch_size": len(inputs)}
@@ -96,9 +96,11 @@ def observe_spectra(run: Run | str | os.PathLike[str]) -> dict[str, Any]:
     finite. A stable W has no "band": its signs are given, not learned.
     """
     run = run if isinstance(run, Run) else Run.open(run)
-    model = trained_network(run)
-    checkpoint = latest_valid(run)
-    assert checkpoint is not None
+    return _write_spectra(run, newest_checkpoint(run), Recipe.of(run))
+
+
+def _write_spectra(run: Run, checkpoint: Checkpoint, recipe: Recipe) -> dict[str, Any]:
+    model = network_of(checkpoint, recipe)
     found = []
     for name, stage in stages(model):
         maps = [cast(WeightMap | StableWeightMap, one) for one in stage.maps]

@@ -12,7 +12,7 @@ from torch import nn
 from nonloc.networks.build import build
 from nonloc.outcomes import Outcome
 from nonloc.runs import Run
-from nonloc.training.checkpoint import latest_valid
+from nonloc.training.checkpoint import Checkpoint, latest_valid
 from nonloc.training.randomness import initialization
 from nonloc.training.recipe import Recipe
 from nonloc.training.state import restore_model
@@ -21,10 +21,22 @@ from nonloc.training.state import restore_model
 def trained_network(run: Run | str | os.PathLike[str], device: torch.device | str = "cpu") -> nn.Module:
     """The network of the newest valid checkpoint of `run`, in eval mode on `device`."""
     run = run if isinstance(run, Run) else Run.open(run)
-    recipe = Recipe.of(run)
-    checkpoint = latest_valid(run, recipe)
+    return network_of(newest_checkpoint(run), Recipe.of(run), device)
+
+
+def newest_checkpoint(run: Run) -> Checkpoint:
+    """The newest valid checkpoint of `run`; where there is none, a ValueError says why.
+
+    Whoever needs the step of a network, too, takes both from this: a run that is training soon has a newer one.
+    """
+    checkpoint = latest_valid(run)
     if checkpoint is None:
         raise ValueError(_why_no_checkpoint(run))
+    return checkpoint
+
+
+def network_of(checkpoint: Checkpoint, recipe: Recipe, device: torch.device | str = "cpu") -> nn.Module:
+    """The network of `checkpoint`, in eval mode on `device`."""
     # The initial values are replaced at once, but drawing them must not disturb the caller's generators.
     with initialization(recipe.seed):
         model = build(recipe.network, num_classes=checkpoint.num_classes, **asdict(recipe.stage))

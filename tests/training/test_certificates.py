@@ -1,5 +1,8 @@
 """certify_run: the verdict of a trained stage, and that it follows the weights."""
 
+import json
+from dataclasses import replace
+
 import pytest
 import torch
 from tiny import tiny_data, tiny_recipe
@@ -7,8 +10,9 @@ from tiny import tiny_data, tiny_recipe
 from nonloc.runs import Run
 from nonloc.training import certificates
 from nonloc.training.certificates import certify_run
+from nonloc.training.checkpoint import latest_valid, save_checkpoint
 from nonloc.training.loop import fit
-from nonloc.training.trained import trained_network
+from nonloc.training.trained import network_of
 
 RECIPE = tiny_recipe(
     network="restorer8/diffusive-2@1", learning_rate=0.01, epochs=1, stage={"normalize": "row"}
@@ -25,13 +29,13 @@ def run(tmp_path_factory):
 def certified_with(run, monkeypatch, scale):
     """The certificate when every W of the trained network is `scale` I."""
 
-    def network(run, device):
-        model = trained_network(run, device)
+    def network(checkpoint, recipe, device):
+        model = network_of(checkpoint, recipe, device)
         for stage in (m for m in model.modules() if hasattr(m, "weights")):
             monkeypatch.setattr(stage, "weights", lambda: [scale * torch.eye(8)] * 2)
         return model
 
-    monkeypatch.setattr(certificates, "trained_network", network)
+    monkeypatch.setattr(certificates, "network_of", network)
     (found,) = certify_run(run, tiny_data(labels=False), images=2)
     return found
 
@@ -60,17 +64,33 @@ def test_the_logits_are_those_of_the_kernel(run, monkeypatch):
     """With features that are scaled by 3 on both sides they spread 9 times as far."""
     (before,) = certify_run(run, tiny_data(labels=False), images=2)
 
-    def network(run, device):
-        model = trained_network(run, device)
+    def network(checkpoint, recipe, device):
+        model = network_of(checkpoint, recipe, device)
         for name, parameter in model.named_parameters():
             if any(part in name for part in ("theta", "phi")):
                 parameter.data *= 3
         return model
 
-    monkeypatch.setattr(certificates, "trained_network", network)
+    monkeypatch.setattr(certificates, "network_of", network)
     (after,) = certify_run(run, tiny_data(labels=False), images=2)
     assert before["logit_spread"] > 0
     assert after["logit_spread"] == pytest.approx(9 * before["logit_spread"], rel=1e-4)
+
+
+def test_the_step_that_is_kept_is_that_of_the_network(tmp_path, monkeypatch):
+    """Also when the run, training meanwhile, gets a newer checkpoint."""
+    run = Run(tmp_path / "run")
+    fit(RECIPE, run, data=tiny_data(labels=False), device="cpu", progress=False)
+    step = latest_valid(run).step
+
+    def network(checkpoint, recipe, device):
+        save_checkpoint(run, recipe, replace(checkpoint, step=checkpoint.step + 1))
+        return network_of(checkpoint, recipe, device)
+
+    monkeypatch.setattr(certificates, "network_of", network)
+    certify_run(run, tiny_data(labels=False), images=1, keep=True)
+    assert latest_valid(run).step == step + 1
+    assert json.loads((run.path / "stability.json").read_text())["step"] == step
 
 
 def test_a_network_without_stages_is_refused(tmp_path):

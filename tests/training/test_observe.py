@@ -14,12 +14,13 @@ from nonloc.nn.features import stage_inputs
 from nonloc.ops import kernel_matrix
 from nonloc.runs import Run
 from nonloc.spectrum import STABLE_CAPTION, weight_spectrum
+from nonloc.training import observe as observing
 from nonloc.training.checkpoint import latest_valid, save_checkpoint
 from nonloc.training.loop import fit
 from nonloc.training.observe import _apart, _spread, observe, observe_spectra, read_observations
 from nonloc.training.recipe import Recipe
 from nonloc.training.tasks import Classification, Restoration
-from nonloc.training.trained import trained_network
+from nonloc.training.trained import network_of, trained_network
 
 DATA = tiny_data(labels=False)
 LABELLED = tiny_data()
@@ -147,6 +148,20 @@ def test_spectra_come_with_the_band_of_random_weights(restorer):
         assert entry["rank"] == 4
         assert len(entry["band"]["low"]) == 8
         assert entry["band"]["low"][0] < 0 < entry["band"]["high"][0]
+
+
+def test_the_step_of_spectra_is_that_of_the_network(tmp_path, monkeypatch):
+    """Also when the run, training meanwhile, gets a newer checkpoint."""
+    run = trained(tmp_path, DATA, network="restorer8/diffusive-1@2", epochs=1)
+    step = latest_valid(run).step
+
+    def network(checkpoint, recipe, device="cpu"):
+        save_checkpoint(run, recipe, replace(checkpoint, step=checkpoint.step + 1))
+        return network_of(checkpoint, recipe, device)
+
+    monkeypatch.setattr(observing, "network_of", network)
+    assert observe_spectra(run)["step"] == step
+    assert latest_valid(run).step == step + 1
 
 
 def test_a_stable_weight_has_no_band_for_its_signs_are_given(tmp_path):
