@@ -80,10 +80,7 @@ def curves(rows: Sequence[RowRecord]) -> Figure:
 
 def spectra(rows: Sequence[tuple[str, dict[str, Any]]]) -> Figure | None:
     """A panel for every W of every network: (label, what spectrum.json holds); None if there is no W at all."""
-    lines = [
-        (label, [weight for stage in spectrum.get("stages", []) for weight in stage["weights"]])
-        for label, spectrum in rows
-    ]
+    lines = [(label, _titled(spectrum.get("stages", []))) for label, spectrum in rows]
     lines = [(label, weights) for label, weights in lines if weights]
     if not lines:
         return None
@@ -96,17 +93,29 @@ def spectra(rows: Sequence[tuple[str, dict[str, Any]]]) -> Figure | None:
             all_axes = grid[start:end].flatten()
             for axes in all_axes[len(weights) :]:
                 axes.set_axis_off()
-            for number, (weight, axes) in enumerate(zip(weights, all_axes, strict=False), start=1):
+            for (title, weight), axes in zip(weights, all_axes, strict=False):
                 _spectrum(axes, weight)
-                axes.set_title(f"\nblock {number}" if number == 1 else f"block {number}", fontsize=9)
-            # On the empty line above the first panel, and left out of the layout: a label may be wider than a panel.
+                axes.set_title(title, fontsize=9)
+            # On an empty line above the first panel, and left out of the layout: a label may be wider than a panel.
+            title = weights[0][0]
+            all_axes[0].set_title(f"\n{title}", fontsize=9)
+            height = 17 + 11 * title.count("\n")
             above = all_axes[0].annotate(
-                label, (0, 1), (0, 17), xycoords="axes fraction", textcoords="offset points", fontsize=9
+                label, (0, 1), (0, height), xycoords="axes fraction", textcoords="offset points", fontsize=9
             )
             above.set_in_layout(False)
         figure.supxlabel("order by magnitude", fontsize=9.5)
         figure.supylabel("eigenvalue", fontsize=9.5)
     return figure
+
+
+def _titled(stages: Sequence[dict[str, Any]]) -> list[tuple[str, dict[str, Any]]]:
+    """Every W with its title: the block's number in its stage and, where there are several stages, the stage's name."""
+    return [
+        (f"{stage['name']}\nblock {number}" if len(stages) > 1 else f"block {number}", weight)
+        for stage in stages
+        for number, weight in enumerate(stage["weights"], start=1)
+    ]
 
 
 def epochs(run: RunRecord, chosen: Sequence[int]) -> Figure | None:

@@ -64,6 +64,14 @@ def test_spectra_have_a_panel_for_each_weight_with_bars_and_band():
     assert figures.spectra([("baseline", {})]) is None
 
 
+def test_spectra_of_several_stages_name_the_stage_and_number_its_blocks():
+    (first,), (second,) = (spectrum(*shares)["stages"] for shares in ((0.5, 0.9), (0.5,)))
+    both = {"stages": [first | {"name": "layer1"}, second | {"name": "layer2"}]}
+    figure = figures.spectra([("net", both)])
+    titles = [axes.get_title(loc="left").strip() for axes in figure.axes if axes.patches]
+    assert titles == ["layer1\nblock 1", "layer1\nblock 2", "layer2\nblock 1"]
+
+
 def test_spectra_of_many_weights_go_on_in_the_next_line():
     figure = figures.spectra([("few", spectrum(0.5, 0.9)), ("many " * 9, spectrum(*[0.5] * 12))])
     figure.draw_without_rendering()
