@@ -27,7 +27,7 @@ def test_the_table_is_told_by_its_medians(results):
         in text
     )
     assert "Proposed less original" not in text
-    assert "; 6 of 105 planned runs of" in line(finding(results), "Conditions")
+    assert "; 6 of 111 planned runs of" in line(finding(results), "Conditions")
 
 
 def test_the_forms_are_compared_where_both_are_there(results):
@@ -153,7 +153,7 @@ def test_nothing_yet(tmp_path):
     text = finding(tmp_path)
     assert FIGURE in text
     assert line(text, "The table").startswith("- **The table.** [Of the paper's 20 sentences](docs")
-    assert "; 0 of 105 planned runs of" in line(text, "Conditions")
+    assert "; 0 of 111 planned runs of" in line(text, "Conditions")
     assert line(text, "What trained stages do").endswith("No trained network was looked at yet.")
     assert line(text, "What diverges").endswith(": nothing is recorded yet.")
     assert line(text, "How far logits spread").endswith("No run was watched yet.")
