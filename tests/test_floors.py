@@ -23,6 +23,7 @@ FLOORS = {
     "outcomes": 0,
     "runs": 0,
     "numeric": 0,
+    "modes": 0,
     "_lazy": 0,
 }
 # Floor 0 is the ground: its rooms may use one another (a Run raises our exceptions).

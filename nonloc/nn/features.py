@@ -7,10 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from nonloc.modes import evaluating
 from nonloc.nn.affinity import AnyAffinity
 from nonloc.nn.layout import flat_mask, to_positions
 from nonloc.nn.nonlocal_module import NonlocalModule
-from nonloc.nn.probe import Inputs, call, evaluating
+from nonloc.nn.probe import Inputs, call
 from nonloc.nn.stage import stages
 from nonloc.ops import SparseAffinity, aggregate, diffuse, dirichlet_energy, kernel_logit_spreads
 
@@ -70,13 +71,18 @@ def logit_spreads(model: nn.Module, inputs: Inputs) -> dict[str, list[float]]:
 
 
 def stage_inputs(model: nn.Module, inputs: Inputs) -> list[tuple[str, NonlocalModule, Tensor, Tensor | None]]:
-    """(name, module, x, mask) of every nonlocal module that ran when the model was run once on `inputs`."""
+    """(name, module, x, mask) of every nonlocal module that ran when the model was run once on `inputs`.
+
+    x and mask are copies. Where none of them ran it is a ValueError.
+    """
     seen: list[tuple[str, NonlocalModule, Tensor, Tensor | None]] = []
 
     def watch(name: str) -> Any:
         def hook(module: NonlocalModule, args: tuple[Any, ...], keywords: dict[str, Any]) -> None:
             given = dict(zip(("x", "mask"), args, strict=False)) | keywords
-            seen.append((name, module, given["x"], given.get("mask")))
+            x, mask = given["x"], given.get("mask")
+            # Copies: what comes after may change them in place.
+            seen.append((name, module, x.detach().clone(), None if mask is None else mask.clone()))
 
         return hook
 
@@ -92,12 +98,18 @@ def stage_inputs(model: nn.Module, inputs: Inputs) -> list[tuple[str, NonlocalMo
     finally:
         for handle in handles:
             handle.remove()
+    if not seen:
+        names = ", ".join(name or "the model itself" for name, _ in found)
+        raise ValueError(f"the model ran, but none of its nonlocal modules did ({names}); give other inputs")
     return seen
 
 
 def _trace(name: str, module: NonlocalModule, x: Tensor, mask: Tensor | None) -> dict[str, Any]:
     valid = flat_mask(mask, x, module.layout)
-    states = [to_positions(state, module.layout, module.channels).float() for state in module.states(x, mask)]
+    wide = torch.promote_types(x.dtype, torch.float32)
+    states = [
+        to_positions(state, module.layout, module.channels).to(wide) for state in module.states(x, mask)
+    ]
     blocks = []
     for n, affinity in enumerate(module.affinities(x, mask)):
         before, after = (_measure(affinity, states[k], valid, module.backend) for k in (n, n + 1))

@@ -8,13 +8,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
+from nonloc.modes import evaluating
 from nonloc.nn.choices import FORMS, check_choice
 from nonloc.nn.keywords import unknown_keyword
 from nonloc.nn.nonlocal_module import NonlocalModule
 from nonloc.nn.outputs import Output, last_channels, recorded_outputs
-from nonloc.nn.probe import Inputs, call, evaluating
+from nonloc.nn.probe import Inputs, call
 from nonloc.nn.stage import DiffusiveStage, OriginalStage
 
 Value = nn.Module | Callable[[int], nn.Module] | Mapping[str, Any]
@@ -43,11 +45,25 @@ class After(nn.Module):
         self, state_dict: dict[str, Any], prefix: str, *args: Any, **keywords: Any
     ) -> None:
         # Without this strict=False would pass over the plain model's weights, and leave the base as it began.
-        if not any(key.startswith(f"{prefix}base.") for key in state_dict):
-            for key in [key for key in state_dict if key.startswith(prefix)]:
-                if not key.startswith(f"{prefix}stage."):
-                    state_dict[f"{prefix}base.{key.removeprefix(prefix)}"] = state_dict.pop(key)
+        if self._is_of_the_plain_model(state_dict, prefix):
+            own = {f"{prefix}stage.{key}" for key in self.stage.state_dict()}
+            own -= {f"{prefix}{key}" for key in self.base.state_dict()}
+            moved = [key for key in state_dict if key.startswith(prefix) and key not in own]
+            # All are taken out before one is put back: a base may have a child called "base".
+            values = [state_dict.pop(key) for key in moved]
+            for key, value in zip(moved, values, strict=True):
+                state_dict[f"{prefix}base.{key.removeprefix(prefix)}"] = value
         super()._load_from_state_dict(state_dict, prefix, *args, **keywords)
+
+    def _is_of_the_plain_model(self, state_dict: Mapping[str, Any], prefix: str) -> bool:
+        """Whether it has the base's entries where they were before the stage was inserted."""
+        names = self.base.state_dict()
+        before = sum(f"{prefix}{key}" in state_dict for key in names)
+        after = sum(f"{prefix}base.{key}" in state_dict for key in names)
+        # Neither where the base has stages itself, whose names the plain model has not.
+        return (
+            before > after if before or after else not any(k.startswith(f"{prefix}base.") for k in state_dict)
+        )
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -123,6 +139,7 @@ def insert(model: nn.Module, where: Mapping[str, Value], *, example: Inputs | No
         _check_fits(name, bases[name], stage, outputs.get(name))
     # Parents are looked up before any of them is replaced: an entry may lie inside another one.
     parents = {name: model.get_submodule(name.rpartition(".")[0]) for name in made}
+    _check_places(parents)
     after = {
         name: After(bases[name], _like(bases[name], stage, outputs.get(name))) for name, stage in made.items()
     }
@@ -174,7 +191,11 @@ def _make(name: str, base: nn.Module, value: Value, output: Output | None) -> nn
         got = type(value).__name__
         raise ValueError(f"{name!r}: give a module, a factory channels -> module, or a dict; got {got}")
     _check_factory(name, value)
-    stage = value(_find_channels(name, base, output, None))
+    stage = value(channels := _find_channels(name, base, output, None))
+    if isinstance(stage, NonlocalModule) and stage.is_layout_given:
+        # Where its channels are the layout says, whatever the layers do.
+        told = _find_channels(name, base, output, stage.layout)
+        stage = stage if told == channels else value(told)
     if not isinstance(stage, nn.Module):
         raise ValueError(f"{name!r}: the factory must return a torch module, got {type(stage).__name__}")
     return stage
@@ -216,6 +237,17 @@ def _check_distinct(made: Mapping[str, nn.Module]) -> None:
             raise ValueError(f"{other!r} and {name!r} got one module and would share its weights; make two")
 
 
+def _check_places(parents: Mapping[str, nn.Module]) -> None:
+    """That no two names mean one place, as they do below a module that a model has twice."""
+    seen: dict[tuple[int, str], str] = {}
+    for name, parent in parents.items():
+        other = seen.setdefault((id(parent), name.rpartition(".")[2]), name)
+        if other != name:
+            raise ValueError(
+                f"{other!r} and {name!r} are one place, since the model has the module around it twice; name it once"
+            )
+
+
 def _check_fits(name: str, base: nn.Module, stage: nn.Module, output: Output | None) -> None:
     """That the module takes the submodule's output, as far as both are known."""
     if isinstance(stage, NonlocalModule) and output is not None:
@@ -250,9 +282,10 @@ def _check_told(name: str, output: Output) -> None:
     if -1 not in output.axes:
         return
     shape, second, last = list(output.shape), output.shape[1], output.shape[-1]
-    if second == last:
+    if second == last or 1 in output.axes:
+        channels = f"{last} channels" if second == last else f"channels, {second} or {last},"
         raise ValueError(
-            f"{name!r} puts out {shape}, and its {last} channels may be second or last; give the stage "
+            f"{name!r} puts out {shape}, and its {channels} may be second or last; give the stage "
             'layout="positions" if they are last, layout="channels_first" if they are second'
         )
     raise ValueError(
@@ -306,7 +339,9 @@ def _like(base: nn.Module, stage: nn.Module, output: Output | None) -> nn.Module
     stage.train(base.training)
     for tensor in base.parameters():
         if tensor.dtype.is_floating_point:
-            return stage.to(device=tensor.device, dtype=tensor.dtype)
+            # One that puts out wider numbers than its weights are has a reason. Narrower ones may be autocast's.
+            dtype = tensor.dtype if output is None else torch.promote_types(tensor.dtype, output.dtype)
+            return stage.to(device=tensor.device, dtype=dtype)
     if output is not None and output.dtype.is_floating_point:
         return stage.to(device=output.device, dtype=output.dtype)
     return stage

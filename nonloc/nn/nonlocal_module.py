@@ -171,6 +171,8 @@ class NonlocalModule(nn.Module, ABC):
 
     def affinities(self, x: Tensor, mask: Tensor | None = None) -> list[Affinity | Any]:
         """The affinity of every sub-block; where they share one, the same object N times."""
+        if self.shares_affinity:
+            return [self.affinity(x, mask)] * self.num_blocks
         start, valid = self._enter(x, mask)
         return [affinity for affinity, _ in self._evolve(start, valid, x.shape)]
 

@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.conv import _ConvNd
 
+from nonloc.modes import evaluating
 from nonloc.nn.nonlocal_module import NonlocalModule
-from nonloc.nn.probe import Inputs, call, evaluating
+from nonloc.nn.probe import Inputs, call
 
 
 @dataclass(frozen=True)
@@ -137,7 +138,13 @@ def _channel_axes(shape: torch.Size, ran: list[Layer]) -> tuple[int, ...]:
     ]
     for layer in (*(layer for layer in alike if layer.shape == shape), *alike):
         return (layer.axis,)
-    return tuple(axis for axis in (1, -1) if shape[axis] == ran[-1].width)
+    last = ran[-1]
+    found = tuple(axis for axis in (1, -1) if shape[axis] == last.width)
+    is_turned = last.shape is not None and sorted(last.shape) == sorted(shape)
+    # Of as many dimensions, but neither kept nor turned, as after a pixel shuffle: an equal number may be chance.
+    if found and last.shape is not None and len(last.shape) == len(shape) and not is_turned:
+        return (1, -1)
+    return found
 
 
 def _layer(module: nn.Module) -> Layer | None:

@@ -1,9 +1,10 @@
-"""Looking at a model while it runs once, and leaving it as it was."""
+"""Running a model once, to look at it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+import sys
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -12,23 +13,19 @@ from torch import Tensor, nn
 Inputs = Tensor | tuple[Any, ...] | list[Any] | Mapping[str, Any]
 
 
-@contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode without gradients; afterwards every submodule has the mode it had."""
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        with torch.no_grad():
-            yield
-    finally:
-        for module, training in modes:
-            module.training = training
-
-
 def call(model: nn.Module, inputs: Inputs) -> Any:
-    """Run the model on a tensor, on a tuple or list of arguments, or on a dict of keyword arguments."""
-    if isinstance(inputs, Mapping):
-        return model(**inputs)
-    if isinstance(inputs, (tuple, list)):
-        return model(*inputs)
-    return model(inputs)
+    """Run the model on a tensor, on a tuple or list of arguments, or on a dict of keyword arguments.
+
+    Not as compiled: a program that was compiled before hooks were registered runs without them.
+    """
+    with _eagerly():
+        if isinstance(inputs, Mapping):
+            return model(**inputs)
+        if isinstance(inputs, (tuple, list)):
+            return model(*inputs)
+        return model(inputs)
+
+
+def _eagerly() -> AbstractContextManager[Any]:
+    # Where nothing was compiled the compiler is not there, and takes seconds to import.
+    return torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()

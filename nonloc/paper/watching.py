@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from nonloc.data.dataset import Dataset
+from nonloc.modes import evaluating
 from nonloc.networks.build import build
 from nonloc.nn.features import stage_inputs
-from nonloc.nn.probe import evaluating
 from nonloc.ops import kernel_logit_spreads
 from nonloc.outcomes import NonlocError
 from nonloc.processes.stability import certify

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from nonloc.nn.probe import evaluating
+from nonloc.modes import evaluating
 from nonloc.training import graphs
 from nonloc.training.precision import autocast_of, precision_of
 from nonloc.training.recipe import Recipe

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from nonloc.nn.probe import evaluating
+from nonloc.modes import evaluating
 from nonloc.training.precision import precision_of
 from nonloc.training.recipe import Recipe
 from nonloc.training.step import forward

@@ -175,11 +175,9 @@ def test_stage_inputs_are_what_the_affinities_are_made_of(x):
             return self.third(self.second(self.first(x, mask), mask=mask))
 
     found = stage_inputs(Masked(), x)
-    assert [(name, given is mask) for name, _, _, given in found] == [
-        ("first", True),
-        ("second", True),
-        ("third", False),
-    ]
+    assert [name for name, *_ in found] == ["first", "second", "third"]
+    assert all(torch.equal(given, mask) for *_, given in found[:2])
+    assert found[2][-1] is None
     for _, stage, features, given in found:
         valid = slice(None) if given is None else given.flatten(1)[0]
         small = features.flatten(2)[:, :, valid]
@@ -188,6 +186,45 @@ def test_stage_inputs_are_what_the_affinities_are_made_of(x):
         ):
             kernel = kernel_matrix(affinity)[:, valid][:, :, valid]
             torch.testing.assert_close(kernel, kernel_matrix(expected))
+
+
+def test_what_a_model_does_in_place_afterwards_changes_nothing(x):
+    class Branched(nn.Module):
+        def __init__(self, inplace):
+            super().__init__()
+            self.stage, self.relu = made(), nn.ReLU(inplace=inplace)
+
+        def forward(self, x):
+            x = 3 * x
+            y = self.stage(x)
+            return self.relu(x) + y
+
+    (spread,) = logit_spreads(Branched(False), x).values()
+    assert logit_spreads(Branched(True), x) == {"stage": spread}
+    assert feature_trace(Branched(True), x) == feature_trace(Branched(False), x)
+
+
+def test_a_model_that_was_compiled_and_has_run_is_seen(x):
+    model = nn.Sequential(nn.Conv2d(C, C, 1), made()).eval()
+    compiled = torch.compile(model, backend="eager")
+    with torch.no_grad():
+        compiled(x)
+    assert logit_spreads(compiled, x) == {"_orig_mod.1": logit_spreads(model, x)["1"]}
+
+
+def test_a_model_that_runs_none_of_its_stages_is_refused(x):
+    model = nn.Sequential(nn.Identity())
+    model[0].stage = made()
+    with pytest.raises(ValueError, match=r"none of its nonlocal modules did \(0\.stage\)"):
+        stage_inputs(model, x)
+
+
+def test_float64_is_kept():
+    """Around 1e8 float32 has no digits left for a variance of 1."""
+    x = torch.randn(2, C, 50, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    (trace,) = feature_trace(made().double(), x + 1e8)
+    expected = float(x.var(2, unbiased=False).mean())
+    assert trace["blocks"][0]["before"]["variance"] == pytest.approx(expected, rel=1e-6)
 
 
 def test_subsampled_keys_have_no_energy(x):

@@ -191,6 +191,27 @@ def test_weights_of_the_plain_model_go_to_the_bases(x, where):
     torch.testing.assert_close(model(x), plain(x))
 
 
+def test_children_called_base_and_stage_are_told_from_those_of_the_place():
+    class Body(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.base, self.stage = nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)
+
+        def forward(self, x):
+            return self.stage(self.base(x))
+
+    plain, model, again = (nn.Sequential(Body()) for _ in range(3))
+    for one in (model, again):
+        insert(one, {"0": {"form": "diffusive"}}, example=torch.randn(1, 3, 8, 8))
+    missing, unexpected = model.load_state_dict(plain.state_dict(), strict=False)
+    assert not unexpected
+    assert missing
+    assert all(name.startswith(("0.stage.maps", "0.stage.embeddings")) for name in missing)
+    again.load_state_dict(model.state_dict())
+    for one in (model, again):
+        torch.testing.assert_close(one[0].base.state_dict(), plain[0].state_dict())
+
+
 def test_a_checkpoint_with_one_stage_fills_a_model_with_more(x):
     few, many = Network().eval(), Network().eval()
     zero = {"form": "diffusive", "num_blocks": 2, "init": "zero"}
@@ -412,6 +433,38 @@ def test_the_path_of_an_entry_inside_another_is_where_it_is_now():
     )
     assert [one.path for one in done] == ["0.stage", "0.base.0.stage"]
     assert all(isinstance(model.get_submodule(one.path), DiffusiveStage) for one in done)
+
+
+@pytest.mark.parametrize("keywords", [{}, {"example": torch.zeros(1, 8, 4, 4)}])
+def test_two_names_of_one_place_are_refused(keywords):
+    twice = nn.Sequential(Residual(8, 8))
+    model = nn.Sequential(twice, twice)
+    with pytest.raises(ValueError, match=r"'0\.0' and '1\.0' are one place.*name it once"):
+        insert(model, {"0.0": stage(), "1.0": stage()}, **keywords)
+    assert not list(stages(model))
+
+
+def test_a_compiled_model_that_has_run_takes_a_stage(x):
+    model = torch.compile(Network().eval(), backend="eager")
+    with torch.no_grad():
+        model(x)
+    (done,) = insert(model, {"_orig_mod.layer1.1": stage()}, example=x)
+    assert done.positions == 30
+
+
+def test_a_stage_is_as_wide_as_what_a_narrower_submodule_puts_out():
+    class Widened(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.narrow = nn.Conv2d(3, 4, 1).half()
+
+        def forward(self, x):
+            return self.narrow(x.half()).float()
+
+    model = nn.Sequential(Widened())
+    insert(model, {"0": {"form": "diffusive"}}, example=torch.randn(1, 3, 5, 5))
+    assert {parameter.dtype for parameter in model[0].stage.parameters()} == {torch.float32}
+    assert model[0].base.narrow.weight.dtype == torch.float16
 
 
 def test_after_a_submodule_without_parameters_a_stage_has_the_dtype_of_its_output():

@@ -190,6 +190,21 @@ def test_channels_that_are_second_need_no_layout(model, x):
     assert model(x).shape[1] == 6
 
 
+def test_a_width_that_happens_to_be_the_channels_of_a_layer_is_not_taken_for_them():
+    """[1, 8, 4, 4] becomes [1, 2, 8, 8]: the channels are 2, and only a layout can say so."""
+    model, x = nn.Sequential(nn.Conv2d(3, 8, 1), nn.PixelShuffle(2)), random(1, 3, 4, 4)
+    with pytest.raises(ValueError, match="its channels, 2 or 8, may be second or last"):
+        insert(model, {"1": lambda channels: DiffusiveStage(channels, 1)}, example=x)
+    for layout, channels in (("channels_first", 2), ("positions", 8)):
+        made = copy.deepcopy(model)
+
+        def factory(channels, layout=layout):
+            return DiffusiveStage(channels, 1, layout=layout)
+
+        (done,) = insert(made, {"1": factory}, example=x)
+        assert (done.channels, done.positions) == (channels, 128 // channels)
+
+
 @pytest.mark.parametrize("shape", [(2, 6, 4, 3), (2, 5, 6, 4, 3)])
 def test_positions_may_have_several_axes(shape):
     model, x = nn.Sequential(nn.Linear(3, 6)), random(*shape)

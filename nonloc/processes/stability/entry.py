@@ -7,8 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from nonloc.modes import evaluating
 from nonloc.numeric import is_number, is_whole
 from nonloc.ops import Affinity, SparseAffinity
 from nonloc.ops.bounds import wide
@@ -64,10 +65,18 @@ def certify(
     same to every state: the certificate is then about the distance of two states. See `Certificate`.
     """
     _check_exact_up_to(exact_up_to)
-    affinities, weights, form = _unpacked(subject, given, mask, form)
+    # The search for a signal that grows needs gradients.
+    with torch.inference_mode(False):
+        return _certified(*_unpacked(subject, given, mask, form), exact_up_to)
+
+
+def _certified(
+    affinities: list[Affinity | SparseAffinity], weights: list[Tensor], form: str, exact_up_to: int
+) -> Certificate:
     precision = max(torch.finfo(weight.dtype).eps for weight in weights) if weights else 0.0
     with torch.no_grad():
-        wide_weights = [weight.double().contiguous() for weight in weights]
+        # Copies: those that were made in inference mode cannot be differentiated.
+        wide_weights = [weight.to(torch.float64, copy=True).contiguous() for weight in weights]
         if not all(bool(weight.isfinite().all()) for weight in wide_weights):
             raise ValueError("weights has entries that are not finite; there is nothing to certify")
         found = []
@@ -98,7 +107,8 @@ def _unpacked(
             )
         form = form or getattr(subject, "form", None)
         masked = {} if mask is None else {"mask": mask}  # a stage of one's own need not know of masks
-        with torch.no_grad():
+        # A look at a stage in training must not feed its batch normalisation.
+        with evaluating(subject) if isinstance(subject, nn.Module) else torch.no_grad():
             weights = [weight.detach() for weight in subject.weights()]
             if hasattr(subject, "affinities"):
                 affinities = list(subject.affinities(given, **masked))

@@ -473,3 +473,26 @@ def test_growth_beyond_float64_is_infinite_and_unstable():
     x = torch.randn(1, 3, 2, dtype=torch.float64)
     found = certify(Affinity(x, x, "heat"), [1e5 * torch.eye(2, dtype=torch.float64)] * 200)
     assert (found.verdict, found.growth) == ("unstable", float("inf"))
+
+
+def test_a_stage_in_training_is_judged_as_in_evaluation_and_left_as_it_was():
+    torch.manual_seed(0)
+    stage = DiffusiveStage(4, 2, batch_norm=True, init="torch", share_affinity=False)
+    x = torch.randn(2, 4, 3, 3)
+    stage.eval()
+    expected = certify(stage, x).growth
+    stage.train()
+    before = {name: value.clone() for name, value in stage.state_dict().items()}
+    assert certify(stage, x).growth == expected
+    torch.testing.assert_close(stage.state_dict(), before, rtol=0, atol=0)
+    assert stage.training
+
+
+def test_certificates_can_be_had_in_inference_mode():
+    """Where bounds do not decide, a signal that grows is searched for by gradients."""
+    with torch.inference_mode():
+        x, weight = points(), TURNING.clone()
+        inside = certify(Affinity(x, x, "heat"), weight, exact_up_to=4)
+    outside = certify(heat(), TURNING, exact_up_to=4)
+    assert (inside.verdict, inside.growth) == (outside.verdict, outside.growth)
+    assert inside.verdict == "unstable"
