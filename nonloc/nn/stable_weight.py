@@ -24,7 +24,8 @@ class StableWeightMap(nn.Module):
 
     w is what `universal_weight_limit` knows of the kernel. With the orthonormal columns of V stacked upon the identity,
     [V; I] = [Q; P] R, it is W = w Q Qᵀ: that needs no inverse, holds its bound to rounding however large V is, and
-    gives the kernel r channels to work on, (w Q, Qᵀ). W is quadratic in V, so V = 0 is no place to start from.
+    gives the kernel r channels to work on, (w Q, Qᵀ). In half precision that rounding is one of 2⁻⁸ or 2⁻¹¹ in Q.
+    W is quadratic in V, so V = 0 is no place to start from.
     V is read as `v.weight`, and `v` is never called: what works by hooks has no effect on it, parametrizations have.
 
     No input grows in the norm of its kernel, ‖z‖² = Σ_i π_i |z_i|²: π = 𝒞 under "row" with one embedding, the

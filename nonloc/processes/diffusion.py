@@ -103,6 +103,16 @@ class Diffusion(_KernelProcess):
             return None
         return float(limit.min()) / largest
 
+    def range_euler_step(self) -> float | None:
+        """1 / (w max_i Σ_j K_ij) for Ω ≥ 0, symmetric or not, and W a number w or a diagonal, ≥ 0: every new value is
+        then a mean of those before. None elsewhere, and backwards in time."""
+        if self.backwards or self._kernel is None or has_negative_entries(self._kernel.affinity):
+            return None
+        if isinstance(self.weight, Tensor) and self.weight.dim() == 2:
+            return None
+        fastest = _largest_eigenvalue(self.weight) * self._kernel.largest_row_sum()
+        return 1 / fastest if _is_positive(self.weight) and fastest > 0 else None
+
 
 class DampedFlow(_KernelProcess):
     """The original operation as a flow, ∂z_i = −Σ_j K_ij z_j Wᵀ (the paper's ℒ̃), and its time reversal.

@@ -1,8 +1,11 @@
-"""GrowthWatch: tells from which state on an Euler simulation runs away, although its process does not.
+"""GrowthWatch, RangeWatch: tell from which state on an Euler simulation runs away, although its process does not.
 
 Where A is self-adjoint and dissipative in ‖·‖_π, a step T = I + hA is non-expansive for every h up to the limit of
 stability, and so are the changes d_n = z_{n+1} − z_n, for d_{n+1} = T d_n. Changes that grow prove that h lies beyond
 the limit. Unlike the states they have no part at rest in which a growing mode could hide.
+
+A kernel that is not symmetric has no such norm, and its changes may grow for a while in any. But a diffusion with
+Ω ≥ 0 never leaves the values it began with: a simulation that does, and does not come back, has run away.
 """
 
 from __future__ import annotations
@@ -18,6 +21,8 @@ GROWTH = 1 + 1e-9
 LIGHT = 1e-12
 # Of the state's own size times eps: changes below it are rounding.
 ROUNDING = 1e3
+# A step that is stable in some norm may still overshoot, by a little and for a while.
+WIDER = 2
 
 
 class GrowthWatch:
@@ -69,6 +74,33 @@ class GrowthWatch:
         assert self._weights is not None
         floor = ROUNDING * torch.finfo(state.dtype).eps * _size(state, self._weights)
         return bool((size > GROWTH * self._size_before + floor).any())
+
+
+class RangeWatch:
+    """Looks at the states of one simulation of a process that has no norm of its own.
+
+    since  the number of the first state from which on, up to the last that was looked at, some channel spreads over
+           positions by more than WIDER times what it did at first; None while there is none
+    """
+
+    def __init__(self, process: Process, z0: Tensor) -> None:
+        self.since: int | None = None
+        mask = None if process.affinity is None else process.affinity.mask
+        self._outside = None if mask is None else ~mask.unsqueeze(-1)
+        rounding = ROUNDING * torch.finfo(z0.dtype).eps * self._valid(z0, 0).abs().amax((1, 2), keepdim=True)
+        self._most = WIDER * self._spread(z0) + rounding.squeeze(1)
+
+    def look(self, number: int, state: Tensor) -> None:
+        """At a state [B, M, C] with this number."""
+        is_wide = bool((self._spread(state) > self._most).any())
+        self.since = (number if self.since is None else self.since) if is_wide else None
+
+    def _spread(self, z: Tensor) -> Tensor:
+        """The largest less the smallest value of every channel [B, C]."""
+        return self._valid(z, -torch.inf).amax(1) - self._valid(z, torch.inf).amin(1)
+
+    def _valid(self, z: Tensor, otherwise: float) -> Tensor:
+        return z if self._outside is None else z.masked_fill(self._outside, otherwise)
 
 
 def _size(z: Tensor, weights: Tensor) -> Tensor:

@@ -49,6 +49,11 @@ class Process(ABC):
         """h up to which Euler steps are known to enlarge no signal, None where no such h is known."""
         return None
 
+    def range_euler_step(self) -> float | None:
+        """h up to which Euler steps keep every channel within the values that it has at some time, as the process
+        itself does; None where no such h is known."""
+        return None
+
     def inner_weights(self) -> Tensor | None:
         """π [B or 1, M] such that rate is self-adjoint and dissipative in ⟨u, v⟩ = Σ_i π_i u_i·v_i, else None."""
         return None

@@ -52,6 +52,13 @@ class ReadyKernel:
         counts = self.affinity.mask.sum(1).clamp_min(1).view(-1, 1, 1)
         return signal.sum(1, keepdim=True) / counts
 
+    def largest_row_sum(self) -> float:
+        """Of K, over all positions and samples; 0 where there is none."""
+        operator = next(iter(self._ready.values()), None)
+        if operator is None:
+            operator = prepare(self.affinity, compute_dtype(self.affinity))
+        return float(operator.sums.max()) if operator.sums.numel() else 0.0
+
     def balance(self) -> Tensor | None:
         """π [B, M] of detailed balance, None where there is none."""
         if not self._balance:

@@ -12,9 +12,9 @@ from torch import Tensor
 from nonloc.numeric import is_number, is_whole
 from nonloc.outcomes import DivergedError
 from nonloc.processes.ending import Ending
-from nonloc.processes.growth_watch import GrowthWatch
+from nonloc.processes.growth_watch import WIDER, GrowthWatch, RangeWatch
 from nonloc.processes.process import Process
-from nonloc.processes.step_limit import told_limit
+from nonloc.processes.step_limit import rounded_down, told_limit
 from nonloc.processes.steppers import STEPPERS
 from nonloc.processes.trajectory import Recorder, Trajectory
 
@@ -40,9 +40,11 @@ def simulate(
     z0          float64 is the dtype to use; another floating dtype is kept, with its rounding
     save_every  save each state whose number is a multiple of it, and always the first and the last
     throw       a simulation whose values stop being finite ends there: True raises DivergedError, False returns the
-                trajectory up to the last finite state, with the Outcome "diverged". Euler steps beyond the limit of
-                stability that stay finite are all taken and returned, with the Outcome "diverged" too, which says
-                from which state on they run away, and which step_size would not; True also warns, with its sentence
+                trajectory up to the last finite state, with the Outcome "diverged". Euler steps that are too large
+                but stay finite are all taken and returned, with the Outcome "diverged" too, which says from which
+                state on they run away, and which step_size would not; True also warns, with its sentence. That is
+                known of a diffusion with Ω ≥ 0 where W is a number or a diagonal ≥ 0, or where Ω is symmetric and W
+                symmetric positive semi-definite, and of a DampedFlow whose K is positive semi-definite
     stepper     "euler": z + h · rate(z), the paper's discrete process; "exact": the solution of dz/dt = rate(z), up
                 to rounding; "implicit": backward Euler, stable for every h where the process is dissipative. The
                 last two need a linear process
@@ -59,6 +61,9 @@ def simulate(
         recorder = Recorder(process, z, 1 + -(-num_steps // save_every))
         recorder.save(0.0, z)
         watch = GrowthWatch(process) if stepper == "euler" else None
+        # One position, or none, has no range.
+        is_ranged = watch is not None and process.mean_weights() is None and z.shape[1] > 1 and z.numel() > 0
+        ranges = RangeWatch(process, z) if is_ranged else None
         saved, lost = 0, False
         for n in _counted(num_steps, progress):
             moved = step(z)
@@ -69,13 +74,14 @@ def simulate(
                 break
             if watch is not None:
                 watch.look(n, z, moved)
+            if ranges is not None:
+                ranges.look(n, moved)
             z = moved
             if n % save_every == 0 or n == num_steps:
                 recorder.save(n * step_size, z)
                 saved = n
-        limit = "" if watch is None or watch.grown is None else told_limit(process, watch.grown)
-    since = None if watch is None else watch.since
-    outcome = _outcome(n if lost else None, num_steps, step_size, since, limit)
+        since, why = _ran_away(process, step_size, watch, ranges)
+    outcome = _outcome(n if lost else None, num_steps, step_size, since, why)
     if throw and lost:
         raise DivergedError(outcome)
     if throw and outcome.ending == "diverged":
@@ -87,27 +93,44 @@ def simulate(
     return recorder.finish(outcome)
 
 
-def _outcome(lost: int | None, num_steps: int, step_size: float, since: int | None, limit: str) -> Ending:
-    """lost: the first state that was not finite; since: the first one from which on the process runs away; limit: what
-    is known of the largest stable step."""
+def _ran_away(
+    process: Process, step_size: float, watch: GrowthWatch | None, ranges: RangeWatch | None
+) -> tuple[int | None, str]:
+    """The first state from which on the simulation runs away, and why its process does not; None where it is none."""
+
+    def told(since: int, what: str, limit: str) -> tuple[int, str]:
+        when = f"From state {since} on, at time {since * step_size:g},"
+        return (
+            since,
+            f"{when} {what}, which those of this process never do: step_size = {step_size:g} is {limit}.",
+        )
+
+    if watch is not None and watch.since is not None and watch.grown is not None:
+        limit = f"beyond the limit of stability{told_limit(process, watch.grown)} (see cfl_limit)"
+        return told(watch.since, "its changes grow", limit)
+    if ranges is not None and ranges.since is not None:
+        safe = process.range_euler_step()
+        if safe is not None:
+            limit = f"too large; with every step_size up to {rounded_down(safe):g} values keep their range"
+            return told(ranges.since, f"its values spread over more than {WIDER} times their range", limit)
+    return None, ""
+
+
+def _outcome(lost: int | None, num_steps: int, step_size: float, since: int | None, why: str) -> Ending:
+    """lost: the first state that was not finite; since: the first one from which on the simulation runs away; why: in
+    a sentence."""
 
     def ending(name: str, step: int, message: str = "") -> Ending:
         return Ending(name, step=step, message=message, metrics={"time": step * step_size})
 
-    grows = (
-        f"From state {since} on, at time {since * step_size:g}, its changes grow, which those of this process never "
-        f"do: step_size = {step_size:g} is beyond the limit of stability{limit} (see cfl_limit)."
-        if since is not None
-        else ""
-    )
     if lost is not None:
         told = (
             f"State {lost}, at time {lost * step_size:g}, has values that are not finite; a smaller "
             'step_size or stepper="exact" or "implicit" may help.'
         )
-        return ending("diverged", lost, f"{told} {grows}".rstrip())
+        return ending("diverged", lost, f"{told} {why}".rstrip())
     if since is not None:
-        return ending("diverged", since, grows)
+        return ending("diverged", since, why)
     return ending(
         "converged", num_steps, "All steps were taken; this does not mean that a steady state was reached."
     )

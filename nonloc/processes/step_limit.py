@@ -23,8 +23,8 @@ def told_limit(process: Process, change: Tensor) -> str:
     certified, estimate = process.certified_euler_step(), estimated_euler_step(process, change)
     told = "" if estimate is None else f", which Lanczos estimates at {estimate:.4g}"
     if certified is not None and 0 < certified < float("inf"):
-        return f"{told}; every step_size up to {_rounded_down(certified):g} is certified to be stable"
-    return told and f"{told}; step_size = {_rounded_down(MARGIN * (estimate or 0)):g} works"
+        return f"{told}; every step_size up to {rounded_down(certified):g} is certified to be stable"
+    return told and f"{told}; step_size = {rounded_down(MARGIN * (estimate or 0)):g} works"
 
 
 def estimated_euler_step(process: Process, change: Tensor) -> float | None:
@@ -58,7 +58,7 @@ def estimated_euler_step(process: Process, change: Tensor) -> float | None:
     return 2 / largest_rate if largest_rate > 0 and isfinite(2 / largest_rate) else None
 
 
-def _rounded_down(x: float) -> float:
+def rounded_down(x: float) -> float:
     """To three significant digits; a bound that was lowered by rounding alone is not lowered further."""
     if x <= 0:
         return x

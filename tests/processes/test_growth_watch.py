@@ -132,3 +132,58 @@ def test_a_position_that_nobody_listens_to_can_run_away_alone(step_size, ending)
     z = torch.tensor([1.0, -1.0, 0.5], dtype=torch.float64).view(1, -1, 1)
     found = simulate(process, z, num_steps=30, step_size=step_size, throw=False)
     assert found.outcome.ending == ending
+
+
+def listener(normalize="none"):
+    """Position 0 listens to position 1, which listens to nobody: no symmetric Ω, and z_0 − z_1 ← (1 − h)(z_0 − z_1)."""
+    return SparseAffinity(
+        torch.tensor([[0.0, 1.0], [0.0, 0.0]], dtype=torch.float64).to_sparse_csr(), normalize
+    )
+
+
+def test_values_that_leave_their_range_run_away_where_the_kernel_is_not_symmetric():
+    with pytest.warns(UserWarning, match="ran away"):
+        run = simulate(Diffusion(listener()), difference(), num_steps=10, step_size=2.25)
+    torch.testing.assert_close(run.final[0, 0] - run.final[0, 1], 2 * torch.tensor([1.25**10]).double())
+    # 1.25ⁿ > 2 from n = 4 on.
+    assert (run.outcome.ending, run.outcome.step) == ("diverged", 4)
+    assert "its values spread over more than 2 times their range" in run.outcome.sentence
+    assert run.outcome.message.endswith("with every step_size up to 1 values keep their range.")
+
+
+@pytest.mark.parametrize(
+    ("weight", "channels", "expected"),
+    [(0.5, 1, 2.0), (torch.tensor([0.25, 4.0]), 2, 0.25), (torch.eye(2), 2, None), (-1.0, 1, None)],
+    ids=["number", "diagonal", "matrix", "negative"],
+)
+def test_the_step_that_keeps_the_range_is_that_of_the_fastest_channel(weight, channels, expected):
+    process = Diffusion(listener(), weight=weight)
+    assert process.range_euler_step() == expected
+    assert Diffusion(listener(), weight=weight, backwards=True).range_euler_step() is None
+    if expected is not None:
+        z = torch.tensor([1.0, -1.0]).double().view(1, 2, 1).expand(1, 2, channels)
+        run = simulate(process, z, num_steps=5, step_size=expected)
+        assert bool((run.final[:, 0] >= -1).all() and (run.final[:, 0] <= 1).all())
+
+
+def test_a_range_that_is_left_for_a_while_is_no_end():
+    """Each listens to the next: T = −0.9 I + 1.9 N, which takes six far out at first and brings all to the last's."""
+    chain = Diffusion(SparseAffinity(torch.diag(torch.ones(5).double(), 1).to_sparse_csr(), "none"))
+    start = torch.tensor([1.0, -1.0, 1.0, -1.0, 1.0, 0.0], dtype=torch.float64).view(1, 6, 1)
+    endings = {
+        num_steps: simulate(chain, start, num_steps=num_steps, step_size=1.9, throw=False)
+        for num_steps in (5, 1000)
+    }
+    assert endings[5].outcome.ending == "diverged"
+    assert endings[1000].outcome.ending == "converged"
+    torch.testing.assert_close(endings[1000].final, torch.zeros_like(start))
+
+
+def test_what_is_masked_has_no_range():
+    x, y = (features("gaussian", "row", batch=1, seed=seed) for seed in (0, 1))
+    affinity = Affinity(x, y, "gaussian", mask=torch.tensor([[True] * 5 + [False]]))
+    z = signal(affinity)
+    z[:, 5] = torch.nan
+    for step_size, ending in ((5.0, "diverged"), (0.9, "converged")):
+        run = simulate(Diffusion(affinity), z, num_steps=20, step_size=step_size, throw=False)
+        assert run.outcome.ending == ending
