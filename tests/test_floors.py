@@ -1,6 +1,7 @@
 """Imports only go down: a file imports strictly lower floors or its own folder (docs/architecture.md)."""
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -46,8 +47,14 @@ def imported(path: Path) -> set[str]:
             modules = [alias.name for alias in node.names]
         else:
             continue
-        names.update(m.split(".")[1] for m in modules if m.startswith("nonloc.") and len(m.split(".")) > 1)
-    return {name for name in names if (ROOT / name).exists() or (ROOT / f"{name}.py").exists()}
+        # The root imports every floor on demand: whoever takes more than its version from it may go up unseen.
+        assert "nonloc" not in modules, f"{path.name} imports the package itself; name the module"
+        names.update(m.split(".")[1] for m in modules if m.startswith("nonloc."))
+    rooms = {name for name in names if (ROOT / name).exists() or (ROOT / f"{name}.py").exists()}
+    assert names - rooms <= {"__version__"}, (
+        f"{path.name} takes {names - rooms} from the root; name the module"
+    )
+    return rooms
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
@@ -64,14 +71,34 @@ def test_every_room_with_a_floor_exists():
     assert set(FLOORS) <= rooms
 
 
-def test_the_architecture_names_every_room():
+def drawn():
+    """The tree of rooms in docs/architecture.md: {room: (its floor, the files that are named in it)}."""
     text = (ROOT.parent / "docs" / "architecture.md").read_text()
-    missing = [name for name in FLOORS if name.strip("_") not in text]
-    assert not missing
+    tree = text[text.index("nonloc/\n") : text.index("**Floors.**")]
+    found, here = {}, []
+    for line in tree.splitlines():
+        files = set(re.findall(r"\w+\.py\b", line))
+        entry = re.match(r"  (?P<names>\w\S*(?: \w+\.py)*)(?: +(?P<floor>\d)  )?", line)
+        if entry and not line.startswith("   "):
+            here = [name.removesuffix(".py").rstrip("/") for name in entry["names"].split()]
+            floor = int(entry["floor"]) if entry["floor"] else None
+            found.update({name: (floor, set()) for name in here})
+        for name in here:
+            found[name][1].update(files)
+    return found
+
+
+def test_the_architecture_draws_every_room_on_its_floor():
+    tree = drawn()
+    for name, floor in FLOORS.items():
+        if not name.startswith("_"):
+            assert name in tree, f"{name} is not in the tree of docs/architecture.md"
+            assert tree[name][0] in (floor, None)
+    rooms = {name for name in tree if name != "__init__"}
+    assert rooms <= set(FLOORS)
 
 
 @pytest.mark.parametrize("folder", ["ops", "nn"])
 def test_the_architecture_names_every_file_of_the_core(folder):
-    text = (ROOT.parent / "docs" / "architecture.md").read_text()
-    names = [path.name for path in sorted((ROOT / folder).glob("*.py")) if path.name != "__init__.py"]
-    assert [name for name in names if name not in text] == []
+    names = {path.name for path in (ROOT / folder).glob("*.py")} - {"__init__.py"}
+    assert names <= drawn()[folder][1]

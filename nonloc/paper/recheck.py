@@ -62,7 +62,7 @@ class Recheck:
 
     @property
     def agrees(self) -> bool:
-        # A hundredth of an image, so that a difference of just 5 is not lost to rounding.
+        # Far below one image of 10,000, and above rounding: a difference of just the tolerance agrees.
         return abs(self.recomputed - self.stored) <= self.tolerance + 1e-9
 
     def to_dict(self) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from nonloc.nn import DiffusiveStage
 from nonloc.ops import exponential, kernel_logit_spreads, largest_logit_spread
 
 LINE = torch.tensor([[[0.0], [1.0], [3.0]]], dtype=torch.float64)
+LOW = torch.tensor([[[-3.0], [1.0], [2.0]]], dtype=torch.float64)  # the first is the one that is far
 
 
 @pytest.mark.parametrize(
@@ -26,11 +27,13 @@ def test_three_points_on_a_line(kind, expected):
 def test_who_is_masked_neither_counts_nor_has_any():
     mask = torch.tensor([[True, True, False]])
     assert logit_spread(Affinity(LINE, LINE, "gaussian", mask=mask)).tolist() == [[0.0, 1.0, 0.0]]
+    assert logit_spread(Affinity(LOW, LOW, "gaussian", mask=mask.flip(1))).tolist() == [[0.0, 1.0, 2.0]]
 
 
 def test_a_giver_that_weighs_nothing_does_not_count():
     measure = torch.tensor([1.0, 1.0, 0.0], dtype=torch.float64)
     assert logit_spread(Affinity(LINE, LINE, "gaussian", measure=measure)).tolist() == [[0.0, 1.0, 3.0]]
+    assert logit_spread(Affinity(LOW, LOW, "gaussian", measure=measure.flip(0))).tolist() == [[3.0, 1.0, 2.0]]
 
 
 def test_givers_may_be_others_than_receivers():
