@@ -3,6 +3,7 @@
 import importlib.util
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 TEXT = (ROOT / "README.md").read_text()
 BLOCKS = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
+DOCUMENTS = ["README.md", *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md")))]
 COMMANDS = sorted(set(re.findall(r"^make ([a-z-]+)", TEXT, re.MULTILINE)))
 
 
@@ -42,12 +44,28 @@ def test_the_code_runs(number):
         assert promised in done.stdout
 
 
-def test_every_nonloc_command_it_names_exists():
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_every_nonloc_command_is_one_that_the_parser_takes(document):
     from nonloc.cli.commands import COMMANDS as known
+    from nonloc.cli.parser import make_parser, with_underscores
 
-    named = set(re.findall(r"`nonloc ([a-z]+)", TEXT))
-    assert named
-    assert named <= set(known)
+    text = (ROOT / document).read_text()
+    inline = re.findall(r"`(nonloc [^`<…|]+)`", " ".join(text.split()))
+    shell = [
+        part.partition("  #")[0].strip()
+        for block in re.findall(r"```sh\n(.*?)```", text, re.DOTALL)
+        for line in block.splitlines()
+        for part in line.split("&&")
+        if part.strip().startswith("nonloc ")
+    ]
+    for line in inline + shell:
+        words = with_underscores(shlex.split(line)[1:])
+        if words == ["--help"]:
+            continue
+        assert words[0] in known, line
+        # A command alone is a name; with more it is meant to be run.
+        if len(words) > 1:
+            make_parser(known, words).parse_args(words)
 
 
 @pytest.mark.parametrize(
@@ -62,8 +80,19 @@ def test_the_tables_are_those_of_the_kept_results(document):
     assert module.rendered(text, document) == text, "run: python docs/update_readme.py"
 
 
-def test_the_links_lead_somewhere():
-    targets = re.findall(r"\]\((?!http)([^)#]+)\)", TEXT)
-    missing = [target for target in targets if not (ROOT / target).exists()]
-    assert targets
-    assert missing == []
+def anchors(path):
+    """What GitHub makes of the headings of a Markdown file."""
+    plain = re.sub(r"```.*?```", "", path.read_text(), flags=re.DOTALL)
+    headings = re.findall(r"^#+ (.+)$", plain, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_the_links_lead_somewhere(document):
+    here = ROOT / document
+    targets = re.findall(r"\]\((?!http)([^)\s]+)\)", here.read_text())
+    for target in targets:
+        name, _, anchor = target.partition("#")
+        path = here.parent / name if name else here
+        assert path.exists(), target
+        assert not anchor or anchor in anchors(path), target

@@ -208,6 +208,24 @@ def test_later_ones_can_be_removed(run):
     assert names(run) == ["00000002.json", "00000002.safetensors"]
 
 
+def test_a_crash_while_later_ones_are_removed_leaves_no_manifest_without_numbers(run, monkeypatch):
+    for step in (5, 10):
+        save_checkpoint(run, tiny_recipe(), checkpoint(step))
+    removed, unlink = [], Path.unlink
+
+    def crash_after_the_first(path):
+        if removed:
+            raise KeyboardInterrupt
+        removed.append(path)
+        unlink(path)
+
+    monkeypatch.setattr(Path, "unlink", crash_after_the_first)
+    with pytest.raises(KeyboardInterrupt):
+        remove_later(run, 5)
+    assert names(run) == ["00000005.json", "00000005.safetensors", "00000010.safetensors"]
+    assert latest_valid(run).step == 5
+
+
 def test_a_step_can_be_saved_again_with_a_crash_between_the_renames(run, monkeypatch):
     """As it is before and after the evaluation of an epoch: the numbers are the same, the manifest is not."""
     save_checkpoint(run, tiny_recipe(), checkpoint(4))
