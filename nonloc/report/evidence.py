@@ -41,14 +41,25 @@ def error_part(kept: Kept, one: Changes, other: Changes, claimed: int, changes: 
     values = list(differences(*rows).values())
     both = len(lost(rows[0]) & lost(rows[1]))
     found = interval(values)
-    numbers = "no pair of runs" if found is None else f"{found.told()} (points of error)"
+    numbers = "no pair of runs" if found is None else f"{found.told(near=DELTA)} (points of error)"
     for what, row in zip((one, other), rows, strict=True):
         if row is not None and row.diverged:
             numbers += f"; {name_of(what)}: {len(row.diverged)} of {len(row.started)} diverged"
     if both:
         pairs = "a pair" if both == 1 else f"{both} pairs"
         numbers += f"; {pairs} in which both diverged, left out"
-    return Part(f"{name_of(one)} − {name_of(other)}", side(found, claimed, DELTA), len(values), numbers)
+    better, name = (rows[0], name_of(one)) if claimed < 0 else (rows[1], name_of(other))
+    moot = ""
+    if better is not None and len(better.diverged) == len(better.runs):
+        moot = f"all {len(better.runs)} runs of {name} diverged, so it cannot come out as reproduced"
+    return Part(
+        f"{name_of(one)} − {name_of(other)}",
+        side(found, claimed, DELTA),
+        len(values),
+        numbers,
+        moot=moot,
+        left=_left(*rows),
+    )
 
 
 def ratio_part(
@@ -72,6 +83,7 @@ def ratio_part(
         None if gone else holds,
         len(values),
         _ratio(interval(values)) + (f", to be above {least:g}" if least != 1 else "") + gone,
+        left=_left(*rows),
     )
 
 
@@ -91,17 +103,19 @@ def cost_parts(kept: Kept) -> list[Part]:
 def interaction_part(kept: Kept, form: str, changes: Changes) -> Part:
     """Whether going from 5 to 6 blocks costs less with a recomputed affinity than with a shared one."""
 
-    def step(shared: bool) -> dict[int, float]:
-        five, six = (
+    rows = {
+        shared: [
             kept.find(**{"form": form, "blocks": blocks, "shared": shared, **changes}) for blocks in (5, 6)
-        )
-        return differences(six, five)
-
-    values = paired(step(False), step(True))
+        ]
+        for shared in (False, True)
+    }
+    steps = {shared: differences(six, five) for shared, (five, six) in rows.items()}
+    values = paired(steps[False], steps[True])
     found = interval(values)
     numbers = "no seed with all four runs" if found is None else f"{found.told()} (points of error)"
     name = f"(6 − 5 {NAMES[form]}) recomputed − shared"
-    return Part(name, side(found, -1, DELTA), len(values), numbers)
+    left = _left(*rows[False], *rows[True])
+    return Part(name, side(found, -1, DELTA), len(values), numbers, left=left)
 
 
 def spread_part(kept: Kept, changes: Changes) -> Part:
@@ -128,7 +142,11 @@ def spread_part(kept: Kept, changes: Changes) -> Part:
     if none_left:
         seeds = "a seed" if len(none_left) == 1 else f"{len(none_left)} seeds"
         numbers += f"; {seeds} in which all of a form diverged, left out"
-    return Part("range over 2–4 blocks, proposed − original", side(found, -1, DELTA), len(values), numbers)
+    name, left = (
+        "range over 2–4 blocks, proposed − original",
+        _left(*(row for rows in forms.values() for row in rows)),
+    )
+    return Part(name, side(found, -1, DELTA), len(values), numbers, left=left)
 
 
 def sign_part(kept: Kept, what: Changes, sign: int, changes: Changes, epoch: int | None = None) -> Part:
@@ -179,7 +197,8 @@ def damping_part(kept: Kept, what: Changes, changes: Changes) -> Part:
     every = ", ".join(f"{ratio:#.3g}" for ratio in ratios)
     numbers = f"norm × {every}; mean {_ratio(found)}" if ratios else "no features recorded"
     numbers += _gone(row)
-    return Part(name_of(what), side(found, -1, math.log(LEVEL_RATIO)), len(ratios), numbers)
+    holds = side(found, -1, math.log(LEVEL_RATIO))
+    return Part(name_of(what), holds, len(ratios), numbers, left=_left(row))
 
 
 def norm_ratio(run: RunRecord) -> float | None:
@@ -202,6 +221,15 @@ def early_loss(run: RunRecord) -> float | None:
     end = run.recipe.milestones[0] if run.recipe.milestones else run.recipe.epochs
     values = [line["train_loss"] for line in run.metrics if line["epoch"] <= end and line.get("train_loss")]
     return fmean(values) if values and run.ending == "converged" else None
+
+
+def _left(*rows: RowRecord | None) -> int | None:
+    """How many seeds that are planned for all of these rows are not recorded in all; None where a row has no run."""
+    found = [row for row in rows if row is not None]
+    if len(found) < len(rows):
+        return None
+    ended = [{run.recipe.seed for run in row.started if run.ending != "unfinished"} for row in found]
+    return min(len(row.runs) for row in found) - len(set.intersection(*ended))
 
 
 def _gone(*rows: RowRecord | None) -> str:

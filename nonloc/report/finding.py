@@ -17,7 +17,7 @@ from nonloc.report.map_corners import by_affinity, corners_sentence
 from nonloc.report.map_logits import told, watched
 from nonloc.report.records import RowRecord
 from nonloc.report.reproduction import MAP, verdict_counts
-from nonloc.report.statistics import interval
+from nonloc.report.statistics import Interval, interval
 from nonloc.report.tables import listed, number
 from nonloc.report.trainability import Cell, TrainabilityMap, blocks_told, diverged_counts, inits, read_map
 from nonloc.report.trained_stages import action_sentences
@@ -80,9 +80,33 @@ def _between(kept: Kept) -> str:
     """The two forms against each other, and proposed stages with either affinity, pair by pair; empty without pairs."""
     forms = [{"form": form} for form in ("diffusive", "original")]
     affinities = [{"form": "diffusive", "shared": shared} for shared in (False, True)]
-    return _compared(kept, "Proposed less original, mean of pairs", forms) + _compared(
-        kept, "Proposed with an affinity for each block less one for all", affinities
+    return (
+        _less_the_baseline(kept)
+        + _compared(kept, "Proposed less original, mean of pairs", forms)
+        + _compared(kept, "Proposed with an affinity for each block less one for all", affinities)
     )
+
+
+def _less_the_baseline(kept: Kept) -> str:
+    """Pair by pair, where there are more than two pairs; empty where there are nowhere."""
+    baseline = kept.find(form=None)
+    told: list[str] = []
+    counts: set[int] = set()
+    for form, name in NAMES.items():
+        rows = {blocks: kept.find(form=form, blocks=blocks) for blocks in range(1, 7)}
+        found = {n: interval(list(differences(row, baseline).values())) for n, row in rows.items()}
+        known = {n: one for n, one in found.items() if one is not None and one.n > 2}
+        if known:
+            told.append(f"{name}, {_blocks_of(known)}: {', '.join(_span(one) for one in known.values())}")
+            counts |= {one.n for one in known.values()}
+    if not told:
+        return ""
+    pairs = " to ".join(map(str, dict.fromkeys((min(counts), max(counts)))))
+    return f"Less the baseline, mean of {pairs} pairs: {'; '.join(told)}. "
+
+
+def _span(found: Interval) -> str:
+    return found.told().partition(", n =")[0]
 
 
 def _compared(kept: Kept, title: str, pair: Sequence[Mapping[str, Any]]) -> str:

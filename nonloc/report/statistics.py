@@ -22,12 +22,20 @@ class Interval:
     low: float
     high: float
 
-    def told(self) -> str:
-        """Such as "−0.31 [−0.52, −0.10], n = 5"; the interval is left out where there is none."""
+    def told(self, near: float = math.nan) -> str:
+        """Such as "−0.31 [−0.52, −0.10], n = 5"; the interval is left out where there is none.
+
+        near  an end that two decimals would show as ± this number, and is not, has three
+        """
         text = signed(self.mean)
         if self.n > 1:
-            text += f" [{signed(self.low)}, {signed(self.high)}]"
+            text += f" [{_end(self.low, near)}, {_end(self.high, near)}]"
         return f"{text}, n = {self.n}"
+
+
+def _end(value: float, near: float) -> str:
+    hides = abs(value) != near and round(abs(value), 2) == near
+    return signed(value, 3) if hides else signed(value)
 
 
 def interval(values: Sequence[float]) -> Interval | None:
@@ -106,8 +114,8 @@ def t_probability(t: float, freedom: int) -> float:
     return (1 + inside) / 2
 
 
-def signed(value: float) -> str:
+def signed(value: float, digits: int = 2) -> str:
     """A difference to two decimals, such as "−0.31"."""
-    text = f"{value:+.2f}"
+    text = f"{value:+.{digits}f}"
     # Rounded to nothing, a number has no sign.
     return text[1:] if float(text) == 0 else text.replace("-", "−")

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
+from statistics import fmean, linear_regression
 
-from nonloc.report.kept import Kept, Setting, differences, setting
+from nonloc.report.evidence import NAMES
+from nonloc.report.kept import Kept, Setting, differences, errors, lost, setting
 from nonloc.report.records import RowRecord
-from nonloc.report.statistics import interval
+from nonloc.report.statistics import interval, paired, signed
 from nonloc.report.tables import Table, number, value_of
 
 HEADER = (
@@ -31,7 +34,8 @@ def rows_table(rows: Sequence[RowRecord]) -> Table:
 
 
 def differences_table(kept: Kept) -> Table:
-    """For every row with blocks: less the baseline, and less the original form with as many blocks, if there is one."""
+    """For every row with blocks: less the baseline, and less the original form with as many blocks, if there is one;
+    and what the published numbers differ by."""
     lines = []
     for row, what in _with_stages(kept):
         baseline = kept.find(form=None, backbone=what.backbone)
@@ -39,8 +43,33 @@ def differences_table(kept: Kept) -> Table:
         if what.form == "diffusive" and what.weight == "factored":
             names = ("backbone", "blocks", "places", "start", "rate", "other")
             twin = kept.find(form="original", **{name: getattr(what, name) for name in names})
-        lines.append((kept.named(row), _difference(row, baseline), _difference(row, twin)))
-    return Table(("network", "less the baseline", "less the original form"), (("", tuple(lines)),))
+        compared = [
+            told for other in (baseline, twin) for told in (_difference(row, other), _published(row, other))
+        ]
+        lines.append((kept.named(row), *compared))
+    header = ("network", "less the baseline", "published", "less the original form", "published")
+    return Table(header, (("", tuple(lines)),))
+
+
+def afterwards_table(kept: Kept) -> Table | None:
+    """What was asked when the runs had been seen: the forms over all numbers of blocks, with as many parameters, and
+    whether the number of blocks matters; None where no seed has all runs of one of them."""
+    rows = {form: {n: kept.find(form=form, blocks=n) for n in range(1, 7)} for form in NAMES}
+    lines = []
+    means = [_by_seed([rows[form][n] for n in (2, 3, 4)], fmean) for form in ("diffusive", "original")]
+    lines.append(("proposed less original, the mean over 2, 3 and 4 blocks", interval(paired(*means))))
+    for blocks, proposed in rows["diffusive"].items():
+        for others, original in rows["original"].items():
+            if proposed and original and proposed.parameters == original.parameters is not None:
+                name = f"{blocks} proposed less {others} original, {proposed.parameters:,} parameters each"
+                pair = (_by_seed([row], fmean) for row in (proposed, original))
+                lines.append((name, interval(paired(*pair))))
+    for form, span in (("original", range(2, 5)), ("diffusive", range(2, 7))):
+        slopes = _by_seed([rows[form][n] for n in span], partial(_slope, span))
+        name = f"a block more, {NAMES[form]} form, {span[0]} to {span[-1]} blocks (slope of the error)"
+        lines.append((name, interval(list(slopes.values()))))
+    known = tuple((name, found.told()) for name, found in lines if found is not None)
+    return Table(("asked afterwards", "points of error"), (("", known),)) if known else None
 
 
 def apart_table(kept: Kept) -> Table | None:
@@ -96,6 +125,29 @@ def _line(row: RowRecord) -> tuple[str, ...]:
     )
 
 
+def _slope(steps: Sequence[int], values: Sequence[float]) -> float:
+    return linear_regression(steps, values).slope
+
+
+def _by_seed(rows: Sequence[RowRecord | None], measure: Callable[[list[float]], float]) -> dict[int, float]:
+    """`measure` of the errors of these rows, for every seed with which all of them ended without diverging."""
+    found = [{seed: error for seed, error in errors(row).items() if seed not in lost(row)} for row in rows]
+    seeds = sorted(set.intersection(*(set(one) for one in found)))
+    return {seed: measure([one[seed] for one in found]) for seed in seeds}
+
+
 def _difference(one: RowRecord, other: RowRecord | None) -> str:
-    found = interval(list(differences(one, other).values()))
-    return "–" if found is None else found.told()
+    """Of pairs that both ended; an interval over errors of guessing would say nothing, so lost pairs are counted."""
+    pairs = errors(one).keys() & errors(other).keys()
+    gone = pairs & (lost(one) | lost(other))
+    values = [value for seed, value in differences(one, other).items() if seed not in gone]
+    found = interval(values)
+    told = [f"{len(gone)} of {len(pairs)} pairs lost by divergence"] if gone else []
+    told += [found.told()] if found is not None else []
+    return "; ".join(told) or "–"
+
+
+def _published(one: RowRecord, other: RowRecord | None) -> str:
+    if other is None or one.published is None or other.published is None:
+        return "–"
+    return signed(one.published - other.published)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -79,8 +80,10 @@ def _factor(run: RunRecord, name: str) -> str:
     """Of every stage of the network, such as "1.06" or "0.9 · 1.1 · 1.2"."""
     found = []
     for stage in run.observations["features"]:
-        before, after = stage["blocks"][0]["before"][name], stage["blocks"][-1]["after"][name]
-        found.append(f"{after / before:.3g}" if before and after is not None else "–")
+        # Block by block: the energies before and after one are of its own kernel, which the next need not have.
+        pairs = [(block["before"][name], block["after"][name]) for block in stage["blocks"]]
+        is_known = all(before and after is not None for before, after in pairs)
+        found.append(f"{math.prod(after / before for before, after in pairs):.3g}" if is_known else "–")
     return " · ".join(found)
 
 

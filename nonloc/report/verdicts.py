@@ -22,6 +22,7 @@ class Part:
     numbers  what was measured, for readers
     varies   what the answer changes with inside the part, such as "the seed"; "" for nothing
     moot     why there is nothing to decide, where more runs would not help; "" where there is
+    left     how many of the pairs or runs that were planned are missing; None where that is not known
     """
 
     name: str
@@ -30,6 +31,7 @@ class Part:
     numbers: str
     varies: str = ""
     moot: str = ""
+    left: int | None = None
 
 
 @dataclass(frozen=True)
@@ -73,7 +75,20 @@ class Verdict:
             )
         if absent:
             told.append(f"not measured yet: {'; '.join(absent)}")
+        told += self._planned
         return ". ".join(text[0].upper() + text[1:] for text in told) or "More measurements would tell"
+
+    @property
+    def _planned(self) -> list[str]:
+        """Of the parts that the numbers leave open: which wait for planned runs, and which have all of them."""
+        waiting = [part for part in self._here if part.holds is None and part.n and not part.moot]
+        missing = [part.name for part in waiting if part.left]
+        whole = [part.name for part in waiting if part.left == 0]
+        told = [f"planned runs are missing for {'; '.join(missing)}"] if missing else []
+        if whole:
+            these = "" if len(whole) == len(self._here) else f" for {'; '.join(whole)}"
+            told.append(f"all planned runs are recorded{these}, and leave it open")
+        return told
 
     @property
     def _here(self) -> list[Part]:

@@ -7,7 +7,13 @@ from made_kept import kept, record, records
 
 from nonloc.paper import SUITES
 from nonloc.report.kept import errors, median_run, read_kept, setting
-from nonloc.report.table1 import apart_table, differences_table, missing_sentences, rows_table
+from nonloc.report.table1 import (
+    afterwards_table,
+    apart_table,
+    differences_table,
+    missing_sentences,
+    rows_table,
+)
 from nonloc.report.table1_figure import table_figure
 from nonloc.training.recipe import Recipe
 
@@ -104,19 +110,51 @@ def test_differences_are_paired_by_seed():
     }
     ((_, lines),) = differences_table(kept(records("table1", numbers))).groups
     assert lines == (
-        ("2-block (original)", "−0.10 [−0.10, −0.10], n = 2", "–"),
-        ("2-block (proposed)", "−0.20 [−0.20, −0.20], n = 2", "−0.10 [−0.10, −0.10], n = 2"),
+        ("2-block (original)", "−0.10 [−0.10, −0.10], n = 2", "−0.36", "–", "–"),
+        (
+            "2-block (proposed)",
+            "−0.20 [−0.20, −0.20], n = 2",
+            "−0.45",
+            "−0.10 [−0.10, −0.10], n = 2",
+            "−0.09",
+        ),
     )
 
 
-def test_a_pair_of_which_both_diverged_compares_nothing():
+def test_pairs_of_which_a_run_diverged_are_counted_and_not_averaged():
     numbers = {
-        "baseline": [8.0, 8.2],
-        "2-block (original)": [None, 8.0],
-        "2-block (proposed)": [None, None],
+        "baseline": [8.0, 8.2, 8.4],
+        "2-block (original)": [None, 8.0, 8.0],
+        "2-block (proposed)": [None, None, 7.5],
     }
     ((_, lines),) = differences_table(kept(records("table1", numbers))).groups
-    assert lines[1] == ("2-block (proposed)", "+81.90 [+80.63, +83.17], n = 2", "+82.00, n = 1")
+    lost = "2 of 3 pairs lost by divergence"
+    assert lines[1][1::2] == (f"{lost}; −0.90, n = 1", f"{lost}; −0.50, n = 1")
+    numbers["2-block (proposed)"] = [None, None, None]
+    ((_, lines),) = differences_table(kept(records("table1", numbers))).groups
+    assert lines[1][1::2] == ("3 of 3 pairs lost by divergence",) * 2
+
+
+def test_what_was_asked_afterwards():
+    """Errors that are linear in the number of blocks, and a form that is half a point above the other."""
+    blocks = {"original": range(2, 5), "proposed": range(2, 7)}
+    numbers = {
+        f"{n}-block ({form})": [8.0 - 0.1 * n + 0.5 * (form == "proposed") + noise for noise in (0, 0.3)]
+        for form, span in blocks.items()
+        for n in span
+    }
+    found = kept(records("table1", numbers))
+    ((_, lines),) = afterwards_table(found).groups
+    told = dict(lines)
+    assert told["proposed less original, the mean over 2, 3 and 4 blocks"].startswith("+0.50 [+0.50, +0.50]")
+    assert told["3 proposed less 2 original, 219,482 parameters each"].startswith("+0.40 [+0.40, +0.40]")
+    for form, span in blocks.items():
+        name = f"a block more, {form} form, 2 to {span[-1]} blocks (slope of the error)"
+        assert told[name] == "−0.10 [−0.10, −0.10], n = 2"
+    numbers["3-block (original)"] = [None, None]
+    ((_, lines),) = afterwards_table(kept(records("table1", numbers))).groups
+    assert "the mean over" not in str(lines), "no seed has them all without divergence"
+    assert afterwards_table(kept(records("table1", {"baseline": [8.0]}))) is None
 
 
 def test_divided_logits_are_compared_with_the_baseline_and_with_divided_logits():
@@ -132,7 +170,9 @@ def test_divided_logits_are_compared_with_the_baseline_and_with_divided_logits()
     found = {line[0]: line[1:] for line in lines}
     assert found[f"{places} (proposed), logits / √d"] == (
         "−2.00 [−2.00, −2.00], n = 2",
+        "–",
         "−1.00 [−1.00, −1.00], n = 2",
+        "–",
     )
 
 

@@ -92,3 +92,26 @@ def test_what_failed_elsewhere_is_not_told_of_the_protocol():
 @pytest.mark.parametrize("answer", [True, False])
 def test_what_is_decided_leaves_nothing_open(answer):
     assert settle([part(answer)]).left_open == ""
+
+
+@pytest.mark.parametrize(
+    ("left", "expected"),
+    [
+        ([None], "More measurements would tell"),
+        ([2], "Planned runs are missing for p0"),
+        ([0], "All planned runs are recorded, and leave it open"),
+        ([0, 0], "All planned runs are recorded, and leave it open"),
+        (
+            [1, 0],
+            "Planned runs are missing for p0. All planned runs are recorded for p1, and leave it open",
+        ),
+    ],
+)
+def test_why_it_is_open_tells_whether_runs_are_missing(left, expected):
+    parts = [Part(f"p{number}", None, 3, "numbers", left=one) for number, one in enumerate(left)]
+    assert settle(parts).left_open == expected
+
+
+def test_what_no_run_can_decide_waits_for_none():
+    parts = [Part("p", None, 1, "numbers", moot="all runs diverged", left=1)]
+    assert settle(parts).left_open == "All runs diverged"

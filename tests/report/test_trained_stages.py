@@ -6,7 +6,7 @@ from dataclasses import replace
 from made_kept import kept, records, write
 
 from nonloc.report.kept import read_kept
-from nonloc.report.trained_stages import action_sentences, growth_table, lost_table
+from nonloc.report.trained_stages import action_sentences, factors_table, growth_table, lost_table
 
 
 def test_a_network_with_several_stages_has_a_line_for_each(tmp_path):
@@ -23,6 +23,21 @@ def test_a_network_with_several_stages_has_a_line_for_each(tmp_path):
     assert [line[0] for line in lines] == [
         f"{label}, start 0.01, trunk.stages.{place}" for place in (2, 4, 6)
     ]
+
+
+def test_the_energy_is_what_each_sub_block_does_under_its_own_kernel():
+    """Between the two the kernel changes, and with it what the same features weigh."""
+    (run,) = records("table1", {"2-block (original)": [8.0]})
+    (stage,) = run.observations["features"]
+    energies = [(100.0, 90.0), (9.0, 4.5)]
+    blocks = [
+        block | {"before": block["before"] | {"energy": before}, "after": block["after"] | {"energy": after}}
+        for block, (before, after) in zip(stage["blocks"], energies, strict=True)
+    ]
+    run = replace(run, observations=run.observations | {"features": [stage | {"blocks": blocks}]})
+    table = factors_table(kept([run]).rows)
+    ((_, (line,)),) = table.groups
+    assert line[table.header.index("Dirichlet energy ×")] == "0.45"
 
 
 def test_a_stable_stage_is_named_once_by_its_start_and_has_no_minus_zero(tmp_path):
