@@ -217,7 +217,7 @@ def last_loss(run: RunRecord) -> float | None:
 
 
 def early_loss(run: RunRecord) -> float | None:
-    """The mean training loss of the epochs before the first milestone: how slowly it comes down."""
+    """The mean training loss of the epochs up to the first milestone: how slowly it comes down."""
     end = run.recipe.milestones[0] if run.recipe.milestones else run.recipe.epochs
     values = [line["train_loss"] for line in run.metrics if line["epoch"] <= end and line.get("train_loss")]
     return fmean(values) if values and run.ending == "converged" else None

@@ -243,6 +243,17 @@ def test_restoring_leaves_finished_runs_and_replaces_unfinished_ones(runs, tmp_p
     assert two.read_result() == Run(kept_path(tmp_path / "kept", SUITE, ROW, 1)).read_result()
 
 
+def test_of_an_unfinished_run_nothing_is_left_that_is_not_kept(runs, tmp_path):
+    kept = Run(go(runs, tmp_path, weights="none").new[0])
+    run = Run(runs / SUITE.recipes(ROW)[0].name)
+    run.result_path.unlink()
+    (run.path / "stability.json").write_text('{"step": 1, "stages": []}')
+    assert (run.path / "observations.safetensors").is_file()
+    restore(SUITE, tmp_path / "kept", runs)
+    names = {path.name for path in run.path.iterdir()} - {"lock"}
+    assert names == {path.name for path in kept.path.iterdir()}
+
+
 def test_a_run_that_is_kept_for_one_suite_counts_for_every_other(runs, tmp_path):
     go(runs, tmp_path)
     other = replace(SUITE, name="table1", rows=(replace(ROW, label="the same by another name"),))
@@ -281,14 +292,14 @@ def test_half_kept_weights_and_runs_are_mended(runs, tmp_path):
     assert len(again.weights) == 3
 
 
-def test_an_interrupted_restore_can_be_done_again(runs, tmp_path, monkeypatch):
-    go(runs, tmp_path)
+def restore_interrupted(tmp_path, monkeypatch, after):
+    """Stopped when so many files were written, of the six of the first run."""
     from nonloc.paper import keeping
 
     honest, written = keeping.write_atomically, []
 
     def interrupted(path, content):
-        if len(written) == 2:
+        if len(written) == after:
             raise KeyboardInterrupt
         written.append(path)
         honest(path, content)
@@ -297,6 +308,19 @@ def test_an_interrupted_restore_can_be_done_again(runs, tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         restore(SUITE, tmp_path / "kept", tmp_path / "again")
     monkeypatch.undo()
+
+
+def test_a_run_that_was_restored_in_part_is_not_finished(runs, tmp_path, monkeypatch):
+    go(runs, tmp_path)
+    restore_interrupted(tmp_path, monkeypatch, after=5)
+    (run,) = find_runs(tmp_path / "again")
+    assert (run.path / "observations.json").is_file()
+    assert not run.is_finished
+
+
+def test_an_interrupted_restore_can_be_done_again(runs, tmp_path, monkeypatch):
+    go(runs, tmp_path)
+    restore_interrupted(tmp_path, monkeypatch, after=2)
     assert len(restore(SUITE, tmp_path / "kept", tmp_path / "again")) == 3
     assert all(Run(tmp_path / "again" / recipe.name).is_finished for recipe in SUITE.recipes(ROW))
 

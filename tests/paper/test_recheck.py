@@ -4,7 +4,7 @@ import pytest
 from small_map import CALM, WILD, small_data, small_part
 
 from nonloc.outcomes import CorruptDataError
-from nonloc.paper.recheck import recheck
+from nonloc.paper.recheck import Recheck, recheck
 from nonloc.runs import Run
 from nonloc.training.checkpoint import latest_valid, save_checkpoint
 from nonloc.training.loop import fit
@@ -38,11 +38,21 @@ def test_a_difference_is_told_in_images(run):
     assert (found.images, found.agrees) == (1, False)
 
 
-def test_another_device_may_differ_by_a_little(run):
+@pytest.mark.parametrize(
+    ("recomputed", "tolerance", "agrees"),
+    [(8.69, 0.0, True), (8.70, 0.0, False), (8.74, 0.05, True), (8.75, 0.05, False)],
+)
+def test_one_image_of_ten_thousand_more_than_is_allowed_does_not_agree(recomputed, tolerance, agrees):
+    found = Recheck("error", 8.69, recomputed, None, tolerance == 0, tolerance, "cpu", "cpu", "float32")
+    assert found.agrees is agrees
+
+
+@pytest.mark.parametrize("other", [{"device": "some GPU"}, {"cpu": "abacus"}])
+def test_another_device_may_differ_by_a_little(run, other):
     result = run.read_result()
     change_result(
         run,
-        machine=result["machine"] | {"device": "some GPU"},
+        machine=result["machine"] | other,
         metrics=result["metrics"] | {"error": result["metrics"]["error"] + 0.04},
     )
     found = recheck(run, DATA, device="cpu")

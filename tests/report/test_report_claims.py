@@ -254,14 +254,12 @@ def test_pairs_in_which_both_diverged_compare_nothing():
 
 
 def test_a_row_that_lost_runs_is_not_judged_by_the_losses_of_the_others():
-    slow = {"4 original blocks, rate 0.01": [None, 9.0, 9.1]}
-    found = kept(
-        *(records(name, errors, loss=0.1) for name, errors in ONE_TO_THREE.items()),
-        records("table1-beside", slow, loss=0.1),
-    )
-    assert verdict("larger", found) == "undecided at n = 1"
+    table = {"2-block (original)": [8.0] * 3, "3-block (original)": [8.0] * 3}
+    beside = {"1 original block": [8.0] * 3, "4 original blocks, rate 0.01": [None, 9.0, 9.1]}
+    found = kept(records("table1", table, loss=0.1), records("table1-beside", beside, loss=0.1))
+    assert verdict("larger", found) == "undecided at n = 2"
     (answer,) = [answer for claim, answer in judge(found, EMPTY) if claim.key == "larger"]
-    assert "1 of 5 runs diverged" in answer.parts[0][1].numbers
+    assert "1 of 6 runs diverged" in answer.parts[0][1].numbers
 
 
 def test_the_best_is_better_than_originals_too():
@@ -315,6 +313,23 @@ def test_a_cell_with_a_seed_missing_is_not_one_that_trains():
     assert verdict("initialisation", kept(), TrainabilityMap(cells(only), cells([]))) == "undecided at n = 1"
 
 
+def test_that_no_start_fails_is_known_when_all_seeds_of_all_starts_are_recorded():
+    lines = map_lines("one_epoch", lambda cell, seed: False)
+    first = [line for line in lines if line["seed"] == 0 or line["init"] != "zero"]
+    found = [TrainabilityMap(cells(some), ()) for some in (first, lines)]
+    assert [verdict("initialisation", kept(), one) for one in found] == [
+        "undecided at n = 1",
+        "not reproduced",
+    ]
+
+
+def test_that_a_start_trains_is_known_when_all_its_seeds_are_recorded():
+    lines = map_lines("one_epoch", lambda cell, seed: cell.init == "torch")
+    first = [line for line in lines if line["seed"] == 0 or line["init"] == "torch"]
+    found = [TrainabilityMap(cells(some), ()) for some in (first, lines)]
+    assert [verdict("initialisation", kept(), one) for one in found] == ["undecided at n = 1", "reproduced"]
+
+
 def test_each_form_ahead_somewhere_depends_on_the_initialisation():
     def breaks(cell, seed):
         return cell.blocks == 4 and (cell.form, cell.init) in (("original", "torch"), ("diffusive", "fan_in"))
@@ -335,6 +350,21 @@ def test_a_proposed_stage_that_diverges_without_growing_speaks_against_the_limit
         moment["stages"][0] |= {"growth": 0.9, "verdict": "stable"}
     found = TrainabilityMap((), cells([line, *calm]))
     assert verdict("small", kept(), found) == "depends on how W leaves the limit"
+
+
+def test_that_no_stable_stage_diverges_is_known_when_all_are_recorded():
+    *lines, last = map_lines("ten_epochs", lambda cell, seed: False)
+    assert last["form"] == "stable"
+    assert verdict("small", kept(), TrainabilityMap((), cells(lines))) == "undecided at n = 17"
+    assert verdict("small", kept(), TrainabilityMap((), cells([*lines, last]))) == "reproduced"
+
+
+def test_a_proposed_stage_that_was_stable_first_and_grew_before_it_diverged_speaks_for_the_limit():
+    lines = map_lines("ten_epochs", lambda cell, seed: cell.form == "diffusive")
+    for line in lines:
+        for moment in line["before"][:1]:
+            moment["stages"] = [moment["stages"][0] | {"growth": 0.9, "verdict": "stable"}]
+    assert verdict("small", kept(), TrainabilityMap((), cells(lines))) == "reproduced"
 
 
 @pytest.mark.parametrize(

@@ -22,9 +22,11 @@ def bare(share):
         ([0.65], False, False),
         ([0.95, 0.95, 0.4], True, False),
         ([0.99, 0.45, 0.45], False, False),
+        ([0.99, 0.45], False, False),
+        ([0.01, 0.55], False, False),
     ],
 )
-def test_a_sign_needs_the_energy_and_most_of_the_largest_eigenvalues(shares, negative, positive):
+def test_a_sign_needs_the_energy_and_more_than_half_of_the_largest_eigenvalues(shares, negative, positive):
     weights = [weight(share) for share in shares]
     assert (agrees(weights, -1), agrees(weights, 1)) == (negative, positive)
 
@@ -45,6 +47,11 @@ def test_weights_of_zero_have_no_sign():
 
 def test_a_spectrum_without_a_band_has_that_of_its_size():
     assert share_band([bare(0.5)]) == random_band(8, 4, norm=1.0).negative_share
+
+
+def test_several_weights_have_the_widest_of_their_bands():
+    low, high = (weight(0.5) | {"band": {"negative_share": band}} for band in ([0.2, 0.6], [0.3, 0.7]))
+    assert share_band([low, high]) == share_band([high, low]) == (0.2, 0.7)
 
 
 def test_an_epoch_has_the_band_of_the_same_weight_after_training():
