@@ -3,7 +3,7 @@
 One program has one sample. k and the present g of all its positions lie in shared memory, so that the loop over them
 has neither loads nor barriers, and the g of the next sub-block is written beside the present one. Everything else is
 as in nonloc/ops/fused_kernels.py: same formulas, same names, logarithms to base 2. Half precision only; Hopper's
-warp-group products. docs/performance.md says what it took and why.
+warp-group products. docs/performance.md says why it was given up.
 """
 
 from __future__ import annotations

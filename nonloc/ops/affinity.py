@@ -70,7 +70,7 @@ class Affinity:
         self._check_features()
         self._check_scale()
         self._check_mask()
-        self._check_measure()
+        check_measure(self.measure, self.right.shape[1], self.left, "left")
 
     def __repr__(self) -> str:
         parts = [self.kind, self.normalize, f"B = {self.batch}", f"M = {self.positions}"]
@@ -172,23 +172,20 @@ class Affinity:
                 f"mask is on {self.mask.device}, left on {self.left.device}; move both to one device"
             )
 
-    def _check_measure(self) -> None:
-        if self.measure is None:
-            return
-        expected = [self.right.shape[1]]
-        if not isinstance(self.measure, Tensor) or list(self.measure.shape) != expected:
-            got = (
-                list(self.measure.shape) if isinstance(self.measure, Tensor) else type(self.measure).__name__
-            )
-            raise ValueError(f"measure must be a tensor [M] = {expected} of quadrature weights, got {got}")
-        if not self.measure.dtype.is_floating_point:
-            raise ValueError(f"measure must be floating point, got {self.measure.dtype}")
-        if self.measure.device != self.left.device:
-            raise ValueError(
-                f"measure is on {self.measure.device}, left on {self.left.device}; move both to one device"
-            )
-        if can_check_values(self.measure) and bool((self.measure < 0).any()):
-            raise ValueError("measure has negative weights; quadrature weights must be ≥ 0")
+
+def check_measure(measure: Any, count: int, like: Tensor, name: str) -> None:
+    """ValueError unless there is none, or it has a weight ≥ 0 for each of `count` givers, on the device of `like`."""
+    if measure is None:
+        return
+    if not isinstance(measure, Tensor) or list(measure.shape) != [count]:
+        got = list(measure.shape) if isinstance(measure, Tensor) else type(measure).__name__
+        raise ValueError(f"measure must be a tensor [M] = [{count}] of quadrature weights, got {got}")
+    if not measure.dtype.is_floating_point:
+        raise ValueError(f"measure must be floating point, got {measure.dtype}")
+    if measure.device != like.device:
+        raise ValueError(f"measure is on {measure.device}, {name} on {like.device}; move both to one device")
+    if can_check_values(measure) and bool((measure < 0).any()):
+        raise ValueError("measure has negative weights; quadrature weights must be ≥ 0")
 
 
 def how_to_batch(name: str, value: Any) -> str:

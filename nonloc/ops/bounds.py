@@ -125,10 +125,12 @@ def _raw_diagonal(affinity: Affinity) -> Tensor:
     return product if affinity.kind == "dot" else product.exp()
 
 
-def wide(affinity: Affinity | SparseAffinity) -> Affinity | SparseAffinity:
-    """The same in float64."""
+def wide(
+    affinity: Affinity | SparseAffinity, dtype: torch.dtype = torch.float64
+) -> Affinity | SparseAffinity:
+    """The same with its numbers in `dtype`, without a gradient."""
     if isinstance(affinity, SparseAffinity):
-        return replace(affinity, matrix=affinity.matrix.detach().double())
-    left = affinity.left.detach().double()
-    right = left if affinity.right is affinity.left else affinity.right.detach().double()
+        return replace(affinity, matrix=affinity.matrix.detach().to(dtype))
+    left = affinity.left.detach().to(dtype)
+    right = left if affinity.right is affinity.left else affinity.right.detach().to(dtype)
     return replace(affinity, left=left, right=right)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from nonloc.ops import factored
-from nonloc.ops.affinity import NORMALIZATIONS, Affinity, can_check_values
+from nonloc.ops.affinity import NORMALIZATIONS, Affinity, can_check_values, check_measure
 from nonloc.ops.operator import Omega, Operator
 from nonloc.ops.transforms import is_differentiated_by_func, is_forward_mode, is_transformed
 
@@ -41,7 +41,7 @@ class SparseAffinity:
                 f"normalize={self.normalize!r} is unknown; choose one of {', '.join(NORMALIZATIONS)}"
             )
         self._check_matrix()
-        self._check_measure()
+        check_measure(self.measure, self.positions, self.matrix, "matrix")
 
     def __repr__(self) -> str:
         measured = ", measured" if self.measure is not None else ""
@@ -96,25 +96,6 @@ class SparseAffinity:
             raise ValueError(
                 f"matrix must be floating point, got {matrix.dtype}; use matrix.to(torch.float64)"
             )
-
-    def _check_measure(self) -> None:
-        if self.measure is None:
-            return
-        if not isinstance(self.measure, Tensor) or list(self.measure.shape) != [self.positions]:
-            got = (
-                list(self.measure.shape) if isinstance(self.measure, Tensor) else type(self.measure).__name__
-            )
-            raise ValueError(
-                f"measure must be a tensor [M] = [{self.positions}] of quadrature weights, got {got}"
-            )
-        if not self.measure.dtype.is_floating_point:
-            raise ValueError(f"measure must be floating point, got {self.measure.dtype}")
-        if self.measure.device != self.matrix.device:
-            raise ValueError(
-                f"measure is on {self.measure.device}, matrix on {self.matrix.device}; move both to one device"
-            )
-        if can_check_values(self.measure) and bool((self.measure < 0).any()):
-            raise ValueError("measure has negative weights; quadrature weights must be ≥ 0")
 
 
 def prepare(affinity: SparseAffinity, dtype: torch.dtype) -> Operator:

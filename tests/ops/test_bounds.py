@@ -1,10 +1,11 @@
 """The weights that are known to be stable: by what the kernel is, or by its degrees, and never too large."""
 
 import math
+from fractions import Fraction
 
 import pytest
 import torch
-from problems import affinity, features
+from problems import affinity, features, generator
 
 from nonloc.ops import NORMALIZATIONS, Affinity, SparseAffinity, kernel_matrix, row_sums
 from nonloc.ops.bounds import is_definite, stable_weight_limit, universal_weight_limit
@@ -85,6 +86,24 @@ def test_the_diagonal_counts_for_nothing_and_rounding_cannot_hide_the_rest():
     limit = float(stable_weight_limit(Affinity(far, far, "heat", "none")))
     # λ_max = 2 · 4e-19, lost beside the 1 on the diagonal: the limit stays on the safe side of the truth.
     assert 1 < limit <= 1 / joined
+
+
+def test_rounding_cannot_carry_the_limit_above_the_bound():
+    """K_ij = x_i x_j has its largest row sum in exact numbers."""
+    for seed in range(20):
+        x = 0.5 + torch.rand(1, 5, 1, generator=generator(seed), dtype=torch.float64)
+        limit = Fraction(float(stable_weight_limit(Affinity(x, x, "dot", "none"))))
+        exact = [Fraction(value) for value in x.flatten().tolist()]
+        largest = max(exact) * sum(exact)
+        assert (1 - Fraction(1, 10**12)) * 2 <= limit * largest <= 2
+
+
+def test_the_hub_of_a_star_is_bounded_by_its_degree_and_one():
+    """Nine leaves: K = Ω_ij / 3, so the hub's degree is 3, and K's own eigenvalues are at least −1."""
+    star = torch.zeros(10, 10, dtype=torch.float64)
+    star[0, 1:] = star[1:, 0] = 1
+    limit = float(stable_weight_limit(SparseAffinity(star.to_sparse_csr(), "symmetric")))
+    assert limit == pytest.approx(2 / (3 + 1), rel=1e-12)
 
 
 def test_signed_kernels_have_no_limit():

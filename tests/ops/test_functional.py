@@ -307,6 +307,15 @@ def test_auto_keeps_the_matrix_while_it_is_small():
     assert at("concat", 2000) == "factored"
 
 
+def test_auto_counts_the_matrices_of_the_whole_batch():
+    def at(batch):
+        x = torch.empty(batch, 1024, 1)
+        return choose_backend(Affinity(x, x, "gaussian", "row"))
+
+    assert at(1) == "reference"
+    assert at(8) == "factored"
+
+
 @pytest.mark.parametrize(
     ("normalize", "weighted"),
     [("none", False), ("count", False), ("symmetric", False), ("sinkhorn", False), ("row", True)],

@@ -173,6 +173,14 @@ def test_negative_row_sums_are_no_weights():
     assert self_adjoint_weights(Affinity(x, x, "dot", "none")) is not None
 
 
+def test_a_signed_row_that_sums_to_nothing_has_no_weight():
+    """Nobody is heard at position 0, whose 𝒞 is 0, and yet the others hear it."""
+    rows = torch.tensor([[0.0, 1.0, -1.0], [1.0, 1.0, 0.0], [-1.0, 0.0, 3.0]], dtype=torch.float64)
+    a = SparseAffinity(rows.to_sparse_csr(), "row")
+    assert kernel_matrix(a)[0, :, 0].tolist() == [0.0, 0.5, -0.5]
+    assert self_adjoint_weights(a) is None
+
+
 def test_weights_stay_finite_where_the_row_sums_overflow():
     x = torch.tensor([[[100.0], [99.9], [-100.0]]], dtype=torch.float64)
     a = Affinity(x, x, "gaussian", "row")  # logits up to 1e4

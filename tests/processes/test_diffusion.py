@@ -127,6 +127,7 @@ def test_diffusion_dissipates_where_the_theory_says_so():
         Diffusion(symmetric(), weight=-1.0),
         Diffusion(symmetric(), weight=torch.tensor([1.0, -1.0])),
         Diffusion(symmetric(), weight=torch.tensor([[0.1, 1.0], [-1.0, 0.1]])),
+        Diffusion(symmetric(), weight=torch.tensor([[2.0, 1.0], [0.0, 2.0]])),
         Diffusion(symmetric(), weight=torch.tensor([[1.0, 2.0], [2.0, 1.0]])),
         Diffusion(affinity("heat")),
         Diffusion(Affinity(features("heat", "row"), features("heat", "row"), "dot", "none")),

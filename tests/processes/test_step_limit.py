@@ -9,7 +9,7 @@ from problems import features, signal
 
 from nonloc.ops import Affinity
 from nonloc.processes import DampedFlow, Diffusion, cfl_limit, simulate
-from nonloc.processes.step_limit import estimated_euler_step
+from nonloc.processes.step_limit import estimated_euler_step, told_limit
 
 DEFINITE = torch.tensor([[1.0, 0.5], [0.5, 1.0]], dtype=torch.float64)  # eigenvalues 0.5 and 1.5
 
@@ -42,6 +42,12 @@ def test_the_step_that_is_named_works(process, works):
     run = simulate(process, z, num_steps=300, step_size=named)
     assert run.outcome.ending == "converged"
     assert float(run.variance[-1].max()) < float(run.variance[0].max())
+
+
+def test_the_step_that_is_named_keeps_a_tenth_away_from_the_estimate():
+    """K has the largest eigenvalue 1, so that 2 is the limit."""
+    told = told_limit(DampedFlow(heat("row")), signal(heat("row"), 2))
+    assert told == ", which Lanczos estimates at 2; step_size = 1.8 works"
 
 
 def test_nothing_is_said_of_a_process_that_may_grow():

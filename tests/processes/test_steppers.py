@@ -70,6 +70,24 @@ def test_implicit_is_the_dense_solution(kind, weight, backwards):
     assert relative(found, torch.linalg.solve(matrix, vectors(z))) <= 1e-11
 
 
+def test_implicit_takes_as_many_products_as_there_are_eigenvalues():
+    """A star, by row: L has 0, 1 and 2, and in its own inner product conjugate gradients need one product for each."""
+
+    class Counted(Diffusion):
+        products = 0
+
+        def rate(self, z):
+            self.products += 1
+            return super().rate(z)
+
+    star = torch.zeros(10, 10, dtype=torch.float64)
+    star[0, 1:] = star[1:, 0] = 1
+    process = Counted(SparseAffinity(star.to_sparse_csr()))
+    z = torch.randn(1, 10, C, generator=generator(1), dtype=torch.float64)
+    STEPPERS["implicit"](process, 4.0)(z)
+    assert process.products <= 12  # with those that look at the residual
+
+
 @pytest.mark.parametrize("weight", ["number", "rotating"])
 @pytest.mark.parametrize("h", [1e5, 1e7])
 @pytest.mark.parametrize("normalize", NORMALIZATIONS)

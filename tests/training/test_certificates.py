@@ -47,6 +47,15 @@ def test_a_stage_is_described(run):
     assert all(block["limit"] > 0 for block in found["blocks"])
 
 
+def test_original_stages_have_no_limit_of_differences(tmp_path):
+    run = Run(tmp_path / "run")
+    recipe = RECIPE.with_(network="restorer8/original-2@1")
+    fit(recipe, run, data=tiny_data(labels=False), device="cpu", progress=False)
+    (found,) = certify_run(run, tiny_data(labels=False), images=1)
+    assert found["form"] == "original"
+    assert [block["limit"] for block in found["blocks"]] == [None, None]
+
+
 def test_small_symmetric_weights_are_stable(run, monkeypatch):
     found = certified_with(run, monkeypatch, 0.5)
     assert found["verdict"] == "stable"

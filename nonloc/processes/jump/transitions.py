@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from nonloc.ops import Affinity, SparseAffinity, adjoint, choose_backend, kernel_matrix, prepare
+from nonloc.ops.bounds import wide
 from nonloc.ops.functional import without_masked
 from nonloc.ops.operator import inverse_or_zero
 from nonloc.processes.kept_matrix import keeps_matrix, kept_matrix
@@ -25,7 +25,8 @@ class Transitions:
     """
 
     def __init__(self, affinity: Affinity | SparseAffinity, dtype: torch.dtype) -> None:
-        self.affinity = widened(affinity, dtype)
+        found = wide(affinity, dtype)
+        self.affinity = found if isinstance(found, SparseAffinity) else without_masked(found)
         self.dtype = dtype
         with torch.no_grad():
             kernel = _matrix(self.affinity, dtype)
@@ -90,12 +91,3 @@ def _matrix(affinity: Affinity | SparseAffinity, dtype: torch.dtype) -> Tensor |
     if isinstance(affinity, SparseAffinity) or not keeps_matrix(affinity, dtype):
         return None
     return kept_matrix(affinity, dtype)
-
-
-def widened(affinity: Affinity | SparseAffinity, dtype: torch.dtype) -> Affinity | SparseAffinity:
-    """The same affinity with its numbers in `dtype`, without a gradient, and zeros in the padding."""
-    if isinstance(affinity, SparseAffinity):
-        return replace(affinity, matrix=affinity.matrix.detach().to(dtype))
-    left = affinity.left.detach().to(dtype)
-    right = left if affinity.right is affinity.left else affinity.right.detach().to(dtype)
-    return without_masked(replace(affinity, left=left, right=right))

@@ -126,7 +126,8 @@ def stationary_weights(rates: Tensor) -> Tensor | None:
         members = reach[int(pending.int().argmax())].nonzero().squeeze(1)
         law[members] = _eliminated(rates[members][:, members])
         pending[members] = False
-    return law if bool((law.isfinite() & (law > 0)).all()) else None
+    # Below the smallest normal number a law has lost its digits.
+    return law if bool((law.isfinite() & (law >= torch.finfo(law.dtype).tiny)).all()) else None
 
 
 def _eliminated(rates: Tensor) -> Tensor:

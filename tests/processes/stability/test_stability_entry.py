@@ -1,5 +1,6 @@
 """How large a step may be, and whether a stage can make a signal grow: exact answers, and never a false "stable"."""
 
+import itertools
 import math
 
 import numpy as np
@@ -16,7 +17,7 @@ from nonloc.ops import NORMALIZATIONS, Affinity, SparseAffinity, aggregate, diff
 from nonloc.processes.diffusion import Diffusion
 from nonloc.processes.simulate import simulate
 from nonloc.processes.stability.entry import certify, cfl_limit
-from nonloc.processes.stability.own_norm import own_norm, stationary_weights
+from nonloc.processes.stability.own_norm import kernel_size, own_norm, stationary_weights
 
 TURNING = torch.tensor([[0.1, 1.0], [-1.0, 0.1]], dtype=torch.float64)
 
@@ -42,6 +43,13 @@ def sparse(rows, normalize="row"):
 
 def identity(channels):
     return torch.eye(channels, dtype=torch.float64)
+
+
+SIGNED = {
+    "negative": -identity(2),
+    "of both signs": torch.diag(torch.tensor([1.0, -1.0], dtype=torch.float64)),
+    "not symmetric": torch.tensor([[-0.5, 1.0], [0.0, -0.5]], dtype=torch.float64),
+}
 
 
 # The largest stable step.
@@ -113,7 +121,47 @@ def test_limit_of_a_kernel_that_is_not_symmetric_is_that_of_its_contraction():
 def test_positions_that_are_left_for_ever_are_judged_by_averages():
     found = cfl_limit(sparse([[1, 0, 0], [1, 0, 1], [0, 3, 1]]))
     assert (found.kind, found.norm) == ("certified", "max_i |z_i|")
+    assert found.limit == pytest.approx(1.0, rel=1e-5)
+
+
+@pytest.mark.parametrize("exact_up_to", [1024, 0])
+def test_positions_that_no_norm_weighs_are_judged_by_averages(exact_up_to):
+    """ω ≡ 1: the position without measure listens to the two others, and takes 4 in all."""
+    x = torch.zeros(1, 3, 1, dtype=torch.float64)
+    affinity = Affinity(x, x, "heat", "none", measure=torch.tensor([2.0, 2.0, 0.0]).double())
+    found = cfl_limit(affinity, exact_up_to=exact_up_to)
+    assert (found.kind, found.norm) == ("certified", "max_i |z_i|")
+    assert found.limit == pytest.approx(1 / 4, rel=1e-12)
+
+
+@pytest.mark.parametrize(("rare", "seldom"), [(1e-167, 1e-12), (1.736e-164, 1e-6)])
+def test_a_law_too_small_for_its_digits_is_not_relied_upon(rare, seldom):
+    """Position 0 is hardly ever left for the ring of the last three, whose law of 1e-322 is known to two digits."""
+    found = cfl_limit(
+        sparse(
+            [
+                [0, rare, 0, 0, 0],
+                [1, 0, rare, 0, 0],
+                [0, seldom, 0, 1, 0],
+                [0, 0, 0, 0, 0.7],
+                [0, 0, 0.3, 0, 0],
+            ],
+            "none",
+        )
+    )
+    assert (found.kind, found.norm) == ("certified", "max_i |z_i|")
     assert found.limit == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("normalize", ["none", "row", "count"])
+@pytest.mark.parametrize("is_sparse", [False, True])
+def test_the_size_of_a_signed_kernel_is_that_of_its_absolute_rows(is_sparse, normalize):
+    x = torch.tensor([[[1.0], [-2.0], [3.0], [-1.9]]], dtype=torch.float64)
+    affinity = Affinity(x, x, "dot", normalize)
+    if is_sparse:
+        affinity = SparseAffinity((x[0] * x[0].T).to_sparse_csr(), normalize)
+    expected = 2 * float(kernel_matrix(affinity).abs().sum(-1).max())
+    assert kernel_size(affinity) == pytest.approx(expected, rel=1e-12)
 
 
 def test_limit_of_a_batch_is_its_smallest():
@@ -217,6 +265,40 @@ def test_original_blocks_damp_by_negative_weights_and_grow_by_positive_ones():
     assert grown.growth == pytest.approx(1.5**3, rel=1e-9)
 
 
+@pytest.mark.parametrize("form", ["diffusive", "original"])
+@pytest.mark.parametrize("normalize", ["none", "count", "row"])
+@pytest.mark.parametrize("weight", SIGNED.values(), ids=SIGNED)
+def test_what_is_decided_without_the_matrix_never_contradicts_it(weight, normalize, form):
+    x = points(7)
+    holes = torch.tensor([0.2, 0.4, 0.0, 0.8, 1.0, 0.0, 1.4], dtype=torch.float64)
+    for size, right, measure in itertools.product((0.02, 1.5), (x, points(7, seed=1)), (None, holes)):
+        affinity = Affinity(x, right, "gaussian", normalize, measure=measure)
+        found = {certify(affinity, [size * weight], form=form, exact_up_to=n).verdict for n in (1024, 0)}
+        assert found != {"stable", "unstable"}
+
+
+@pytest.mark.parametrize("exact_up_to", [1024, 0])
+def test_negative_weights_enlarge_also_where_the_kernel_is_not_symmetric(exact_up_to):
+    affinity = Affinity(points(15), points(15, seed=1), "gaussian", "row")
+    assert certify(affinity, [-0.5 * identity(2)], exact_up_to=exact_up_to).verdict == "unstable"
+
+
+@pytest.mark.parametrize("exact_up_to", [1024, 0])
+def test_original_blocks_that_take_too_much_away_grow(exact_up_to):
+    """ω ≡ 1: K has the eigenvalue 5, so that z − Kz is −4 times a constant z."""
+    found = certify(everyone_alike(5, "none"), -identity(1), form="original", exact_up_to=exact_up_to)
+    assert found.verdict == "unstable"
+    assert found.growth == pytest.approx(4.0, rel=1e-9)
+
+
+@pytest.mark.parametrize("exact_up_to", [1024, 0])
+def test_averages_are_not_called_stable_where_a_position_weighs_nothing(exact_up_to):
+    measure = torch.ones(6, dtype=torch.float64)
+    measure[2] = 0
+    affinity = Affinity(points(6), points(6, seed=1), "gaussian", "row", measure=measure)
+    assert certify(affinity, 0.5, exact_up_to=exact_up_to).verdict != "stable"
+
+
 def test_what_the_norm_does_not_see_is_never_called_stable():
     """A position without measure receives from the others, and its own size is seen by no weight."""
     x = torch.zeros(1, 3, 1, dtype=torch.float64)
@@ -235,6 +317,30 @@ def test_certificate_of_a_batch_is_the_worst():
     found = certify(affinity, between)
     assert (found.verdict, found.sample) == ("unstable", limits.index(min(limits)))
     assert certify(affinity, 0.99 * min(limits)).verdict == "stable"
+
+
+def test_a_sample_that_grows_is_worse_than_one_that_is_not_decided():
+    """λ is 0 where positions are worlds apart, which no bound can see, and 0 or 1 where they are alike."""
+    x = torch.tensor([[0.0, 100.0, 200.0], [0.0, 0.0, 0.0]], dtype=torch.float64).unsqueeze(-1)
+    affinity = Affinity(x, x, "heat")
+    apart, alike = (certify(affinity.sample(b), 3.0, exact_up_to=0).verdict for b in (0, 1))
+    assert (apart, alike) == ("not decided", "unstable")
+    found = certify(affinity, 3.0, exact_up_to=0)
+    assert (found.verdict, found.sample) == ("unstable", 1)
+
+
+@pytest.mark.parametrize(("dtype", "verdict"), [(torch.float32, "stable"), (torch.float64, "unstable")])
+def test_weights_are_forgiven_the_last_digit_of_their_own_dtype_alone(dtype, verdict):
+    """λ is 0 or 1, so 2 is the limit; the next number after it in float32 is beyond by 2.4e-7."""
+    weight = torch.nextafter(torch.tensor(2.0), torch.tensor(3.0)).to(dtype)
+    assert certify(everyone_alike(5, "row"), weight * torch.eye(1, dtype=dtype)).verdict == verdict
+
+
+def test_weights_in_float64_are_not_called_stable_where_rounding_hides_more_than_1e_10():
+    """λ is 0 or 1: the second step takes away what the first enlarged a million times, rounding and all."""
+    found = certify(everyone_alike(5, "row"), [-1e6, 1.0])
+    assert found.verdict == "not decided"
+    assert "known to ±" in found.reason
 
 
 def test_pairs_and_stacked_weights_mean_the_same():
