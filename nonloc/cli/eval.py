@@ -25,8 +25,8 @@ record the two must be the same to the last image; on another kind they may diff
 computed in bfloat16 on a CPU, too, which takes hours where the processor has no instructions for it; --precision
 float32 takes minutes, and may come to other answers on some images.
 
-  nonloc eval results/table1/5-block-proposed/0 --data-dir data
-  nonloc eval results/table1/5-block-proposed/0 --device cpu --precision float32 --json
+  nonloc eval results/table1/5-block-proposed/4 --data-dir data
+  nonloc eval results/table1/5-block-proposed/4 --device cpu --precision float32 --json
   nonloc eval results --data-dir data                          all whose weights are kept
 
 Exit codes: 0 they agree; 1 some do not, or the data are missing; 2 not a finished run, or none with its weights; 4 the

@@ -22,7 +22,7 @@ Every image takes some seconds for a thousand positions.
 
   nonloc stability runs/four
   nonloc stability runs/four --images 16 --json
-  nonloc stability results/table1/5-block-proposed/0 --keep    as stability.json beside the run's other records
+  nonloc stability results/table1/5-block-proposed/4 --keep    as stability.json beside the run's other records
 
 Exit codes: 0 done, whatever the verdict; 2 not a run folder, no weights there, or no nonlocal blocks."""
 

@@ -46,9 +46,14 @@ class After(nn.Module):
     ) -> None:
         # Without this strict=False would pass over the plain model's weights, and leave the base as it began.
         if self._is_of_the_plain_model(state_dict, prefix):
-            own = {f"{prefix}stage.{key}" for key in self.stage.state_dict()}
-            own -= {f"{prefix}{key}" for key in self.base.state_dict()}
-            moved = [key for key in state_dict if key.startswith(prefix) and key not in own]
+            names = self.base.state_dict()
+            moved = [
+                key
+                for key in state_dict
+                if key.startswith(prefix)
+                # What is called after the stage is its own, unless the base has that very name.
+                and (not key.startswith(f"{prefix}stage.") or key.removeprefix(prefix) in names)
+            ]
             # All are taken out before one is put back: a base may have a child called "base".
             values = [state_dict.pop(key) for key in moved]
             for key, value in zip(moved, values, strict=True):
@@ -340,11 +345,18 @@ def _like(base: nn.Module, stage: nn.Module, output: Output | None) -> nn.Module
     for tensor in base.parameters():
         if tensor.dtype.is_floating_point:
             # One that puts out wider numbers than its weights are has a reason. Narrower ones may be autocast's.
-            dtype = tensor.dtype if output is None else torch.promote_types(tensor.dtype, output.dtype)
+            dtype = tensor.dtype if output is None else _wider(tensor.dtype, output.dtype)
             return stage.to(device=tensor.device, dtype=dtype)
     if output is not None and output.dtype.is_floating_point:
         return stage.to(device=output.device, dtype=output.dtype)
     return stage
+
+
+def _wider(one: torch.dtype, other: torch.dtype) -> torch.dtype:
+    try:
+        return torch.promote_types(one, other)
+    except RuntimeError:  # eight bits are never widened by themselves
+        return other
 
 
 def _describe(name: str, path: str, stage: nn.Module, output: Output | None) -> Inserted:

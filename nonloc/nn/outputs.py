@@ -138,13 +138,15 @@ def _channel_axes(shape: torch.Size, ran: list[Layer]) -> tuple[int, ...]:
     ]
     for layer in (*(layer for layer in alike if layer.shape == shape), *alike):
         return (layer.axis,)
-    last = ran[-1]
-    found = tuple(axis for axis in (1, -1) if shape[axis] == last.width)
-    is_turned = last.shape is not None and sorted(last.shape) == sorted(shape)
-    # Of as many dimensions, but neither kept nor turned, as after a pixel shuffle: an equal number may be chance.
-    if found and last.shape is not None and len(last.shape) == len(shape) and not is_turned:
-        return (1, -1)
-    return found
+    found = tuple(axis for axis in (1, -1) if shape[axis] == ran[-1].width)
+    return (1, -1) if found and _is_rearranged(ran[-1].shape, shape) else found
+
+
+def _is_rearranged(before: torch.Size | None, after: torch.Size) -> bool:
+    """As after a pixel shuffle: as many dimensions and numbers, but others. An equal width may then be chance."""
+    if before is None or len(before) != len(after) or sorted(before) == sorted(after):
+        return False
+    return before.numel() == after.numel()
 
 
 def _layer(module: nn.Module) -> Layer | None:

@@ -27,5 +27,8 @@ def call(model: nn.Module, inputs: Inputs) -> Any:
 
 
 def _eagerly() -> AbstractContextManager[Any]:
-    # Where nothing was compiled the compiler is not there, and takes seconds to import.
-    return torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
+    # Where nothing was compiled the compiler is not there, and takes seconds to import; inside what it compiles its
+    # stance cannot be changed.
+    if "torch._dynamo" not in sys.modules or torch.compiler.is_compiling():
+        return nullcontext()
+    return torch.compiler.set_stance("force_eager")

@@ -130,7 +130,13 @@ def wide(
 ) -> Affinity | SparseAffinity:
     """The same with its numbers in `dtype`, without a gradient."""
     if isinstance(affinity, SparseAffinity):
-        return replace(affinity, matrix=affinity.matrix.detach().to(dtype))
-    left = affinity.left.detach().to(dtype)
-    right = left if affinity.right is affinity.left else affinity.right.detach().to(dtype)
+        return replace(affinity, matrix=_numbers(affinity.matrix, dtype))
+    left = _numbers(affinity.left, dtype)
+    right = left if affinity.right is affinity.left else _numbers(affinity.right, dtype)
     return replace(affinity, left=left, right=right)
+
+
+def _numbers(x: Tensor, dtype: torch.dtype) -> Tensor:
+    x = x.detach().to(dtype)
+    # What was made in inference mode can neither be differentiated by nor changed outside it.
+    return x.clone() if x.is_inference() and not torch.is_inference_mode_enabled() else x

@@ -81,10 +81,12 @@ class RangeWatch:
 
     since  the number of the first state from which on, up to the last that was looked at, some channel spreads over
            positions by more than WIDER times what it did at first; None while there is none
+    safe   the step up to which that cannot be
     """
 
-    def __init__(self, process: Process, z0: Tensor) -> None:
+    def __init__(self, process: Process, z0: Tensor, safe: float) -> None:
         self.since: int | None = None
+        self.safe = safe
         mask = None if process.affinity is None else process.affinity.mask
         self._outside = None if mask is None else ~mask.unsqueeze(-1)
         rounding = ROUNDING * torch.finfo(z0.dtype).eps * self._valid(z0, 0).abs().amax((1, 2), keepdim=True)

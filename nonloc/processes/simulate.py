@@ -43,8 +43,9 @@ def simulate(
                 trajectory up to the last finite state, with the Outcome "diverged". Euler steps that are too large
                 but stay finite are all taken and returned, with the Outcome "diverged" too, which says from which
                 state on they run away, and which step_size would not; True also warns, with its sentence. That is
-                known of a diffusion with Ω ≥ 0 where W is a number or a diagonal ≥ 0, or where Ω is symmetric and W
-                symmetric positive semi-definite, and of a DampedFlow whose K is positive semi-definite
+                known where the kernel does not follow the state: of a diffusion with Ω ≥ 0 where W is a number or a
+                diagonal ≥ 0, or where Ω is symmetric and W symmetric positive semi-definite, and of a DampedFlow
+                whose K is positive semi-definite
     stepper     "euler": z + h · rate(z), the paper's discrete process; "exact": the solution of dz/dt = rate(z), up
                 to rounding; "implicit": backward Euler, stable for every h where the process is dissipative. The
                 last two need a linear process
@@ -61,9 +62,7 @@ def simulate(
         recorder = Recorder(process, z, 1 + -(-num_steps // save_every))
         recorder.save(0.0, z)
         watch = GrowthWatch(process) if stepper == "euler" else None
-        # One position, or none, has no range.
-        is_ranged = watch is not None and process.mean_weights() is None and z.shape[1] > 1 and z.numel() > 0
-        ranges = RangeWatch(process, z) if is_ranged else None
+        ranges: RangeWatch | None = None
         saved, lost = 0, False
         for n in _counted(num_steps, progress):
             moved = step(z)
@@ -74,6 +73,8 @@ def simulate(
                 break
             if watch is not None:
                 watch.look(n, z, moved)
+                # Now that the kernel is ready, how large a step is safe costs nothing to ask.
+                ranges = _range_watch(process, z, step_size) if n == 1 else ranges
             if ranges is not None:
                 ranges.look(n, moved)
             z = moved
@@ -109,11 +110,18 @@ def _ran_away(
         limit = f"beyond the limit of stability{told_limit(process, watch.grown)} (see cfl_limit)"
         return told(watch.since, "its changes grow", limit)
     if ranges is not None and ranges.since is not None:
-        safe = process.range_euler_step()
-        if safe is not None:
-            limit = f"too large; with every step_size up to {rounded_down(safe):g} values keep their range"
-            return told(ranges.since, f"its values spread over more than {WIDER} times their range", limit)
+        limit = f"too large; with every step_size up to {rounded_down(ranges.safe):g} values keep their range"
+        return told(ranges.since, f"its values spread over more than {WIDER} times their range", limit)
     return None, ""
+
+
+def _range_watch(process: Process, z0: Tensor, step_size: float) -> RangeWatch | None:
+    """Where a norm of its own tells nothing of the process, and the step is larger than what surely keeps the range."""
+    # One position, or none, has no range.
+    if z0.shape[1] < 2 or z0.numel() == 0 or process.mean_weights() is not None:
+        return None
+    safe = process.range_euler_step()
+    return None if safe is None or step_size <= safe else RangeWatch(process, z0, safe)
 
 
 def _outcome(lost: int | None, num_steps: int, step_size: float, since: int | None, why: str) -> Ending:

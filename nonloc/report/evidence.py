@@ -112,7 +112,7 @@ def interaction_part(kept: Kept, form: str, changes: Changes) -> Part:
     steps = {shared: differences(six, five) for shared, (five, six) in rows.items()}
     values = paired(steps[False], steps[True])
     found = interval(values)
-    numbers = "no seed with all four runs" if found is None else f"{found.told()} (points of error)"
+    numbers = "no seed with all four runs" if found is None else f"{found.told(near=DELTA)} (points of error)"
     name = f"(6 − 5 {NAMES[form]}) recomputed − shared"
     left = _left(*rows[False], *rows[True])
     return Part(name, side(found, -1, DELTA), len(values), numbers, left=left)
@@ -134,7 +134,7 @@ def spread_part(kept: Kept, changes: Changes) -> Part:
 
     values = paired(spread("diffusive"), spread("original"))
     found = interval(values)
-    numbers = "no seed with all six runs" if found is None else f"{found.told()} (points of error)"
+    numbers = "no seed with all six runs" if found is None else f"{found.told(near=DELTA)} (points of error)"
     for form, rows in forms.items():
         if gone := sum(len(lost(row)) for row in rows):
             runs = sum(len(row.started) for row in rows if row is not None)

@@ -17,7 +17,7 @@ from nonloc.report.map_corners import by_affinity, corners_sentence
 from nonloc.report.map_logits import told, watched
 from nonloc.report.records import RowRecord
 from nonloc.report.reproduction import MAP, verdict_counts
-from nonloc.report.statistics import Interval, interval
+from nonloc.report.table1 import told_difference
 from nonloc.report.tables import listed, number
 from nonloc.report.trainability import Cell, TrainabilityMap, blocks_told, diverged_counts, inits, read_map
 from nonloc.report.trained_stages import action_sentences
@@ -94,27 +94,24 @@ def _less_the_baseline(kept: Kept) -> str:
     counts: set[int] = set()
     for form, name in NAMES.items():
         rows = {blocks: kept.find(form=form, blocks=blocks) for blocks in range(1, 7)}
-        found = {n: interval(list(differences(row, baseline).values())) for n, row in rows.items()}
-        known = {n: one for n, one in found.items() if one is not None and one.n > 2}
+        pairs = {n: len(differences(row, baseline)) for n, row in rows.items()}
+        known = {n: told_difference(rows[n], baseline) for n, count in pairs.items() if count > 2}
         if known:
-            told.append(f"{name}, {_blocks_of(known)}: {', '.join(_span(one) for one in known.values())}")
-            counts |= {one.n for one in known.values()}
+            spans = (text.rpartition(", n =")[0] or text for text in known.values())
+            told.append(f"{name}, {_blocks_of(known)}: {', '.join(spans)}")
+            counts |= {pairs[n] for n in known}
     if not told:
         return ""
-    pairs = " to ".join(map(str, dict.fromkeys((min(counts), max(counts)))))
-    return f"Less the baseline, mean of {pairs} pairs: {'; '.join(told)}. "
-
-
-def _span(found: Interval) -> str:
-    return found.told().partition(", n =")[0]
+    n = " to ".join(map(str, dict.fromkeys((min(counts), max(counts)))))
+    return f"Less the baseline, mean of {n} pairs: {'; '.join(told)}. "
 
 
 def _compared(kept: Kept, title: str, pair: Sequence[Mapping[str, Any]]) -> str:
     told = []
     for blocks in range(1, 7):
-        found = interval(list(differences(*(kept.find(blocks=blocks, **what) for what in pair)).values()))
-        if found is not None:
-            told.append(f"{blocks} blocks {found.told()}")
+        rows = [kept.find(blocks=blocks, **what) for what in pair]
+        if differences(*rows):
+            told.append(f"{blocks} blocks {told_difference(*rows)}")
     return f"{title}: {'; '.join(told)}. " if told else ""
 
 

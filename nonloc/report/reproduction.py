@@ -55,7 +55,7 @@ ABOUT_DIFFERENCES = (
 ABOUT_AFTERWARDS = (
     "These were asked when the runs had been seen, and decide no sentence of the paper: means over seeds with their "
     "95 % intervals, of runs from the small start, after residual block 2, each form with its own affinity. So form "
-    "and affinity differ together here."
+    "and affinity differ together here. Seeds with which a run of one of the rows diverged are left out."
 )
 ABOUT_APART = (
     "The paper's stage differs from original blocks in two things, differences and one affinity for all blocks. Where "

@@ -25,7 +25,7 @@ class Interval:
     def told(self, near: float = math.nan) -> str:
         """Such as "−0.31 [−0.52, −0.10], n = 5"; the interval is left out where there is none.
 
-        near  an end that two decimals would show as ± this number, and is not, has three
+        near  what the ends are held against, besides 0: they have as many decimals as it takes to tell on which side
         """
         text = signed(self.mean)
         if self.n > 1:
@@ -34,8 +34,12 @@ class Interval:
 
 
 def _end(value: float, near: float) -> str:
-    hides = abs(value) != near and round(abs(value), 2) == near
-    return signed(value, 3) if hides else signed(value)
+    bounds = () if math.isnan(near) else (0.0, near, -near)
+    for digits in range(2, 6):
+        shown = round(value, digits)
+        if all((shown > bound, shown < bound) == (value > bound, value < bound) for bound in bounds):
+            break
+    return signed(value, digits)
 
 
 def interval(values: Sequence[float]) -> Interval | None:

@@ -44,7 +44,9 @@ def differences_table(kept: Kept) -> Table:
             names = ("backbone", "blocks", "places", "start", "rate", "other")
             twin = kept.find(form="original", **{name: getattr(what, name) for name in names})
         compared = [
-            told for other in (baseline, twin) for told in (_difference(row, other), _published(row, other))
+            told
+            for other in (baseline, twin)
+            for told in (told_difference(row, other), _published(row, other))
         ]
         lines.append((kept.named(row), *compared))
     header = ("network", "less the baseline", "published", "less the original form", "published")
@@ -88,7 +90,7 @@ def apart_table(kept: Kept) -> Table | None:
             ("proposed", "recomputed less shared", replace(what, shared=True)),
         ):
             if twin != what and twin in rows:
-                lines.append((where, same, title, _difference(rows[what], rows[twin])))
+                lines.append((where, same, title, told_difference(rows[what], rows[twin])))
     lines.sort(key=lambda line: line[:2])
     header = ("stage", "the same in both", "difference", "error")
     return Table(header, (("", tuple(lines)),)) if lines else None
@@ -136,7 +138,7 @@ def _by_seed(rows: Sequence[RowRecord | None], measure: Callable[[list[float]], 
     return {seed: measure([one[seed] for one in found]) for seed in seeds}
 
 
-def _difference(one: RowRecord, other: RowRecord | None) -> str:
+def told_difference(one: RowRecord | None, other: RowRecord | None) -> str:
     """Of pairs that both ended; an interval over errors of guessing would say nothing, so lost pairs are counted."""
     pairs = errors(one).keys() & errors(other).keys()
     gone = pairs & (lost(one) | lost(other))

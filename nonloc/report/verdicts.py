@@ -21,7 +21,7 @@ class Part:
     n        how many pairs of runs, or runs, it was decided on; 0 where there are none
     numbers  what was measured, for readers
     varies   what the answer changes with inside the part, such as "the seed"; "" for nothing
-    moot     why there is nothing to decide, where more runs would not help; "" where there is
+    moot     why there is nothing to decide, or only one way that it can be; "" where it is open both ways
     left     how many of the pairs or runs that were planned are missing; None where that is not known
     """
 
@@ -67,7 +67,7 @@ class Verdict:
         """Why it is undecided, and what is decided nevertheless; "" for any other verdict."""
         if self.word != UNDECIDED:
             return ""
-        told = [part.moot for part in self._here if part.moot]
+        told = [part.moot for part in self._here if part.moot and part.holds is None]
         absent = [part.name for part in self._here if not part.n]
         if self.failed:
             told.append(
@@ -81,7 +81,7 @@ class Verdict:
     @property
     def _planned(self) -> list[str]:
         """Of the parts that the numbers leave open: which wait for planned runs, and which have all of them."""
-        waiting = [part for part in self._here if part.holds is None and part.n and not part.moot]
+        waiting = [part for part in self._here if part.holds is None and part.n]
         missing = [part.name for part in waiting if part.left]
         whole = [part.name for part in waiting if part.left == 0]
         told = [f"planned runs are missing for {'; '.join(missing)}"] if missing else []

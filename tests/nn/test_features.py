@@ -212,6 +212,18 @@ def test_a_model_that_was_compiled_and_has_run_is_seen(x):
     assert logit_spreads(compiled, x) == {"_orig_mod.1": logit_spreads(model, x)["1"]}
 
 
+def test_spreads_can_be_watched_in_a_compiled_step(x):
+    model = made()
+    seen = []
+
+    def step(x):
+        seen.append(logit_spreads(model, x))
+        return x + 1
+
+    torch.testing.assert_close(torch.compile(step, backend="eager")(x), x + 1)
+    assert seen == [logit_spreads(model, x)]
+
+
 def test_a_model_that_runs_none_of_its_stages_is_refused(x):
     model = nn.Sequential(nn.Identity())
     model[0].stage = made()

@@ -212,6 +212,30 @@ def test_children_called_base_and_stage_are_told_from_those_of_the_place():
         torch.testing.assert_close(one[0].base.state_dict(), plain[0].state_dict())
 
 
+def test_what_is_called_after_the_stage_is_left_to_it():
+    """A stage may know older names of its entries, and a base without any has none to move."""
+
+    class Renamed(nn.Module):
+        channels = 4
+
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.zeros(1))
+            self.register_load_state_dict_pre_hook(self.rename)
+
+        def rename(self, module, state_dict, prefix, *rest):
+            if f"{prefix}older" in state_dict:
+                state_dict[f"{prefix}weight"] = state_dict.pop(f"{prefix}older")
+
+        def forward(self, x):
+            return x + self.weight
+
+    model = nn.Sequential(nn.ReLU())
+    insert(model, {"0": Renamed()})
+    model.load_state_dict({"0.stage.older": torch.ones(1)})
+    assert model[0].stage.weight.item() == 1
+
+
 def test_a_checkpoint_with_one_stage_fills_a_model_with_more(x):
     few, many = Network().eval(), Network().eval()
     zero = {"form": "diffusive", "num_blocks": 2, "init": "zero"}
@@ -465,6 +489,20 @@ def test_a_stage_is_as_wide_as_what_a_narrower_submodule_puts_out():
     insert(model, {"0": {"form": "diffusive"}}, example=torch.randn(1, 3, 5, 5))
     assert {parameter.dtype for parameter in model[0].stage.parameters()} == {torch.float32}
     assert model[0].base.narrow.weight.dtype == torch.float16
+
+
+def test_weights_of_eight_bits_leave_the_width_to_the_output():
+    class Eight(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.scale = nn.Parameter(torch.ones(1).to(torch.float8_e4m3fn), requires_grad=False)
+
+        def forward(self, x):
+            return x * self.scale.float()
+
+    model = nn.Sequential(Eight())
+    insert(model, {"0": {"form": "diffusive"}}, example=torch.randn(1, 3, 5, 5))
+    assert {parameter.dtype for parameter in model[0].stage.parameters()} == {torch.float32}
 
 
 def test_after_a_submodule_without_parameters_a_stage_has_the_dtype_of_its_output():

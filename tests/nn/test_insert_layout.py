@@ -205,6 +205,38 @@ def test_a_width_that_happens_to_be_the_channels_of_a_layer_is_not_taken_for_the
         assert (done.channels, done.positions) == (channels, 128 // channels)
 
 
+class Turned(nn.Module):
+    """Convolved, turned so that the channels are last, and cropped."""
+
+    def __init__(self):
+        super().__init__()
+        self.convolution = nn.Conv2d(3, 8, 1)
+
+    def forward(self, x):
+        return self.convolution(x).permute(0, 2, 3, 1)[:, ::2]
+
+
+def test_what_is_turned_and_cropped_still_has_its_channels_last():
+    given = []
+
+    def own(channels):
+        given.append(channels)
+        return nn.Linear(channels, channels)
+
+    insert(nn.Sequential(Turned()), {"0": own}, example=random(1, 3, 4, 4))
+    assert given == [8]
+
+
+def test_what_is_turned_back_and_pooled_needs_no_layout():
+    class Back(nn.Module):
+        def forward(self, x):
+            return nn.functional.max_pool2d(x.permute(0, 3, 1, 2), 2)
+
+    model = nn.Sequential(nn.Linear(3, 8), Back())
+    (done,) = insert(model, {"1": OriginalBlock}, example=random(2, 6, 6, 3))
+    assert (done.channels, done.positions) == (8, 9)
+
+
 @pytest.mark.parametrize("shape", [(2, 6, 4, 3), (2, 5, 6, 4, 3)])
 def test_positions_may_have_several_axes(shape):
     model, x = nn.Sequential(nn.Linear(3, 6)), random(*shape)

@@ -196,3 +196,13 @@ def test_what_is_masked_has_no_range():
     for step_size, ending in ((5.0, "diverged"), (0.9, "converged")):
         run = simulate(Diffusion(affinity), z, num_steps=20, step_size=step_size, throw=False)
         assert run.outcome.ending == ending
+
+
+def test_a_step_that_surely_keeps_the_range_is_not_blamed_for_what_a_source_brings():
+    class Source(Diffusion):
+        def rate(self, z):
+            return super().rate(z) + 1.0
+
+    run = simulate(Source(listener()), difference() / 10, num_steps=100, step_size=0.05)
+    assert float(run.final[0, 1]) == pytest.approx(5 - 0.1), "of which nothing is left"
+    assert run.outcome.ending == "converged"

@@ -40,6 +40,12 @@ def test_the_forms_are_compared_where_both_are_there(results):
     assert " Proposed less original, mean of pairs: 4 blocks +0.55 [−0.09, +1.19], n = 2." in text
 
 
+def test_pairs_that_were_lost_are_counted_and_not_averaged(results):
+    write(results, records("table1", {"4-block (original)": [8.6, None, 8.6]}))
+    text = line(finding(results), "The table")
+    assert "original, 4 blocks: 1 of 3 pairs lost by divergence; −0.45 [" in text
+
+
 def test_affinities_are_compared_where_both_were_run(results):
     write(results, records("table1", {"6-block (proposed)": [9.0, 9.2]}))
     write(results, records("table1-beside", {"6-block (proposed), recomputed affinity": [8.0, 8.2]}))

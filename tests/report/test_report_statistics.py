@@ -71,8 +71,10 @@ def test_the_sign_test_counts_coins(more, less, p):
     assert sign_test(more, less) == p
 
 
-def test_an_end_that_two_decimals_would_put_on_the_bound_has_three():
+def test_ends_have_as_many_decimals_as_it_takes_to_tell_on_which_side_of_a_bound_they_are():
     found = Interval(5, 0.07, -0.196, 0.2038)
     assert found.told() == "+0.07 [−0.20, +0.20], n = 5"
     assert found.told(near=0.2) == "+0.07 [−0.196, +0.204], n = 5"
     assert Interval(5, 0.1, -0.1, 0.2).told(near=0.2) == "+0.10 [−0.10, +0.20], n = 5"
+    assert Interval(5, 0.1, 0.003, 0.3).told(near=0.2) == "+0.10 [+0.003, +0.30], n = 5"
+    assert Interval(5, 0.1, -0.2004, 0.3).told(near=0.2) == "+0.10 [−0.2004, +0.30], n = 5"

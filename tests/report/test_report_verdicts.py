@@ -112,6 +112,10 @@ def test_why_it_is_open_tells_whether_runs_are_missing(left, expected):
     assert settle(parts).left_open == expected
 
 
-def test_what_no_run_can_decide_waits_for_none():
-    parts = [Part("p", None, 1, "numbers", moot="all runs diverged", left=1)]
-    assert settle(parts).left_open == "All runs diverged"
+def test_what_can_be_decided_one_way_only_still_waits_for_planned_runs():
+    moot = "all runs of p diverged"
+    assert settle([Part("p", None, 1, "numbers", moot=moot)]).left_open == "All runs of p diverged"
+    waiting = settle([Part("p", None, 1, "numbers", moot=moot, left=1)]).left_open
+    assert waiting == "All runs of p diverged. Planned runs are missing for p"
+    failed = settle([Part("p", False, 5, "numbers", moot=moot), part(None)]).left_open
+    assert "All runs of p diverged" not in failed

@@ -602,3 +602,12 @@ def test_certificates_can_be_had_in_inference_mode():
     outside = certify(heat(), TURNING, exact_up_to=4)
     assert (inside.verdict, inside.growth) == (outside.verdict, outside.growth)
     assert inside.verdict == "unstable"
+
+
+@pytest.mark.parametrize("exact_up_to", [0, 1024])
+def test_sparse_kernels_are_judged_in_inference_mode_too(exact_up_to):
+    rows = [[0.0, 1.0, 2.0], [1.0, 0.0, 0.5], [2.0, 0.5, 0.0]]
+    with torch.inference_mode():
+        inside = certify(sparse(rows), TURNING.clone(), exact_up_to=exact_up_to)
+    outside = certify(sparse(rows), TURNING, exact_up_to=exact_up_to)
+    assert (inside.verdict, inside.growth) == (outside.verdict, outside.growth)
