@@ -23,8 +23,8 @@ from nonloc.paper import SUITES, Suite, arranged_suite
 from nonloc.training.recipe import Recipe
 
 if TYPE_CHECKING:
-    from nonloc.paper.keeping import Kept
-    from nonloc.report.kept import Kept as Recorded
+    from nonloc.paper.keeping import Keeping
+    from nonloc.report.kept import Kept
     from nonloc.suite import Progress
 
 DEMO = "demo"
@@ -191,7 +191,7 @@ def _restore(suite: Suite, folder: Path, options: Namespace, output: Output) -> 
     return known
 
 
-def _keep(suite: Suite, folder: Path, options: Namespace, changes: dict[str, Any], seconds: float) -> Kept:
+def _keep(suite: Suite, folder: Path, options: Namespace, changes: dict[str, Any], seconds: float) -> Keeping:
     from nonloc.paper.holding import hold
     from nonloc.paper.keeping import keep
     from nonloc.paper.spent import note_spent
@@ -208,7 +208,7 @@ def _keep(suite: Suite, folder: Path, options: Namespace, changes: dict[str, Any
     return kept
 
 
-def _kept_lines(kept: Kept | None) -> list[str]:
+def _kept_lines(kept: Keeping | None) -> list[str]:
     if kept is None:
         return []
     lines = [
@@ -220,7 +220,7 @@ def _kept_lines(kept: Kept | None) -> list[str]:
     return lines
 
 
-def _recorded(suite: Suite, options: Namespace) -> Recorded | None:
+def _recorded(suite: Suite, options: Namespace) -> Kept | None:
     """The kept runs on CIFAR-10, for the demo, which has none of its own."""
     from nonloc.report.kept import read_kept
     from nonloc.report.reproduction import is_kept
@@ -230,7 +230,7 @@ def _recorded(suite: Suite, options: Namespace) -> Recorded | None:
     return read_kept(options.kept)
 
 
-def _recorded_lines(recorded: Recorded | None) -> list[str]:
+def _recorded_lines(recorded: Kept | None) -> list[str]:
     """The same in the terminal."""
     from nonloc.report.table1 import rows_table
 

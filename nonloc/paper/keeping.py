@@ -41,7 +41,7 @@ PLAN_FIX = "restore it, or delete it"
 
 
 @dataclass(frozen=True)
-class Kept:
+class Keeping:
     """What `keep` did.
 
     new       runs that were added
@@ -67,7 +67,7 @@ def keep(
     *,
     changes: Mapping[str, Any] | None = None,
     weights: str = "median",
-) -> Kept:
+) -> Keeping:
     """Copy the finished runs of `suite` from the folder `runs` to `kept`/<suite>; doing it again changes nothing.
 
     A run that is kept already with another result is a ValueError, and so is a suite kept with other changes. What is
@@ -98,7 +98,7 @@ def keep(
             lacking.append(f"{row.label} ({lack})")
     places = [run.path for run in find_runs(folder)]
     with_weights = tuple(path for path in places if Run(path).has_weights)
-    return Kept(tuple(new), tuple(same), with_weights, tuple(lacking), _bytes(folder), _bytes(Path(kept)))
+    return Keeping(tuple(new), tuple(same), with_weights, tuple(lacking), _bytes(folder), _bytes(Path(kept)))
 
 
 def check_keeping(

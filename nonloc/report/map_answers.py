@@ -9,7 +9,7 @@ from nonloc.nn.choices import FORMS
 from nonloc.paper.map_cells import ONE_EPOCH
 from nonloc.report.map_evidence import largest_growth
 from nonloc.report.tables import Table
-from nonloc.report.trainability import Cell, TrainabilityMap, deviation, diverged_counts, inits, is_whole
+from nonloc.report.trainability import Cell, TrainabilityMap, deviation, diverged_counts, has_all_seeds, inits
 
 
 def answers(found: TrainabilityMap) -> list[str]:
@@ -42,7 +42,7 @@ def largest_deviation(found: TrainabilityMap, rate: float, form: str, blocks: in
     }
     best = None
     for number in sorted(cells):
-        if not (is_whole(cells[number]) and cells[number].all_train):
+        if not (has_all_seeds(cells[number]) and cells[number].all_train):
             break
         best = number
     return best
@@ -66,7 +66,8 @@ def limits_table(found: TrainabilityMap) -> Table:
                     (
                         f"{form} {blocks}",
                         "none" if limit is None else f"{limit:g}",
-                        "; ".join(cell.init for cell in others if cell.all_train and is_whole(cell)) or "–",
+                        "; ".join(cell.init for cell in others if cell.all_train and has_all_seeds(cell))
+                        or "–",
                         "; ".join(cell.init for cell in others if not cell.all_train) or "–",
                     )
                 )
@@ -131,7 +132,7 @@ def _all_train(cells: Sequence[Cell], rate: float, start: str) -> bool:
     planned = [
         known.get((one.form, one.blocks)) for one in ONE_EPOCH.cells if (one.rate, one.init) == (rate, start)
     ]
-    return bool(planned) and all(is_whole(cell) and cell.all_train for cell in planned)
+    return bool(planned) and all(has_all_seeds(cell) and cell.all_train for cell in planned)
 
 
 def _limits(found: TrainabilityMap, rate: float) -> list[str]:

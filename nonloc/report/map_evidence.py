@@ -6,7 +6,7 @@ from typing import Any
 
 from nonloc.nn.choices import FORMS
 from nonloc.paper.map_cells import INITS, ONE_EPOCH, TEN_EPOCHS
-from nonloc.report.trainability import Cell, TrainabilityMap, inits, is_whole
+from nonloc.report.trainability import Cell, TrainabilityMap, has_all_seeds, inits
 from nonloc.report.verdicts import Part
 
 RATE = 0.1  # the paper's
@@ -20,7 +20,7 @@ def deeper_parts(found: TrainabilityMap) -> list[Part]:
     for start in starts:
         for blocks in (1, 2, 3, 4):
             original, proposed = (found.cell(RATE, start, form, blocks) for form in FORMS)
-            if not is_whole(original) or not is_whole(proposed):
+            if not has_all_seeds(original) or not has_all_seeds(proposed):
                 continue
             pairs += 1
             if original.all_train != proposed.all_train:
@@ -48,13 +48,13 @@ def initialisation_parts(found: TrainabilityMap) -> list[Part]:
             for cell in found.one_epoch
             if (cell.rate, cell.form, cell.blocks, cell.weight) == (RATE, "original", blocks, "factored")
         ]
-        good = [cell.init for cell in cells if cell.all_train and is_whole(cell)]
+        good = [cell.init for cell in cells if cell.all_train and has_all_seeds(cell)]
         bad = [cell.init for cell in cells if not cell.all_train]
         if cells:
             train, fail = (" · ".join(starts) or "none" for starts in (good, bad))
             numbers = f"all seeds train with {train}; not with {fail}"
             n = min(cell.n for cell in cells)
-            is_all = len(cells) == len(INITS) and all(map(is_whole, cells))
+            is_all = len(cells) == len(INITS) and all(map(has_all_seeds, cells))
             parts.append(
                 Part(f"{blocks} original", bool(good and bad) or (False if is_all else None), n, numbers)
             )

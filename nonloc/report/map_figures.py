@@ -21,8 +21,8 @@ from nonloc.report.trainability import (
     TRAINS_BELOW,
     Cell,
     TrainabilityMap,
+    has_all_seeds,
     inits,
-    is_whole,
     largest,
 )
 
@@ -142,7 +142,7 @@ def _square(axes: Axes, column: int, line: int, cell: Cell, colours: ScalarMappa
         lines = [f"✕ {cell.first_step}" if gone else "–"]
     else:
         lines = [f"{left:.2f}", f"○ {stuck}/{cell.n}" if stuck else "", f"✕ {gone}/{cell.n}" if gone else ""]
-    lines.append("" if is_whole(cell) else f"n = {cell.n}")
+    lines.append("" if has_all_seeds(cell) else f"n = {cell.n}")
     text = "\n".join(line for line in lines if line)
     axes.text(
         column,

@@ -96,7 +96,7 @@ class Cell:
         return bool(self.runs) and len(self.trained) == self.n
 
 
-def is_whole(cell: Cell | None) -> TypeGuard[Cell]:
+def has_all_seeds(cell: Cell | None) -> TypeGuard[Cell]:
     """Whether all planned seeds of a cell of the one-epoch map are recorded."""
     return cell is not None and cell.n >= PARTS["one_epoch"].seeds
 
