@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,8 +45,8 @@ class After(nn.Module):
         self, state_dict: dict[str, Any], prefix: str, *args: Any, **keywords: Any
     ) -> None:
         # Without this strict=False would pass over the plain model's weights, and leave the base as it began.
-        if self._is_of_the_plain_model(state_dict, prefix):
-            names = self.base.state_dict()
+        names = self.base.state_dict().keys()
+        if _is_of_the_plain_model(state_dict, prefix, names):
             moved = [
                 key
                 for key in state_dict
@@ -59,16 +59,6 @@ class After(nn.Module):
             for key, value in zip(moved, values, strict=True):
                 state_dict[f"{prefix}base.{key.removeprefix(prefix)}"] = value
         super()._load_from_state_dict(state_dict, prefix, *args, **keywords)
-
-    def _is_of_the_plain_model(self, state_dict: Mapping[str, Any], prefix: str) -> bool:
-        """Whether it has the base's entries where they were before the stage was inserted."""
-        names = self.base.state_dict()
-        before = sum(f"{prefix}{key}" in state_dict for key in names)
-        after = sum(f"{prefix}base.{key}" in state_dict for key in names)
-        # Neither where the base has stages itself, whose names the plain model has not.
-        return (
-            before > after if before or after else not any(k.startswith(f"{prefix}base.") for k in state_dict)
-        )
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -85,6 +75,16 @@ class After(nn.Module):
                 f"without calling it, would leave out the stage; if you do not mind, take .base.{name}"
             )
         return value
+
+
+def _is_of_the_plain_model(state_dict: Mapping[str, Any], prefix: str, names: Collection[str]) -> bool:
+    """Whether it has the base's entries, called `names`, where they were before the stage was inserted."""
+    before = sum(f"{prefix}{name}" in state_dict for name in names)
+    after = sum(f"{prefix}base.{name}" in state_dict for name in names)
+    if before or after:
+        return before > after
+    # Where the base has stages itself, the plain model has none of its names.
+    return not any(key.startswith(f"{prefix}base.") for key in state_dict)
 
 
 @dataclass(frozen=True)

@@ -28,13 +28,12 @@ from nonloc.paper.rows import PLAN, Row, Suite
 from nonloc.paper.suites import find_suite
 from nonloc.runs import RESTORE, Run, check_holds, find_runs, read_json, read_lines, write_atomically
 from nonloc.training.checkpoint import latest_valid, save_checkpoint
-from nonloc.training.observe import TENSORS
+from nonloc.training.observe import OBSERVATIONS, TENSORS
 from nonloc.training.recipe import Recipe
 from nonloc.training.state import MODEL, weights_sha256
 from nonloc.training.trained import network_of
 
 DIGITS = 7
-OBSERVED = "observations.json"
 COMPACT = ("metrics.jsonl", "spectra.jsonl", "spectrum.json", "observations.json", "stability.json")
 WEIGHTS = ("median", "all", "none")
 PLAN_FIX = "restore it, or delete it"
@@ -91,7 +90,7 @@ def keep(
             source = Run(Path(runs) / recipe.name)
             place = elsewhere.get(recipe, kept_path(kept, suite, row, recipe.seed))
             # What was not looked at yet would be kept without its spectra, and count as done ever after.
-            if source.is_finished and (source.path / OBSERVED).is_file():
+            if source.is_finished and (source.path / OBSERVATIONS).is_file():
                 sources[recipe.seed] = source
                 (new if _keep_one(source, place) else same).append(place)
         if lack := _keep_weights(folder / row.slug, sources, weights):

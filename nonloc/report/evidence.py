@@ -142,10 +142,8 @@ def spread_part(kept: Kept, changes: Changes) -> Part:
     if none_left:
         seeds = "a seed" if len(none_left) == 1 else f"{len(none_left)} seeds"
         numbers += f"; {seeds} in which all of a form diverged, left out"
-    name, left = (
-        "range over 2–4 blocks, proposed − original",
-        _left(*(row for rows in forms.values() for row in rows)),
-    )
+    name = "range over 2–4 blocks, proposed − original"
+    left = _left(*forms["original"], *forms["diffusive"])
     return Part(name, side(found, -1, DELTA), len(values), numbers, left=left)
 
 

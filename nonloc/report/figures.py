@@ -95,11 +95,9 @@ def spectra(rows: Sequence[tuple[str, dict[str, Any]]]) -> Figure | None:
                 axes.set_axis_off()
             for (title, weight), axes in zip(weights, all_axes, strict=False):
                 _spectrum(axes, weight)
-                axes.set_title(title, fontsize=9)
-            # On an empty line above the first panel, and left out of the layout: a label may be wider than a panel.
-            title = weights[0][0]
-            all_axes[0].set_title(f"\n{title}", fontsize=9)
-            height = 17 + 11 * title.count("\n")
+                axes.set_title(f"\n{title}" if axes is all_axes[0] else title, fontsize=9)
+            # On the empty line above the first panel, and left out of the layout: a label may be wider than a panel.
+            height = 17 + 11 * weights[0][0].count("\n")
             above = all_axes[0].annotate(
                 label, (0, 1), (0, height), xycoords="axes fraction", textcoords="offset points", fontsize=9
             )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -68,8 +68,7 @@ def _errors(kept: Kept) -> str:
             counts |= {len(row.scores) for row in found.values()}
     if not told:
         return ""
-    n = " to ".join(map(str, dict.fromkeys((min(counts), max(counts)))))
-    return f"Test error in %, median of {n} seeds (published): {'; '.join(told)}. "
+    return f"Test error in %, median of {_range_of(counts)} seeds (published): {'; '.join(told)}. "
 
 
 def _error(row: RowRecord) -> str:
@@ -95,15 +94,12 @@ def _less_the_baseline(kept: Kept) -> str:
     for form, name in NAMES.items():
         rows = {blocks: kept.find(form=form, blocks=blocks) for blocks in range(1, 7)}
         pairs = {n: len(differences(row, baseline)) for n, row in rows.items()}
-        known = {n: told_difference(rows[n], baseline) for n, count in pairs.items() if count > 2}
+        known = [n for n, count in pairs.items() if count > 2]
         if known:
-            spans = (text.rpartition(", n =")[0] or text for text in known.values())
+            spans = (told_difference(rows[n], baseline, tells_n=False) for n in known)
             told.append(f"{name}, {_blocks_of(known)}: {', '.join(spans)}")
             counts |= {pairs[n] for n in known}
-    if not told:
-        return ""
-    n = " to ".join(map(str, dict.fromkeys((min(counts), max(counts)))))
-    return f"Less the baseline, mean of {n} pairs: {'; '.join(told)}. "
+    return f"Less the baseline, mean of {_range_of(counts)} pairs: {'; '.join(told)}. " if told else ""
 
 
 def _compared(kept: Kept, title: str, pair: Sequence[Mapping[str, Any]]) -> str:
@@ -115,7 +111,12 @@ def _compared(kept: Kept, title: str, pair: Sequence[Mapping[str, Any]]) -> str:
     return f"{title}: {'; '.join(told)}. " if told else ""
 
 
-def _blocks_of(found: Mapping[int, object]) -> str:
+def _range_of(counts: set[int]) -> str:
+    """Such as "3", or "4 to 5"."""
+    return " to ".join(map(str, dict.fromkeys((min(counts), max(counts)))))
+
+
+def _blocks_of(found: Iterable[int]) -> str:
     """Such as "2 to 6 blocks", "5 blocks", or "2, 3 and 6 blocks"."""
     numbers = list(found)
     is_whole = len(numbers) > 2 and numbers == list(range(numbers[0], numbers[-1] + 1))

@@ -6,6 +6,7 @@ from statistics import mean
 from typing import Any
 
 from nonloc.report.records import Collection, RowRecord, of_stage
+from nonloc.report.signs import share_band
 from nonloc.report.tables import TITLES, UNITS, number, score_of
 
 
@@ -112,7 +113,7 @@ def _chance(stage: dict[str, Any], shares: list[float]) -> str:
         "below" if share < low else "above" if share > high else "inside"
         for share, (low, high) in zip(shares, bands, strict=True)
     ]
-    low, high = min(band[0] for band in bands), max(band[1] for band in bands)
+    low, high = share_band(stage["weights"])
     return f"; random weights give {100 * low:.0f} to {100 * high:.0f} %. {_sides(sides, stage['form'])}"
 
 

@@ -22,15 +22,16 @@ class Interval:
     low: float
     high: float
 
-    def told(self, near: float = math.nan) -> str:
+    def told(self, near: float = math.nan, *, tells_n: bool = True) -> str:
         """Such as "−0.31 [−0.52, −0.10], n = 5"; the interval is left out where there is none.
 
-        near  what the ends are held against, besides 0: they have as many decimals as it takes to tell on which side
+        near     what the ends are held against, besides 0: they have as many decimals as it takes to tell on which side
+        tells_n  False: without n
         """
         text = signed(self.mean)
         if self.n > 1:
             text += f" [{_end(self.low, near)}, {_end(self.high, near)}]"
-        return f"{text}, n = {self.n}"
+        return f"{text}, n = {self.n}" if tells_n else text
 
 
 def _end(value: float, near: float) -> str:

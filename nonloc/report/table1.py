@@ -8,7 +8,7 @@ from functools import partial
 from statistics import fmean, linear_regression
 
 from nonloc.report.evidence import NAMES
-from nonloc.report.kept import Kept, Setting, differences, errors, lost, setting
+from nonloc.report.kept import Kept, Setting, errors, lost, setting
 from nonloc.report.records import RowRecord
 from nonloc.report.statistics import interval, paired, signed
 from nonloc.report.tables import Table, number, value_of
@@ -133,19 +133,23 @@ def _slope(steps: Sequence[int], values: Sequence[float]) -> float:
 
 def _by_seed(rows: Sequence[RowRecord | None], measure: Callable[[list[float]], float]) -> dict[int, float]:
     """`measure` of the errors of these rows, for every seed with which all of them ended without diverging."""
-    found = [{seed: error for seed, error in errors(row).items() if seed not in lost(row)} for row in rows]
+    found = [_ended(row) for row in rows]
     seeds = sorted(set.intersection(*(set(one) for one in found)))
     return {seed: measure([one[seed] for one in found]) for seed in seeds}
 
 
-def told_difference(one: RowRecord | None, other: RowRecord | None) -> str:
+def _ended(row: RowRecord | None) -> dict[int, float]:
+    """The error in % of each seed of a row that did not diverge."""
+    return {seed: error for seed, error in errors(row).items() if seed not in lost(row)}
+
+
+def told_difference(one: RowRecord | None, other: RowRecord | None, *, tells_n: bool = True) -> str:
     """Of pairs that both ended; an interval over errors of guessing would say nothing, so lost pairs are counted."""
-    pairs = errors(one).keys() & errors(other).keys()
-    gone = pairs & (lost(one) | lost(other))
-    values = [value for seed, value in differences(one, other).items() if seed not in gone]
-    found = interval(values)
-    told = [f"{len(gone)} of {len(pairs)} pairs lost by divergence"] if gone else []
-    told += [found.told()] if found is not None else []
+    values = paired(_ended(one), _ended(other))
+    pairs = len(errors(one).keys() & errors(other).keys())
+    gone, found = pairs - len(values), interval(values)
+    told = [f"{gone} of {pairs} pairs lost by divergence"] if gone else []
+    told += [found.told(tells_n=tells_n)] if found is not None else []
     return "; ".join(told) or "–"
 
 
