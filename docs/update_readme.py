@@ -434,6 +434,20 @@ def rechecked() -> str:
     )
 
 
+def repeated() -> str:
+    """Runs of the table trained a second time, with the code as it is now, beside their first records."""
+    kept = ROOT / "docs" / "experiments" / "repeated"
+    cells, repeats = [], find_runs(kept)
+    for repeat in repeats:
+        row, seed = repeat.path.relative_to(kept).parts
+        first, second = Run.open(RESULTS / "table1" / row / seed).read_result(), repeat.read_result()
+        same = first["weights_sha256"] == second["weights_sha256"]
+        errors = [f"{result['metrics']['error']:.2f} %" for result in (first, second)]
+        cells.append([row, seed, *errors, "the same" if same else "others"])
+    headers = ["row", "seed", "recorded", "once more", "weights"]
+    return f"{table.markdown(headers, cells)}\n\n{conditions(repeats[0].read_result())}"
+
+
 def places() -> str:
     """Different places in float32 on a CPU, epoch by epoch, beside the same row in bfloat16 on a GPU."""
     exact = json.loads((ROOT / "docs" / "experiments" / "float32" / "different_places.json").read_text())
@@ -541,6 +555,7 @@ DOCUMENTS = {
     "docs/reproduction.md": {
         "stable_again": stable_again,
         "rechecked": rechecked,
+        "repeated": repeated,
         "float32": float32,
         "places": places,
         "places_cuda": places_on_cuda,
