@@ -103,12 +103,15 @@ def test_recomputed_affinities_had_lower_errors_in_each_pair(kept):
 
 
 def test_the_proposed_form_has_no_advantage_from_small_maps(kept):
-    said("over 2 to 4 blocks its error is higher, 5 blocks of it have a higher one than 3 original blocks")
-    said("which are as many parameters, and a trend with the number of blocks cannot be told in either form")
+    said("with 3 and with 4 blocks its error is higher than the original one's")
+    said("5 blocks of it have a higher one than 3 original blocks, which are as many parameters")
+    said("and a trend with the number of blocks cannot be told in either form")
+    for blocks in (3, 4):
+        pair = [kept.find(form=form, blocks=blocks) for form in ("diffusive", "original")]
+        assert interval(list(differences(*pair).values())).low > 0
     ((_, lines),) = afterwards_table(kept).groups
     told = {name: re.search(r"\[(\S+), (\S+)\]", text).groups() for name, text in lines}
     signs = {name: {end[0] for end in ends} for name, ends in told.items()}
-    assert signs["proposed less original, the mean over 2, 3 and 4 blocks"] == {"+"}
     (equal,) = [name for name in signs if name.startswith("5 proposed less 3 original")]
     assert signs[equal] == {"+"}
     slopes = [found for name, found in signs.items() if name.startswith("a block more")]

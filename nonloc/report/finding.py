@@ -1,12 +1,11 @@
-"""The finding for README: one figure and five lines, made from the kept records and from nothing else."""
+"""The finding for README: a figure, a table and five lines, made from the kept records and from nothing else."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from nonloc.paper.map_cells import RECOMPUTED, SHARED, TEN_EPOCHS
 from nonloc.paper.spent import read_all_spent
@@ -18,7 +17,7 @@ from nonloc.report.map_logits import told, watched
 from nonloc.report.records import RowRecord
 from nonloc.report.reproduction import MAP, verdict_counts
 from nonloc.report.table1 import told_difference
-from nonloc.report.tables import listed, number
+from nonloc.report.tables import Table, listed, number
 from nonloc.report.trainability import Cell, TrainabilityMap, blocks_told, diverged_counts, inits, read_map
 from nonloc.report.trained_stages import action_sentences
 
@@ -35,7 +34,7 @@ def finding(folder: str | os.PathLike[str]) -> str:
     done = sum(run is not None and run.ending != "unfinished" for run in planned)
     counts = verdict_counts(tuple(judge(kept, found)), link=VERDICTS)
     lines = [
-        f"**The table.** {_errors(kept)}{_between(kept)}{counts}",
+        f"**The paper's claims.** {counts}",
         f"**What diverges.** {_lost_runs(kept)}Ten epochs, maps that begin with {_starts()}: {_diverged(found)}",
         "**How far logits spread** (ten epochs; largest less smallest in a row of a kernel, not divided by √d). "
         f"{_spreads(found)}.",
@@ -51,77 +50,54 @@ def finding(folder: str | os.PathLike[str]) -> str:
         f"![Which stages diverge, by form and affinity]({FIGURE})\n\n"
         "*Ten epochs at the paper's rate. ✕: how many seeds diverged; below it the median test error "
         "of the others. Left, every block computes an affinity of its own; right, one is computed for all.*\n\n"
-        f"{items}"
+        f"{_errors(kept)}{items}"
     )
 
 
 def _errors(kept: Kept) -> str:
-    """The median of every number of blocks, with the published one; empty without runs."""
-    told: list[str] = []
-    counts: set[int] = set()
-    for form, name in ((None, "baseline"), *NAMES.items()):
-        rows = {blocks: kept.find(form=form, blocks=blocks) for blocks in (range(1, 7) if form else [0])}
-        found = {blocks: row for blocks, row in rows.items() if row is not None and row.scores}
-        if found:
-            named = name if form is None else f"{name}, {_blocks_of(found)}:"
-            told.append(f"{named} {', '.join(_error(row) for row in found.values())}")
-            counts |= {len(row.scores) for row in found.values()}
-    if not told:
-        return ""
-    return f"Test error in %, median of {_range_of(counts)} seeds (published): {'; '.join(told)}. "
-
-
-def _error(row: RowRecord) -> str:
-    return number(row.median) + ("" if row.published is None else f" ({row.published:.2f})")
-
-
-def _between(kept: Kept) -> str:
-    """The two forms against each other, and proposed stages with either affinity, pair by pair; empty without pairs."""
-    forms = [{"form": form} for form in ("diffusive", "original")]
-    affinities = [{"form": "diffusive", "shared": shared} for shared in (False, True)]
-    return (
-        _less_the_baseline(kept)
-        + _compared(kept, "Proposed less original, mean of pairs", forms)
-        + _compared(kept, "Proposed with an affinity for each block less one for all", affinities)
-    )
-
-
-def _less_the_baseline(kept: Kept) -> str:
-    """Pair by pair, where there are more than two pairs; empty where there are nowhere."""
+    """A line for each number of blocks, of both forms, pair by pair, and a caption; empty without runs."""
     baseline = kept.find(form=None)
-    told: list[str] = []
-    counts: set[int] = set()
-    for form, name in NAMES.items():
-        rows = {blocks: kept.find(form=form, blocks=blocks) for blocks in range(1, 7)}
-        pairs = {n: len(differences(row, baseline)) for n, row in rows.items()}
-        known = [n for n, count in pairs.items() if count > 2]
-        if known:
-            spans = (told_difference(rows[n], baseline, tells_n=False) for n in known)
-            told.append(f"{name}, {_blocks_of(known)}: {', '.join(spans)}")
-            counts |= {pairs[n] for n in known}
-    return f"Less the baseline, mean of {_range_of(counts)} pairs: {'; '.join(told)}. " if told else ""
+    both = {blocks: [kept.find(form=form, blocks=blocks) for form in NAMES] for blocks in range(1, 7)}
+    both = {blocks: rows for blocks, rows in both.items() if any(row and row.scores for row in rows)}
+    if not both:
+        return ""
+    seeds = {len(row.scores) for rows in both.values() for row in rows if row and row.scores}
+    pairs = {
+        blocks: ((original, baseline), (proposed, baseline), (proposed, original))
+        for blocks, (original, proposed) in both.items()
+    }
+    counts = {len(differences(*pair)) for three in pairs.values() for pair in three} - {0}
+    lines = []
+    for blocks, (original, proposed) in both.items():
+        less = [told_difference(*pair, tells_n=len(counts) > 1) for pair in pairs[blocks]]
+        lines.append((str(blocks), _error(original), less[0], _error(proposed), less[1], less[2]))
+    header = (
+        "blocks",
+        "original",
+        "less the baseline",
+        "proposed",
+        "less the baseline",
+        "proposed less original",
+    )
+    caption = f"Test error in %, median of {_range_of(seeds)} seeds, in brackets the published one"
+    if baseline is not None and baseline.scores:
+        caption += f"; the baseline, without blocks, has {_error(baseline)}"
+    if counts:
+        caption += (
+            f". Differences: mean of {_range_of(counts)} pairs with the same seed, and its 95 % interval"
+        )
+    return f"{Table(header, (('', tuple(lines)),)).as_markdown()}\n\n*{caption}.*\n\n"
 
 
-def _compared(kept: Kept, title: str, pair: Sequence[Mapping[str, Any]]) -> str:
-    told = []
-    for blocks in range(1, 7):
-        rows = [kept.find(blocks=blocks, **what) for what in pair]
-        if differences(*rows):
-            told.append(f"{blocks} blocks {told_difference(*rows)}")
-    return f"{title}: {'; '.join(told)}. " if told else ""
+def _error(row: RowRecord | None) -> str:
+    if row is None or not row.scores:
+        return "–"
+    return number(row.median) + ("" if row.published is None else f" ({row.published:.2f})")
 
 
 def _range_of(counts: set[int]) -> str:
     """Such as "3", or "4 to 5"."""
     return " to ".join(map(str, dict.fromkeys((min(counts), max(counts)))))
-
-
-def _blocks_of(found: Iterable[int]) -> str:
-    """Such as "2 to 6 blocks", "5 blocks", or "2, 3 and 6 blocks"."""
-    numbers = list(found)
-    is_whole = len(numbers) > 2 and numbers == list(range(numbers[0], numbers[-1] + 1))
-    told = f"{numbers[0]} to {numbers[-1]}" if is_whole else listed(map(str, numbers))
-    return "1 block" if numbers == [1] else f"{told} blocks"
 
 
 def _starts() -> str:
