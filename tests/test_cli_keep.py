@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -137,6 +138,21 @@ def test_eval_computes_a_kept_score_again(kept, capsys):
     assert told["rows"][0]["stored"] == Run(run).read_result()["metrics"]["psnr"]
     assert main(["eval", run, "--device", "cpu"]) == 0
     assert "they agree (the same hardware)" in capsys.readouterr().out
+
+
+def test_a_folder_of_records_inside_the_output_is_refused(tmp_path, capsys):
+    words = ["--output", str(tmp_path / "work"), "--kept", str(tmp_path / "work" / "kept"), "--keep"]
+    assert main([*WORDS, *words]) == 2
+    assert "would be there twice; keep them in another folder" in capsys.readouterr().err
+    assert not (tmp_path / "work").exists()
+
+
+def test_eval_in_another_precision_says_what_would_tell(kept, capsys):
+    run = str(kept / "demo" / "local-baseline" / "0")
+    main(["eval", run, "--device", "cpu", "--precision", "bfloat16"])
+    told = capsys.readouterr().out
+    assert re.search(r"recorded +\S+ dB on cpu, float32", told)
+    assert "at most 0.05 dB; another precision may take more: try float32)" in told
 
 
 def test_eval_of_a_wrong_record_is_exit_1(kept, tmp_path, capsys):

@@ -116,6 +116,11 @@ def run(options: Namespace) -> int:
                 f"--output {folder} lies in --kept {options.kept}, and would be taken for records; "
                 "work in another folder"
             )
+        if folder.resolve() in Path(options.kept).resolve().parents:
+            raise ValueError(
+                f"--kept {options.kept} lies in --output {folder}, whose runs would be there twice; "
+                "keep them in another folder"
+            )
         check_keeping(
             suite, options.kept, changes=plan["changes"], weights=options.weights, runs=folder / "runs"
         )

@@ -28,7 +28,7 @@ from nonloc.paper.rows import PLAN, Row, Suite
 from nonloc.paper.suites import find_suite
 from nonloc.runs import RESTORE, Run, check_holds, find_runs, read_json, read_lines, write_atomically
 from nonloc.training.checkpoint import latest_valid, save_checkpoint
-from nonloc.training.observe import OBSERVATIONS, TENSORS
+from nonloc.training.observe import TENSORS, read_observations
 from nonloc.training.recipe import Recipe
 from nonloc.training.state import MODEL, weights_sha256
 from nonloc.training.trained import network_of
@@ -89,8 +89,7 @@ def keep(
         for recipe in suite.recipes(row):
             source = Run(Path(runs) / recipe.name)
             place = elsewhere.get(recipe, kept_path(kept, suite, row, recipe.seed))
-            # What was not looked at yet would be kept without its spectra, and count as done ever after.
-            if source.is_finished and (source.path / OBSERVATIONS).is_file():
+            if source.is_finished and _was_observed(source):
                 sources[recipe.seed] = source
                 (new if _keep_one(source, place) else same).append(place)
         if lack := _keep_weights(folder / row.slug, sources, weights):
@@ -208,6 +207,13 @@ def _note_suite(folder: Path, suite: Suite, changes: dict[str, Any]) -> None:
 def _own_seeds(suite: Suite) -> int:
     own = find_suite(suite.name)
     return max(len(own.recipes(row)) for row in own.rows)
+
+
+def _was_observed(run: Run) -> bool:
+    """Whether the network was looked at as it ended: without that, or with a look at an earlier one, it would be kept
+    as done and never looked at again."""
+    seen, outcome = read_observations(run), run.read_result()["outcome"]
+    return seen is not None and (outcome["ending"] != "converged" or seen.get("step") == outcome["step"])
 
 
 def _keep_one(source: Run, place: Path) -> bool:

@@ -48,6 +48,7 @@ class Recheck:
     images            by how many test images the two differ; None for a PSNR
     is_same_hardware  whether both were computed on one kind of device
     tolerance         by how much they may differ
+    precision         that of now; `stored_precision` is the record's
     """
 
     score: str
@@ -59,6 +60,7 @@ class Recheck:
     device: str
     stored_device: str
     precision: str
+    stored_precision: str
 
     @property
     def agrees(self) -> bool:
@@ -132,6 +134,7 @@ def recheck(
         device=here["device"],
         stored_device=result["machine"]["device"],
         precision=now.precision,
+        stored_precision=recipe.precision,
     )
 
 

@@ -75,24 +75,29 @@ def small_weights_parts(found: TrainabilityMap) -> list[Part]:
         for is_stable in (True, False)
     )
     planned = {
-        form: sum(cell.form == form for cell, _ in TEN_EPOCHS.runs()) for form in ("stable", "diffusive")
+        form: {(cell.name, seed) for cell, seed in TEN_EPOCHS.runs() if cell.form == form}
+        for form in ("stable", "diffusive")
+    }
+    # A seed more of one cell does not stand for a cell that is missing.
+    is_all = {
+        form: planned[form] <= {(line["cell"], line["seed"]) for line in lines}
+        for form, lines in (("stable", stable), ("diffusive", proposed))
     }
     broken = sum(line["ending"] == "diverged" for line in stable)
     # That something never happens is known when all has been tried, and refuted by once.
-    never = False if broken else (True if len(stable) >= planned["stable"] else None)
-    numbers = f"{broken} of {len(stable)} runs diverged, {planned['stable']} planned"
+    never = False if broken else (True if is_all["stable"] else None)
+    numbers = f"{broken} of {len(stable)} runs diverged, {len(planned['stable'])} planned"
     parts = [Part("stable stages", never, len(stable), numbers)]
     gone = [line for line in proposed if line["ending"] == "diverged"]
-    is_all = len(proposed) >= planned["diffusive"]
-    if gone or not is_all:
+    if gone or not is_all["diffusive"]:
         growths = [growth for line in gone if (growth := largest_growth(line)) is not None]
         calm = sum(_was_stable(line) for line in gone)
         numbers = (
             f"before the end `certify` knew a signal that grows in {len(growths)} of {len(gone)} runs that diverged"
             f"{f', by up to {max(growths):.3g}' if growths else ''}, and certified the stage stable in {calm}; "
-            f"{len(proposed)} of {planned['diffusive']} runs recorded"
+            f"{len(proposed)} of {len(planned['diffusive'])} runs recorded"
         )
-        every = True if is_all and len(growths) == len(gone) else None
+        every = True if is_all["diffusive"] and len(growths) == len(gone) else None
         parts.append(Part("proposed stages that diverged", False if calm else every, len(gone), numbers))
     return parts
 

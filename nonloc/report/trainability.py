@@ -149,8 +149,11 @@ def recorded(found: TrainabilityMap) -> list[str]:
     for part, cells_of_part in found.parts:
         lines = [line for cell in cells_of_part for line in cell.runs]
         minutes = sum(line["seconds"] for line in lines) / 60
+        planned = {(cell.name, seed) for cell, seed in part.runs()}
+        done = sum((line["cell"], line["seed"]) in planned for line in lines)
+        more = f", {len(lines) - done} beyond the plan" if len(lines) > done else ""
         told.append(
-            f"{part.title}: {len(lines)} of {len(part.runs())} runs recorded, {minutes:.0f} minutes of run time."
+            f"{part.title}: {done} of {len(planned)} runs recorded{more}, {minutes:.0f} minutes of run time."
         )
         if count := found.foreign.get(part.name):
             told.append(f"{part.name}.jsonl: left out, {count} by other recipes than those of this part.")

@@ -52,6 +52,8 @@ def certify_run(
         raise ValueError(f"{recipe.network} has no nonlocal blocks, so there is nothing to certify")
     dataset = data if data is not None else load(recipe.data, data_dir)
     inputs, _ = next(iter(TASKS[recipe.task](recipe, dataset, device).test_batches(images)))
+    if len(inputs) < images:
+        raise ValueError(f"there are {len(inputs)} test images, not {images}; ask for that many at most")
     found = [_certificate(name, stage, x, mask) for name, stage, x, mask in stage_inputs(model, inputs)]
     if keep:
         value = {

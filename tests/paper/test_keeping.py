@@ -281,6 +281,15 @@ def test_what_was_not_looked_at_yet_is_not_kept_and_what_is_missing_is_added(run
     assert (tmp_path / "kept" / "demo" / ROW.slug / "1" / "spectrum.json").is_file()
 
 
+def test_what_was_looked_at_before_its_end_is_not_kept(runs, tmp_path):
+    path = runs / SUITE.recipes(ROW)[0].name / "observations.json"
+    seen = json.loads(path.read_text())
+    path.write_text(json.dumps(seen | {"step": seen["step"] - 1}))
+    assert [place.name for place in go(runs, tmp_path).new] == ["1", "2"]
+    path.write_text(json.dumps(seen))
+    assert [place.name for place in go(runs, tmp_path).new] == ["0"]
+
+
 def test_half_kept_weights_and_runs_are_mended(runs, tmp_path):
     kept = go(runs, tmp_path, weights="all")
     (manifest,) = (kept.new[0] / "checkpoints").glob("*.json")

@@ -43,7 +43,9 @@ def test_a_difference_is_told_in_images(run):
     [(8.69, 0.0, True), (8.70, 0.0, False), (8.74, 0.05, True), (8.75, 0.05, False)],
 )
 def test_one_image_of_ten_thousand_more_than_is_allowed_does_not_agree(recomputed, tolerance, agrees):
-    found = Recheck("error", 8.69, recomputed, None, tolerance == 0, tolerance, "cpu", "cpu", "float32")
+    found = Recheck(
+        "error", 8.69, recomputed, None, tolerance == 0, tolerance, "cpu", "cpu", "float32", "float32"
+    )
     assert found.agrees is agrees
 
 

@@ -9,7 +9,7 @@ from nonloc.paper.map_cells import PARTS
 from nonloc.report.claims import CLAIMS, judge, rules_table
 from nonloc.report.evidence import _three_digits
 from nonloc.report.reproduction import verdict_counts
-from nonloc.report.trainability import TrainabilityMap, cells
+from nonloc.report.trainability import TrainabilityMap, cells, recorded
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "reproduction.md"
 EMPTY = TrainabilityMap((), ())
@@ -244,6 +244,17 @@ def test_cost_is_the_time_of_a_step_alone(plain, captured, expected):
     assert verdict("cost", kept(steps=rows)) == expected
 
 
+def test_cost_is_open_while_a_way_or_a_number_of_blocks_is_not_measured():
+    whole = (*steps("plain loop", 20.0, 15.0), *steps("captured", 2.0, 1.5))
+    for left in (
+        [row for row in whole if row["way"] == "captured"],
+        [row for row in whole if row["way"] == "plain loop"],
+        [row for row in whole if row["blocks"] == 4],
+        [row for row in whole if (row["blocks"], row["form"]) != (3, "original")],
+    ):
+        assert verdict("cost", kept(steps=left)) == "undecided at n = 0"
+
+
 def test_pairs_in_which_both_diverged_compare_nothing():
     originals = {f"{n}-block (original)": [None] * 5 for n in (2, 3, 4)}
     found = kept(records("table1", paper() | originals))
@@ -357,6 +368,15 @@ def test_that_no_stable_stage_diverges_is_known_when_all_are_recorded():
     assert last["form"] == "stable"
     assert verdict("small", kept(), TrainabilityMap((), cells(lines))) == "undecided at n = 17"
     assert verdict("small", kept(), TrainabilityMap((), cells([*lines, last]))) == "reproduced"
+
+
+def test_a_seed_more_does_not_stand_for_a_cell_that_is_missing():
+    *lines, _ = map_lines("ten_epochs", lambda cell, seed: False)
+    extra = next(line for line in lines if line["form"] == "stable") | {"seed": 7}
+    found = TrainabilityMap((), cells([*lines, extra]))
+    assert verdict("small", kept(), found) == "undecided at n = 18"
+    assert "Ten epochs" in recorded(found)[1]
+    assert ": 80 of 81 runs recorded, 1 beyond the plan, " in recorded(found)[1]
 
 
 def test_a_proposed_stage_that_was_stable_first_and_grew_before_it_diverged_speaks_for_the_limit():

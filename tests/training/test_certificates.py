@@ -56,6 +56,12 @@ def test_original_stages_have_no_limit_of_differences(tmp_path):
     assert [block["limit"] for block in found["blocks"]] == [None, None]
 
 
+def test_more_images_than_there_are_would_be_a_record_of_none(run):
+    with pytest.raises(ValueError, match="test images, not 1000; ask for that many at most"):
+        certify_run(run, tiny_data(labels=False), images=1000, keep=True)
+    assert not (run.path / "stability.json").exists()
+
+
 def test_small_symmetric_weights_are_stable(run, monkeypatch):
     found = certified_with(run, monkeypatch, 0.5)
     assert found["verdict"] == "stable"
