@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from pathlib import Path
 from types import NoneType
@@ -10,7 +11,7 @@ from typing import Any
 
 from nonloc.outcomes import CorruptDataError
 from nonloc.paper.map_cells import Cell
-from nonloc.runs import NUMBER, finite_or_none, write_atomically
+from nonloc.runs import ENDED, NUMBER, finite_or_none, write_atomically
 from nonloc.training.recipe import Recipe
 
 # What every row has, and what it may be.
@@ -77,6 +78,10 @@ def _read(path: Path) -> list[dict[str, Any]]:
                 raise ValueError(f"no row of the map, without {', '.join(missing)}")
             if wrong := [name for name, kind in NEEDED.items() if not isinstance(row[name], kind)]:
                 raise ValueError(f"no row of the map, with {wrong[0]} {row[wrong[0]]!r}")
+            if row["ending"] not in ENDED or (row["ending"] == "diverged" and row["step"] is None):
+                raise ValueError(f"no row of the map, with ending {row['ending']!r} at step {row['step']}")
+            if not math.isfinite(row["seconds"]):
+                raise ValueError(f"no row of the map, with seconds {row['seconds']}")
             if (row["cell"], row["seed"]) in known:
                 raise ValueError(f"{row['cell']}, seed {row['seed']} once more")
         except (ValueError, AttributeError) as error:

@@ -26,12 +26,23 @@ def write_cover(folder: str | os.PathLike[str], path: Path, count: int = 3) -> N
 
 def cover(rows: list[RowRecord], count: int) -> Figure:
     """Columns: clean, noisy, one for each row's first seed, and the affinity of one position in the last row's."""
-    runs = [(row.label, row.example) for row in rows if row.example is not None]
-    if not runs:
-        raise ValueError("there is no finished run to draw; run `nonloc reproduce demo` first")
-    first, last = runs[0][1], runs[-1][1]
-    stage = last.observations["affinity"][0]
-    maps = last.tensors[f"affinity.{stage['stage']}"]
+    examples = [(row.label, row.example) for row in rows if row.example is not None]
+    runs = [(label, run) for label, run in examples if run.tensors.keys() >= {"images", "noisy", "restored"}]
+    maps_of = [
+        (stage, run.tensors[name])
+        for _, run in runs
+        for stage in run.observations["affinity"][:1]
+        if (name := f"affinity.{stage['stage']}") in run.tensors
+    ]
+    if not maps_of:
+        raise ValueError(
+            "there is no restored image with an affinity to draw; run `nonloc reproduce demo` first"
+        )
+    first, (stage, maps) = runs[0][1], maps_of[-1]
+    if not 1 <= count <= len(maps):
+        raise ValueError(
+            f"count must be between 1 and the {len(maps)} images that were observed, got {count}"
+        )
     with style():
         figure = Figure(figsize=(1.45 * (len(runs) + 3), 1.62 * count), layout="constrained")
         grid = figure.subplots(count, len(runs) + 3, squeeze=False)
@@ -63,4 +74,5 @@ def _show_map(axes: Axes, values: NDArray[Any], position: list[int]) -> None:
 
 
 def _dB(run: Any, which: str, number: int) -> str:
-    return f"{run.observations['psnr'][which][number]:.1f} dB"
+    value = run.observations["psnr"][which][number]
+    return "" if value is None else f"{value:.1f} dB"

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from statistics import median
+from types import NoneType
 from typing import Any, TypeVar
 
 from numpy.typing import NDArray
@@ -32,7 +33,8 @@ from nonloc.runs import (
 from nonloc.training.recipe import Recipe
 
 _Key = TypeVar("_Key", bound=Hashable)
-ARRANGEMENT = ("name", "rows", "changes", "seeds")
+ARRANGEMENT = {"name": str, "rows": [str], "changes": dict, "seeds": (int, NoneType)}
+TOLD = {"command": str, "seconds": NUMBER}  # what else a plan may say
 
 # What a report reads of each file, as `check_holds` takes it. A number that was not finite is null.
 _MAYBE = (*NUMBER, type(None))
@@ -205,11 +207,9 @@ def write_plan(folder: Path, plan: dict[str, Any]) -> None:
 
 def read_plan(folder: Path) -> dict[str, Any]:
     plan = read_json(folder / PLAN)
-    missing = [key for key in ARRANGEMENT if plan and key not in plan]
-    if missing:
-        raise CorruptDataError(
-            f"{folder / PLAN} lacks {', '.join(missing)}, which `nonloc reproduce` writes; restore it, or delete it"
-        )
+    if plan:
+        besides = {key: needs for key, needs in TOLD.items() if key in plan}
+        check_holds(plan, ARRANGEMENT | besides, folder / PLAN, "restore it, or delete it")
     return plan
 
 

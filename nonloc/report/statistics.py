@@ -57,8 +57,11 @@ def interval(values: Sequence[float]) -> Interval | None:
 
 
 def paired(one: Mapping[int, float], other: Mapping[int, float]) -> list[float]:
-    """one − other for every seed that both have, in the order of the seeds."""
-    return [one[seed] - other[seed] for seed in sorted(one.keys() & other.keys())]
+    """one − other for every seed that both have, in the order of the seeds.
+
+    Rounded, so that what is 0 but for the last digits of floats is on neither side of it.
+    """
+    return [round(one[seed] - other[seed], 12) for seed in sorted(one.keys() & other.keys())]
 
 
 def side(found: Interval | None, claimed: int, delta: float = 0.0) -> bool | None:

@@ -15,6 +15,7 @@ from nonloc.numeric import is_number, is_whole
 from nonloc.outcomes import CorruptDataError
 from nonloc.runs import Run
 
+LARGEST = (2 - 2**-23) * 2.0**127  # of float32, in which steps are computed
 OPTIMIZERS = ("sgd", "adam")
 SCHEDULES = ("step", "onecycle", "constant")
 PRECISIONS = ("float32", "bfloat16")
@@ -108,6 +109,12 @@ class Recipe:
             raise ValueError('nesterov=True needs optimizer="sgd" and momentum > 0; set nesterov=False')
         self._check_epochs("milestones", least=1)
         self._check_epochs("spectrum_epochs", least=0)
+        last = math.log(self.learning_rate) + len(self.milestones) * math.log(self.gamma)
+        if self.schedule == "step" and last > math.log(LARGEST):
+            raise ValueError(
+                f"gamma={self.gamma:g} at {len(self.milestones)} milestones takes the rate beyond what float32 can "
+                "hold; take a smaller one"
+            )
 
     @property
     def task(self) -> str:
@@ -172,9 +179,11 @@ class Recipe:
 
     def _check_number(self, name: str, *, positive: bool, alternative: str = "") -> None:
         value = getattr(self, name)
-        if not is_number(value) or not math.isfinite(value) or value < 0 or (positive and value == 0):
+        if not is_number(value) or not 0 <= value <= LARGEST or (positive and value == 0):
             bound = "> 0" if positive else "≥ 0"
-            raise ValueError(f"{name} must be a finite number {bound}{alternative}, got {value!r}")
+            raise ValueError(
+                f"{name} must be a finite number {bound}{alternative} that float32 can hold, got {value!r}"
+            )
         # 1 and 1.0 are the same recipe and must have the same hash.
         object.__setattr__(self, name, float(value))
 

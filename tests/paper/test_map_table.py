@@ -28,6 +28,9 @@ ROW = {
         ({**ROW}, "rate 0.1, torch, original 2, seed 0 once more"),
         ({key: value for key, value in ROW.items() if key not in ("form", "ending")}, "without ending, form"),
         ({**ROW, "seed": 1, "recipe_sha256": None}, "with recipe_sha256 None"),
+        ({**ROW, "seed": 1, "ending": "ended"}, "with ending 'ended' at step None"),
+        ({**ROW, "seed": 1, "ending": "diverged"}, "with ending 'diverged' at step None"),
+        ({**ROW, "seed": 1, "seconds": float("nan")}, "with seconds nan"),
         ([], "line 2"),
     ],
 )

@@ -89,7 +89,30 @@ def test_the_file_has_as_many_images_as_asked_for_and_leaves_large_starts_to_the
 def test_no_run_that_was_observed_is_nothing_to_draw(tmp_path):
     write_plan(tmp_path, {"name": "demo", "rows": [], "changes": {}, "seeds": None})
     with pytest.raises(
-        ValueError, match="there is no finished run to draw; run `nonloc reproduce demo` first"
+        ValueError,
+        match="there is no restored image with an affinity to draw; run `nonloc reproduce demo` first",
     ):
         write_cover(tmp_path, tmp_path / "cover.png")
     assert not (tmp_path / "cover.png").exists()
+
+
+def test_runs_without_what_is_drawn_are_left_out(folder):
+    rows = list(collect(folder).rows[:3])
+    rows[0].example.tensors.pop("restored")
+    first = cover(rows, 1).axes
+    assert [axes.get_title(loc="left") for axes in first] == ["clean", "noisy", LABELS[1], "affinity of □"]
+    rows[2].example.observations["affinity"].clear()
+    with pytest.raises(ValueError, match="no restored image with an affinity to draw"):
+        cover(rows, 1)
+
+
+@pytest.mark.parametrize("count", [0, 4])
+def test_only_images_that_were_observed_can_be_drawn(folder, count):
+    with pytest.raises(ValueError, match=f"between 1 and the 3 images that were observed, got {count}"):
+        cover(list(collect(folder).rows[:3]), count)
+
+
+def test_a_psnr_that_is_not_finite_is_left_blank(folder):
+    rows = list(collect(folder).rows[:3])
+    rows[0].example.observations["psnr"]["restored"][0] = None
+    assert cover(rows, 1).axes[2].get_xlabel() == ""

@@ -159,8 +159,12 @@ def test_what_is_broken_is_named(tmp_path):
     recipe = Recipe(network="restorer8/baseline", data="motifs")
     make_run(tmp_path / "a", recipe, 24.5)
     (tmp_path / "suite.json").write_text('{"seeds": 2}')
-    with pytest.raises(CorruptDataError, match=r"suite.json lacks name, rows, changes"):
+    with pytest.raises(CorruptDataError, match=r"suite.json lacks name; restore it"):
         collect(tmp_path)
+    for wrong in ({"rows": [3]}, {"changes": "abc"}, {"name": []}, {"seconds": None}, {"command": 3}):
+        (tmp_path / "suite.json").write_text(json.dumps(PLAN | wrong))
+        with pytest.raises(CorruptDataError, match=rf"suite.json lacks {next(iter(wrong))}.*; restore it"):
+            collect(tmp_path)
     (tmp_path / "suite.json").unlink()
     (tmp_path / "a" / "result.json").write_text("{}")
     with pytest.raises(CorruptDataError, match=r"result.json does not say how the run ended"):

@@ -37,6 +37,7 @@ def test_one_number_has_no_interval_and_none_has_nothing():
 
 
 def test_pairs_are_by_seed():
+    assert paired({0: 7.89 - 8.95}, {0: 8.88 - 9.94}) == [0.0], "the last digits of floats are no difference"
     assert paired({0: 8.0, 2: 9.0, 3: 1.0}, {2: 8.5, 0: 8.5}) == [-0.5, 0.5]
 
 
