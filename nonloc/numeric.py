@@ -13,3 +13,9 @@ def is_whole(value: object) -> TypeGuard[int]:
 
 def is_number(value: object) -> TypeGuard[float]:
     return isinstance(value, (int, float, Real)) and not isinstance(value, bool)
+
+
+def check_whole(name: str, value: object, least: int = 1) -> None:
+    """ValueError unless `value` is a whole number of at least `least`."""
+    if not is_whole(value) or value < least:
+        raise ValueError(f"{name} must be a whole number ≥ {least}, got {value!r}")

@@ -168,7 +168,7 @@ class Run:
 
     def _replace(self, path: Path, value: dict[str, Any]) -> None:
         self.path.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, (_dump(value, indent=2) + "\n").encode())
+        write_json(path, value, indent=2)
 
     def _append(self, path: Path, line: dict[str, Any]) -> None:
         self.path.mkdir(parents=True, exist_ok=True)
@@ -213,6 +213,13 @@ def write_atomically(path: Path, content: bytes) -> None:
         unique = _UNIQUE.fullmatch(entry.name)
         if unique and unique["name"] == path.name:
             remove_leftover(entry)
+
+
+def write_json(path: Path, value: dict[str, Any], *, indent: int | None = None) -> dict[str, Any]:
+    """Replace `path` by `value` as strict JSON; what it then holds."""
+    written = finite_or_none(value)
+    write_atomically(path, (_dump(written, indent) + "\n").encode())
+    return written
 
 
 @contextmanager
@@ -309,12 +316,13 @@ def _read_object(path: Path) -> dict[str, Any]:
     return read_json(path, fix="restore it or begin anew")
 
 
-def read_lines(path: Path) -> list[dict[str, Any]]:
-    """All whole lines; a torn last one is ignored, a broken one before it is an error."""
+def read_lines(path: Path, *, may_be_torn: bool = True) -> list[dict[str, Any]]:
+    """All whole lines; a torn last one is ignored, unless the file was written as a whole. A broken one is an error."""
     if not path.exists():
         return []
     values = []
-    for number, line in enumerate(path.read_bytes()[: _whole_length(path)].splitlines(), start=1):
+    whole = _whole_length(path) if may_be_torn else None
+    for number, line in enumerate(path.read_bytes()[:whole].splitlines(), start=1):
         value = _parse(line)
         if value is None:
             raise CorruptDataError(f"{path}, line {number}, is not a JSON object; delete that line")

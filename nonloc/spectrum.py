@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nonloc.numeric import is_whole
+from nonloc.numeric import check_whole
 
 CAPTION = (
     "Eigenvalues of (W + Wᵀ)/2, sorted by magnitude. How many are positive or negative says nothing: with W = W_Z W_g "
@@ -48,8 +48,7 @@ class Spectrum:
 
     def top(self, k: int) -> Tensor:
         """The `k` eigenvalues of largest magnitude (all of them, where there are fewer)."""
-        if not is_whole(k) or k < 0:
-            raise ValueError(f"k must be a whole number ≥ 0, got {k!r}")
+        check_whole("k", k, least=0)
         return self.eigenvalues[:k]
 
     @property
@@ -139,8 +138,7 @@ def random_band(
     stands for a full W: one matrix of normal entries.
     """
     for name, value in (("channels", channels), ("rank", rank), ("samples", samples)):
-        if not is_whole(value) or value < 1:
-            raise ValueError(f"{name}={value!r} must be a whole number ≥ 1")
+        check_whole(name, value)
     if not 0 <= norm < math.inf:
         raise ValueError(f"norm={norm!r} must be a finite number ≥ 0")
     if not 0 < quantile < 1:

@@ -14,8 +14,8 @@ import pytest
 
 from nonloc.cli import main
 from nonloc.cli.commands import COMMANDS
+from nonloc.cli.many_runs import parse_changes
 from nonloc.cli.parser import make_parser
-from nonloc.cli.reproduce import parse_changes
 from nonloc.runs import Run, find_runs
 
 SMALL = ["--set", "epochs=2", "steps_per_epoch=2", "train_images=64", "test_images=16", "batch_size=8"]

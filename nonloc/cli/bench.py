@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ from jsonargparse import ArgumentParser, Namespace
 
 from nonloc.cli.output import Output, add_output_arguments
 from nonloc.outcomes import EXIT_DONE, EXIT_FAILED
-from nonloc.runs import finite_or_none, write_atomically
+from nonloc.runs import finite_or_none, write_atomically, write_json
 
 SUMMARY = "measure exactness, memory, speed, stages, training steps, and audit the stability certificates"
 DESCRIPTION = """\
@@ -99,8 +98,7 @@ def run(options: Namespace) -> int:
     if options.output is not None:
         folder = Path(options.output)
         folder.mkdir(parents=True, exist_ok=True)
-        content = json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False)
-        write_atomically(folder / f"{name}.json", f"{content}\n".encode())
+        write_json(folder / f"{name}.json", value, indent=1)
         if options.subject in ON_DEVICE:
             write_atomically(folder / f"{name}.md", f"{text}\n".encode())
     output.result(text, value)

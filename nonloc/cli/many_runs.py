@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import fields
+from typing import Any
+
 from jsonargparse import ArgumentParser
+
+from nonloc.cli.nearest import nearest
+from nonloc.networks.stage_options import StageOptions
+from nonloc.training.recipe import Recipe
 
 
 def add_many_runs_arguments(parser: ArgumentParser) -> None:
@@ -32,3 +40,40 @@ def add_many_runs_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--data_dir", type=str | None, default=None, metavar="DIR", help="where the data sets are"
     )
+
+
+def parse_changes(words: list[str]) -> dict[str, Any]:
+    """{"precision": "bfloat16", "stage": {"init_std": 0.07}} of "precision=bfloat16", "stage.init_std=0.07"."""
+    changes: dict[str, Any] = {}
+    for word in words:
+        name, equals, text = word.partition("=")
+        if not equals:
+            raise ValueError(
+                f"--set {word}: write FIELD=VALUE, such as precision=bfloat16 or stage.init_std=0.07"
+            )
+        _check_field(name)
+        try:
+            value = json.loads(text)
+        except ValueError:
+            value = text
+        outer, dot, inner = name.partition(".")
+        if dot and not isinstance(changes.get(outer, {}), dict):
+            raise ValueError(f"--set {word}: {outer} itself is set before it; set one or the other")
+        if name in changes or (dot and inner in changes.get(outer, {})):
+            raise ValueError(f"--set {word}: {name} is set before it, in whole or in part; set it once")
+        if dot:
+            changes.setdefault(outer, {})[inner] = value
+        else:
+            changes[name] = value
+    return changes
+
+
+def _check_field(name: str) -> None:
+    """ValueError unless it is a field of the recipe, or stage.<one of its stage>."""
+    known = [entry.name for entry in fields(Recipe)] + [
+        f"stage.{entry.name}" for entry in fields(StageOptions)
+    ]
+    if name not in known:
+        near = nearest(name, known)
+        hint = "" if near is None else f"the nearest is {near}; "
+        raise ValueError(f"{name!r} is not a field of the recipe; {hint}the fields are {', '.join(known)}")

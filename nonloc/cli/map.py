@@ -11,10 +11,9 @@ from typing import Any
 from jsonargparse import ArgumentParser, Namespace
 
 from nonloc.cli.durations import parse_duration
-from nonloc.cli.many_runs import add_many_runs_arguments
+from nonloc.cli.many_runs import add_many_runs_arguments, parse_changes
 from nonloc.cli.output import Output, add_output_arguments
 from nonloc.cli.overall import Overall
-from nonloc.cli.reproduce import parse_changes
 from nonloc.outcomes import EXIT_DONE
 from nonloc.paper.map_cells import PARTS, Part, find_part
 from nonloc.paper.map_table import MapTable

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import time
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jsonargparse import ArgumentParser, Namespace
 
 from nonloc.cli.durations import format_duration, parse_duration
-from nonloc.cli.many_runs import add_many_runs_arguments
-from nonloc.cli.nearest import nearest
+from nonloc.cli.many_runs import add_many_runs_arguments, parse_changes
 from nonloc.cli.output import Output, add_output_arguments
 from nonloc.cli.overall import Overall
-from nonloc.networks.spec import StageOptions
+from nonloc.numeric import check_whole
 from nonloc.outcomes import EXIT_DONE, EXIT_LOCKED
 from nonloc.paper import SUITES, Suite, arranged_suite
 from nonloc.training.recipe import Recipe
@@ -128,7 +126,6 @@ def run(options: Namespace) -> int:
     from nonloc.report.page import write_page
     from nonloc.report.records import collect, read_plan, write_plan
     from nonloc.report.summary import summary, summary_text
-    from nonloc.training.loop import check_whole
     from nonloc.training.machine import device_or_best
 
     # What cannot be run must not become the plan of a folder.
@@ -281,43 +278,6 @@ def _train(
         )
         overall.reach(done + len(progress.done))
     return replace(progress, done=(*known, *progress.done))
-
-
-def parse_changes(words: list[str]) -> dict[str, Any]:
-    """{"precision": "bfloat16", "stage": {"init_std": 0.07}} of "precision=bfloat16", "stage.init_std=0.07"."""
-    changes: dict[str, Any] = {}
-    for word in words:
-        name, equals, text = word.partition("=")
-        if not equals:
-            raise ValueError(
-                f"--set {word}: write FIELD=VALUE, such as precision=bfloat16 or stage.init_std=0.07"
-            )
-        _check_field(name)
-        try:
-            value = json.loads(text)
-        except ValueError:
-            value = text
-        outer, dot, inner = name.partition(".")
-        if dot and not isinstance(changes.get(outer, {}), dict):
-            raise ValueError(f"--set {word}: {outer} itself is set before it; set one or the other")
-        if name in changes or (dot and inner in changes.get(outer, {})):
-            raise ValueError(f"--set {word}: {name} is set before it, in whole or in part; set it once")
-        if dot:
-            changes.setdefault(outer, {})[inner] = value
-        else:
-            changes[name] = value
-    return changes
-
-
-def _check_field(name: str) -> None:
-    """ValueError unless it is a field of the recipe, or stage.<one of its stage>."""
-    known = [entry.name for entry in fields(Recipe)] + [
-        f"stage.{entry.name}" for entry in fields(StageOptions)
-    ]
-    if name not in known:
-        near = nearest(name, known)
-        hint = "" if near is None else f"the nearest is {near}; "
-        raise ValueError(f"{name!r} is not a field of the recipe; {hint}the fields are {', '.join(known)}")
 
 
 def command_line(options: Namespace, folder: Path) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 
 from jsonargparse import ArgumentParser, Namespace
 
+from nonloc.cli.durations import format_duration
 from nonloc.cli.output import Output, add_output_arguments
 from nonloc.cli.simulate_picture import read_picture
 from nonloc.outcomes import EXIT_DIVERGED, EXIT_DONE
@@ -175,13 +176,9 @@ def _told_cost(affinity: Any, z: Any, options: Namespace) -> str:
     more, largest = "far more than " if is_open else "", math.isqrt(math.isqrt(LARGEST_MATRIX // 8))
     return (
         f"{size:,} pixels are {size**2:,} pairs, too many for their matrix to be kept: a product with the kernel takes "
-        f"about {product:.2g} s, and {more or 'about '}{products} are needed, {more}{_duration(seconds)}. "
+        f"about {product:.2g} s, and {more or 'about '}{products} are needed, {more}{format_duration(seconds)}. "
         f"Up to --size {largest} the matrix is kept, and all is faster by much."
     )
-
-
-def _duration(seconds: float) -> str:
-    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
 
 
 def _on_device(image: Any, device: str) -> Any:

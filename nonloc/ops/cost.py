@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from nonloc.numeric import is_whole
+from nonloc.numeric import check_whole, is_whole
 from nonloc.ops.affinity import Affinity
 from nonloc.ops.exponential import BLOCK_ENTRIES
 from nonloc.ops.functional import BACKENDS, choose_backend, propagate
@@ -131,8 +131,7 @@ def estimate(
     if num_blocks is None:
         sizes["num_blocks"] = 1
     for name, value in (sizes | ({} if embed is None else {"embed": embed})).items():
-        if not is_whole(value) or value < 1:
-            raise ValueError(f"{name} must be a whole number ≥ 1, got {value!r}")
+        check_whole(name, value)
     chosen = {name: value for name, value in sizes.items() if value is not None}
     return _of_operator(kind, normalize or "row", embed, dtype or torch.float32, **chosen)
 

@@ -26,7 +26,16 @@ from typing import Any
 from nonloc.outcomes import CorruptDataError, LockedRunError
 from nonloc.paper.rows import PLAN, Row, Suite
 from nonloc.paper.suites import find_suite
-from nonloc.runs import RESTORE, Run, check_holds, find_runs, read_json, read_lines, write_atomically
+from nonloc.runs import (
+    RESTORE,
+    Run,
+    check_holds,
+    find_runs,
+    read_json,
+    read_lines,
+    write_atomically,
+    write_json,
+)
 from nonloc.training.checkpoint import latest_valid, save_checkpoint
 from nonloc.training.observe import TENSORS, read_observations
 from nonloc.training.recipe import Recipe
@@ -199,9 +208,8 @@ def _note_suite(folder: Path, suite: Suite, changes: dict[str, Any]) -> None:
         "seconds": 0.0,
     }
     folder.mkdir(parents=True, exist_ok=True)
-    content = (json.dumps(plan, indent=2, ensure_ascii=False) + "\n").encode()
-    if not path.is_file() or path.read_bytes() != content:
-        write_atomically(path, content)
+    if before != plan:
+        write_json(path, plan, indent=2)
 
 
 def _own_seeds(suite: Suite) -> int:

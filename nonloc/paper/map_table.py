@@ -11,7 +11,7 @@ from typing import Any
 
 from nonloc.outcomes import CorruptDataError
 from nonloc.paper.map_cells import Cell
-from nonloc.runs import ENDED, NUMBER, finite_or_none, write_atomically
+from nonloc.runs import ENDED, NUMBER, check_lines_hold, finite_or_none, read_lines, write_atomically
 from nonloc.training.recipe import Recipe
 
 # What every row has, and what it may be.
@@ -67,25 +67,19 @@ class MapTable:
 
 
 def _read(path: Path) -> list[dict[str, Any]]:
-    if not path.is_file():
-        return []
-    rows: list[dict[str, Any]] = []
+    rows = read_lines(path, may_be_torn=False)
+    check_lines_hold(rows, NEEDED, path)
     known = set()
-    for number, line in enumerate(path.read_bytes().splitlines(), start=1):
-        try:
-            row = json.loads(line)
-            if missing := sorted(NEEDED.keys() - row.keys()):
-                raise ValueError(f"no row of the map, without {', '.join(missing)}")
-            if wrong := [name for name, kind in NEEDED.items() if not isinstance(row[name], kind)]:
-                raise ValueError(f"no row of the map, with {wrong[0]} {row[wrong[0]]!r}")
-            if row["ending"] not in ENDED or (row["ending"] == "diverged" and row["step"] is None):
-                raise ValueError(f"no row of the map, with ending {row['ending']!r} at step {row['step']}")
-            if not math.isfinite(row["seconds"]):
-                raise ValueError(f"no row of the map, with seconds {row['seconds']}")
-            if (row["cell"], row["seed"]) in known:
-                raise ValueError(f"{row['cell']}, seed {row['seed']} once more")
-        except (ValueError, AttributeError) as error:
-            raise CorruptDataError(f"{path}, line {number}: {error}; delete that line") from error
-        known.add((row["cell"], row["seed"]))
-        rows.append(row)
+    for number, row in enumerate(rows, start=1):
+        key = (row["cell"], row["seed"])
+        wrong = ""
+        if row["ending"] not in ENDED or (row["ending"] == "diverged" and row["step"] is None):
+            wrong = f"has ending {row['ending']!r} at step {row['step']}"
+        elif not math.isfinite(row["seconds"]):
+            wrong = f"has seconds {row['seconds']}"
+        elif key in known:
+            wrong = f"is {key[0]}, seed {key[1]} once more"
+        if wrong:
+            raise CorruptDataError(f"{path}, line {number}, {wrong}; delete that line")
+        known.add(key)
     return rows

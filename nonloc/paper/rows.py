@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from nonloc.numeric import is_whole
+from nonloc.numeric import check_whole
 from nonloc.training.recipe import Recipe
 
 PLAN = "suite.json"  # beside the runs of a suite: which one, with which rows, seeds and changes
@@ -80,14 +80,12 @@ class Suite:
 
     def with_seeds(self, seeds: int) -> Suite:
         """The same suite with so many seeds for every row."""
-        if not is_whole(seeds) or seeds < 1:
-            raise ValueError(f"seeds must be a whole number ≥ 1, got {seeds!r}")
+        check_whole("seeds", seeds)
         return replace(self, seeds=seeds, rows=tuple(replace(row, seeds=None) for row in self.rows))
 
     def with_threads(self, threads: int) -> Suite:
         """The same suite, to be run with so many processor threads."""
-        if not is_whole(threads) or threads < 1:
-            raise ValueError(f"threads must be a whole number ≥ 1, got {threads!r}")
+        check_whole("threads", threads)
         return replace(self, threads=threads)
 
     def with_changes(self, changes: Mapping[str, Any]) -> Suite:

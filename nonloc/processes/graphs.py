@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nonloc.numeric import is_number, is_whole
+from nonloc.numeric import check_whole, is_number
 from nonloc.ops import SparseAffinity
 
 try:
@@ -50,8 +50,7 @@ def neighbors(
     """
     found = _checked_points(points)
     size = found.shape[0]
-    if not is_whole(k) or k < 1:
-        raise ValueError(f"k must be a whole number ≥ 1, got {k!r}")
+    check_whole("k", k)
     k = int(k)
     if k >= size:
         fewer = f"use k ≤ {size - 1}, or " if size > 1 else "use "

@@ -9,7 +9,7 @@ from math import isfinite
 import torch
 from torch import Tensor
 
-from nonloc.numeric import is_number, is_whole
+from nonloc.numeric import check_whole, is_number
 from nonloc.outcomes import DivergedError
 from nonloc.processes.ending import Ending
 from nonloc.processes.growth_watch import WIDER, GrowthWatch, RangeWatch
@@ -171,9 +171,8 @@ def _check(process: Process, z0: Tensor, num_steps: int, step_size: float, save_
         )
     if not z0.dtype.is_floating_point:
         raise ValueError(f"z0 must be floating point, got {z0.dtype}; use z0.double()")
-    for name, value, least in (("num_steps", num_steps, 0), ("save_every", save_every, 1)):
-        if not is_whole(value) or value < least:
-            raise ValueError(f"{name} must be a whole number ≥ {least}, got {value!r}")
+    check_whole("num_steps", num_steps, least=0)
+    check_whole("save_every", save_every)
     if not is_number(step_size) or not isfinite(step_size):
         raise ValueError(f"step_size must be a finite number, got {step_size!r}; use float(step_size)")
     if step_size <= 0:

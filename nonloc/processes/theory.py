@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from nonloc.numeric import is_whole
+from nonloc.numeric import check_whole, is_whole
 from nonloc.ops import NORMALIZATIONS, Affinity
 from nonloc.processes.statements import (
     continuum,
@@ -74,8 +74,7 @@ def check_all(
     seed            of the points and of the signals
     normalizations  of "row", "count", "none", "symmetric" and "sinkhorn"
     """
-    if not is_whole(positions) or positions < LEAST_POSITIONS:
-        raise ValueError(f"positions must be a whole number ≥ {LEAST_POSITIONS}, got {positions!r}")
+    check_whole("positions", positions, LEAST_POSITIONS)
     if not is_whole(seed) or abs(seed) >= 2**62:
         raise ValueError(f"seed must be a whole number of less than 63 bits, got {seed!r}")
     if isinstance(normalizations, str):

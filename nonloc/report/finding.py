@@ -180,7 +180,7 @@ def _diverged(found: TrainabilityMap) -> str:
 
 
 def _blocks(cells: Sequence[Cell], family: str) -> str:
-    return blocks_told([cell for cell in cells if cell.family == family])
+    return blocks_told([cell for cell in cells if cell.form == family])
 
 
 def _spreads(found: TrainabilityMap) -> str:

@@ -16,7 +16,7 @@ def answers(found: TrainabilityMap) -> list[str]:
     """The map in a few sentences; empty where nothing was run."""
     told = []
     for rate in found.rates:
-        here = [cell for cell in found.one_epoch if cell.rate == rate and cell.weight == "factored"]
+        here = [cell for cell in found.one_epoch if cell.rate == rate]
         safe = [start for start in inits(cell.init for cell in here) if _all_train(here, rate, start)]
         words = f"every number of blocks of both forms trains for one epoch, with all seeds, with: {'; '.join(safe)}"
         none = "no start is known with which every number of blocks of both forms trains for one epoch, with all seeds"
@@ -37,7 +37,7 @@ def largest_deviation(found: TrainabilityMap, rate: float, form: str, blocks: in
     cells = {
         number: cell
         for cell in found.one_epoch
-        if (cell.rate, cell.form, cell.blocks, cell.weight) == (rate, form, blocks, "factored")
+        if (cell.rate, cell.form, cell.blocks) == (rate, form, blocks)
         and (number := deviation(cell.init)) is not None
     }
     best = None
@@ -54,11 +54,7 @@ def limits_table(found: TrainabilityMap) -> Table:
     for rate in found.rates:
         lines = []
         for form in FORMS:
-            here = [
-                cell
-                for cell in found.one_epoch
-                if (cell.rate, cell.form, cell.weight) == (rate, form, "factored")
-            ]
+            here = [cell for cell in found.one_epoch if (cell.rate, cell.form) == (rate, form)]
             for blocks in sorted({cell.blocks for cell in here}):
                 limit = largest_deviation(found, rate, form, blocks)
                 others = [cell for cell in here if cell.blocks == blocks and deviation(cell.init) is None]
@@ -116,7 +112,7 @@ def late_table(cells: Sequence[Cell]) -> Table:
 
 def _line(cell: Cell) -> tuple[str, ...]:
     return (
-        f"{cell.family} {cell.blocks}, {cell.init}",
+        f"{cell.form} {cell.blocks}, {cell.init}",
         f"{len(cell.trained)} of {cell.n}",
         f"{len(cell.diverged)} of {cell.n}",
         "–" if cell.first_step is None else str(cell.first_step),
@@ -156,7 +152,7 @@ def _best(found: TrainabilityMap) -> str:
     """The pair of rate and start with which all train, that has the lowest loss on average over the stages."""
     means = {}
     for rate in found.rates:
-        here = [cell for cell in found.one_epoch if cell.rate == rate and cell.weight == "factored"]
+        here = [cell for cell in found.one_epoch if cell.rate == rate]
         for start in inits(cell.init for cell in here):
             losses = [cell.loss for cell in here if cell.init == start and cell.loss is not None]
             if _all_train(here, rate, start) and losses:

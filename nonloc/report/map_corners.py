@@ -160,7 +160,7 @@ def _corner(found: TrainabilityMap, corner: Corner) -> dict[Place, Cell]:
     form, _ = corner
     parts = {part.name: cells for part, cells in found.parts}
     return {
-        (cell.rate, cell.init, cell.blocks): cell for cell in parts[PARTS[corner].name] if cell.family == form
+        (cell.rate, cell.init, cell.blocks): cell for cell in parts[PARTS[corner].name] if cell.form == form
     }
 
 

@@ -46,7 +46,7 @@ def initialisation_parts(found: TrainabilityMap) -> list[Part]:
         cells = [
             cell
             for cell in found.one_epoch
-            if (cell.rate, cell.form, cell.blocks, cell.weight) == (RATE, "original", blocks, "factored")
+            if (cell.rate, cell.form, cell.blocks) == (RATE, "original", blocks)
         ]
         good = [cell.init for cell in cells if cell.all_train and has_all_seeds(cell)]
         bad = [cell.init for cell in cells if not cell.all_train]
@@ -66,13 +66,8 @@ def initialisation_parts(found: TrainabilityMap) -> list[Part]:
 def small_weights_parts(found: TrainabilityMap) -> list[Part]:
     """Stable stages that diverged, and whether proposed stages could make a signal grow before they did."""
     stable, proposed = (
-        [
-            line
-            for cell in found.ten_epochs
-            if cell.form == "diffusive" and (cell.weight == "stable") is is_stable
-            for line in cell.runs
-        ]
-        for is_stable in (True, False)
+        [line for cell in found.ten_epochs if cell.form == form for line in cell.runs]
+        for form in ("stable", "diffusive")
     )
     planned = {
         form: {(cell.name, seed) for cell, seed in TEN_EPOCHS.runs() if cell.form == form}

@@ -48,7 +48,7 @@ BEFORE_CAPTION = (
 
 def heat_map(found: TrainabilityMap, rate: float) -> Figure:
     """Initialisation by number of blocks, original beside diffusive, at one rate."""
-    cells = [cell for cell in found.one_epoch if cell.rate == rate and cell.weight == "factored"]
+    cells = [cell for cell in found.one_epoch if cell.rate == rate]
     starts = inits(cell.init for cell in cells)
     forms = [form for form in FORMS if any(cell.form == form for cell in cells)]
     losses = [cell.loss for cell in found.one_epoch if cell.loss is not None]
@@ -82,8 +82,8 @@ def before_divergence(cells: Sequence[Cell]) -> Figure | None:
     """Loss, logits, growth, amplification and largest eigenvalue against the steps that are left; None if nothing
     diverged."""
     gone = [(cell, line) for cell in cells for line in cell.diverged if line.get("before")]
-    families = list(dict.fromkeys(cell.family for cell, _ in gone))
-    shown = {name: [one for one in gone if one[0].family == name][:SHOWN_RUNS] for name in families}
+    families = list(dict.fromkeys(cell.form for cell, _ in gone))
+    shown = {name: [one for one in gone if one[0].form == name][:SHOWN_RUNS] for name in families}
     if not gone:
         return None
     panels = (
@@ -97,9 +97,10 @@ def before_divergence(cells: Sequence[Cell]) -> Figure | None:
         figure = Figure(figsize=(WIDTH, 5.0), layout="constrained")
         *all_axes, corner = figure.subplots(2, 3).flatten()
         for name, runs in shown.items():
+            shades = SHADES["original" if name == "original" else "diffusive"]
             for index, (cell, line) in enumerate(runs):
                 look: dict[str, Any] = {
-                    "color": SHADES[cell.form][index % len(SHADES[cell.form])],
+                    "color": shades[index % len(shades)],
                     "linestyle": LINES[name],
                     "marker": MARKERS[name],
                     "markersize": 3,

@@ -48,7 +48,7 @@ def spreads(cells: Sequence[Cell]) -> list[Spread]:
         for line in cell.runs:
             value = _spread(line)
             if value is not None:
-                found.append(Spread(cell.family, value, line["ending"] == "diverged"))
+                found.append(Spread(cell.form, value, line["ending"] == "diverged"))
     return found
 
 

@@ -11,10 +11,10 @@ from nonloc import __version__
 from nonloc.report import figures, sentences
 from nonloc.report.kept import Kept
 from nonloc.report.pictures import affinity_figures, image_table
-from nonloc.report.records import Collection, RowRecord, collect
+from nonloc.report.records import Collection, RowRecord, collect, score_name
 from nonloc.report.style import inline
 from nonloc.report.table1 import rows_table
-from nonloc.report.tables import results_table, score_of
+from nonloc.report.tables import results_table
 from nonloc.report.trained_stages import ABOUT_GROWTH, GROWTH, growth_table
 from nonloc.runs import write_atomically
 
@@ -98,10 +98,10 @@ def page(collection: Collection, beside: Kept | None = None) -> str:
         if collection.suite is not None
         else f"Runs in {collection.folder.resolve().name}"
     )
-    tasks = sorted({score_of(row) for row in collection.rows})
+    tasks = sorted({score_name(row.recipe) for row in collection.rows})
     parts = [f"<h1>{escape(title)}</h1>", _about(collection, tasks)]
     for score in tasks:
-        rows = [row for row in collection.rows if score_of(row) == score]
+        rows = [row for row in collection.rows if score_name(row.recipe) == score]
         table = results_table(collection, score)
         parts.append(f"<h2>Results</h2>{table.as_html()}{_table_note(score)}")
         parts.append(_list(sentences.findings(collection)) if score == tasks[0] else "")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from nonloc.networks.spec import NetworkSpec
 from nonloc.paper import SUITES, Row
 from nonloc.report import figures
 from nonloc.report.document import Content, Picture, Section
@@ -134,13 +133,7 @@ def _growth(kept: Kept) -> list[Content]:
 def _is_of_the_table(kept: Kept, row: RowRecord) -> bool:
     """Whether a row stands for itself in the figure of the features: blocks in one place, at the default start."""
     what = setting(row.recipe)
-    spec = NetworkSpec.parse(row.recipe.network)
-    own_habit = what.shared == (what.form == "diffusive")
-    return (
-        spec.form is not None
-        and what == kept.wanted(form=what.form, blocks=what.blocks, rate=what.rate)
-        and own_habit
-    )
+    return what.form is not None and what == kept.wanted(form=what.form, blocks=what.blocks, rate=what.rate)
 
 
 def _run(kept: Kept, row: Row) -> RunRecord | None:

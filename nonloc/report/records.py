@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
@@ -28,7 +27,7 @@ from nonloc.runs import (
     check_lines_hold,
     find_runs,
     read_json,
-    write_atomically,
+    write_json,
 )
 from nonloc.training.recipe import Recipe
 
@@ -202,7 +201,7 @@ def of_stage(recipe: Recipe, name: str) -> str:
 def write_plan(folder: Path, plan: dict[str, Any]) -> None:
     """Note in `folder` which suite its runs belong to: {"name", "rows", "changes", "seeds", …}."""
     folder.mkdir(parents=True, exist_ok=True)
-    write_atomically(folder / PLAN, (json.dumps(plan, indent=2, ensure_ascii=False) + "\n").encode())
+    write_json(folder / PLAN, plan, indent=2)
 
 
 def read_plan(folder: Path) -> dict[str, Any]:

@@ -84,15 +84,10 @@ ABOUT_CELLS = (
 
 @dataclass(frozen=True)
 class Reproduction:
-    """What was read, and what it says.
+    """What the records say, and the files that were written."""
 
-    files  as they were written
-    """
-
-    kept: Kept
-    map: TrainabilityMap
     verdicts: tuple[tuple[Claim, Verdict], ...]
-    files: tuple[Path, ...] = ()
+    files: tuple[Path, ...]
 
 
 def is_kept(folder: str | os.PathLike[str]) -> bool:
@@ -117,7 +112,7 @@ def write_reproduction(folder: str | os.PathLike[str], output: str | os.PathLike
     ]
     about = f"A report of nonloc on {PAPER}. Everything here is made from the records in results/ alone."
     written = write_documents(documents, Path(output), TITLE, about)
-    return Reproduction(kept, found, verdicts, tuple(written))
+    return Reproduction(verdicts, tuple(written))
 
 
 def verdict_counts(verdicts: Sequence[tuple[Claim, Verdict]], link: str = "") -> str:

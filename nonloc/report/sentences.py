@@ -5,9 +5,9 @@ from __future__ import annotations
 from statistics import mean
 from typing import Any
 
-from nonloc.report.records import Collection, RowRecord, of_stage
+from nonloc.report.records import Collection, RowRecord, of_stage, score_name
 from nonloc.report.signs import share_band
-from nonloc.report.tables import TITLES, UNITS, number, score_of
+from nonloc.report.tables import TITLES, UNITS, number
 
 
 def findings(collection: Collection) -> list[str]:
@@ -29,7 +29,7 @@ def findings(collection: Collection) -> list[str]:
 
 def compare(one: RowRecord, other: RowRecord) -> str:
     """Which of two rows is ahead in the median, by how much, and whether their ranges overlap."""
-    score = score_of(one)
+    score = score_name(one.recipe)
     if one.median is None or other.median is None:
         without = " and ".join(f"“{row.label}”" for row in (one, other) if row.median is None)
         return (

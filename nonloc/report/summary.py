@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from nonloc.report.records import Collection, RowRecord, RunRecord
-from nonloc.report.tables import results_table, score_of
+from nonloc.report.records import Collection, RowRecord, RunRecord, score_name
+from nonloc.report.tables import results_table
 
 
 def summary_text(collection: Collection) -> str:
     """The tables as text, one for each kind of score."""
-    scores = sorted({score_of(row) for row in collection.rows})
+    scores = sorted({score_name(row.recipe) for row in collection.rows})
     return "\n\n".join(results_table(collection, score).as_text() for score in scores)
 
 
@@ -41,7 +41,7 @@ def _row(row: RowRecord) -> dict[str, Any]:
     return {
         "label": row.label,
         "network": row.recipe.network,
-        "score": score_of(row),
+        "score": score_name(row.recipe),
         "n": len(scores),
         "median": row.median,
         "lowest": min(scores, default=None),

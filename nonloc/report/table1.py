@@ -11,7 +11,7 @@ from nonloc.report.evidence import NAMES
 from nonloc.report.kept import Kept, Setting, errors, lost, setting
 from nonloc.report.records import RowRecord
 from nonloc.report.statistics import interval, paired, signed
-from nonloc.report.tables import Table, number, value_of
+from nonloc.report.tables import Table, number, range_of, value_of
 
 HEADER = (
     "network",
@@ -120,7 +120,7 @@ def _line(row: RowRecord) -> tuple[str, ...]:
         number(row.published),
         str(len(row.scores)),
         number(row.median),
-        f"{min(row.scores):.2f} to {max(row.scores):.2f}" if len(row.scores) > 1 else "–",
+        range_of(row),
         ", ".join(value_of(run) for run in row.runs) or "–",
         f"{len(row.diverged)} of {len(row.started)}" if row.started else "–",
         "–" if row.seconds is None else f"{row.seconds:.0f}",

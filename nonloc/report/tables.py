@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from decimal import ROUND_HALF_UP, Decimal
 from html import escape
 
-from nonloc.report.records import Collection, RowRecord, RunRecord
+from nonloc.report.records import Collection, RowRecord, RunRecord, score_name
 
 UNITS = {"psnr": "dB", "error": "%"}
 TITLES = {"psnr": "PSNR", "error": "error"}
@@ -73,13 +73,13 @@ class Table:
 
 def results_table(collection: Collection, score: str) -> Table:
     """One line for each row whose score is `score`: seeds, median, range, all values, size, time and endings."""
-    rows = [row for row in collection.rows if score_of(row) == score]
+    rows = [row for row in collection.rows if score_name(row.recipe) == score]
     unit = UNITS[score]
     columns: list[tuple[str, Callable[[RowRecord], str]]] = [
         ("network", lambda row: row.label),
         ("n", lambda row: str(len(row.scores))),
         (f"median {TITLES[score]} ({unit})", lambda row: number(row.median)),
-        (f"range ({unit})", _range),
+        (f"range ({unit})", range_of),
         (f"every seed ({unit})", lambda row: ", ".join(value_of(run) for run in row.runs)),
     ]
     if any(row.published is not None for row in rows):
@@ -101,10 +101,6 @@ def results_table(collection: Collection, score: str) -> Table:
     )
 
 
-def score_of(row: RowRecord) -> str:
-    return "psnr" if row.recipe.task == "restoration" else "error"
-
-
 def listed(words: Iterable[str]) -> str:
     """Such as "original, diffusive and stable"; there is at least one word."""
     *others, last = words
@@ -123,7 +119,8 @@ def number(value: float | None) -> str:
     return str(Decimal(f"{value:.6f}").quantize(Decimal("0.01"), ROUND_HALF_UP))
 
 
-def _range(row: RowRecord) -> str:
+def range_of(row: RowRecord) -> str:
+    """Of a row's scores, such as "8.31 to 8.67"."""
     return f"{min(row.scores):.2f} to {max(row.scores):.2f}" if len(row.scores) > 1 else "–"
 
 

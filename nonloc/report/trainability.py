@@ -10,6 +10,7 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any, TypeGuard
 
+from nonloc.nn.choices import FORMS
 from nonloc.paper.map_cells import PARTS, Part
 from nonloc.paper.map_table import MapTable
 from nonloc.report.tables import listed
@@ -18,30 +19,22 @@ CHANCE_LOSS = math.log(10)  # nats: the cross-entropy of guessing among ten clas
 TRAINS_BELOW = 0.95 * CHANCE_LOSS
 
 Line = dict[str, Any]
-
-# The tables call a diffusive stage with weight="stable" a form of its own.
-_FORMS = {"stable": ("diffusive", "stable")}
+MAP_FORMS = (*FORMS, "stable")
 
 
 @dataclass(frozen=True)
 class Cell:
     """All seeds of one place in the map.
 
-    init    how the four maps begin, such as "normal 0.05" or "torch"
-    weight  how W is parametrised
+    init  how the four maps begin, such as "normal 0.05" or "torch"
+    form  "original", "diffusive" or, as the tables call a diffusive stage with weight="stable", "stable"
     """
 
     rate: float
     init: str
     form: str
     blocks: int
-    weight: str
     runs: tuple[Line, ...]
-
-    @property
-    def family(self) -> str:
-        """ "original", "diffusive" or "stable"."""
-        return "stable" if self.weight == "stable" else self.form
 
     @property
     def n(self) -> int:
@@ -131,16 +124,10 @@ class TrainabilityMap:
         return sorted({cell.rate for cell in self.one_epoch}, reverse=True)
 
     def cell(self, rate: float, init: str, form: str, blocks: int) -> Cell | None:
-        """A cell of the one-epoch map with a factored W."""
-        wanted = (rate, init, form, blocks, "factored")
-        return next(
-            (
-                one
-                for one in self.one_epoch
-                if (one.rate, one.init, one.form, one.blocks, one.weight) == wanted
-            ),
-            None,
-        )
+        """A cell of the one-epoch map."""
+        wanted = (rate, init, form, blocks)
+        found = (one for one in self.one_epoch if (one.rate, one.init, one.form, one.blocks) == wanted)
+        return next(found, None)
 
 
 def recorded(found: TrainabilityMap) -> list[str]:
@@ -178,19 +165,18 @@ def read_map(folder: str | os.PathLike[str]) -> TrainabilityMap:
 
 
 def cells(lines: Sequence[Line]) -> tuple[Cell, ...]:
-    """The lines put together by all but their seed, in the order of rate, form, weight, start and number of blocks."""
-    together: dict[tuple[float, str, str, str, int], list[Line]] = {}
+    """The lines put together by all but their seed, in the order of rate, form, start and number of blocks."""
+    together: dict[tuple[float, str, str, int], list[Line]] = {}
     for line in lines:
-        form, weight = _FORMS.get(line["form"], (line["form"], line.get("weight") or "factored"))
-        key = (-line["rate"], form, weight, line["init"], line["blocks"])
+        key = (-line["rate"], line["form"], line["init"], line["blocks"])
         together.setdefault(key, []).append(line)
-    order = {init: number for number, init in enumerate(inits(key[3] for key in together))}
+    starts = inits(key[2] for key in together)
     # Originals first, as the paper has them.
-    keys = sorted(together, key=lambda key: (key[0], key[1] != "original", key[2], order[key[3]], key[4]))
+    keys = sorted(together, key=lambda key: (key[0], MAP_FORMS.index(key[1]), starts.index(key[2]), key[3]))
     return tuple(
-        Cell(-rate, init, form, blocks, weight, tuple(sorted(together[key], key=lambda line: line["seed"])))
+        Cell(-rate, init, form, blocks, tuple(sorted(together[key], key=lambda line: line["seed"])))
         for key in keys
-        for rate, form, weight, init, blocks in [key]
+        for rate, form, init, blocks in [key]
     )
 
 
@@ -219,10 +205,10 @@ def largest(moment: dict[str, Any], name: str) -> float | None:
 
 def diverged_counts(cells: Sequence[Cell]) -> list[tuple[str, int, int]]:
     """(family, runs that diverged, runs) for each family that there is."""
-    counts = {family: [0, 0] for family in dict.fromkeys(cell.family for cell in cells)}
+    counts = {family: [0, 0] for family in dict.fromkeys(cell.form for cell in cells)}
     for cell in cells:
-        counts[cell.family][0] += len(cell.diverged)
-        counts[cell.family][1] += cell.n
+        counts[cell.form][0] += len(cell.diverged)
+        counts[cell.form][1] += cell.n
     return [(family, gone, runs) for family, (gone, runs) in counts.items()]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from typing import Any
 
@@ -14,7 +13,7 @@ from nonloc.nn.features import stage_inputs
 from nonloc.nn.stage import stages
 from nonloc.ops import largest_logit_spread
 from nonloc.processes.stability import certify, cfl_limit
-from nonloc.runs import Run, finite_or_none, write_atomically
+from nonloc.runs import Run, write_json
 from nonloc.training.machine import device_or_best, machine, versions
 from nonloc.training.recipe import Recipe
 from nonloc.training.tasks import TASKS
@@ -59,12 +58,11 @@ def certify_run(
         value = {
             "step": checkpoint.step,
             "images": images,
-            "stages": finite_or_none(found),
+            "stages": found,
             "machine": machine(device),
             "versions": versions(device),
         }
-        content = json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
-        write_atomically(run.path / STABILITY, f"{content}\n".encode())
+        write_json(run.path / STABILITY, value)
     return found
 
 

@@ -10,7 +10,7 @@ import torch
 
 from nonloc.data.dataset import Dataset
 from nonloc.data.load import load
-from nonloc.numeric import is_whole
+from nonloc.numeric import check_whole
 from nonloc.outcomes import DivergedError, Outcome
 from nonloc.runs import Run
 from nonloc.training.convoy import Convoy
@@ -91,11 +91,6 @@ def make_options(
     return Options(
         where, Convoy(where) if is_captured else None, progress, checkpoint_every, checkpoint_steps
     )
-
-
-def check_whole(name: str, value: int) -> None:
-    if not is_whole(value) or value < 1:
-        raise ValueError(f"{name} must be a whole number ≥ 1, got {value!r}")
 
 
 def check_seconds(name: str, value: float | None) -> None:

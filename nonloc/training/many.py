@@ -12,9 +12,10 @@ from dataclasses import dataclass, replace
 import torch
 
 from nonloc.data.dataset import Dataset
+from nonloc.numeric import check_whole
 from nonloc.outcomes import Outcome
 from nonloc.runs import Run
-from nonloc.training.loop import check_seconds, check_whole, make_options
+from nonloc.training.loop import check_seconds, make_options
 from nonloc.training.losses import Event
 from nonloc.training.machine import plain_defaults
 from nonloc.training.recipe import Recipe

@@ -10,9 +10,7 @@ A number that is not finite is written as null, a tensor that is not finite is l
 
 from __future__ import annotations
 
-import json
 import os
-from pathlib import Path
 from typing import Any, cast
 
 import safetensors.torch
@@ -26,7 +24,7 @@ from nonloc.nn.stable_weight import StableWeightMap
 from nonloc.nn.stage import stages
 from nonloc.nn.weight import WeightMap
 from nonloc.ops import kernel_matrix, largest_logit_spread
-from nonloc.runs import Run, finite_or_none, read_json, write_atomically
+from nonloc.runs import Run, read_json, write_atomically, write_json
 from nonloc.spectrum import CAPTION, STABLE_CAPTION, random_band, weight_spectrum
 from nonloc.training.checkpoint import Checkpoint, latest_valid
 from nonloc.training.machine import device_or_best
@@ -69,7 +67,7 @@ def observe(
     if before is not None and (checkpoint is None or _is_of(before, checkpoint)):
         return before
     if checkpoint is None:
-        return _write(run.path / OBSERVATIONS, {"format": FORMAT, "step": None})
+        return write_json(run.path / OBSERVATIONS, {"format": FORMAT, "step": None}, indent=1)
     _write_spectra(run, checkpoint, recipe)
     dataset = data if data is not None else load(recipe.data, data_dir)
     task = TASKS[recipe.task](recipe, dataset, device)
@@ -85,7 +83,7 @@ def observe(
     finite = {name: value.contiguous() for name, value in tensors.items() if bool(value.isfinite().all())}
     write_atomically(run.path / TENSORS, safetensors.torch.save(finite))
     # Last, because it is what says that the rest is there.
-    return _write(run.path / OBSERVATIONS, seen)
+    return write_json(run.path / OBSERVATIONS, seen, indent=1)
 
 
 def observe_spectra(run: Run | str | os.PathLike[str]) -> dict[str, Any]:
@@ -111,7 +109,8 @@ def _write_spectra(run: Run, checkpoint: Checkpoint, recipe: Recipe) -> dict[str
             found.append({"name": name, "form": stage.form, "weights": measured})
     has_bands = all("band" in weight for stage in found for weight in stage["weights"])
     caption = CAPTION if has_bands else STABLE_CAPTION
-    return _write(run.path / SPECTRUM, _where(checkpoint) | {"caption": caption, "stages": found})
+    value = _where(checkpoint) | {"caption": caption, "stages": found}
+    return write_json(run.path / SPECTRUM, value, indent=1)
 
 
 def read_observations(run: Run) -> dict[str, Any] | None:
@@ -227,9 +226,3 @@ def _same_pixels(images: Tensor) -> Tensor:
     """int64 [B, M]: within an image two positions have the same number iff their colours are the same."""
     colours = images.to("cpu", torch.int64).flatten(2)  # [B, 3, M]
     return (colours[:, 0] * 256 + colours[:, 1]) * 256 + colours[:, 2]
-
-
-def _write(path: Path, value: dict[str, Any]) -> dict[str, Any]:
-    value = finite_or_none(value)
-    write_atomically(path, (json.dumps(value, indent=1, allow_nan=False, ensure_ascii=False) + "\n").encode())
-    return value

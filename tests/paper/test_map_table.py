@@ -26,11 +26,11 @@ ROW = {
     ("row", "message"),
     [
         ({**ROW}, "rate 0.1, torch, original 2, seed 0 once more"),
-        ({key: value for key, value in ROW.items() if key not in ("form", "ending")}, "without ending, form"),
-        ({**ROW, "seed": 1, "recipe_sha256": None}, "with recipe_sha256 None"),
-        ({**ROW, "seed": 1, "ending": "ended"}, "with ending 'ended' at step None"),
-        ({**ROW, "seed": 1, "ending": "diverged"}, "with ending 'diverged' at step None"),
-        ({**ROW, "seed": 1, "seconds": float("nan")}, "with seconds nan"),
+        ({key: value for key, value in ROW.items() if key not in ("form", "ending")}, "lacks form"),
+        ({**ROW, "seed": 1, "recipe_sha256": None}, "lacks recipe_sha256"),
+        ({**ROW, "seed": 1, "ending": "ended"}, "has ending 'ended' at step None"),
+        ({**ROW, "seed": 1, "ending": "diverged"}, "has ending 'diverged' at step None"),
+        ({**ROW, "seed": 1, "seconds": float("nan")}, "has seconds nan"),
         ([], "line 2"),
     ],
 )

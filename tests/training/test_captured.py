@@ -24,14 +24,6 @@ from nonloc.training.working import Options, work
 CPU = torch.device("cpu")
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def data_of(recipe):
     return tiny_data(labels=recipe.task == "classification")
 

@@ -22,14 +22,6 @@ from nonloc.training.session import Session
 from nonloc.training.tasks import Classification
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def train(recipe, path, **options):
     data = tiny_data(labels=recipe.task == "classification")
     return fit(recipe, path, data=data, device="cpu", progress=False, **options)
@@ -50,7 +42,6 @@ def signal_after_step(monkeypatch, step, number=signal.SIGTERM):
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
     """The tiny run, never interrupted."""
-    torch.set_num_threads(1)
     run = Run(tmp_path_factory.mktemp("whole") / "run")
     train(tiny_recipe(spectrum_epochs=(1,)), run)
     return run

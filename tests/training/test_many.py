@@ -6,7 +6,6 @@ import signal
 import weakref
 
 import pytest
-import torch
 from tiny import timeless_metrics, tiny_data, tiny_recipe
 
 from nonloc.outcomes import LockedRunError
@@ -24,18 +23,9 @@ RECIPES = [
 ]
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory):
     """Each recipe's run, made by `fit`."""
-    torch.set_num_threads(1)
     runs = [Run(tmp_path_factory.mktemp("alone") / str(number)) for number in range(len(RECIPES))]
     for recipe, run in zip(RECIPES, runs, strict=True):
         fit(recipe, run, data=tiny_data(), device="cpu", progress=False)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from nonloc.numeric import is_whole
+from nonloc.numeric import check_whole
 from nonloc.processes.continuum.continuum import LARGEST_TABLE, PairKernel, pair_values
 from nonloc.processes.continuum.quadrature import quadrature
 
@@ -31,8 +31,7 @@ def cell_kernel(
         raise ValueError(f"form={form!r} is unknown; choose one of {', '.join(FORMS)}")
     if not callable(density):
         raise ValueError(f"density must be a function p(x, y) of points, got {type(density).__name__}")
-    if not is_whole(nodes) or nodes < 1:
-        raise ValueError(f"nodes must be a whole number ≥ 1, got {nodes!r}")
+    check_whole("nodes", nodes)
     centres = quadrature(num_cells, dimension=dimension).points
     if (len(centres) * nodes**dimension) * len(centres) > LARGEST_TABLE:
         raise ValueError(

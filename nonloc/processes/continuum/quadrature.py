@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nonloc.numeric import is_whole
+from nonloc.numeric import check_whole, is_whole
 
 DIMENSIONS = (1, 2)
 
@@ -42,8 +42,7 @@ def quadrature(
     rule  "midpoint": the centres of equal cells, of second order for smooth integrands;
           "gauss": Gauss–Legendre, exact for polynomials of degree 2 num_cells − 1 in each coordinate
     """
-    if not is_whole(num_cells) or num_cells < 1:
-        raise ValueError(f"num_cells must be a whole number ≥ 1, got {num_cells!r}")
+    check_whole("num_cells", num_cells)
     check_dimension(dimension)
     if rule not in RULES:
         raise ValueError(f"rule={rule!r} is unknown; choose one of {', '.join(RULES)}")

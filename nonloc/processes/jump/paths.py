@@ -12,7 +12,7 @@ from math import isfinite
 import torch
 from torch import Tensor
 
-from nonloc.numeric import is_number, is_whole
+from nonloc.numeric import check_whole, is_number, is_whole
 from nonloc.ops import Affinity, SparseAffinity
 from nonloc.processes.jump.kernel_rows import kernel_rows, row_normalized
 from nonloc.processes.jump.transitions import Transitions
@@ -209,9 +209,9 @@ def _check(
 ) -> None:
     if num_steps is None and until is None:
         raise ValueError("say how long to walk: num_steps for discrete time, until for continuous time")
-    for name, value, least in (("num_walkers", num_walkers, 1), ("num_steps", num_steps, 0)):
-        if value is not None and (not is_whole(value) or value < least):
-            raise ValueError(f"{name} must be a whole number ≥ {least}, got {value!r}")
+    check_whole("num_walkers", num_walkers)
+    if num_steps is not None:
+        check_whole("num_steps", num_steps, least=0)
     if until is not None:
         if not is_number(until) or not (isfinite(until) and until >= 0):
             raise ValueError(f"until must be a finite time ≥ 0, got {until!r}")
