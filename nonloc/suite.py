@@ -20,7 +20,7 @@ from nonloc.training.sharing import SharedData
 
 
 @dataclass(frozen=True)
-class Progress:
+class SuiteProgress:
     """How far `train_all` came.
 
     done      the recipes whose runs came to an end, good or bad, now or before
@@ -50,12 +50,12 @@ def train_all(
     progress: bool = True,
     others: Sequence[tuple[Recipe, Run]] = (),
     tell: Callable[[int, Recipe], None] = lambda index, recipe: None,
-) -> Progress:
+) -> SuiteProgress:
     """Train and observe every recipe in `folder`/<its name>, each unless it is finished.
 
     A run that diverges is a result like any other. A run that another process holds is passed over, so two
     processes may work through one folder. A run that fails does not keep the others from being run; its error is in
-    `Progress.errors`. SIGINT, SIGTERM and a spent `budget` (seconds) end the call with the runs under way saved;
+    `SuiteProgress.errors`. SIGINT, SIGTERM and a spent `budget` (seconds) end the call with the runs under way saved;
     the same call goes on from there.
 
     budget        what is known not to fit into the rest of it is begun last; a run's time is known from others that
@@ -114,7 +114,7 @@ def train_all(
         ended=ended,
     )
     finished = [run.is_finished for run in runs]
-    return Progress(
+    return SuiteProgress(
         done=tuple(recipe for recipe, is_done in zip(recipes, finished, strict=True) if is_done),
         left=tuple(recipe for recipe, is_done in zip(recipes, finished, strict=True) if not is_done),
         locked=tuple(locked),

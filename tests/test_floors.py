@@ -98,7 +98,7 @@ def test_the_architecture_draws_every_room_on_its_floor():
     assert rooms <= set(FLOORS)
 
 
-@pytest.mark.parametrize("folder", ["ops", "nn"])
-def test_the_architecture_names_every_file_of_the_core(folder):
+@pytest.mark.parametrize("folder", ["ops", "nn", "training"])
+def test_the_architecture_names_every_file_of_a_room(folder):
     names = {path.name for path in (ROOT / folder).glob("*.py")} - {"__init__.py"}
     assert names <= drawn()[folder][1]

@@ -36,7 +36,7 @@ from nonloc.networks.build import build
 from nonloc.nn.layout import from_positions
 from nonloc.nn.nonlocal_module import NonlocalModule
 from nonloc.nn.stage import stages
-from nonloc.paper.map_cells import ONE_EPOCH, Cell
+from nonloc.paper.map_cells import ONE_EPOCH, MapCell
 from nonloc.runs import Run
 from nonloc.training.machine import machine, versions
 from nonloc.training.recipe import Recipe
@@ -45,7 +45,7 @@ from nonloc.training.tasks import TASKS, Task
 from nonloc.training.trained import trained_network
 
 WAYS = ("ideal", "stored", "exact")
-CELL = Cell(rate=0.1, init="fan_in", form="stable", blocks=4)
+CELL = MapCell(rate=0.1, init="fan_in", form="stable", blocks=4)
 STEPS = 400
 EVERY = 40
 IMAGES = 16

@@ -15,7 +15,7 @@ from nonloc.cli.many_runs import add_many_runs_arguments, parse_changes
 from nonloc.cli.output import Output, add_output_arguments
 from nonloc.cli.overall import Overall
 from nonloc.outcomes import EXIT_DONE
-from nonloc.paper.map_cells import PARTS, Part, find_part
+from nonloc.paper.map_cells import PARTS, MapPart, find_part
 from nonloc.paper.map_table import MapTable
 from nonloc.paper.spent import note_spent
 
@@ -127,7 +127,7 @@ def run(options: Namespace) -> int:
     return EXIT_DONE
 
 
-def _arranged(options: Namespace) -> Part:
+def _arranged(options: Namespace) -> MapPart:
     part = find_part(options.part)
     changes = parse_changes(options.set)
     fixed = sorted({"network", "learning_rate", "seed"} & changes.keys())

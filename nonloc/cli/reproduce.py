@@ -23,7 +23,7 @@ from nonloc.training.recipe import Recipe
 if TYPE_CHECKING:
     from nonloc.paper.keeping import Keeping
     from nonloc.report.kept import Kept
-    from nonloc.suite import Progress
+    from nonloc.suite import SuiteProgress
 
 DEMO = "demo"
 SUMMARY = "run all rows of the demo, a table or a figure, and write its report"
@@ -250,7 +250,7 @@ def _train(
     known: Sequence[Recipe],
     *,
     shown: bool,
-) -> Progress:
+) -> SuiteProgress:
     import torch
 
     from nonloc.runs import Run

@@ -20,7 +20,7 @@ INITS: dict[str, dict[str, Any]] = {
 
 
 @dataclass(frozen=True)
-class Cell:
+class MapCell:
     """One square of the map.
 
     init    a key of INITS
@@ -60,7 +60,7 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Part:
+class MapPart:
     """One part of the map, one table.
 
     name    of the table's file
@@ -72,7 +72,7 @@ class Part:
     name: str
     title: str
     base: Recipe
-    cells: tuple[Cell, ...]
+    cells: tuple[MapCell, ...]
     seeds: int
     change: str = ""
     sign: str = ""
@@ -82,7 +82,7 @@ class Part:
         """Such as " with the heat kernel", to go on with after a noun; empty where nothing is changed."""
         return f" with {self.change}" if self.change else ""
 
-    def runs(self) -> list[tuple[Cell, int]]:
+    def runs(self) -> list[tuple[MapCell, int]]:
         """(cell, seed), seed by seed: what an interruption cuts off is then a seed, not a corner of the map."""
         return [(cell, seed) for seed in range(self.seeds) for cell in self.cells]
 
@@ -91,22 +91,22 @@ _BASE = CIFAR10.with_(schedule="constant", milestones=(), spectrum_epochs=())
 _FORMS = {"original": range(1, 5), "diffusive": range(1, 7)}
 
 
-def _late_cells(**numbers: tuple[int, ...]) -> tuple[Cell, ...]:
+def _late_cells(**numbers: tuple[int, ...]) -> tuple[MapCell, ...]:
     """At the paper's rate, with starts from calm to fragile: the forms, each with its numbers of blocks."""
     return tuple(
-        Cell(0.1, init, form, blocks)
+        MapCell(0.1, init, form, blocks)
         for init in ("normal 0.05", "normal 0.07", "torch")
         for form, those in numbers.items()
         for blocks in those
     )
 
 
-ONE_EPOCH = Part(
+ONE_EPOCH = MapPart(
     name="one_epoch",
     title="One epoch of every rate, initialisation and number of blocks",
     base=_BASE.with_(epochs=1),
     cells=tuple(
-        Cell(rate, init, form, blocks)
+        MapCell(rate, init, form, blocks)
         for rate in RATES
         for init in INITS
         for form, numbers in _FORMS.items()
@@ -114,7 +114,7 @@ ONE_EPOCH = Part(
     ),
     seeds=2,
 )
-TEN_EPOCHS = Part(
+TEN_EPOCHS = MapPart(
     name="ten_epochs",
     title="Ten epochs at rate 0.1, because divergence can come late and by chance",
     base=_BASE.with_(epochs=10),
@@ -123,10 +123,10 @@ TEN_EPOCHS = Part(
 )
 
 
-def _changed(name: str, stage: dict[str, Any], change: str, sign: str, **numbers: tuple[int, ...]) -> Part:
+def _changed(name: str, stage: dict[str, Any], change: str, sign: str, **numbers: tuple[int, ...]) -> MapPart:
     """Cells of the ten epochs with something changed in their stages."""
     only = f", {next(iter(numbers))} stages only" if len(numbers) == 1 else ""
-    return Part(
+    return MapPart(
         name=f"ten_epochs_{name}",
         title=f"The same with {change}{only}",
         base=TEN_EPOCHS.base.with_(stage=stage),
@@ -167,12 +167,12 @@ RECOMPUTED_SCALED = _changed(
     "ω each, 1/√d",
     diffusive=(6,),
 )
-PARTS: dict[str, Part] = {
+PARTS: dict[str, MapPart] = {
     part.name: part for part in (ONE_EPOCH, TEN_EPOCHS, SCALED, HEAT, SHARED, RECOMPUTED, RECOMPUTED_SCALED)
 }
 
 
-def find_part(name: str) -> Part:
+def find_part(name: str) -> MapPart:
     """The part called `name`; a name that is not one lists the choices."""
     if name.replace("-", "_") not in PARTS:
         raise ValueError(f"{name!r} is no part of the map; choose one of {', '.join(PARTS)}")

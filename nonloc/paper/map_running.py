@@ -31,7 +31,7 @@ import torch
 
 from nonloc.data.dataset import Dataset
 from nonloc.outcomes import LockedRunError
-from nonloc.paper.map_cells import Cell, Part
+from nonloc.paper.map_cells import MapCell, MapPart
 from nonloc.paper.map_table import MapTable
 from nonloc.paper.watching import Watcher
 from nonloc.runs import Run
@@ -57,13 +57,13 @@ class MapProgress:
 
     total: int
     new: int
-    left: tuple[tuple[Cell, int], ...]
+    left: tuple[tuple[MapCell, int], ...]
     reason: str = ""
     signal: int | None = None
 
 
 def run_part(
-    part: Part,
+    part: MapPart,
     table: MapTable,
     working: str | os.PathLike[str],
     *,

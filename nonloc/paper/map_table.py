@@ -10,7 +10,7 @@ from types import NoneType
 from typing import Any
 
 from nonloc.outcomes import CorruptDataError
-from nonloc.paper.map_cells import Cell
+from nonloc.paper.map_cells import MapCell
 from nonloc.runs import ENDED, NUMBER, check_lines_hold, finite_or_none, read_lines, write_atomically
 from nonloc.training.recipe import Recipe
 
@@ -43,7 +43,7 @@ class MapTable:
         self.rows: list[dict[str, Any]] = _read(self.path)
         self._known = {(row["cell"], row["seed"]): row for row in self.rows}
 
-    def has(self, cell: Cell, seed: int, recipe: Recipe) -> bool:
+    def has(self, cell: MapCell, seed: int, recipe: Recipe) -> bool:
         """Whether this run is recorded; one by another recipe under the same name is a ValueError."""
         row = self._known.get((cell.name, seed))
         if row is not None and row["recipe_sha256"] != recipe.sha256:

@@ -8,7 +8,7 @@ from nonloc.outcomes import Outcome
 
 
 @dataclass(frozen=True)
-class Ending(Outcome):
+class SimulationOutcome(Outcome):
     """The Outcome of a simulation: the same values as a run's, told as what a simulation does.
 
     "converged" means, as of a run, that it came to its end, not that a steady state was reached. `step` is the number

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from nonloc.numeric import check_whole, is_number
 from nonloc.outcomes import DivergedError
-from nonloc.processes.ending import Ending
+from nonloc.processes.ending import SimulationOutcome
 from nonloc.processes.growth_watch import WIDER, GrowthWatch, RangeWatch
 from nonloc.processes.process import Process
 from nonloc.processes.step_limit import rounded_down, told_limit
@@ -124,12 +124,14 @@ def _range_watch(process: Process, z0: Tensor, step_size: float) -> RangeWatch |
     return None if safe is None or step_size <= safe else RangeWatch(process, z0, safe)
 
 
-def _outcome(lost: int | None, num_steps: int, step_size: float, since: int | None, why: str) -> Ending:
+def _outcome(
+    lost: int | None, num_steps: int, step_size: float, since: int | None, why: str
+) -> SimulationOutcome:
     """lost: the first state that was not finite; since: the first one from which on the simulation runs away; why: in
     a sentence."""
 
-    def ending(name: str, step: int, message: str = "") -> Ending:
-        return Ending(name, step=step, message=message, metrics={"time": step * step_size})
+    def ending(name: str, step: int, message: str = "") -> SimulationOutcome:
+        return SimulationOutcome(name, step=step, message=message, metrics={"time": step * step_size})
 
     if lost is not None:
         told = (

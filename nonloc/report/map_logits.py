@@ -9,7 +9,7 @@ from statistics import median
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from nonloc.paper.map_cells import Part
+from nonloc.paper.map_cells import MapPart
 from nonloc.report.figures import WIDTH
 from nonloc.report.style import INK, SHADES, style
 from nonloc.report.trainability import Cell, Line, TrainabilityMap, largest
@@ -60,7 +60,7 @@ class Watched:
     values  how far the logits spread, of those that were watched then
     """
 
-    part: Part
+    part: MapPart
     diverged: bool
     runs: int
     values: tuple[float, ...]

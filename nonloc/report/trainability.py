@@ -11,7 +11,7 @@ from statistics import fmean, median
 from typing import Any, TypeGuard
 
 from nonloc.nn.choices import FORMS
-from nonloc.paper.map_cells import PARTS, Part
+from nonloc.paper.map_cells import PARTS, MapPart
 from nonloc.paper.map_table import MapTable
 from nonloc.report.tables import listed
 
@@ -108,13 +108,13 @@ class TrainabilityMap:
     foreign: dict[str, int] = field(default_factory=dict)
 
     @property
-    def parts(self) -> list[tuple[Part, tuple[Cell, ...]]]:
+    def parts(self) -> list[tuple[MapPart, tuple[Cell, ...]]]:
         """Each part of the map, and its cells."""
         known = {"one_epoch": self.one_epoch, "ten_epochs": self.ten_epochs, **self.changed}
         return [(part, known.get(name, ())) for name, part in PARTS.items()]
 
     @property
-    def late(self) -> list[tuple[Part, tuple[Cell, ...]]]:
+    def late(self) -> list[tuple[MapPart, tuple[Cell, ...]]]:
         """The parts of ten epochs of which something is recorded."""
         return [(part, cells) for part, cells in self.parts if part.name != "one_epoch" and cells]
 

@@ -7,11 +7,11 @@ from dataclasses import replace
 import torch
 
 from nonloc.data.dataset import Dataset, Split
-from nonloc.paper.map_cells import ONE_EPOCH, Cell, Part
+from nonloc.paper.map_cells import ONE_EPOCH, MapCell, MapPart
 
-CALM = Cell(0.01, "normal 0.01", "diffusive", 1)
-WILD = Cell(1e4, "normal 0.1", "original", 2)
-STABLE = Cell(0.01, "normal 0.05", "stable", 2)
+CALM = MapCell(0.01, "normal 0.01", "diffusive", 1)
+WILD = MapCell(1e4, "normal 0.1", "original", 2)
+STABLE = MapCell(0.01, "normal 0.05", "stable", 2)
 
 
 def small_data(train: int = 40, test: int = 16, name: str = "cifar10") -> Dataset:
@@ -27,6 +27,6 @@ def small_data(train: int = 40, test: int = 16, name: str = "cifar10") -> Datase
     return Dataset(name, split(train), split(test), tuple("abcdefghij"))
 
 
-def small_part(*cells: Cell, seeds: int = 1, **changes: object) -> Part:
+def small_part(*cells: MapCell, seeds: int = 1, **changes: object) -> MapPart:
     base = ONE_EPOCH.base.with_(**{"batch_size": 8, "precision": "float32", "channels_last": False} | changes)
     return replace(ONE_EPOCH, base=base, cells=cells, seeds=seeds)

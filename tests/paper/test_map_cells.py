@@ -16,7 +16,7 @@ from nonloc.paper.map_cells import (
     SCALED,
     SHARED,
     TEN_EPOCHS,
-    Cell,
+    MapCell,
     find_part,
 )
 
@@ -80,7 +80,7 @@ def test_a_cell_is_a_recipe_at_a_constant_rate_and_no_two_are_the_same(part):
 @pytest.mark.parametrize("init", INITS)
 @pytest.mark.parametrize("form", ["original", "diffusive"])
 def test_every_initialisation_can_be_built(init, form):
-    stage = stage_of(Cell(0.1, init, form, 1))
+    stage = stage_of(MapCell(0.1, init, form, 1))
     assert stage.form == form
     x = torch.randn(2, 64, 4, 4)
     is_identity = torch.equal(stage(x), x)
@@ -89,12 +89,12 @@ def test_every_initialisation_can_be_built(init, form):
 
 def test_deviations_are_those_of_the_maps():
     for std in (0.01, 0.1):
-        weight = stage_of(Cell(0.1, f"normal {std}", "original", 1)).maps[0].w_z.weight
+        weight = stage_of(MapCell(0.1, f"normal {std}", "original", 1)).maps[0].w_z.weight
         assert float(weight.detach().std()) == pytest.approx(std, rel=0.1)
 
 
 def test_stable_is_diffusive_with_a_bounded_weight():
-    stage = stage_of(Cell(0.1, "torch", "stable", 12))
+    stage = stage_of(MapCell(0.1, "torch", "stable", 12))
     assert (stage.form, stage.num_blocks) == ("diffusive", 12)
     for weight in stage.weights():
         values = torch.linalg.eigvalsh(weight.detach().double())
