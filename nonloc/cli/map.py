@@ -69,7 +69,10 @@ def run(options: Namespace) -> int:
     from nonloc.paper.holding import hold
     from nonloc.paper.map_running import run_part
     from nonloc.training.machine import device_or_best, machine
+    from nonloc.training.precision import slow_precision
 
+    if slow := slow_precision(part.base, device_or_best(options.device)):
+        output.talk(f"{slow}: --set precision=float32 channels_last=false")
     started = time.monotonic()
     # Read while it is held: what another process adds before that is there, and none adds after.
     with hold(options.output), Overall(part.name, len(part.runs()), shown=not output.is_quiet) as overall:

@@ -127,9 +127,10 @@ def run(options: Namespace) -> int:
     from nonloc.report.records import collect, read_plan, write_plan
     from nonloc.report.summary import summary, summary_text
     from nonloc.training.machine import device_or_best
+    from nonloc.training.precision import slow_precision
 
     # What cannot be run must not become the plan of a folder.
-    device_or_best(options.device)
+    where = device_or_best(options.device)
     if options.side_by_side is not None:
         check_whole("side_by_side", options.side_by_side)
     before = read_plan(folder)
@@ -144,6 +145,8 @@ def run(options: Namespace) -> int:
     started = time.monotonic()
     recorded = _recorded(suite, options)
     known = _restore(suite, folder, options, output)
+    if slow := next(filter(None, (slow_precision(row.recipe, where) for row in suite.rows)), ""):
+        output.talk(f"{slow}: --set precision=float32 channels_last=false")
     progress = _train(suite, folder, options, budget, known, shown=not output.is_quiet)
     seconds = time.monotonic() - started
     plan["seconds"] = round(plan["seconds"] + seconds, 1)

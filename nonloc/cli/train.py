@@ -88,8 +88,12 @@ def run(options: Namespace) -> int:
     folder = Run(options.run if options.run is not None else Path("runs") / recipe.name)
 
     from nonloc.training.loop import fit
+    from nonloc.training.machine import device_or_best
+    from nonloc.training.precision import slow_precision
 
     output.talk(f"{recipe.network} on {recipe.data}, seed {recipe.seed}, in {folder.path}")
+    if slow := slow_precision(recipe, device_or_best(options.device)):
+        output.talk(slow)
     outcome = fit(
         recipe,
         folder,

@@ -131,6 +131,8 @@ def insert(model: nn.Module, where: Mapping[str, Value], *, example: Inputs | No
             '{"layer1.1": lambda channels: DiffusiveStage(channels, 4)}; '
             f"got a {type(where).__name__}"
         )
+    if isinstance(model, torch.jit.ScriptModule):
+        raise ValueError("a scripted model cannot be changed; insert first, and script it afterwards")
     if not where:
         raise ValueError("where is empty; give at least one {name of a submodule: nonlocal module}")
     named = dict(model.named_modules(remove_duplicate=False))

@@ -30,6 +30,10 @@ def flat_mask(mask: Tensor | None, x: Tensor, layout: str) -> Tensor | None:
     if mask is None:
         return None
     expected = x.shape[:-1] if layout == "positions" else x.shape[:1] + x.shape[2:]
+    if not isinstance(mask, Tensor):
+        raise ValueError(
+            f"mask must be a bool tensor {list(expected)}, got {type(mask).__name__}; use torch.as_tensor(mask)"
+        )
     if mask.dtype != torch.bool or mask.shape != expected:
         raise ValueError(
             f"mask must be a bool tensor {list(expected)}, True where valid; "
@@ -60,12 +64,16 @@ def check_shape(shape: torch.Size, layout: str, channels: int, subsample: int | 
     if got != channels:
         other, across = ("channels_first", 1) if layout == "positions" else ("positions", -1)
         fix = "build it with that number of channels, or change layout"
+        if shape[0] == channels and layout == "channels_first":
+            fix = "one sample without a batch is x[None]"
         if shape[across] == channels:
             fix = f'use layout="{other}", which reads it as {_FORMS[other][len(shape) - 3]}'
         raise ValueError(
             f"the module has {channels} channels and its input {list(shape)}, read as {forms[len(shape) - 3]}, "
             f"has {got}; {fix}"
         )
+    if 0 in shape[1:]:
+        raise ValueError(f"an input {list(shape)} has no position; give one with at least one")
     if subsample is not None:
         _pooled_by(shape, subsample)
 
@@ -77,7 +85,10 @@ def _pooled_by(shape: torch.Size, stride: int) -> list[int]:
     if len(spatial) == 3:
         kernel[0] = 1
     if any(size < step for size, step in zip(spatial, kernel, strict=True)):
-        raise ValueError(f"subsample={stride} leaves no key of an input {list(shape)}; use a smaller one")
+        fix = "use a smaller one" if stride > 2 else "leave it out"
+        raise ValueError(
+            f"subsample={stride} leaves no key of an input {list(shape)}; {fix}, or a larger input"
+        )
     return kernel
 
 

@@ -18,7 +18,7 @@ from nonloc.training.captured import CapturedEvaluation
 from nonloc.training.evaluate import evaluate
 from nonloc.training.graphs import CaptureError
 from nonloc.training.machine import device_or_best, machine
-from nonloc.training.precision import cpu_has_bfloat16
+from nonloc.training.precision import slow_precision
 from nonloc.training.recipe import Recipe
 from nonloc.training.state import weights_sha256
 from nonloc.training.streams import new_stream, on_stream
@@ -109,10 +109,8 @@ def recheck(
     # torch's own annotation of Module.to does not know the memory format alone.
     model = model.to(memory_format=layout)  # type: ignore[call-overload]
     task = TASKS[recipe.task](now, dataset, where)
-    if tell is not None and now.precision == "bfloat16" and where.type == "cpu" and not cpu_has_bfloat16():
-        tell(
-            "this CPU has no bfloat16, which may take hours without it; with precision float32 it takes minutes"
-        )
+    if tell is not None and (slow := slow_precision(now, where)):
+        tell(slow)
     if result["metrics"].get(task.score) is None:
         raise ValueError(
             f"{run.path} ended with a {task.score} that is not a finite number; there is nothing to compare"

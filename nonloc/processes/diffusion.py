@@ -47,7 +47,7 @@ class _KernelProcess(Process):
     def energy(self, z: Tensor) -> Tensor:
         """½ Σ_ij K_ij |z_i − z_j|² [B], with the kernel at z."""
         operator, signal = self._kernel_at(z).at(z)
-        return energy(operator, signal).to(z.dtype)
+        return energy(operator, signal).to(torch.promote_types(z.dtype, torch.float32))
 
     def _kernel_at(self, z: Tensor) -> ReadyKernel:
         if self._kernel is not None:

@@ -148,7 +148,10 @@ def _outcome(
 
 def _is_finite(process: Process, z: Tensor) -> bool:
     mask = None if process.affinity is None else process.affinity.mask
-    return bool(torch.isfinite(z if mask is None else torch.where(mask.unsqueeze(-1), z, 0)).all())
+    # A state of another shape is refused, in words, by the process itself.
+    if mask is not None and mask.shape[1:] == z.shape[1:2] and mask.shape[0] in (1, z.shape[0]):
+        z = torch.where(mask.unsqueeze(-1), z, 0)
+    return bool(torch.isfinite(z).all())
 
 
 def _counted(num_steps: int, progress: bool) -> Iterable[int]:
@@ -186,6 +189,6 @@ def _check(process: Process, z0: Tensor, num_steps: int, step_size: float, save_
         raise ValueError(
             f"{num_steps} steps of {step_size} end at no finite time; take smaller or fewer steps"
         )
+    process.check_state(z0)
     if not _is_finite(process, z0):
         raise ValueError("z0 has values that are not finite; replace them, or mask their positions")
-    process.check_state(z0)

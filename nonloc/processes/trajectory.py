@@ -15,7 +15,8 @@ from nonloc.processes.process import Process
 
 @dataclass(frozen=True, eq=False)
 class Trajectory:
-    """S saved states in the order of time, the first and the last always among them.
+    """S saved states in the order of time, the first and the last always among them; what is measured of states in
+    half precision is kept in float32.
 
     states         [S, B, M, C]
     times          [S] float64 on the CPU
@@ -67,8 +68,11 @@ class Recorder:
         affinity = process.affinity
         self._energy = process.energy
         self._mask = None if affinity is None or affinity.mask is None else affinity.mask.unsqueeze(-1)
-        self._plain = None if affinity is None else _shares(_position_weights(affinity), z0)
-        self._balance = _shares(process.mean_weights(), z0)
+        # Squares of what half precision holds are soon beyond it.
+        self._dtype = torch.promote_types(z0.dtype, torch.float32)
+        like = z0.new_empty(0, dtype=self._dtype)
+        self._plain = None if affinity is None else _shares(_position_weights(affinity), like)
+        self._balance = _shares(process.mean_weights(), like)
         try:
             self._states = torch.empty(saved, *z0.shape, dtype=z0.dtype, device=z0.device)
         except RuntimeError:  # no room, in torch's words
@@ -84,7 +88,7 @@ class Recorder:
         self._states[len(self._times)] = z
         self._times.append(time)
         energy = self._energy(z)
-        z = z if self._mask is None else torch.where(self._mask, z, 0)
+        z = (z if self._mask is None else torch.where(self._mask, z, 0)).to(self._dtype)
         mean = _average(z, self._plain)
         self._rows["mean"].append(mean)
         self._rows["variance"].append(_average((z - mean.unsqueeze(1)).square(), self._plain))

@@ -42,6 +42,13 @@ def cpu_has_bfloat16() -> bool:
     return torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()
 
 
+def slow_precision(recipe: Recipe, device: torch.device) -> str:
+    """What to say to whoever is about to wait, where the processor has no instructions for bfloat16; else ""."""
+    if recipe.precision != "bfloat16" or device.type != "cpu" or cpu_has_bfloat16():
+        return ""
+    return "this CPU has no bfloat16, without which a step may take minutes; precision float32 is many times as fast"
+
+
 def autocast_of(recipe: Recipe, device: torch.device) -> torch.autocast:
     """Inside, a bfloat16 recipe computes its convolutions and matrix products in bfloat16."""
     return torch.autocast(device.type, torch.bfloat16, enabled=recipe.precision == "bfloat16")

@@ -509,3 +509,10 @@ def test_after_a_submodule_without_parameters_a_stage_has_the_dtype_of_its_outpu
     model = nn.Sequential(nn.Conv2d(3, 4, 1), nn.ReLU()).double()
     insert(model, {"1": {"form": "diffusive"}}, example=torch.randn(1, 3, 5, 5).double())
     assert {parameter.dtype for parameter in model.parameters()} == {torch.float64}
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+def test_a_scripted_model_is_refused():
+    model = torch.jit.script(nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU()))
+    with pytest.raises(ValueError, match="insert first, and script it afterwards"):
+        insert(model, {"0": OriginalBlock}, example=torch.randn(1, 3, 8, 8))

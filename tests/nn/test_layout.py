@@ -181,3 +181,22 @@ def test_input_that_is_not_floating_point_is_refused(dtype, fix):
 def test_input_that_is_no_tensor_is_refused():
     with pytest.raises(ValueError, match="takes a tensor, got tuple"):
         made(DiffusiveStage)((image(3, 3),))
+
+
+@pytest.mark.parametrize(
+    ("shape", "keywords", "fix"),
+    [
+        ((1, C, 1, 1), {"subsample": 2}, "leave it out, or a larger input"),
+        ((1, C, 3, 3), {"subsample": 4}, "use a smaller one, or a larger input"),
+        ((C, 5, 6), {}, r"one sample without a batch is x\[None\]"),
+        ((2, C, 0, 3), {}, r"an input \[2, 4, 0, 3\] has no position"),
+    ],
+)
+def test_shapes_that_cannot_be_used_name_what_can(shape, keywords, fix):
+    with pytest.raises(ValueError, match=fix):
+        made(OriginalStage, **keywords)(torch.randn(shape, dtype=torch.double))
+
+
+def test_a_mask_that_is_no_tensor_is_refused():
+    with pytest.raises(ValueError, match=r"\[2, 3, 3\], got list; use torch.as_tensor"):
+        made(DiffusiveStage)(image(3, 3), mask=[[True]])

@@ -8,7 +8,7 @@ from generators import generator_matrix, path_graph, vectors
 from problems import affinity, features, generator, relative, signal
 
 from nonloc.ops import NORMALIZATIONS, Affinity, SparseAffinity
-from nonloc.processes import DampedFlow, Diffusion, Process, simulate
+from nonloc.processes import DampedFlow, Diffusion, Process, neighbors, simulate
 from nonloc.processes.steppers import STEPPERS
 
 C = 3
@@ -174,3 +174,14 @@ def test_a_sub_sampled_measure_of_zero_is_no_trouble(stepper):
         "implicit": lambda: torch.linalg.solve(identity - h * a, vectors(z)),
     }[stepper]()
     assert relative(vectors(STEPPERS[stepper](p, h)(z)), truth) <= 1e-12
+
+
+@pytest.mark.parametrize("step_size", [3e6, 1e8, 1e11])
+def test_an_exact_step_far_beyond_rest_ends_there(step_size):
+    torch.manual_seed(8)
+    graph = neighbors(torch.rand(100, 2, dtype=torch.float64), 8, scale="auto")
+    z = torch.randn(1, 100, 1, dtype=torch.float64)
+    final = simulate(Diffusion(graph), z, num_steps=1, step_size=step_size, stepper="exact").final
+    assert final.min() >= z.min() - 1e-12
+    assert final.max() <= z.max() + 1e-12
+    assert Diffusion(graph).rate(final).abs().max() < 1e-13

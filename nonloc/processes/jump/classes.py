@@ -36,6 +36,8 @@ def closed_classes(matrix: Tensor, valid: Tensor) -> Tensor:
 
 def class_laws(transitions: Transitions, sample: int) -> Tensor:
     """[K, M] in float64: one law for each closed class."""
+    if transitions.batch == 0:
+        raise ValueError("the batch is empty (B = 0), so it has no sample to tell classes of")
     if not is_whole(sample) or not 0 <= sample < transitions.batch:
         raise ValueError(f"sample must be one of 0 … {transitions.batch - 1}, got {sample!r}")
     if transitions.positions > LARGEST:

@@ -34,7 +34,7 @@ def stationary_law(transitions: Transitions) -> Tensor:
         law = torch.where(total > 0, known, valid)
         law = law / law.sum(-1, keepdim=True)
         # Positions that nobody may go to can have entries all the same, and then μ 𝒞 says nothing.
-        if float(_residual(transitions, law).max()) <= TOLERANCE:
+        if law.numel() == 0 or float(_residual(transitions, law).max()) <= TOLERANCE:
             return law
     if transitions.positions <= LARGEST_DENSE:
         matrix = transitions.matrix()

@@ -151,3 +151,11 @@ def test_a_position_that_nobody_may_go_to_has_no_share():
     assert JumpProcess(SparseAffinity(matrix, "row", measure=measure)).stationary_law().tolist() == [
         [1.0, 0.0]
     ]
+
+
+def test_an_empty_batch_has_no_laws():
+    x = torch.randn(0, 6, 2, dtype=torch.float64)
+    process = JumpProcess(Affinity(x, x, "heat"))
+    assert process.stationary_law().shape == (0, 6)
+    with pytest.raises(ValueError, match=r"the batch is empty \(B = 0\)"):
+        process.stationary_laws()
