@@ -74,7 +74,7 @@ def test_sharing_the_affinity_prevents_nearly_every_divergence_and_differences_d
     found = dict(read_map(ROOT / "results" / "map").parts)
 
     def diverged(part, form, blocks):
-        cells = [one for one in found[part] if one.form == form and one.weight == "factored"]
+        cells = [one for one in found[part] if one.form == form]
         chosen = [one for one in cells if one.blocks in blocks]
         return sum(len(one.diverged) for one in chosen) / sum(one.n for one in chosen)
 
