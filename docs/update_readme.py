@@ -426,7 +426,7 @@ def rechecked() -> str:
     headers = ["suite", "row", "seed", "recorded", "again", "images off"]
     checked = {row["run"] for row in result["rows"]}
     kept = [str(run.path.relative_to(ROOT)) for run in find_runs(RESULTS) if run.has_weights]
-    later = sorted(set(kept) - checked)
+    later = [run for run in kept if run not in checked]
     return (
         f"{table.markdown(headers, cells)}\n\n{result['agree']} of {len(cells)} have the same error to the last of "
         f"10,000 images. {conditions(result)}{_in_float32(later)}"
@@ -434,15 +434,15 @@ def rechecked() -> str:
 
 
 def _in_float32(runs: list[str]) -> str:
-    """Kept runs that were evaluated in float32 only; the records are bfloat16's."""
-    if not runs:
-        return ""
+    """Of these, the ones that were evaluated in float32; the records are bfloat16's."""
     result = json.loads((ROOT / "docs" / "experiments" / "rechecked_cpu.json").read_text())
-    found = {row["run"]: row for row in result["rows"]}
-    off = ", ".join(f"{Path(run).parts[2]} {abs(found[run]['images'])}" for run in runs)
-    beyond = sum(not found[run]["agrees"] for run in runs)
+    found = [row for row in result["rows"] if row["run"] in runs]
+    if not found:
+        return ""
+    off = ", ".join(f"{Path(row['run']).parts[2]} {abs(row['images'])}" for row in found)
+    beyond = sum(not row["agrees"] for row in found)
     return (
-        f"\n\nThe {len(runs)} networks kept since, on a CPU in float32 (`--device cpu --precision float32`), where "
+        f"\n\nThe {len(found)} networks kept since, on a CPU in float32 (`--device cpu --precision float32`), where "
         f"records are bfloat16's, with the number of images off: {off}. {beyond} are beyond the 0.05 % that `nonloc "
         f"eval` allows on other hardware. {conditions(result)}"
     )
