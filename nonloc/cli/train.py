@@ -21,8 +21,8 @@ paper's recipe for CIFAR-10. Stop it at any time: the same command continues whe
 On CUDA a step is recorded once and then replayed as a whole, which gives the same result in a fraction of the time;
 --captured false keeps to the plain loop. `nonloc reproduce` trains several networks side by side.
 
-A network is preresnetD[-keras|-basic]/… or restorerC/…, followed by baseline, original-N@i or diffusive-N@i: N nonlocal
-blocks after residual block i, counted from 1; @2,4,6 puts N after each of the three.
+A network is preresnetD[-keras|-basic|-public]/… or restorerC/…, followed by baseline, original-N@i or diffusive-N@i: N
+nonlocal blocks after residual block i, counted from 1; @2,4,6 puts N after each of the three.
 
   nonloc train --network restorer16/diffusive-4@2 --data motifs --epochs 10 --steps_per_epoch 50 \\
       --optimizer adam --schedule onecycle --learning_rate 0.01 --batch_size 16    a minute on a CPU

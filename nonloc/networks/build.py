@@ -17,10 +17,11 @@ def build(spec: str | NetworkSpec, num_classes: int = 10, **stage_options: Any) 
     """The network that `spec` names, such as "preresnet20/diffusive-5@2".
 
     num_classes    of a preresnet; a restorer has no classes and pays no heed to it
-    spec           preresnetD[-keras|-basic]/(baseline | original-N@i[,j…] | diffusive-N@i[,j…]), or restorerC/… and
-                   the same. D is the depth: 9n + 2 with bottlenecks (He's widths, or with -keras those of the Keras
-                   example), 6n + 2 with -basic; C the channels. N nonlocal blocks stand after residual block i,
-                   counted from 1 over the whole network; with several places there are N at each
+    spec           preresnetD[-keras|-basic|-public]/(baseline | original-N@i[,j…] | diffusive-N@i[,j…]), or restorerC/…
+                   and the same. D is the depth: 9n + 2 with bottlenecks (He's widths, with -keras those of the Keras
+                   example, with -public the block of the public code), 6n + 2 with -basic; C the channels. N
+                   nonlocal blocks stand after residual block i, counted from 1 over the whole network; with several
+                   places there are N at each
     stage_options  the fields of `StageOptions`, for all stages alike; None is the stage's default. They are
                    checked for a baseline too, which has nothing to use them for.
     """

@@ -26,6 +26,7 @@ GROUPS = {
     "bottleneck": ((16, 64), (32, 128), (64, 256)),
     "keras": ((16, 64), (64, 128), (128, 256)),
     "basic": ((16, 16), (32, 32), (64, 64)),
+    "public": ((16, 64), (32, 128), (64, 256)),
 }
 
 
@@ -34,10 +35,10 @@ class PreResNet(nn.Module):
 
     blocks_per_group  n, the residual blocks at each of the three resolutions
     variant           "bottleneck" (He's widths, 9n + 2 layers), "keras" (the widths of the Keras example,
-                      9n + 2) or "basic" (6n + 2)
+                      9n + 2), "basic" (6n + 2) or "public" (He's widths, 9n + 2, another block)
     stages            {residual block, counted from 1 over the whole network: factory channels -> module}
 
-    The variants differ in their blocks' widths and in nothing else; see `ResidualBlock` for the shortcuts.
+    Three variants differ in their blocks' widths alone; "public" strides later and shortcuts x: see `ResidualBlock`.
     """
 
     def __init__(
@@ -59,10 +60,10 @@ class PreResNet(nn.Module):
         for group, (width, out) in enumerate(GROUPS[variant]):
             for n in range(blocks_per_group):
                 stride = 2 if group > 0 and n == 0 else 1
-                is_basic = variant == "basic"
-                blocks.append(
-                    basic(channels, out, stride) if is_basic else bottleneck(channels, width, out, stride)
-                )
+                if variant == "basic":
+                    blocks.append(basic(channels, out, stride))
+                else:
+                    blocks.append(bottleneck(channels, width, out, stride, is_public=variant == "public"))
                 channels = out
         initialize_convolutions(nn.ModuleList([self.stem, *blocks]))
         self.trunk = Trunk(blocks, stages or {})

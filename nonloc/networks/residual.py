@@ -20,19 +20,24 @@ class ResidualBlock(nn.Module):
     Where the shape changes, the shortcut is a 1×1 convolution without BN. It and F then share the first
     BN-ReLU, as in He's code for CIFAR; where it does not change, the shortcut is x itself, untouched.
 
-    plan    the convolutions of F: (kernel size, output channels)
-    stride  of the first convolution and of the shortcut
+    plan       the convolutions of F: (kernel size, output channels)
+    stride     of one convolution and of the shortcut
+    is_public  False: the first convolution has the stride. True, the layout of the public PyTorch code: the second
+               one has it, and the shortcut is taken from x itself, not from its activation
     """
 
-    def __init__(self, channels: int, plan: Sequence[tuple[int, int]], stride: int = 1) -> None:
+    def __init__(
+        self, channels: int, plan: Sequence[tuple[int, int]], stride: int = 1, *, is_public: bool = False
+    ) -> None:
         super().__init__()
         norms, convolutions, width = [], [], channels
         for n, (kernel, out) in enumerate(plan):
             norms.append(NormReLU(width))
-            step = stride if n == 0 else 1
+            step = stride if n == int(is_public) else 1
             convolutions.append(Convolution(width, out, kernel, stride=step, padding=kernel // 2, bias=False))
             width = out
         self.out_channels = width
+        self.is_public = is_public
         self.norms = nn.ModuleList(norms)
         self.convolutions = nn.ModuleList(convolutions)
         changes = stride != 1 or channels != width
@@ -55,7 +60,10 @@ class ResidualBlock(nn.Module):
             x = x if added is None else x + added
             active = activated(norm, x)
         y = _convolve(first, x, active)
-        shortcut = x if self.shortcut is None else _convolve(self.shortcut, x, active)
+        if self.shortcut is None:
+            shortcut = x
+        else:
+            shortcut = self.shortcut(x) if self.is_public else _convolve(self.shortcut, x, active)
         for norm, convolution in zip(self.norms[1:], self.convolutions[1:], strict=True):
             y = convolution(activated(norm, y))
         return y, shortcut
@@ -76,9 +84,11 @@ def _convolve(convolution: nn.Module, x: Tensor, active: Tensor) -> Tensor:
     return convolution.without_stride(active)
 
 
-def bottleneck(channels: int, width: int, out: int, stride: int = 1) -> ResidualBlock:
+def bottleneck(
+    channels: int, width: int, out: int, stride: int = 1, *, is_public: bool = False
+) -> ResidualBlock:
     """1×1 to `width`, 3×3, 1×1 to `out`."""
-    return ResidualBlock(channels, [(1, width), (3, width), (1, out)], stride)
+    return ResidualBlock(channels, [(1, width), (3, width), (1, out)], stride, is_public=is_public)
 
 
 def basic(channels: int, out: int, stride: int = 1) -> ResidualBlock:

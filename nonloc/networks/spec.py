@@ -1,11 +1,12 @@
 """NetworkSpec: "preresnet20/diffusive-5@2" as a value, and back. No torch.
 
-    preresnetD[-keras|-basic]/(baseline | original-N@i[,j…] | diffusive-N@i[,j…])
+    preresnetD[-keras|-basic|-public]/(baseline | original-N@i[,j…] | diffusive-N@i[,j…])
     restorerC/(baseline | original-N@i[,j…] | diffusive-N@i[,j…])
 
 D is the depth: 9n + 2 with bottlenecks (He's widths, or those of the Keras example with -keras), 6n + 2 with
--basic. C is the number of channels. N nonlocal blocks stand after residual block i, counted from 1 over the
-whole network; with several places there are N *at each*: original-1@2,4,6 is three blocks in three places.
+-basic; -public is He's widths in the block of the public PyTorch code (see `ResidualBlock`). C is the number of
+channels. N nonlocal blocks stand after residual block i, counted from 1 over the whole network; with several places
+there are N *at each*: original-1@2,4,6 is three blocks in three places.
 """
 
 from __future__ import annotations
@@ -19,13 +20,18 @@ from nonloc.nn.choices import FORMS, check_choice, check_size
 __all__ = ["NetworkSpec", "StageOptions"]
 
 FAMILIES = ("preresnet", "restorer")
-LAYERS_PER_GROUP = {"bottleneck": 9, "keras": 9, "basic": 6}  # by variant: the layers that one more n adds
+LAYERS_PER_GROUP = {
+    "bottleneck": 9,
+    "keras": 9,
+    "basic": 6,
+    "public": 9,
+}  # by variant: the layers that one more n adds
 GROUPS = 3
 RESTORER_BLOCKS = 4
 
 _NUMBER = "[1-9][0-9]*"
 _GRAMMAR = re.compile(
-    rf"(?P<family>preresnet|restorer)(?P<size>{_NUMBER})(?:-(?P<variant>keras|basic))?"
+    rf"(?P<family>preresnet|restorer)(?P<size>{_NUMBER})(?:-(?P<variant>keras|basic|public))?"
     rf"/(?:baseline|(?P<form>original|diffusive)-(?P<blocks>{_NUMBER})@(?P<places>{_NUMBER}(?:,{_NUMBER})*))"
 )
 
@@ -36,7 +42,7 @@ class NetworkSpec:
 
     family      "preresnet" or "restorer"
     size        the depth D of a preresnet, the channels C of a restorer
-    variant     "bottleneck" (no suffix), "keras" or "basic"
+    variant     "bottleneck" (no suffix), "keras", "basic" or "public"
     form        "original", "diffusive", or None for a baseline
     num_blocks  N at each place; 0 for a baseline
     places      the residual blocks, from 1, that the stages come after
@@ -69,7 +75,7 @@ class NetworkSpec:
         match = _GRAMMAR.fullmatch(text) if isinstance(text, str) else None
         if match is None:
             raise ValueError(
-                f"{text!r} is not a network; write preresnetD[-keras|-basic]/… or restorerC/…, where … is "
+                f"{text!r} is not a network; write preresnetD[-keras|-basic|-public]/… or restorerC/…, where … is "
                 "baseline, original-N@i[,j…] or diffusive-N@i[,j…], such as preresnet20/diffusive-5@2"
             )
         places = match["places"]

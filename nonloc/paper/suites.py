@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from nonloc.paper.backbone import BACKBONES, TABLE1_N3
 from nonloc.paper.beside import BESIDE, FRAGILE, STABLE
 from nonloc.paper.demo import DEMO
 from nonloc.paper.figures import FIGURE1, FIGURE2, FIGURE3, FIGURE4
@@ -26,6 +27,8 @@ SUITES: dict[str, Suite] = {
         FRAGILE,
         STABLE,
         BESIDE,
+        BACKBONES,
+        TABLE1_N3,
     )
 }
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +50,8 @@ def plain_defaults() -> Iterator[None]:
 def versions(device: torch.device | None = None) -> dict[str, str]:
     """Of Python, torch and nonloc; on a CUDA device also of the libraries that do its work."""
     found = {"python": platform.python_version(), "torch": str(torch.__version__), "nonloc": __version__}
+    if commit := _commit():
+        found["commit"] = commit
     if device is None or device.type != "cuda":
         return found
     found |= {"cuda": str(torch.version.cuda), "cudnn": str(torch.backends.cudnn.version())}
@@ -56,6 +60,22 @@ def versions(device: torch.device | None = None) -> dict[str, str]:
     except importlib.metadata.PackageNotFoundError:
         found["triton"] = "none"
     return found
+
+
+@cache
+def _commit() -> str:
+    """The commit of the code: NONLOC_COMMIT where it is set, else the checkout's; empty where neither is known."""
+    if set_by_caller := os.environ.get("NONLOC_COMMIT"):
+        return set_by_caller
+    root = Path(__file__).parents[2]
+    if not (root / ".git").exists():
+        return ""
+    command = ["git", "-C", str(root), "describe", "--always", "--abbrev=40", "--dirty", "--exclude=*"]
+    try:
+        told = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return told.stdout.strip() if told.returncode == 0 else ""
 
 
 def machine(device: torch.device) -> dict[str, Any]:

@@ -18,6 +18,8 @@ from nonloc.nn.stage import stages
         ("preresnet56-basic/baseline", 100, 861_428),
         ("preresnet56/baseline", 100, 613_556),
         ("preresnet83/baseline", 100, 891_764),
+        ("preresnet29-public/baseline", 10, 312_218),
+        ("preresnet83-public/baseline", 100, 891_764),
         ("preresnet20-keras/baseline", 10, 568_410),
         ("preresnet56-keras/baseline", 100, 1_680_820),
     ],
@@ -104,3 +106,14 @@ def test_wrong_arguments_are_refused(keywords):
 def test_place_out_of_range_is_refused():
     with pytest.raises(ValueError, match="residual blocks go from 1 to 3"):
         PreResNet(1, stages={4: lambda channels: nn.Identity()})
+
+
+def test_the_public_layout_strides_in_the_3x3_and_shortcuts_x_itself():
+    torch.manual_seed(0)
+    block = PreResNet(1, variant="public").trunk.blocks[1].eval()
+    assert [convolution.stride for convolution in block.convolutions] == [(1, 1), (2, 2), (1, 1)]
+    x = torch.randn(2, 64, 8, 8)
+    first, second, third = block.convolutions
+    y = first(block.norms[0](x))
+    y = third(block.norms[2](second(block.norms[1](y))))
+    torch.testing.assert_close(block(x), y + block.shortcut(x))

@@ -12,6 +12,7 @@ VALID = [
     "preresnet20/diffusive-5@2",
     "preresnet20/original-1@2,4,6",
     "preresnet56-keras/original-4@18",
+    "preresnet29-public/diffusive-5@2",
     "preresnet20-basic/diffusive-2@9",
     "preresnet11/diffusive-1@1",
     "restorer16/baseline",
@@ -112,7 +113,10 @@ def test_what_cannot_be_built_is_refused(text, message):
     ("fields", "message"),
     [
         ({"family": "resnet", "size": 20}, "family='resnet' is unknown; choose one of preresnet, restorer"),
-        ({"family": "preresnet", "size": 20, "variant": "he"}, "choose one of bottleneck, keras, basic"),
+        (
+            {"family": "preresnet", "size": 20, "variant": "he"},
+            "choose one of bottleneck, keras, basic, public",
+        ),
         ({"family": "preresnet", "size": 20, "num_blocks": 2}, "a baseline has no blocks"),
         ({"family": "preresnet", "size": 20, "form": "original", "num_blocks": 2}, "places must be a tuple"),
         ({"family": "preresnet", "size": 20, "form": "original", "places": (2,)}, "num_blocks=0"),
