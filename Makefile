@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
+PIP    := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
 
 .PHONY: help install demo test test-slow test-long test-gpu lint format types clean
 .DEFAULT_GOAL := help
@@ -10,32 +11,40 @@ STAMP  := $(VENV)/.installed
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
 
-$(STAMP): pyproject.toml constraints.txt
+$(STAMP): pyproject.toml paper/pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[train,analysis,test,dev]'
+	$(PIP) -e '.[plots,graphs]' -e ./paper
 	@touch $@
 
-install: $(STAMP) ## Make the virtual environment and install everything into it
+$(VENV)/.tested: $(STAMP)
+	$(PIP) -e '.[test]'
+	@touch $@
+
+$(VENV)/.linted: $(VENV)/.tested
+	$(PIP) -e '.[dev]'
+	@touch $@
+
+install: $(STAMP) ## Make the virtual environment with both distributions in it
 
 demo: $(STAMP) ## Train the demo networks (a few minutes on two cores) and write demo/report.html
 	$(BIN)/nonloc reproduce demo --output demo
 
-test: $(STAMP) ## Run the ordinary tests, on all cores
+test: $(VENV)/.tested ## Run the ordinary tests, on all cores
 	$(BIN)/python -m pytest -q -n auto
 
-test-slow: $(STAMP) ## Run the long tests: kill -9 twenty times, memory at full size, the whole demo
+test-slow: $(VENV)/.tested ## Run the long tests: kill -9 twenty times, memory at full size, the whole demo
 	$(BIN)/python -m pytest -q -m slow --timeout 3600
 
-test-long: $(STAMP) ## Look for counter-examples: every property on 1,000 new examples
-	HYPOTHESIS_PROFILE=long $(BIN)/python -m pytest -q tests/properties tests/ops tests/processes --timeout 3600
+test-long: $(VENV)/.tested ## Look for counter-examples: every property on 1,000 new examples
+	HYPOTHESIS_PROFILE=long $(BIN)/python -m pytest -q tests/properties tests/ops tests/processes paper/tests/theory --timeout 3600
 
 test-gpu: ## Run the tests that need a CUDA device, with whichever Python has torch
 	$(PYTHON) -m pytest -q -m gpu
 
-lint: $(STAMP) ## Style and types
+lint: $(VENV)/.linted ## Style and types
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
 
-format: $(STAMP) ## Rewrite the files in the house style
+format: $(VENV)/.linted ## Rewrite the files in the house style
 	$(BIN)/ruff check --fix . ; $(BIN)/ruff format .
 
 clean: ## Remove what the commands above made, but no run folder

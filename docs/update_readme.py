@@ -17,13 +17,13 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-from nonloc.bench import convolutions, learning, stage, stage_cpu, table, training_step
-from nonloc.bench.stage_kernels import StageKernel
-from nonloc.bench.stage_kernels import table as stage_kernels_table
-from nonloc.paper.map_table import MapTable
-from nonloc.report import map_corners
-from nonloc.report.finding import finding
-from nonloc.runs import Run, find_runs
+from benchmarks import convolutions, learning, stage, stage_cpu, table, training_step
+from benchmarks.stage_kernels import StageKernel
+from benchmarks.stage_kernels import table as stage_kernels_table
+from nonloc_paper.map.table import MapTable
+from nonloc_paper.report import map_corners
+from nonloc_paper.report.finding import finding
+from nonloc_paper.runs import Run, find_runs
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "results"
@@ -112,7 +112,7 @@ def stage_on_cuda() -> str:
     result = load("bench/stage.json")
     row = result["rows"][0]
     return (
-        "**A stage on a GPU.** `nonloc bench stage`: forward and backward to q, k, x and all W, fused and by every "
+        "**A stage on a GPU.** `python -m benchmarks stage`: forward and backward to q, k, x and all W, fused and by every "
         f"public way,\nin one run. What is further from float64 than {100 * stage.LIMIT:.0f} % is not timed.\n\n"
         f"{stage.table(result['rows'])}\n\n"
         f"gaussian, row, C = {row['channels']}, d = r = {row['embed']}, {row['dtype']}; median and range of "
@@ -127,7 +127,7 @@ def stage_on_cpu() -> str:
     result = load("bench/stage_cpu.json")
     row = result["rows"][0]
     return (
-        "**A stage on the CPU.** `nonloc bench stage --device cpu`: with the matrix and without it.\n\n"
+        "**A stage on the CPU.** `python -m benchmarks stage --device cpu`: with the matrix and without it.\n\n"
         f"{stage_cpu.table(result['rows'])}\n\n"
         f"Forward and backward, gaussian, row, C = {row['channels']}, N = {row['blocks']}, float32, batch 1; median "
         f"and range of {row['repeats']}, in turns; memory of a fresh process; error as above, at M = "
@@ -198,7 +198,7 @@ def complete_runs() -> str:
 def convolutions_on_cuda() -> str:
     result = load("bench/convolutions.json")
     return (
-        f"Pass by pass, `nonloc bench convolutions`:\n\n{convolutions.table(result['rows'])}\n\n"
+        f"Pass by pass, `python -m benchmarks convolutions`:\n\n{convolutions.table(result['rows'])}\n\n"
         f"Microseconds, batch 128, bfloat16. {conditions(result)}"
     )
 
@@ -233,7 +233,7 @@ def norm_ways() -> str:
 def learning_curves() -> str:
     result = load("bench/learning.json")
     return (
-        "`nonloc bench learning` trains the first epochs by the plain loop, too: one curve, as far as seeds agree.\n\n"
+        "`python -m benchmarks learning` trains the first epochs by the plain loop, too: one curve, as far as seeds agree.\n\n"
         f"{learning.table(result['rows'])}\n\nEvery seed, in its order. {conditions(result)}"
     )
 
@@ -331,7 +331,7 @@ def first_mend() -> str:
     (query,) = (row for row in of_kernels["rows"] if row["name"] == "query")
     return (
         f"{stage.table(shown)}\n\n`query` alone: {query['microseconds']:.0f} µs "
-        f"({query['low']:.0f}–{query['high']:.0f}). `nonloc bench stage` and `kernels` at commit ce3ebaf; shapes, "
+        f"({query['low']:.0f}–{query['high']:.0f}). `python -m benchmarks stage` and `kernels` at commit ce3ebaf; shapes, "
         f"dtype and repeats as in README.md. {conditions(result)}"
     )
 
@@ -599,7 +599,7 @@ def main() -> None:
         path = ROOT / document
         path.write_text(rendered(path.read_text(), document))
     if folder:
-        from nonloc.report.cover import write_cover
+        from nonloc_paper.report.cover import write_cover
 
         write_cover(folder, ROOT / "docs" / "images" / "demo.png")
 

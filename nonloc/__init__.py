@@ -25,14 +25,11 @@ _WHERE = {
     "simulate": "nonloc.processes.simulate",
     "certify": "nonloc.processes.stability.entry",
     "cfl_limit": "nonloc.processes.stability.entry",
-    "build": "nonloc.networks.build",
     "Spectrum": "nonloc.spectrum",
     "weight_spectrum": "nonloc.spectrum",
-    "Recipe": "nonloc.training.recipe",
-    "fit": "nonloc.training.loop",
-    "Run": "nonloc.runs",
     "Outcome": "nonloc.outcomes",
 }
 
 __all__ = ["__version__", *_WHERE]
-__getattr__, __dir__ = lazy(__name__, _WHERE)
+_MOVED = dict.fromkeys(("Recipe", "Run", "build", "fit"), "nonloc_paper")
+__getattr__, __dir__ = lazy(__name__, _WHERE, _MOVED)

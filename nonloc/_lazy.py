@@ -16,10 +16,17 @@ from types import ModuleType
 from typing import Any
 
 
-def lazy(package: str, where: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Return (`__getattr__`, `__dir__`) for `package`; `where` maps each public name to its module."""
+def lazy(
+    package: str, where: Mapping[str, str], moved: Mapping[str, str] | None = None
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Return (`__getattr__`, `__dir__`) for `package`; `where` maps each public name to its module.
+
+    moved  names that used to be here, and where they are now
+    """
 
     def getattr_(name: str) -> Any:
+        if moved and name in moved:
+            raise AttributeError(f"{package}.{name} is now {moved[name]}.{name}; import it from there")
         if name not in where:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         return getattr(importlib.import_module(where[name], package), name)

@@ -51,13 +51,13 @@ def test_every_name_is_there_and_documented(name):
 
 
 def test_names_stay_what_they_are_after_everything_is_imported():
-    import nonloc.networks
     import nonloc.nn.insert
-    import nonloc.training.loop
+    import nonloc_paper.networks
+    import nonloc_paper.training.loop
 
     for name in ("insert", "build", "fit"):
         assert callable(getattr(nonloc, name))
-    assert callable(nonloc.networks.build)
+    assert callable(nonloc_paper.networks.build)
     assert callable(nonloc.nn.insert)
 
 
@@ -70,11 +70,11 @@ def test_an_unknown_name_is_an_attribute_error():
     "module",
     [
         "nonloc",
-        "nonloc.runs",
+        "nonloc_paper.runs",
         "nonloc.outcomes",
-        "nonloc.networks.spec",
-        "nonloc.training.recipe",
-        "nonloc.paper",
+        "nonloc_paper.networks.spec",
+        "nonloc_paper.training.recipe",
+        "nonloc_paper.suites",
         "nonloc.cli",
     ],
 )

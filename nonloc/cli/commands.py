@@ -1,41 +1,53 @@
-"""The commands. A new one is a module with `add_arguments` and `run`, and one line here."""
+"""The commands of `nonloc`: `simulate`, and those that installed distributions add.
+
+A distribution adds a command by an entry point in the group `nonloc.commands`. It names a module that does not import
+torch and has
+
+    SUMMARY        one line for `nonloc --help`
+    DESCRIPTION    for `nonloc <command> --help`: what it does, examples, exit codes
+    add_arguments  puts the options into a parser
+    run            does it with the parsed options and returns the exit code
+    PARSER         optional: a subclass of argparse.ArgumentParser to use in place of the ordinary one
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Iterable
+from importlib.metadata import EntryPoint, entry_points
+from types import ModuleType
 
-from jsonargparse import ArgumentParser, Namespace
-
-from nonloc.cli import bench, check, data, eval, map, report, reproduce, simulate, spectrum, stability, train
-
-
-@dataclass(frozen=True)
-class Command:
-    """One subcommand.
-
-    summary        one line for `nonloc --help`
-    description    for `nonloc <command> --help`: what it does, examples, exit codes
-    add_arguments  puts its options into a parser
-    run            does it and returns the exit code
-    """
-
-    summary: str
-    description: str
-    add_arguments: Callable[[ArgumentParser], None]
-    run: Callable[[Namespace], int]
+GROUP = "nonloc.commands"
+BUILT_IN = (EntryPoint("simulate", "nonloc.cli.simulate", GROUP),)
+NEEDED = ("SUMMARY", "DESCRIPTION", "add_arguments", "run")
 
 
-COMMANDS: dict[str, Command] = {
-    "train": Command(train.SUMMARY, train.DESCRIPTION, train.add_arguments, train.run),
-    "spectrum": Command(spectrum.SUMMARY, spectrum.DESCRIPTION, spectrum.add_arguments, spectrum.run),
-    "reproduce": Command(reproduce.SUMMARY, reproduce.DESCRIPTION, reproduce.add_arguments, reproduce.run),
-    "map": Command(map.SUMMARY, map.DESCRIPTION, map.add_arguments, map.run),
-    "eval": Command(eval.SUMMARY, eval.DESCRIPTION, eval.add_arguments, eval.run),
-    "report": Command(report.SUMMARY, report.DESCRIPTION, report.add_arguments, report.run),
-    "stability": Command(stability.SUMMARY, stability.DESCRIPTION, stability.add_arguments, stability.run),
-    "check": Command(check.SUMMARY, check.DESCRIPTION, check.add_arguments, check.run),
-    "simulate": Command(simulate.SUMMARY, simulate.DESCRIPTION, simulate.add_arguments, simulate.run),
-    "bench": Command(bench.SUMMARY, bench.DESCRIPTION, bench.add_arguments, bench.run),
-    "data": Command(data.SUMMARY, data.DESCRIPTION, data.add_arguments, data.run),
-}
+def find_commands(added: Iterable[EntryPoint] | None = None) -> dict[str, EntryPoint]:
+    """Return every command by its name, in alphabetical order; two modules under one name are an error."""
+    found: dict[str, EntryPoint] = {}
+    for point in (*BUILT_IN, *(entry_points(group=GROUP) if added is None else added)):
+        other = found.setdefault(point.name, point)
+        if other.value != point.value:
+            raise ValueError(
+                f"the command {point.name!r} is added twice, by {other.value} and by {point.value}; uninstall one"
+            )
+    return dict(sorted(found.items()))
+
+
+def load_command(point: EntryPoint) -> ModuleType:
+    """Import the module of a command; ImportError says which distribution's command cannot be used, and why."""
+    try:
+        module = point.load()
+    except Exception as error:
+        raise ImportError(f"the command {point.name!r} ({point.value}) cannot be loaded: {error}") from error
+    lacking = [name for name in NEEDED if not hasattr(module, name)]
+    if lacking:
+        raise ImportError(f"the command {point.name!r} ({point.value}) lacks {', '.join(lacking)}")
+    return module
+
+
+def summarize(point: EntryPoint) -> str:
+    """Return the line of a command in `nonloc --help`; one that cannot be loaded says so."""
+    try:
+        return load_command(point).SUMMARY
+    except ImportError as error:
+        return " ".join(str(error).split())

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import argparse
 import io
 import os
 import sys
-from argparse import ArgumentError
 from collections.abc import Sequence
 from typing import TextIO
 
-from nonloc.cli.commands import COMMANDS
-from nonloc.cli.parser import make_parser, nearest_options, with_underscores
+from nonloc.cli.commands import find_commands, load_command
+from nonloc.cli.nearest import nearest
+from nonloc.cli.parser import make_command_parser, make_parser, nearest_options, with_underscores
 from nonloc.outcomes import EXIT_FAILED, EXIT_SIGINT, EXIT_SIGPIPE, EXIT_USAGE, NonlocError
 
 DEBUG_VARIABLE = "NONLOC_DEBUG"
@@ -29,38 +30,61 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # A terminal that cannot show √ must not cost a result.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
-    words = with_underscores(sys.argv[1:] if arguments is None else arguments)
     try:
-        options = make_parser(COMMANDS, words).parse_args(words)
-        command = COMMANDS[options.command]
-        code = command.run(options[options.command])
+        code = _run(with_underscores(sys.argv[1:] if arguments is None else arguments))
         sys.stdout.flush()
         return code
     except BrokenPipeError:
         # As in `nonloc … | head`: who was reading has seen enough. Python would write to the closed pipe once more.
         sys.stdout = _nowhere()
         return EXIT_SIGPIPE
-    except (NonlocError, ValueError, ArgumentError, OSError, ImportError, KeyboardInterrupt) as error:
+    except (
+        NonlocError,
+        ValueError,
+        argparse.ArgumentError,
+        OSError,
+        ImportError,
+        KeyboardInterrupt,
+    ) as error:
         if os.environ.get(DEBUG_VARIABLE) not in (None, "", "0"):
             raise
-        return _say(error, words)
+        return _report(error)
 
 
-def _say(error: BaseException, words: Sequence[str]) -> int:
-    """One line on stderr; the exit code that belongs to it."""
+def _run(words: Sequence[str]) -> int:
+    commands = find_commands()
+    if not words or words[0].startswith("-"):
+        make_parser(commands).parse_args(words)
+        raise ValueError(f"name a command: {', '.join(commands)}; `nonloc --help` explains them")
+    name, *options = words
+    if name not in commands:
+        near = nearest(name, commands)
+        hint = "" if near is None else f"the nearest is {near}; "
+        raise ValueError(f"{name!r} is not a command; {hint}choose one of {', '.join(commands)}")
+    command = load_command(commands[name])
+    parser = make_command_parser(name, command)
+    try:
+        parsed = parser.parse_args(options)
+    except argparse.ArgumentError as error:
+        if "unrecognized arguments" in str(error):
+            raise ValueError(f"{error}{nearest_options(parser, options)}") from None
+        raise
+    return command.run(parsed)
+
+
+def _report(error: BaseException) -> int:
+    """Print one line on stderr; return the exit code that belongs to the error."""
     if isinstance(error, KeyboardInterrupt):
         _print_error("interrupted")
         return EXIT_SIGINT
     # argparse and jsonargparse spread their messages over lines.
     message = " ".join(str(error).split())
-    if message.startswith("unrecognized arguments"):
-        message += nearest_options(COMMANDS, words)
     if isinstance(error, ImportError):
-        message = f"{message}; `pip install 'nonloc[train,analysis]'` brings all that the commands need"
+        message = f"{message}; `pip install nonloc-paper` brings all that the commands need"
     _print_error(f"error: {message}")
     if isinstance(error, NonlocError):
         return error.exit_code
-    return EXIT_USAGE if isinstance(error, (ValueError, ArgumentError)) else EXIT_FAILED
+    return EXIT_USAGE if isinstance(error, (ValueError, argparse.ArgumentError)) else EXIT_FAILED
 
 
 def _print_error(text: str) -> None:

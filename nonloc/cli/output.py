@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
+from argparse import ArgumentParser, Namespace
 from typing import Any
-
-from jsonargparse import ArgumentParser, Namespace
 
 
 class Output:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import math
+from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import Any
-
-from jsonargparse import ArgumentParser, Namespace
 
 from nonloc.cli.durations import format_duration
 from nonloc.cli.output import Output, add_output_arguments
 from nonloc.cli.simulate_picture import read_picture
 from nonloc.outcomes import EXIT_DIVERGED, EXIT_DONE
-from nonloc.runs import write_atomically
 
 SUMMARY = (
     "run a nonlocal process on an image: diffusion, the original flow, a jump process, diffusion reversed"
@@ -51,7 +49,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
     parser.add_argument("process", choices=PROCESSES, help="what moves the image")
     parser.add_argument(
-        "--image", type=str | None, default=None, metavar="FILE", help="an image file; null is a flower"
+        "--image", default=None, metavar="FILE", help="an image file; the default is a flower"
     )
     parser.add_argument(
         "--size", type=int, default=64, help="the longer side in pixels; the image is scaled to it"
@@ -78,8 +76,8 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(options: Namespace) -> int:
     output = Output(options)
     for name in ("size", "steps"):
-        if options[name] < 1:
-            raise ValueError(f"--{name} must be at least 1, got {options[name]}")
+        if getattr(options, name) < 1:
+            raise ValueError(f"--{name} must be at least 1, got {getattr(options, name)}")
     if not SMALLEST_BANDWIDTH <= options.bandwidth <= LARGEST_BANDWIDTH:
         raise ValueError(
             f"--bandwidth must be between {SMALLEST_BANDWIDTH:g} and {LARGEST_BANDWIDTH:g}, got {options.bandwidth}"
@@ -91,9 +89,8 @@ def run(options: Namespace) -> int:
 
     from nonloc import processes
     from nonloc.ops import Affinity
+    from nonloc.plots import plot_states, plot_trajectory, png, svg
     from nonloc.processes.images import patch_features, to_image, to_signal
-    from nonloc.report import trajectories
-    from nonloc.report.style import png, svg
 
     image = _on_device(read_picture(options.image, options.size), options.device)
     height, width = image.shape[1:]
@@ -127,7 +124,7 @@ def run(options: Namespace) -> int:
     titles = [f"t = {series['times'][k]:g}" for k in shown]
     folder = Path(options.output)
     folder.mkdir(parents=True, exist_ok=True)
-    figure = trajectories.numbers(series)
+    figure = plot_trajectory(series)
     value = {
         "process": options.process,
         "positions": height * width,
@@ -140,11 +137,11 @@ def run(options: Namespace) -> int:
     files = {
         f"simulate-{options.process}.svg": svg(figure),
         f"simulate-{options.process}.png": png(figure),
-        f"states-{options.process}.png": png(trajectories.strip(pictures, titles)),
+        f"states-{options.process}.png": png(plot_states(pictures, titles)),
         f"simulate-{options.process}.json": f"{json.dumps(value, indent=1)}\n".encode(),
     }
     for name, content in files.items():
-        write_atomically(folder / name, content)
+        (folder / name).write_bytes(content)
     written = [str(folder / name) for name in files]
     output.result(_text(trajectory, series, written), {**value, "files": written})
     return EXIT_DONE if trajectory.outcome.ending == "converged" else EXIT_DIVERGED

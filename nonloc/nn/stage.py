@@ -39,7 +39,7 @@ class DiffusiveStage(Diffusive):
     num_blocks        N, the number of sub-blocks
     share_affinity    True: one ω, computed from the stage's input X, as published.
                       False: each sub-block computes ω from the current state, with its own embedding;
-                      the stage that diverged most often in the map (docs/reproduction/map.md)
+                      the stage that diverged most often in the map (paper/pages/map.md)
     """
 
     def __init__(

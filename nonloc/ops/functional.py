@@ -42,7 +42,7 @@ BACKENDS: dict[str, Callable[[Affinity, torch.dtype], Operator]] = {
 }
 
 # Up to this many kernel entries (B · M · M') the matrix is faster than the detour around it, by measurement on a CPU
-# (`nonloc bench backends`): attention pays early, blocks of rows only when memory does.
+# (`python -m benchmarks backends`): attention pays early, blocks of rows only when memory does.
 REFERENCE_ENTRIES = {"row": 2**21, "count": 2**22, "none": 2**22, "symmetric": 2**22, "sinkhorn": 2**20}
 CONCAT_ENTRIES = 2**19  # suffix sums pay earlier
 

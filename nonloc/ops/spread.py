@@ -19,7 +19,7 @@ def logit_spread(affinity: Affinity) -> Tensor:
     """max_j − min_j of log Ω_ij for each row [B, M], without gradients, in float32, or float64 for such features.
 
     At 0 a row of the kernel is a plain mean; at hundreds it picks single positions. Most runs of ten epochs in the
-    trainability map that diverged were there 50 steps before, and most others were not (docs/reproduction/map.md). What
+    trainability map that diverged were there 50 steps before, and most others were not (paper/pages/map.md). What
     makes it smaller: logits divided by √d (`scaled=True`), maps that begin smaller.
 
     Only for kernels that have logits, "gaussian" and "heat". Givers that are masked or weigh nothing do not count; a

@@ -28,11 +28,7 @@ _WHERE = {
     "certify": "nonloc.processes.stability.entry",
     "cfl_limit": "nonloc.processes.stability.entry",
     "CFLLimit": "nonloc.processes.stability.cfl",
-    "Check": "nonloc.processes.statements.check",
     "STEPPERS": "nonloc.processes.steppers",
-    "all_as_expected": "nonloc.processes.theory",
-    "check_all": "nonloc.processes.theory",
-    "summary": "nonloc.processes.theory",
     "Trajectory": "nonloc.processes.trajectory",
 }
 

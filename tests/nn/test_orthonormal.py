@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-from interpreted import interpreted
 
+from interpreted import interpreted
 from nonloc.nn import orthonormal
 from nonloc.nn.orthonormal import gradient, orthonormal_part
 

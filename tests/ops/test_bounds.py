@@ -5,10 +5,10 @@ from fractions import Fraction
 
 import pytest
 import torch
-from problems import affinity, features, generator
 
 from nonloc.ops import NORMALIZATIONS, Affinity, SparseAffinity, kernel_matrix, row_sums
 from nonloc.ops.bounds import is_definite, stable_weight_limit, universal_weight_limit
+from problems import affinity, features, generator
 
 
 def shared(kind, normalize, **keywords):

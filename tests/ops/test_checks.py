@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from problems import EXACT, features
 
 from nonloc.ops import Affinity, aggregate, kernel_matrix
 from nonloc.ops.inner import has_negative_entries, has_symmetric_kernel
+from problems import EXACT, features
 
 
 @pytest.mark.parametrize("backend", EXACT)

@@ -4,10 +4,10 @@ from functools import cache
 
 import pytest
 import torch
-from problems import CELLS, EXACT
 
 from nonloc.ops import Affinity, estimate, propagate
 from nonloc.ops.fused_launch import is_interpreted
+from problems import CELLS, EXACT
 
 interpreted = pytest.mark.skipif(not is_interpreted(), reason="Triton compiles for the GPU here")
 

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from problems import EXACT
 from torch import nn
 
 from nonloc.nn import DiffusiveBlock, DiffusiveStage, Gaussian, Heat, OriginalStage, stages
 from nonloc.ops import Affinity, cost, estimate
 from nonloc.ops.functional import choose_backend
 from nonloc.ops.sparse import SparseAffinity
+from problems import EXACT
 
 SHAPE = (2, 16, 16, 16)
 STAGES = {
@@ -65,7 +65,7 @@ RESIDENT = """
 import json, sys, torch
 from pathlib import Path
 from nonloc import nn
-from nonloc.bench.memory import resident
+from benchmarks.memory import resident
 name, channels, num_blocks, keywords, shape, with_gradient = json.loads(sys.argv[1])
 torch.set_num_threads(1)
 stage = getattr(nn, name)(channels, num_blocks, **keywords)

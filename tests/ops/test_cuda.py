@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from problems import CELLS, EXACT, SYMMETRIC, affinity, relative, signal
 
 from nonloc.ops import Affinity, diffuse
+from problems import CELLS, EXACT, SYMMETRIC, affinity, relative, signal
 
 pytestmark = pytest.mark.gpu
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 2e-4, torch.bfloat16: 2e-2, torch.float16: 3e-3}

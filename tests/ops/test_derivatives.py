@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import pytest
 import torch
-from problems import CELLS, EXACT, affinity, features, generator, relative
 from torch.autograd import forward_ad, grad
 from torch.func import grad as func_grad
 from torch.func import jacfwd, jacrev, jvp, vmap
 
 from nonloc.ops import NORMALIZATIONS, Affinity, SparseAffinity, diffuse, factored, functional, sinkhorn
 from nonloc.ops.derivatives import differentiable_as
+from problems import CELLS, EXACT, affinity, features, generator, relative
 
 M = 5
 each_backend = pytest.mark.parametrize("backend", EXACT)

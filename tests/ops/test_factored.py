@@ -3,9 +3,9 @@
 import pytest
 import torch
 from fused_problems import Problem, by, errors
-from problems import CELLS, SYMMETRIC, affinity, features, generator, relative, signal
 
 from nonloc.ops import Affinity, aggregate, diffuse, exponential, propagate
+from problems import CELLS, SYMMETRIC, affinity, features, generator, relative, signal
 
 
 def gradients(backend, kind, normalize, mask=None, measure=None, positions=23):

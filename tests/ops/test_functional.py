@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from problems import CELLS, SYMMETRIC, affinity, features, relative, signal
 
 from nonloc.ops import (
     BACKENDS,
@@ -14,6 +13,7 @@ from nonloc.ops import (
     kernel_matrix,
     propagate,
 )
+from problems import CELLS, SYMMETRIC, affinity, features, relative, signal
 
 # Those that know float64; the fused kernels are held to it in test_fused.py.
 ALL = [backend for backend in BACKENDS if backend != "fused"]

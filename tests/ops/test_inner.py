@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from problems import CELLS, SYMMETRIC, affinity, features, generator, relative, signal
 
 from nonloc.ops import (
     NORMALIZATIONS,
@@ -15,6 +14,7 @@ from nonloc.ops import (
     row_sums,
     self_adjoint_weights,
 )
+from problems import CELLS, SYMMETRIC, affinity, features, generator, relative, signal
 
 FORMS = ("plain", "masked", "measured", "both")
 each_cell = pytest.mark.parametrize(("kind", "normalize"), CELLS)

@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from problems import CELLS, EXACT, SYMMETRIC, affinity, features, relative, signal
 
-from nonloc.bench import double_loop
+from benchmarks import double_loop
 from nonloc.ops import Affinity, aggregate, diffuse, kernel_matrix, propagate
+from problems import CELLS, EXACT, SYMMETRIC, affinity, features, relative, signal
 
 FORMS = {"plain": {}, "masked": {"mask": True}, "measured": {"measure": True}}
 

@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from problems import EXACT, affinity, features, relative, signal
 
 from nonloc.ops import Affinity, SparseAffinity, aggregate
+from problems import EXACT, affinity, features, relative, signal
 
 KINDS = ("gaussian", "heat", "dot", "concat")
 

@@ -5,9 +5,8 @@ import math
 
 import pytest
 import torch
-from problems import EXACT, SYMMETRIC, generator, relative
 
-from nonloc.bench import double_loop
+from benchmarks import double_loop
 from nonloc.ops import (
     NORMALIZATIONS,
     Affinity,
@@ -19,6 +18,7 @@ from nonloc.ops import (
     kernel_matrix,
     propagate,
 )
+from problems import EXACT, SYMMETRIC, generator, relative
 
 M = 9
 each_normalization = pytest.mark.parametrize("normalize", NORMALIZATIONS)

@@ -3,9 +3,9 @@
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from problems import relative
 
 from nonloc.ops.suffix_sums import relu_sum
+from problems import relative
 
 
 def direct(left, right, v):

@@ -2,11 +2,11 @@
 
 import pytest
 import torch
-from problems import CELLS, affinity, features, generator, relative, signal
 
 from nonloc.ops import Affinity, SparseAffinity, diffuse, dirichlet_energy, kernel_matrix
 from nonloc.processes import DampedFlow, Diffusion, simulate
 from nonloc.processes import ready_kernel as module
+from problems import CELLS, affinity, features, generator, relative, signal
 
 C = 4
 WEIGHTS = {

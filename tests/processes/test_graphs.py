@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 import scipy.sparse
 import torch
-from problems import generator, relative
 
 from nonloc.ops import SparseAffinity, diffuse, kernel_matrix, row_sums
 from nonloc.processes import Diffusion, from_scipy, horizon, neighbors, simulate
 from nonloc.processes import graphs as module
+from problems import generator, relative
 
 
 def cloud(size=60, d=2, seed=0):

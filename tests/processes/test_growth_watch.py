@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 from generators import path_graph
-from problems import features, generator, signal
 
 from nonloc.ops import Affinity, SparseAffinity
 from nonloc.processes import DampedFlow, Diffusion, JumpProcess, Process, cfl_limit, simulate
+from problems import features, generator, signal
 
 
 def two_points():

@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from problems import generator, relative
 
 from nonloc.ops import NORMALIZATIONS, Affinity, SparseAffinity, adjoint, kernel_matrix, prepare
 from nonloc.processes import Diffusion, JumpProcess, kept_matrix, simulate
+from problems import generator, relative
 
 M = 40
 

@@ -4,10 +4,10 @@ import inspect
 import textwrap
 
 import torch
-from problems import features, relative, signal
 
 from nonloc.ops import Affinity, diffuse, dirichlet_energy, prepare
 from nonloc.processes import Process, ready_kernel, simulate
+from problems import features, relative, signal
 
 
 def example():

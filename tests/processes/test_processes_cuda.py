@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from problems import features, generator, relative, signal
 
 from nonloc.ops import (
     NORMALIZATIONS,
@@ -15,6 +14,7 @@ from nonloc.ops import (
 )
 from nonloc.processes import DampedFlow, Diffusion, horizon, neighbors, simulate
 from nonloc.processes.matrix_free.krylov import dense_exponential
+from problems import features, generator, relative, signal
 
 pytestmark = pytest.mark.gpu
 

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 import torch
 from generators import path_graph
-from problems import affinity, features, generator, relative, signal
 
 from nonloc.nn import DiffusiveStage
 from nonloc.ops import NORMALIZATIONS, Affinity, kernel_matrix, propagate
 from nonloc.outcomes import DivergedError
 from nonloc.processes import DampedFlow, Diffusion, JumpProcess, Process, simulate
+from problems import affinity, features, generator, relative, signal
 
 
 def symmetric(normalize="row", kind="heat"):

@@ -5,11 +5,11 @@ import re
 import pytest
 import torch
 from generators import path_graph
-from problems import features, signal
 
 from nonloc.ops import Affinity
 from nonloc.processes import DampedFlow, Diffusion, cfl_limit, simulate
 from nonloc.processes.step_limit import estimated_euler_step, told_limit
+from problems import features, signal
 
 DEFINITE = torch.tensor([[1.0, 0.5], [0.5, 1.0]], dtype=torch.float64)  # eigenvalues 0.5 and 1.5
 

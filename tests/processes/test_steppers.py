@@ -5,11 +5,11 @@ import math
 import pytest
 import torch
 from generators import generator_matrix, path_graph, vectors
-from problems import affinity, features, generator, relative, signal
 
 from nonloc.ops import NORMALIZATIONS, Affinity, SparseAffinity
 from nonloc.processes import DampedFlow, Diffusion, Process, neighbors, simulate
 from nonloc.processes.steppers import STEPPERS
+from problems import affinity, features, generator, relative, signal
 
 C = 3
 WEIGHTS = {

@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from problems import affinity, features, relative, signal
 
 from nonloc.ops import Affinity, SparseAffinity, dirichlet_energy, self_adjoint_weights
 from nonloc.processes import DampedFlow, Diffusion, simulate
+from problems import affinity, features, relative, signal
 
 MASK = torch.tensor([[True, False, True, True, True, False], [True] * 6])
 MEASURE = torch.linspace(0.2, 1.4, 6, dtype=torch.float64)

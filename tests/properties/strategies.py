@@ -7,10 +7,10 @@ from functools import cached_property
 
 import torch
 from hypothesis import strategies as st
-from problems import generator
 from torch import Tensor
 
 from nonloc.ops import KINDS, NORMALIZATIONS, Affinity
+from problems import generator
 
 SCALED = ("gaussian", "heat", "dot")
 DIVIDED = ("row", "symmetric", "sinkhorn")

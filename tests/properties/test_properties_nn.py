@@ -7,15 +7,15 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from problems import generator, relative
 from torch import nn
 
-from nonloc.networks.spec import NetworkSpec, StageOptions
 from nonloc.nn import DiffusiveStage, OriginalBlock, OriginalStage
 from nonloc.nn.insert import insert
 from nonloc.ops import aggregate, propagate
 from nonloc.spectrum import Spectrum, weight_spectrum
-from nonloc.training.recipe import OPTIMIZERS, PRECISIONS, SCHEDULES, Recipe
+from nonloc_paper.networks.spec import NetworkSpec, StageOptions
+from nonloc_paper.training.recipe import OPTIMIZERS, PRECISIONS, SCHEDULES, Recipe
+from problems import generator, relative
 
 # What a kernel with features of any sign can be normalised by, with one embedding and with two.
 SHARED = {

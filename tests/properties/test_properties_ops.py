@@ -5,7 +5,6 @@ from dataclasses import replace
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from problems import EXACT, relative
 from strategies import norm, problems
 
 from nonloc.ops import (
@@ -20,6 +19,7 @@ from nonloc.ops import (
     row_sums,
     self_adjoint_weights,
 )
+from problems import EXACT, relative
 
 NOT_DELTA = ("gaussian", "heat", "dot", "concat")
 NOT_ROW = ("none", "count", "symmetric", "sinkhorn")

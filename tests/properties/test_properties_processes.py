@@ -3,7 +3,6 @@
 import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from problems import relative
 from scipy.linalg import expm
 from strategies import deviation, norm, problems
 
@@ -17,6 +16,7 @@ from nonloc.ops import (
 )
 from nonloc.processes import DampedFlow, Diffusion, JumpProcess, simulate
 from nonloc.processes.stability.entry import cfl_limit
+from problems import relative
 
 STOCHASTIC = ("row", "sinkhorn")
 BALANCED = {"symmetric": True, "positive": True}

@@ -5,10 +5,10 @@ import math
 import pytest
 import torch
 from chains import order
-from problems import relative
 
 from nonloc.ops import SparseAffinity
 from nonloc.processes import Continuum, HorizonKernel, JumpProcess, simulate
+from problems import relative
 
 
 def one_and_x(x):

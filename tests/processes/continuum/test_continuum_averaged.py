@@ -4,9 +4,9 @@ import math
 
 import pytest
 import torch
-from problems import relative
 
 from nonloc.processes import cell_kernel
+from problems import relative
 
 
 def density(x, y):

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import scipy.sparse
 import torch
-from problems import generator
 from scipy.sparse import csgraph
 
 from nonloc.ops import SparseAffinity, diffuse, kernel_matrix
 from nonloc.processes import Continuum, from_scipy, horizon, neighbors
+from problems import generator
 
 
 def points(size=60):

@@ -6,7 +6,6 @@ from itertools import pairwise
 import pytest
 import torch
 from chains import order
-from problems import generator, relative
 
 from nonloc.ops import diffuse, kernel_matrix
 from nonloc.processes import (
@@ -18,6 +17,7 @@ from nonloc.processes import (
     reversal_growth,
     simulate,
 )
+from problems import generator, relative
 
 MESHES = (16, 32, 64, 128)
 

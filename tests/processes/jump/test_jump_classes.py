@@ -3,11 +3,11 @@
 import pytest
 import torch
 from chains import chain, cycle
-from problems import affinity, features
 
 from nonloc.ops import Affinity
 from nonloc.processes import JumpProcess
 from nonloc.processes.jump import classes
+from problems import affinity, features
 
 METHODS = ["dense", "lanczos"]
 

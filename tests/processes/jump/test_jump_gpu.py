@@ -3,10 +3,10 @@
 import pytest
 import torch
 from chains import drift, surprise
-from problems import features, relative
 
 from nonloc.ops import Affinity, SparseAffinity
 from nonloc.processes import JumpProcess
+from problems import features, relative
 
 pytestmark = pytest.mark.gpu
 

@@ -3,10 +3,10 @@
 import pytest
 import torch
 from chains import chain
-from problems import affinity, features, generator, relative
 
 from nonloc.ops import Affinity, kernel_matrix
 from nonloc.processes.jump.kernel_rows import kernel_rows, row_normalized
+from problems import affinity, features, generator, relative
 
 ROWS = torch.tensor([4, 0, 3])
 

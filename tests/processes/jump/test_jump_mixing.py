@@ -5,11 +5,11 @@ import math
 import pytest
 import torch
 from chains import chain, cycle, two_states
-from problems import affinity, features
 
 from nonloc.ops import Affinity
 from nonloc.processes import JumpProcess
 from nonloc.processes.matrix_free.krylov import dense_exponential
+from problems import affinity, features
 
 
 def heat(normalize="row", positions=40):

@@ -3,11 +3,11 @@
 import pytest
 import torch
 from chains import chain, cycle, drift, surprise, two_states
-from problems import affinity, features, generator
 
 from nonloc.ops import Affinity
 from nonloc.processes import JumpProcess, simulate
 from nonloc.processes.jump import paths
+from problems import affinity, features, generator
 
 WALKERS = 100_000
 STEPS = 3

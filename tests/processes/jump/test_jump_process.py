@@ -3,10 +3,10 @@
 import pytest
 import torch
 from chains import chain, drift, order, two_states
-from problems import affinity, features, generator, relative
 
 from nonloc.ops import Affinity, aggregate, diffuse, kernel_matrix
 from nonloc.processes import JumpProcess, simulate
+from problems import affinity, features, generator, relative
 
 
 def heat(normalize="row", **keywords):

@@ -5,10 +5,10 @@ import math
 import pytest
 import torch
 from chains import chain, cycle, drift, two_states
-from problems import affinity, features, relative
 
 from nonloc.ops import Affinity, SparseAffinity
 from nonloc.processes import JumpProcess
+from problems import affinity, features, relative
 
 METHODS = ["dense", "lanczos"]
 

@@ -3,11 +3,11 @@
 import pytest
 import torch
 from chains import chain, cycle, drift, two_states
-from problems import affinity, features, generator, relative
 
 from nonloc.ops import Affinity, SparseAffinity, kernel_matrix
 from nonloc.processes import JumpProcess, NotSolvedError
 from nonloc.processes.jump import stationary
+from problems import affinity, features, generator, relative
 
 
 def heat(normalize="row", measure=None, mask=None):

@@ -7,10 +7,10 @@ import pytest
 import scipy.sparse
 import scipy.sparse.linalg
 import torch
-from problems import generator, relative
 
 from nonloc.processes.matrix_free import krylov as module
 from nonloc.processes.matrix_free.krylov import KrylovSpace, dense_exponential, exponential_action
+from problems import generator, relative
 
 
 def system(size=60, batch=2, seed=0, symmetric=False):

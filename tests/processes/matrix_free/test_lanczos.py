@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from problems import generator, relative
 
 from nonloc.processes.matrix_free.lanczos import largest_eigenvalue
+from problems import generator, relative
 
 
 def test_lanczos_finds_the_largest_eigenvalue_of_each_sample():

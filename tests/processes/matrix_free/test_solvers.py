@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from problems import generator
 
 from nonloc.processes.matrix_free.solvers import NotSolvedError, solve_implicit
+from problems import generator
 
 
 def system(size=80, batch=2):

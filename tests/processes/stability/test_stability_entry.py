@@ -8,7 +8,6 @@ import pytest
 import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from problems import generator
 from stages import norm_of, random_affinity, random_weights, whole_map
 
 from nonloc.nn.features import stage_inputs
@@ -18,6 +17,7 @@ from nonloc.processes.diffusion import Diffusion
 from nonloc.processes.simulate import simulate
 from nonloc.processes.stability.entry import certify, cfl_limit
 from nonloc.processes.stability.own_norm import kernel_size, own_norm, stationary_weights
+from problems import generator
 
 TURNING = torch.tensor([[0.1, 1.0], [-1.0, 0.1]], dtype=torch.float64)
 
@@ -184,7 +184,7 @@ def test_stationary_weights_are_exact_where_they_are_tiny():
 # Certificates.
 
 
-# `nonloc bench certificates` looks at thousands.
+# `python -m benchmarks certificates` looks at thousands.
 @settings(max_examples=120, deadline=None, derandomize=True)
 @given(st.integers(0, 10**9), st.sampled_from(["diffusive", "diffusive", "original"]), st.booleans())
 def test_a_verdict_is_what_the_stage_does(seed, form, by_matrix):

@@ -2,11 +2,11 @@
 
 import pytest
 import torch
-from problems import generator
 
 from nonloc.nn.stage import DiffusiveStage
 from nonloc.ops import Affinity
 from nonloc.processes.stability.entry import certify, cfl_limit
+from problems import generator
 
 DEVICE = "cuda"
 

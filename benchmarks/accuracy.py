@@ -1,0 +1,144 @@
+"""How far each (kind × normalize × backend) is from the double loop, in value and in gradient.
+
+The exact backends in float64; the fused one, which knows no float64, in float32 where its kernels run.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from benchmarks import double_loop
+from nonloc.ops import BACKENDS, KINDS, NORMALIZATIONS, Affinity, propagate
+from nonloc.ops.fused import is_available
+
+VALUE_LIMIT = {"reference": 1e-12, "factored": 1e-10}
+FUSED_LIMIT = 1e-5  # value and gradient, in float32: a hundred times its rounding
+
+
+@dataclass(frozen=True)
+class Deviation:
+    """The largest |difference| / (1 + largest |value|) over `trials` random problems, computed in `dtype`."""
+
+    kind: str
+    normalize: str
+    backend: str
+    value: float
+    gradient: float
+    trials: int
+    dtype: str = "float64"
+
+    @property
+    def passed(self) -> bool:
+        if self.backend == "fused":
+            return max(self.value, self.gradient) <= FUSED_LIMIT
+        limit = VALUE_LIMIT.get(self.backend, 1e-10)
+        return self.value <= limit and self.gradient <= max(limit, 1e-10)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "passed": self.passed}
+
+
+def deviations(trials: int = 3, positions: int = 6, seed: int = 0) -> Iterator[Deviation]:
+    """One `Deviation` for each cell. Masks and measures are in every other trial."""
+    exact = [backend for backend in BACKENDS if backend != "fused"]
+    for kind in KINDS:
+        for normalize in NORMALIZATIONS:
+            worst = dict.fromkeys(exact, (0.0, 0.0))
+            for trial in range(trials):
+                problem = Problem(kind, normalize, positions, seed + trial, decorated=trial % 2 == 1)
+                truth = problem.solve(double_loop.propagate)
+                for backend in exact:
+                    worst[backend] = _worse(worst[backend], _by(problem, backend), truth)
+            for backend, (value, gradient) in worst.items():
+                yield Deviation(kind, normalize, backend, value, gradient, trials)
+
+
+def fused_deviations(
+    device: torch.device, trials: int = 3, positions: int = 6, seed: int = 0
+) -> Iterator[Deviation]:
+    """The fused kernels' cells, if they run on `device`; masks, which are all they take, in every other trial."""
+    if not is_available(device):
+        return
+    for kind in ("gaussian", "heat"):
+        worst = (0.0, 0.0)
+        for trial in range(trials):
+            problem = Problem(kind, "row", positions, seed + trial, decorated=trial % 2 == 1)
+            problem.measure = None
+            rounded = problem.to(torch.float32)
+            truth = rounded.to(torch.float64).solve(double_loop.propagate)
+            found = [x.to(truth[0]) for x in _by(rounded.to(device), "fused")]
+            worst = _worse(worst, found, truth)
+        yield Deviation(kind, "row", "fused", *worst, trials, dtype="float32")
+
+
+def _by(problem: Problem, backend: str) -> list[Tensor]:
+    return problem.solve(lambda affinity, z, weights: propagate(affinity, z, weights, backend=backend))
+
+
+def _worse(
+    so_far: tuple[float, float], found: Sequence[Tensor], truth: Sequence[Tensor]
+) -> tuple[float, float]:
+    errors = [relative_error(f, t) for f, t in zip(found, truth, strict=True)]
+    return max(so_far[0], errors[0]), max(so_far[1], *errors[1:])
+
+
+def relative_error(found: Tensor, truth: Tensor) -> float:
+    if found.shape != truth.shape or not bool(found.isfinite().all()):
+        return float("inf")
+    return float((found - truth).abs().max() / (1 + truth.abs().max()))
+
+
+class Problem:
+    """Random features, signal, weights and cotangent of a two-block stage, drawn in float64."""
+
+    def __init__(self, kind: str, normalize: str, positions: int, seed: int, decorated: bool) -> None:
+        generator = torch.Generator().manual_seed(seed)
+
+        def normal(*shape: int) -> Tensor:
+            return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+        batch, width, channels = 2, 1 if kind == "concat" else 3, 4
+        self.kind, self.normalize = kind, normalize
+        self.symmetric = normalize in ("symmetric", "sinkhorn")
+        left = normal(batch, positions, width)
+        # Both normalisations need Ω ≥ 0 and total support; a positive diagonal is enough for the latter.
+        self.left = left.abs() + 0.1 if self.symmetric and kind in ("dot", "concat") else left
+        self.right = normal(batch, positions, width)
+        self.scale = 0.7 if kind in ("gaussian", "heat", "dot") else 1.0
+        self.z = normal(batch, positions, channels)
+        self.weights = 0.3 * normal(2, channels, channels)
+        self.cotangent = normal(batch, positions, channels)
+        self.mask = self.measure = None
+        if decorated:
+            self.mask = torch.rand(batch, positions, generator=generator) > 0.3
+            self.mask[1] = False  # a sample without any valid position
+            self.measure = torch.rand(positions, generator=generator, dtype=torch.float64) + 0.1
+
+    def to(self, where: torch.dtype | torch.device) -> Problem:
+        """The same problem, rounded or moved."""
+        moved = copy.copy(self)
+        for name, value in vars(self).items():
+            if isinstance(value, Tensor) and not (name == "mask" and isinstance(where, torch.dtype)):
+                setattr(moved, name, value.to(where))
+        return moved
+
+    def solve(self, function: Any) -> list[Tensor]:
+        """[value, gradient to z, to weights, to left, to right]; zeros where nothing flows."""
+        left, z, weights = (t.clone().requires_grad_() for t in (self.left, self.z, self.weights))
+        right = left if self.symmetric else self.right.clone().requires_grad_()
+        affinity = Affinity(
+            left, right, self.kind, self.normalize, self.scale, mask=self.mask, measure=self.measure
+        )
+        out = function(affinity, z, weights)
+        wanted = [z, weights, left] if self.symmetric else [z, weights, left, right]
+        found = torch.autograd.grad(out, wanted, self.cotangent, allow_unused=True)
+        return [
+            out.detach(),
+            *(torch.zeros_like(w) if g is None else g for g, w in zip(found, wanted, strict=True)),
+        ]

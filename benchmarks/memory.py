@@ -1,0 +1,131 @@
+"""Peak memory and time of a stage against M, each size in a process of its own, with the fitted exponent.
+
+The figure is the growth of the process's resident memory (Linux: VmHWM after a reset), so it holds everything:
+what torch allocates, what its kernels allocate behind its back, and what the allocator keeps.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from nonloc.ops import Affinity, diffuse, propagate
+
+# What the linear-memory claim is shown on: kernel, normalisation, positions.
+LADDERS: tuple[tuple[str, str, tuple[int, ...]], ...] = (
+    ("dot", "row", (65_536, 131_072, 262_144, 524_288, 1_048_576)),
+    ("concat", "row", (65_536, 131_072, 262_144, 524_288, 1_048_576)),
+    ("gaussian", "row", (8_192, 16_384, 32_768, 65_536)),
+)
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """Forward and backward of `diffuse` with gradients to left, right and z; batch 1, float32.
+
+    num_blocks  not 0: of a stage of that many sub-blocks instead, d = r = C / 2, with gradients to all W as well
+    """
+
+    kind: str
+    normalize: str
+    backend: str
+    positions: int
+    channels: int
+    peak_bytes: int
+    seconds: float
+    num_blocks: int = 0
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def measure(
+    kind: str,
+    normalize: str,
+    positions: int,
+    channels: int = 16,
+    backend: str = "factored",
+    num_blocks: int = 0,
+) -> Measurement:
+    """One size, in a fresh process, so that no earlier size's memory is counted."""
+    job = json.dumps([kind, normalize, positions, channels, backend, num_blocks, torch.get_num_threads()])
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.memory", job],
+        # Freed arrays go back at once, at every size: by glibc, and by mimalloc, which torch has on some processors.
+        env={**os.environ, "MALLOC_MMAP_THRESHOLD_": str(2**17), "MIMALLOC_PURGE_DELAY": "0"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode != 0:
+        raise RuntimeError(f"measuring {job} failed:\n{done.stderr.strip()}")
+    return Measurement(**json.loads(done.stdout.splitlines()[-1]))
+
+
+def ladder(kind: str, normalize: str, sizes: Sequence[int], channels: int = 16) -> Iterator[Measurement]:
+    for positions in sizes:
+        yield measure(kind, normalize, positions, channels)
+
+
+def exponent(sizes: Sequence[float], values: Sequence[float]) -> float:
+    """The slope p of log value against log size, by least squares: value ~ size^p."""
+    x, y = [math.log(s) for s in sizes], [math.log(v) for v in values]
+    mean_x, mean_y = sum(x) / len(x), sum(y) / len(y)
+    covariance = sum((a - mean_x) * (b - mean_y) for a, b in zip(x, y, strict=True))
+    return covariance / sum((a - mean_x) ** 2 for a in x)
+
+
+def resident(field: str) -> int:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(field):
+            return int(line.split()[1]) * 1024
+    raise RuntimeError(f"{field} is not in /proc/self/status; this measurement needs Linux")
+
+
+def stage_inputs(positions: int, channels: int, num_blocks: int) -> list[torch.Tensor]:
+    """left, right [1, M, d], z [1, M, C], W_Z [N, C, r], W_g [N, r, C] with d = r = C / 2."""
+    width = channels // 2
+    shapes = [(1, positions, width)] * 2 + [(1, positions, channels)]
+    shapes += [(num_blocks, channels, width), (num_blocks, width, channels)]
+    return [(shape[-1] ** -0.5 * torch.randn(shape)).requires_grad_() for shape in shapes]
+
+
+def _work(kind: str, normalize: str, positions: int, channels: int, backend: str, num_blocks: int) -> None:
+    if num_blocks:
+        left, right, z, w_z, w_g = stage_inputs(positions, channels, num_blocks)
+        pairs = list(zip(w_z, w_g, strict=True))
+        out = propagate(Affinity(left, right, kind, normalize), z, pairs, backend=backend)
+    else:
+        width = 1 if kind == "concat" else channels
+        left, right, z = (torch.randn(1, positions, c, requires_grad=True) for c in (width, width, channels))
+        out = diffuse(Affinity(left, right, kind, normalize), z, backend=backend)
+    out.square().sum().backward()
+
+
+def main(job: str) -> None:
+    kind, normalize, positions, channels, backend, num_blocks, threads = json.loads(job)
+    torch.set_num_threads(threads)
+    torch.manual_seed(0)
+    _work(kind, normalize, 64, channels, backend, num_blocks)  # libraries and thread pools, not to be counted
+    before = resident("VmRSS")
+    Path("/proc/self/clear_refs").write_text("5")
+    start = time.perf_counter()
+    _work(kind, normalize, positions, channels, backend, num_blocks)
+    seconds = time.perf_counter() - start
+    peak = resident("VmHWM") - before
+    found = Measurement(kind, normalize, backend, positions, channels, peak, seconds, num_blocks)
+    print(json.dumps(found.to_dict()))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

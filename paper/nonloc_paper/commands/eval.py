@@ -1,0 +1,155 @@
+"""nonloc eval: a recorded error, computed again from the weights."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from jsonargparse import ArgumentParser, Namespace
+
+from nonloc.cli.output import Output, add_output_arguments
+from nonloc.outcomes import EXIT_DONE, EXIT_FAILED, CorruptDataError, MissingDataError
+from nonloc_paper.commands.parser import CommandParser
+from nonloc_paper.runs import Run, find_runs
+
+if TYPE_CHECKING:
+    from nonloc_paper.suites.recheck import Recheck
+
+PARSER = CommandParser
+SUMMARY = "compute a run's error again from its weights, beside the recorded one"
+DESCRIPTION = """\
+Take the final weights of RUN, check them against the hash in its result, evaluate the network on the test images and
+print the recorded and the recomputed score and by how many images they differ. RUN may also be a folder with runs
+below it: then all that trained and have weights are evaluated, one line each. On the kind of hardware that made the
+record the two must be the same to the last image; on another kind they may differ by 0.05 %. A bfloat16 recipe is
+computed in bfloat16 on a CPU, too, which takes hours where the processor has no instructions for it; --precision
+float32 takes minutes, and may come to other answers on some images, at times on more than those 0.05 %.
+
+  nonloc eval paper/results/table1/5-block-proposed/4 --data-dir data
+  nonloc eval paper/results/table1/5-block-proposed/4 --device cpu --precision float32 --json
+  nonloc eval paper/results --data-dir data                          all whose weights are kept
+
+Exit codes: 0 they agree; 1 some do not, or the data are missing; 2 not a finished run, or none with its weights; 4 the
+weights are not those of the result."""
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("run", help="a run folder with its final weights, or a folder with runs")
+    parser.add_argument(
+        "--data_dir", type=str | None, default=None, metavar="DIR", help="where the data sets are"
+    )
+    parser.add_argument(
+        "--device", type=str | None, default=None, help="cpu or cuda; null is cuda where there is one"
+    )
+    parser.add_argument(
+        "--precision",
+        type=str | None,
+        default=None,
+        help="float32 or bfloat16; null is the recipe's, which a processor may be slow at",
+    )
+    add_output_arguments(parser)
+
+
+def run(options: Namespace) -> int:
+    output = Output(options)
+    below = find_runs(options.run)
+    own = [one for one in below if one.path == Path(options.run)]
+
+    from nonloc_paper.data.load import load
+    from nonloc_paper.suites.recheck import recheck
+    from nonloc_paper.training.machine import device_or_best, machine, versions
+    from nonloc_paper.training.recipe import Recipe
+
+    load_once = functools.cache(lambda name: load(name, options.data_dir))
+    device = device_or_best(options.device)
+    found: list[tuple[Run, Recheck]] = []
+    errors: dict[str, Exception] = {}
+    for one in own or below:
+        try:
+            if not own and not _has_network(one):
+                continue
+            checked = recheck(
+                one,
+                None if own else load_once(Recipe.of(one).data),
+                data_dir=options.data_dir,
+                device=device,
+                precision=options.precision,
+                tell=output.talk,
+            )
+        except (ValueError, CorruptDataError, MissingDataError) as error:
+            # Data that many runs miss are told once.
+            errors.setdefault(str(error), error)
+            continue
+        found.append((one, checked))
+        if not own:
+            output.talk(f"{one.path}: {_difference(checked)}")
+    first_error = next(iter(errors.values()), None)
+    if not found:
+        raise first_error or ValueError(_nothing_there(below, options.run))
+    agreed = sum(checked.agrees for _, checked in found)
+    text = _told(found[0][1]) if own else _table(found, agreed)
+    output.result(
+        "\n".join([text, *(f"not evaluated: {error}" for error in errors)]),
+        {
+            "rows": [{"run": str(one.path), **checked.to_dict()} for one, checked in found],
+            "agree": agreed,
+            "errors": list(errors),
+            "machine": machine(device),
+            "versions": versions(device),
+        },
+    )
+    if first_error is not None:
+        # All that could be evaluated is told.
+        raise first_error
+    return EXIT_DONE if agreed == len(found) else EXIT_FAILED
+
+
+def _has_network(run: Run) -> bool:
+    """Whether it trained to its end, and its weights are there."""
+    return run.is_finished and run.read_result()["outcome"]["ending"] == "converged" and run.has_weights
+
+
+def _nothing_there(runs: Sequence[Run], folder: str) -> str:
+    if not runs:
+        return f"{folder} is not a run folder, and holds none; name a run with its final weights"
+    return f"none of the {len(runs)} runs in {folder} is finished and has its final weights; name one that is"
+
+
+def _told(found: Recheck) -> str:
+    unit = _unit(found)
+    if found.is_same_hardware:
+        allowed = "the same hardware"
+    elif found.precision == found.stored_precision:
+        allowed = f"at most {found.tolerance} {unit} on other hardware"
+    else:
+        allowed = (
+            f"at most {found.tolerance} {unit}; another precision may take more: try {found.stored_precision}"
+        )
+    return (
+        f"recorded    {found.stored:.4f} {unit} on {found.stored_device}, {found.stored_precision}\n"
+        f"recomputed  {found.recomputed:.4f} {unit} on {found.device}, {found.precision}\n"
+        f"difference  {_difference(found)} ({allowed})"
+    )
+
+
+def _table(found: list[tuple[Run, Recheck]], agreed: int) -> str:
+    from nonloc_paper.report.tables import Table
+
+    lines = tuple(
+        (str(run.path), f"{one.stored:.2f}", f"{one.recomputed:.2f}", one.precision, _difference(one))
+        for run, one in found
+    )
+    shown = Table(("run", "recorded", "recomputed", "precision", "difference"), (("", lines),)).as_text()
+    return f"{shown}\n\n{agreed} of {len(found)} agree; recomputed on {found[0][1].device}"
+
+
+def _difference(found: Recheck) -> str:
+    images = "" if found.images is None else f" ({found.images:+d} images)"
+    verdict = "agree" if found.agrees else "DIFFER"
+    return f"{found.recomputed - found.stored:+.4f} {_unit(found)}{images}: they {verdict}"
+
+
+def _unit(found: Recheck) -> str:
+    return "%" if found.score == "error" else "dB"

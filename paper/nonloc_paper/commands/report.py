@@ -1,0 +1,92 @@
+"""nonloc report: one page from a folder of runs, or the whole reproduction from kept records."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jsonargparse import ArgumentParser, Namespace
+
+from nonloc.cli.output import Output, add_output_arguments
+from nonloc.outcomes import EXIT_DONE
+from nonloc_paper.commands.parser import CommandParser
+from nonloc_paper.paths import pages_folder, results_folder
+
+PARSER = CommandParser
+SUMMARY = "write pages from runs or kept records; trains nothing"
+DESCRIPTION = """\
+Read all run folders below FOLDER and write one self-contained page: table, curves, spectra, images, affinity maps.
+Nothing is computed again, so it shows what the runs left: `nonloc reproduce` observes its runs as it goes, other
+runs show their curves and what `nonloc spectrum` wrote.
+
+From a folder of kept records (with table1/ or map/ in it, as paper/results/ has) it writes the reproduction of the
+paper instead: verdicts, Table 1, Figures 1 to 4 and the trainability map as Markdown with SVG and PNG figures, and
+all of it as one report.html. The same records give the same bytes; what is missing is named.
+
+  nonloc report                                     paper/results/ -> paper/pages/
+  nonloc report paper/results --output elsewhere
+  nonloc report demo
+  nonloc report demo --beside paper/results             with the recorded results on CIFAR-10 on the same page
+  nonloc report runs --output runs.html
+
+Exit codes: 0 written; 2 no runs there; 4 a run folder or a table holds a corrupt file."""
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "folder",
+        nargs="?",
+        default=str(results_folder()),
+        help="a folder with run folders in it, however deep, or kept records",
+    )
+    parser.add_argument(
+        "--output",
+        type=str | None,
+        default=None,
+        metavar="PATH",
+        help=f"the page, null is FOLDER/report.html; of kept records the folder, null is {pages_folder()}",
+    )
+    parser.add_argument(
+        "--beside",
+        type=str | None,
+        default=None,
+        metavar="FOLDER",
+        help="kept records whose table of CIFAR-10 results a page of runs shows, too",
+    )
+    add_output_arguments(parser)
+
+
+def run(options: Namespace) -> int:
+    output = Output(options)
+
+    from nonloc_paper.report.reproduction import is_kept
+
+    if is_kept(options.folder):
+        return _reproduction(options, output)
+
+    from nonloc_paper.report.kept import read_kept
+    from nonloc_paper.report.page import write_page
+    from nonloc_paper.report.records import collect
+    from nonloc_paper.report.summary import summary, summary_text
+
+    collection = collect(options.folder)
+    path = write_page(
+        collection, options.output, None if options.beside is None else read_kept(options.beside)
+    )
+    output.result(f"{summary_text(collection)}\n\n{path}", {**summary(collection), "report": str(path)})
+    return EXIT_DONE
+
+
+def _reproduction(options: Namespace, output: Output) -> int:
+    from nonloc_paper.report.reproduction import verdict_counts, write_reproduction
+
+    folder = options.output if options.output is not None else str(pages_folder())
+    made = write_reproduction(options.folder, folder)
+    verdicts: list[dict[str, Any]] = [
+        {"claim": claim.key, "quote": claim.quote, "verdict": verdict.text, "n": verdict.n}
+        for claim, verdict in made.verdicts
+    ]
+    width = max(len(verdict.text) for _, verdict in made.verdicts)
+    lines = [f"{verdict.text.ljust(width)}  “{claim.quote}”" for claim, verdict in made.verdicts]
+    text = "\n".join([*lines, "", verdict_counts(made.verdicts), folder])
+    output.result(text, {"verdicts": verdicts, "files": [str(path) for path in made.files]})
+    return EXIT_DONE

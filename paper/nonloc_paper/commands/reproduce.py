@@ -1,0 +1,303 @@
+"""nonloc reproduce: a whole table, figure or demo, and its report."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from jsonargparse import ArgumentParser, Namespace
+
+from nonloc.cli.durations import format_duration, parse_duration
+from nonloc.cli.output import Output, add_output_arguments
+from nonloc.numeric import check_whole
+from nonloc.outcomes import EXIT_DONE, EXIT_LOCKED
+from nonloc_paper.commands.many_runs import add_many_runs_arguments, parse_changes
+from nonloc_paper.commands.overall import Overall
+from nonloc_paper.commands.parser import CommandParser
+from nonloc_paper.paths import results_folder
+from nonloc_paper.suites import SUITES, Suite, arranged_suite
+from nonloc_paper.training.recipe import Recipe
+
+if TYPE_CHECKING:
+    from nonloc_paper.report.kept import Kept
+    from nonloc_paper.suites.keeping import Keeping
+    from nonloc_paper.suites.train_all import SuiteProgress
+
+DEMO = "demo"
+PARSER = CommandParser
+SUMMARY = "run all rows of the demo, a table or a figure, and write its report"
+DESCRIPTION = f"""\
+Train every row of a suite with every seed, look at each trained network, and write DIR/report.html. Runs are kept in
+DIR/runs; what is finished is never done again, so the same command continues after any interruption. A run that
+diverges is a result. Two processes may work in the same DIR: each passes over what the other holds.
+
+On CUDA several runs are trained side by side in one process, each to the same end as alone, because one small network
+does not fill a GPU: --side-by-side says how many. With --budget, runs that are known not to fit into what is left of
+it are begun last; when it is spent, all that are under way are saved, and the same command goes on with them. Runs are
+begun seed by seed, so that an interrupted table is balanced.
+
+Runs that the --kept folder has count as done and are copied to DIR/runs, whichever suite they were kept for; with
+--kept null and a new DIR all are trained anew. The demo shows the runs on CIFAR-10 that are kept there beside its own.
+--keep adds what is finished to that folder: <kept>/<suite>/<row>/<seed>/, small files, and the final weights of
+each row's median seed, or of the seed nearest to it whose weights are at hand.
+
+  nonloc reproduce demo                                        a few minutes on two cores
+  nonloc reproduce table1 --seeds 1 --rows baseline 5-block --device cuda --budget 25m
+  nonloc reproduce table1 --device cuda --side-by-side 6
+  nonloc reproduce table1 --device cuda --budget 25m --keep    go on, and keep what is finished in paper/results/table1
+  nonloc reproduce table1 --budget 0s --keep                   keep what is finished, train nothing
+  nonloc reproduce table1 --set precision=float32 channels_last=false stage.init_std=0.07
+
+Suites: {", ".join(SUITES)}.
+Exit codes: 0 all done, or --budget spent; 2 wrong usage; 1, 4 data missing or corrupt; 5 the rest is held by another
+process; 130 and 143 interrupted after saving."""
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("suite", help=f"one of {', '.join(SUITES)}")
+    parser.add_argument(
+        "--output", type=str | None, default=None, metavar="DIR", help="the folder; null is the suite's name"
+    )
+    parser.add_argument(
+        "--seeds", type=int | None, default=None, help="seeds a row; null is the suite's own number"
+    )
+    parser.add_argument(
+        "--rows",
+        type=str,
+        nargs="+",
+        action="extend",
+        default=[],
+        help="only these rows: numbers, or parts of labels or networks",
+    )
+    add_many_runs_arguments(parser)
+    parser.add_argument(
+        "--kept",
+        type=str | None,
+        default=str(results_folder()),
+        metavar="DIR",
+        help="where finished runs are kept; what it has is not done again",
+    )
+    parser.add_argument("--keep", action="store_true", help="add the finished runs to --kept")
+    parser.add_argument(
+        "--weights",
+        default="median",
+        help="of which runs to add the weights: median, all or none; only those of a former median give way",
+    )
+    parser.add_argument(
+        "--threads", type=int | None, default=None, help="processor threads; null is the suite's own choice"
+    )
+    add_output_arguments(parser)
+
+
+def run(options: Namespace) -> int:
+    output = Output(options)
+    plan: dict[str, Any] = {
+        "name": options.suite,
+        "seeds": options.seeds,
+        "rows": list(options.rows),
+        "changes": parse_changes(options.set),
+    }
+    suite = arranged_suite(**plan)
+    if options.threads is not None:
+        suite = suite.with_threads(options.threads)
+    budget = None if options.budget is None else parse_duration(options.budget)
+    folder = Path(options.output if options.output is not None else suite.name)
+    if options.keep:
+        if options.kept is None:
+            raise ValueError("--keep needs a folder to keep runs in; name it with --kept DIR")
+
+        from nonloc_paper.suites.keeping import check_keeping
+
+        if Path(options.kept).resolve() in (folder.resolve(), *folder.resolve().parents):
+            raise ValueError(
+                f"--output {folder} lies in --kept {options.kept}, and would be taken for records; "
+                "work in another folder"
+            )
+        if folder.resolve() in Path(options.kept).resolve().parents:
+            raise ValueError(
+                f"--kept {options.kept} lies in --output {folder}, whose runs would be there twice; "
+                "keep them in another folder"
+            )
+        check_keeping(
+            suite, options.kept, changes=plan["changes"], weights=options.weights, runs=folder / "runs"
+        )
+
+    from nonloc_paper.report.page import write_page
+    from nonloc_paper.report.records import collect, read_plan, write_plan
+    from nonloc_paper.report.summary import summary, summary_text
+    from nonloc_paper.training.machine import device_or_best
+    from nonloc_paper.training.precision import slow_precision
+
+    # What cannot be run must not become the plan of a folder.
+    where = device_or_best(options.device)
+    if options.side_by_side is not None:
+        check_whole("side_by_side", options.side_by_side)
+    before = read_plan(folder)
+    if before and before["name"] != suite.name:
+        raise ValueError(
+            f"{folder} holds the suite {before['name']!r}; use another --output for {suite.name!r}"
+        )
+    command = command_line(options, folder)
+    plan |= {"command": command, "seconds": float(before.get("seconds", 0.0))}
+    # Before any work, so that even a killed command leaves a folder that can be reported on.
+    write_plan(folder, plan)
+    started = time.monotonic()
+    recorded = _recorded(suite, options)
+    known = _restore(suite, folder, options, output)
+    if slow := next(filter(None, (slow_precision(row.recipe, where) for row in suite.rows)), ""):
+        output.talk(f"{slow}: --set precision=float32 channels_last=false")
+    progress = _train(suite, folder, options, budget, known, shown=not output.is_quiet)
+    seconds = time.monotonic() - started
+    plan["seconds"] = round(plan["seconds"] + seconds, 1)
+    write_plan(folder, plan)
+    kept = _keep(suite, folder, options, plan["changes"], seconds) if options.keep else None
+    collection = collect(folder)
+    path = write_page(collection, beside=recorded)
+    left = [
+        f"{len(progress.done)} of {len(progress.done) + len(progress.left)} runs are done. {progress.reason}".rstrip(),
+        f"Continue with: {command}",
+    ]
+    lines = [summary_text(collection), "", *_recorded_lines(recorded), *(left if progress.left else [])]
+    lines += _kept_lines(kept)
+    output.result(
+        "\n".join([*lines, f"{format_duration(plan['seconds'])} in all", str(path)]),
+        {
+            **summary(collection),
+            "report": str(path),
+            "done": len(progress.done),
+            "left": [recipe.name for recipe in progress.left],
+            "reason": progress.reason,
+            "seconds": plan["seconds"],
+            "kept": None if kept is None else {"runs": len(kept.new) + len(kept.same), "bytes": kept.size},
+        },
+    )
+    if progress.errors:
+        # All that could be done is done, kept and told.
+        raise progress.errors[0]
+    if progress.signal is not None:
+        return 128 + progress.signal
+    return EXIT_LOCKED if progress.locked and not progress.reason else EXIT_DONE
+
+
+def _restore(suite: Suite, folder: Path, options: Namespace, output: Output) -> list[Recipe]:
+    """The recipes whose runs are kept, after they were copied to the folder's own runs."""
+    if options.kept is None:
+        return []
+
+    from nonloc_paper.suites.keeping import restore
+
+    known = restore(suite, options.kept, folder / "runs")
+    if known:
+        output.talk(
+            f"{len(known)} runs are kept in {options.kept} and count as done; "
+            "to train them anew: --kept null and a new --output"
+        )
+    return known
+
+
+def _keep(suite: Suite, folder: Path, options: Namespace, changes: dict[str, Any], seconds: float) -> Keeping:
+    from nonloc_paper.suites.holding import hold
+    from nonloc_paper.suites.keeping import keep
+    from nonloc_paper.suites.spent import note_spent
+    from nonloc_paper.training.machine import device_or_best, machine
+
+    with hold(Path(options.kept) / suite.name, wait=True):
+        kept = keep(suite, folder / "runs", options.kept, changes=changes, weights=options.weights)
+        # Less, and nothing new, is no training, but finding out that there is nothing to do.
+        if kept.new or seconds >= 1:
+            device = machine(device_or_best(options.device))["device"]
+            note_spent(
+                Path(options.kept) / suite.name, seconds=round(seconds, 1), device=device, runs=len(kept.new)
+            )
+    return kept
+
+
+def _kept_lines(kept: Keeping | None) -> list[str]:
+    if kept is None:
+        return []
+    lines = [
+        f"kept: {len(kept.new)} new runs, {len(kept.same)} as before, {len(kept.weights)} with weights, "
+        f"{kept.size / 1e6:.2f} MB of {kept.total / 1e6:.2f} MB in that folder"
+    ]
+    if kept.lacking:
+        lines.append(f"weights that are not at hand: {'; '.join(kept.lacking)}")
+    return lines
+
+
+def _recorded(suite: Suite, options: Namespace) -> Kept | None:
+    """The kept runs on CIFAR-10, for the demo, which has none of its own."""
+    from nonloc_paper.report.kept import read_kept
+    from nonloc_paper.report.reproduction import is_kept
+
+    if suite.name != DEMO or options.kept is None or not is_kept(options.kept):
+        return None
+    return read_kept(options.kept)
+
+
+def _recorded_lines(recorded: Kept | None) -> list[str]:
+    """The same in the terminal."""
+    from nonloc_paper.report.table1 import rows_table
+
+    if recorded is None or not recorded.recorded:
+        return []
+    table = rows_table(recorded.recorded).as_text()
+    return ["Recorded, not trained now: the paper's networks on CIFAR-10", table, ""]
+
+
+def _train(
+    suite: Suite,
+    folder: Path,
+    options: Namespace,
+    budget: float | None,
+    known: Sequence[Recipe],
+    *,
+    shown: bool,
+) -> SuiteProgress:
+    import torch
+
+    from nonloc_paper.runs import Run
+    from nonloc_paper.suites.train_all import train_all
+
+    if suite.threads is not None:
+        torch.set_num_threads(suite.threads)
+    # Seed by seed and not row by row: what a budget cuts off is then seeds, and rows can be compared early.
+    recipes = sorted(
+        (recipe for row in suite.rows for recipe in suite.recipes(row)), key=lambda recipe: recipe.seed
+    )
+    todo = [recipe for recipe in recipes if recipe not in known]
+    done = len(recipes) - len(todo)
+    with Overall(suite.name, len(recipes), shown=shown) as overall:
+        progress = train_all(
+            todo,
+            folder / "runs",
+            data_dir=options.data_dir,
+            device=options.device,
+            budget=budget,
+            side_by_side=options.side_by_side,
+            progress=shown,
+            others=[(recipe, Run(folder / "runs" / recipe.name)) for recipe in known],
+            tell=lambda index, recipe: overall.tell(done + index, recipe),
+        )
+        overall.reach(done + len(progress.done))
+    return replace(progress, done=(*known, *progress.done))
+
+
+def command_line(options: Namespace, folder: Path) -> str:
+    """The command that makes the same again, or goes on with it."""
+    words = ["nonloc", "reproduce", options.suite, "--output", str(folder)]
+    for name in ("seeds", "threads", "device", "side_by_side", "data_dir"):
+        if getattr(options, name) is not None:
+            words += [f"--{name.replace('_', '-')}", str(getattr(options, name))]
+    if options.kept != str(results_folder()):
+        words += ["--kept", "null" if options.kept is None else options.kept]
+    if options.weights != "median":
+        words += ["--weights", options.weights]
+    words += ["--keep"] if options.keep else []
+    for name in ("rows", "set"):
+        if getattr(options, name):
+            words += [f"--{name}", *getattr(options, name)]
+    return shlex.join(words)

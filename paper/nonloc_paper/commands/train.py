@@ -1,0 +1,120 @@
+"""nonloc train: one recipe into one run folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from jsonargparse import ArgumentParser, Namespace
+
+from nonloc.cli.durations import parse_duration
+from nonloc.cli.output import Output, add_output_arguments
+from nonloc.outcomes import EXIT_DIVERGED, EXIT_DONE, Outcome
+from nonloc_paper.commands.parser import CommandParser
+from nonloc_paper.commands.recipe_options import add_recipe_arguments, recipe_from
+from nonloc_paper.networks.spec import NetworkSpec
+from nonloc_paper.runs import Run
+from nonloc_paper.training.recipe import Recipe
+
+PARSER = CommandParser
+SUMMARY = "train one network by one recipe; the same command continues it"
+DESCRIPTION = """\
+Train one network in one run folder, runs/<name of the recipe> unless --run says otherwise. The defaults are the
+paper's recipe for CIFAR-10. Stop it at any time: the same command continues where it was, to the same result.
+On CUDA a step is recorded once and then replayed as a whole, which gives the same result in a fraction of the time;
+--captured false keeps to the plain loop. `nonloc reproduce` trains several networks side by side.
+
+A network is preresnetD[-keras|-basic|-public]/… or restorerC/…, followed by baseline, original-N@i or diffusive-N@i: N
+nonlocal blocks after residual block i, counted from 1; @2,4,6 puts N after each of the three.
+
+  nonloc train --network restorer16/diffusive-4@2 --data motifs --epochs 10 --steps_per_epoch 50 \\
+      --optimizer adam --schedule onecycle --learning_rate 0.01 --batch_size 16    a minute on a CPU
+  nonloc train --network preresnet20/original-4@2 --stage.init_std 0.06 --run runs/four
+  nonloc train --precision bfloat16 --channels_last true    the fastest way on a recent NVIDIA GPU
+  nonloc train --epochs 5 --print_config > recipe.yaml; nonloc train --config recipe.yaml --seed 1
+
+Exit codes: 0 trained to its end (or --budget spent, saved); 3 the run diverged, which is kept as its result;
+2 wrong usage; 4 corrupt data; 5 the folder is in use; 130 and 143 interrupted after saving."""
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("--config", action="config", help="a YAML or JSON file of options")
+    parser.add_argument(
+        "--run",
+        type=str | None,
+        default=None,
+        metavar="DIR",
+        help="the run folder; null is runs/<recipe's name>",
+    )
+    parser.add_argument(
+        "--device", type=str | None, default=None, help="cpu or cuda; null is cuda where there is one"
+    )
+    parser.add_argument(
+        "--captured",
+        type=bool | None,
+        default=None,
+        help="replay every step as one CUDA graph; null is on CUDA, with the plain loop for what cannot be",
+    )
+    parser.add_argument(
+        "--data_dir", type=str | None, default=None, metavar="DIR", help="where the data sets are"
+    )
+    parser.add_argument(
+        "--budget", type=str | None, default=None, help="stop, saved, after so long: 90s, 25m, 2h"
+    )
+    add_output_arguments(parser)
+    add_recipe_arguments(parser)
+
+
+CALM_START = 0.01  # a deviation with which everything in the map trains
+
+
+def advice(recipe: Recipe, outcome: Outcome) -> str:
+    """What to try where nonlocal stages diverged, by what the trainability map shows."""
+    network = NetworkSpec.parse(recipe.network)
+    if outcome.ending != "diverged" or network.form is None:
+        return ""
+    ways, stage = [], recipe.stage
+    if network.num_blocks > 1 and not stage.shares_affinity(network.form):
+        ways.append("--stage.share_affinity true, which computes one affinity for all blocks")
+    if stage.affinity in (None, "gaussian", "embedded_gaussian") and not stage.scaled:
+        ways.append("--stage.scaled true, which divides the logits by √d")
+    if stage.init not in (None, "normal", "zero") or (stage.init_std or 0) > CALM_START:
+        ways.append(f"--stage.init normal --stage.init_std {CALM_START}")
+    ways.append(f"--learning_rate below {recipe.learning_rate:g}")
+    return f"\nTo try, in another --run: {'; '.join(ways)}. Which stages train: paper/pages/map.md."
+
+
+def run(options: Namespace) -> int:
+    output = Output(options)
+    recipe = recipe_from(options)
+    budget = None if options.budget is None else parse_duration(options.budget)
+    folder = Run(options.run if options.run is not None else Path("runs") / recipe.name)
+
+    from nonloc_paper.training.loop import fit
+    from nonloc_paper.training.machine import device_or_best
+    from nonloc_paper.training.precision import slow_precision
+
+    output.talk(f"{recipe.network} on {recipe.data}, seed {recipe.seed}, in {folder.path}")
+    if slow := slow_precision(recipe, device_or_best(options.device)):
+        output.talk(slow)
+    outcome = fit(
+        recipe,
+        folder,
+        data_dir=options.data_dir,
+        device=options.device,
+        captured=options.captured,
+        progress=not output.is_quiet,
+        throw=False,
+        stop_after=budget,
+    )
+    result = folder.read_result() if folder.is_finished else None
+    score = outcome.metrics.get("psnr", outcome.metrics.get("error"))
+    unit = "dB PSNR" if recipe.task == "restoration" else "% error"
+    ending = "" if score is None else f" Last score: {score:.2f} {unit}, epoch {outcome.metrics['epoch']}."
+    output.result(
+        f"{outcome.sentence}{ending}{advice(recipe, outcome)}\n{folder.path}",
+        {"run": str(folder.path), "recipe": recipe.to_dict(), "outcome": outcome.to_dict(), "result": result},
+    )
+    if outcome.ending == "diverged":
+        return EXIT_DIVERGED
+    signal = outcome.metrics.get("signal")
+    return EXIT_DONE if signal is None else 128 + int(signal)

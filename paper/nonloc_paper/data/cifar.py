@@ -1,0 +1,58 @@
+"""CIFAR-10 and CIFAR-100 from the official binary files: checked, and without pickle."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from nonloc_paper.data.dataset import Dataset, Split
+from nonloc_paper.data.files import corrupt, data_folder, fault, files_folder, missing
+from nonloc_paper.data.sources import Member, Source, source_of
+
+
+def read_cifar(name: str, folder: str | os.PathLike[str] | None = None, verify: bool = True) -> Dataset:
+    """Read "cifar10" or "cifar100" (fine labels): 50,000 training and 10,000 test images [N, 3, 32, 32].
+
+    `folder` holds cifar-10-batches-bin/ or cifar-100-binary/, or is that folder; left out, it is the
+    environment's NONLOC_DATA or else the user's cache. `verify=False` skips the SHA-1 of the files; their
+    size and the range of the labels are always checked.
+    """
+    return read_source(source_of(name), data_folder(folder), verify)
+
+
+def read_source(source: Source, folder: Path, verify: bool = True) -> Dataset:
+    """Read the data set that `source` describes from `folder`."""
+    place = files_folder(source, folder)
+    absent = [member.file for member in source.members if not (place / member.file).is_file()]
+    if absent:
+        raise missing(source, folder, absent)
+    train = _read_split(source, source.train, folder, place, verify)
+    test = _read_split(source, source.test, folder, place, verify)
+    return Dataset(source.name, train, test, source.classes)
+
+
+def _read_split(
+    source: Source, members: tuple[Member, ...], folder: Path, place: Path, verify: bool
+) -> Split:
+    total = sum(member.records for member in members)
+    images = np.empty((total, 3, source.size, source.size), np.uint8)
+    labels = np.empty(total, np.int64)
+    start = 0
+    for member in members:
+        path = place / member.file
+        what = fault(source, member, path, verify=verify)
+        if what:
+            raise corrupt(source, folder, path, what)
+        records = np.fromfile(path, np.uint8).reshape(member.records, source.record_bytes)
+        here = slice(start, start + member.records)
+        labels[here] = records[:, source.label_bytes - 1]
+        images[here].reshape(member.records, -1)[:] = records[:, source.label_bytes :]
+        strange = np.flatnonzero(labels[here] >= len(source.classes))
+        if strange.size:
+            what = f"has label {labels[here][strange[0]]} in record {strange[0]}"
+            raise corrupt(source, folder, path, f"{what}, expected 0 to {len(source.classes) - 1}")
+        start += member.records
+    return Split(torch.from_numpy(images), torch.from_numpy(labels))

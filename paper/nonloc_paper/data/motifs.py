@@ -1,0 +1,163 @@
+"""The embedded data set, without a download: small images tiled from motifs cut out of two photographs.
+
+An image repeats one motif, so the best estimate of a noisy pixel is an average over its far-away copies:
+a task that rewards nonlocal operations. The photographs come with scikit-learn.
+
+Nothing of the training set leaks into the test set. The columns of each photograph are dealt out in strips,
+
+    96 for training | 16 for nobody | 32 for testing | 16 for nobody | and again,
+
+where the gap is two JPEG blocks wide, so that not even the compression ties a test motif to a training motif;
+and a motif whose content occurs in the training strips, in any cyclic shift, is not used for testing. In a
+split no content occurs twice, and the two photographs take turns.
+
+Near-constant motifs are left out (`MIN_CONTRAST`): most of both photographs is sky and blurred background,
+and on a flat image a local average is as good as a nonlocal one.
+"""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from nonloc.outcomes import MissingDataError
+from nonloc_paper.data.dataset import Dataset, Split
+
+PHOTOGRAPHS = ("china.jpg", "flower.jpg")
+STRIP_PERIOD = 160
+STRIPS = {"train": (0, 96), "test": (112, 144)}  # first and one past the last column within a period
+MIN_CONTRAST = 16  # grey levels: max − min over the motif, in the channel where it is largest
+
+Images = NDArray[np.uint8]
+Boxes = NDArray[np.int64]
+
+
+def load_motifs(train: int = 4096, test: int = 512, size: int = 12, motif: int = 3, seed: int = 0) -> Dataset:
+    """Make `train` and `test` images uint8 [N, 3, size, size] that repeat with period `motif`; no labels.
+
+    The images depend on the arguments alone, never on a run's seed; a smaller set is the beginning of a
+    larger one.
+    """
+    if size < motif:
+        raise ValueError(
+            f"size={size} must be at least motif={motif}, so that an image shows all of its motif"
+        )
+    photographs = load_photographs()
+    splits = {}
+    for part, boxes in motif_boxes(train, test, motif, seed, photographs).items():
+        phases = (_draw(2 * len(boxes), seed, part, "phase") % motif).astype(np.int64).reshape(-1, 2)
+        splits[part] = Split(torch.from_numpy(_tile(cut_motifs(photographs, boxes, motif), phases, size)))
+    return Dataset("motifs", splits["train"], splits["test"])
+
+
+def load_photographs() -> Images:
+    """The two photographs, [2, 427, 640, 3]."""
+    try:
+        from sklearn.datasets import load_sample_images
+
+        found = load_sample_images()
+    except ImportError as error:
+        raise MissingDataError(
+            "The motifs are cut out of two photographs that come with scikit-learn and are read by pillow; "
+            "one of them is not installed: `pip install nonloc[analysis]`"
+        ) from error
+    by_name = {str(path).replace("\\", "/").rpartition("/")[2]: i for i, path in enumerate(found.filenames)}
+    return np.stack([found.images[by_name[name]] for name in PHOTOGRAPHS])
+
+
+def motif_boxes(
+    train: int = 4096, test: int = 512, motif: int = 3, seed: int = 0, photographs: Images | None = None
+) -> dict[str, Boxes]:
+    """Where the motifs come from: {"train": [N, 3], "test": [N, 3]}, rows (photograph, top, left).
+
+    Motif i is photographs[photograph, top : top + motif, left : left + motif].
+    """
+    narrowest = min(last - first for first, last in STRIPS.values())
+    if not 2 <= motif <= narrowest:
+        raise ValueError(f"motif={motif} must be between 2 and {narrowest}, the width of the narrowest strip")
+    for name, value, least in (("train", train, 1), ("test", test, 1), ("seed", seed, 0)):
+        if value < least:
+            raise ValueError(f"{name}={value} must be at least {least}")
+    if photographs is None:
+        photographs = load_photographs()
+    trainable, testable = (_candidates(photographs, part, motif) for part in STRIPS)
+    known, asked = (contents(cut_motifs(photographs, boxes, motif)) for boxes in (trainable, testable))
+    trainable = trainable[_first_of_each(known)]
+    fresh = ~np.isin(asked, known)
+    testable = testable[fresh][_first_of_each(asked[fresh])]
+    return {"train": _pick(trainable, train, seed, "train"), "test": _pick(testable, test, seed, "test")}
+
+
+def cut_motifs(photographs: Images, boxes: Boxes, motif: int) -> Images:
+    """The motifs [N, motif, motif, 3] at `boxes` [N, 3]."""
+    offset = np.arange(motif)
+    photograph, top, left = (column[:, None, None] for column in boxes.T)
+    return photographs[photograph, top + offset[:, None], left + offset]
+
+
+def contents(motifs: Images) -> NDArray[np.bytes_]:
+    """One value for each motif [N, m, m, 3]: equal for two motifs iff one is a cyclic shift of the other."""
+    count, side = motifs.shape[:2]
+    width = 3 * side * side
+    # Fixed-width byte strings, because numpy compares, sorts and searches them as single values.
+    least = np.full(count, b"\xff" * width, f"S{width}")
+    for shift in product(range(side), repeat=2):
+        shifted = np.roll(motifs, shift, axis=(1, 2)).reshape(count, width).view(least.dtype)[:, 0]
+        least = np.where(shifted < least, shifted, least)
+    return least
+
+
+def _candidates(photographs: Images, part: str, motif: int) -> Boxes:
+    """All boxes [N, 3] that lie in a strip of `part` and have the contrast."""
+    height, width = (extent - motif + 1 for extent in photographs.shape[1:3])
+    high = low = photographs[:, :height, :width]
+    for down, right in product(range(motif), repeat=2):
+        moved = photographs[:, down : down + height, right : right + width]
+        high, low = np.maximum(high, moved), np.minimum(low, moved)
+    contrast = (high - low).max(-1)
+    first, last = STRIPS[part]
+    column = np.arange(width) % STRIP_PERIOD
+    inside = (column >= first) & (column + motif <= last)
+    return np.argwhere((contrast >= MIN_CONTRAST) & inside)
+
+
+def _first_of_each(values: NDArray[Any]) -> NDArray[np.int64]:
+    return np.sort(np.unique(values, return_index=True)[1])
+
+
+def _pick(boxes: Boxes, count: int, seed: int, part: str) -> Boxes:
+    """`count` of `boxes` in random order, the photographs taking turns."""
+    picked = np.empty((count, 3), np.int64)
+    for photograph, name in enumerate(PHOTOGRAPHS):
+        pool = boxes[boxes[:, 0] == photograph]
+        share = len(picked[photograph :: len(PHOTOGRAPHS)])
+        if share > len(pool):
+            raise ValueError(
+                f"{part}={count} asks for {share} motifs of {name}, which has {len(pool)}; "
+                f"ask for at most {len(PHOTOGRAPHS) * len(pool)}"
+            )
+        order = np.argsort(_draw(len(pool), seed, part, name), kind="stable")
+        picked[photograph :: len(PHOTOGRAPHS)] = pool[order[:share]]
+    return picked
+
+
+def _draw(count: int, seed: int, part: str, purpose: str) -> NDArray[np.uint64]:
+    """`count` random 64-bit integers.
+
+    Raw PCG64 output, because numpy promises that stream for ever, and not that of Generator's methods.
+    """
+    stream = (list(STRIPS).index(part), (*PHOTOGRAPHS, "phase").index(purpose))
+    return np.random.PCG64([*stream, seed]).random_raw(count)
+
+
+def _tile(motifs: Images, phases: NDArray[np.int64], size: int) -> Images:
+    """Images [N, 3, size, size] that repeat `motifs` [N, m, m, 3], shifted cyclically by `phases` [N, 2]."""
+    side = motifs.shape[1]
+    rows, columns = ((phases[:, axis, None] + np.arange(size)) % side for axis in (0, 1))
+    image = np.arange(len(motifs))[:, None, None]
+    tiled = motifs[image, rows[:, :, None], columns[:, None, :]]
+    return np.ascontiguousarray(tiled.transpose(0, 3, 1, 2))

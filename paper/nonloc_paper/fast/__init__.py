@@ -1,0 +1,1 @@
+"""Triton kernels for the convolutions and norms of small networks."""

@@ -1,0 +1,1 @@
+"""The trainability map: which starts, rates and numbers of blocks train."""

@@ -1,0 +1,177 @@
+"""Watcher: copies of networks while they train, so that what came before a divergence can be looked at afterwards."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from nonloc.modes import evaluating
+from nonloc.nn.features import stage_inputs
+from nonloc.ops import kernel_logit_spreads
+from nonloc.outcomes import NonlocError
+from nonloc.processes.stability import certify
+from nonloc.spectrum import weight_spectrum
+from nonloc_paper.data.dataset import Dataset
+from nonloc_paper.networks.build import build
+from nonloc_paper.runs import Run
+from nonloc_paper.training.recipe import Recipe
+from nonloc_paper.training.session import Session
+from nonloc_paper.training.tasks import TASKS
+
+EVERY = 10  # steps between two looks, after the first EVERY, which are all looked at: many runs end at once
+LAST = 100  # steps before the end that are looked at
+AHEAD = 200  # steps that a device may have been given before the end is noticed
+STATES = (LAST + AHEAD) // EVERY + EVERY
+LOSSES = 4096  # whole epochs of them
+IMAGES = 32  # training images that the stages are looked at with
+
+
+@dataclass
+class _Film:
+    """The last copies of one network: (step, {name: tensor}), each before that step; and the losses by step."""
+
+    states: deque[tuple[int, dict[str, Tensor]]] = field(default_factory=lambda: deque(maxlen=STATES))
+    losses: deque[tuple[int, Tensor]] = field(default_factory=lambda: deque(maxlen=LOSSES))
+
+
+class Watcher:
+    """Looks on after every step of many runs, without waiting for the device, and remembers the last steps of each."""
+
+    def __init__(self) -> None:
+        self._films: dict[Run, _Film] = {}
+        self._images: dict[tuple[Any, ...], Tensor] = {}
+
+    def __call__(self, session: Session) -> None:
+        is_new = session.run not in self._films
+        film = self._films.setdefault(session.run, _Film())
+        # A run that goes on after an interruption brings the losses of its epoch with it.
+        done = session.step_in_epoch
+        for step in range(0 if is_new else done - 1, done):
+            film.losses.append((session.step - done + step, session.loss_of(step).clone()))
+        # Always one: a run that goes on shortly before its end would meet none.
+        if not film.states or session.step < EVERY or session.step % EVERY == 0:
+            state = {name: value.detach().clone() for name, value in session.model.state_dict().items()}
+            film.states.append((session.step, state))
+
+    def saw_the_end(self, run: Run) -> bool:
+        """Whether it was there for the last steps of a run, and knows their losses."""
+        return run in self._films and bool(self._films[run].losses)
+
+    def losses(self, run: Run) -> dict[int, float]:
+        """The finite ones of the last steps, by step."""
+        film = self._films.get(run)
+        if film is None:
+            return {}
+        values = torch.stack([loss for _, loss in film.losses]).tolist()
+        steps = [step for step, _ in film.losses]
+        return {step: loss for step, loss in zip(steps, values, strict=True) if math.isfinite(loss)}
+
+    def before(
+        self, run: Run, recipe: Recipe, data: Dataset, device: torch.device, end: int
+    ) -> list[dict[str, Any]]:
+        """Every EVERY steps of the last LAST before step `end`: {"step", "loss", "stages": [{"name", "amplification",
+        "logit_spread", "logit_spreads", "growth", "verdict", "weights": [{"eigenvalue", "norm"}]}]}, of the network as
+        it was before that step."""
+        film, losses = self._films.get(run, _Film()), self.losses(run)
+        wanted = [(step, state) for step, state in film.states if end - LAST <= step <= end]
+        if not wanted:
+            return []
+        model, images = self._network_and_images(recipe, data, device)
+        return [
+            {
+                "step": step,
+                "loss": losses.get(step),
+                "stages": [_sizes(one) | _certificate(one) for one in _look(model, state, images)],
+            }
+            for step, state in wanted
+        ]
+
+    def after(self, run: Run, recipe: Recipe, data: Dataset, device: torch.device) -> dict[str, Any]:
+        """Of the last copy: {"step", "stages": [{"name", "amplification", "logit_spread", "logit_spreads"}]}."""
+        step, state = self._films[run].states[-1]
+        model, images = self._network_and_images(recipe, data, device)
+        return {"step": step, "stages": [_sizes(one) for one in _look(model, state, images)]}
+
+    def forget(self, run: Run) -> None:
+        self._films.pop(run, None)
+
+    def _network_and_images(
+        self, recipe: Recipe, data: Dataset, device: torch.device
+    ) -> tuple[nn.Module, Tensor]:
+        """A network of the run's kind, to hold its states; the images are made once for all runs that see the same."""
+        model = build(recipe.network, num_classes=data.num_classes, **recipe.stage.to_dict()).to(device)
+        what = (recipe.task, recipe.data, recipe.train_images, recipe.pixel_scale, device)
+        if what not in self._images:
+            self._images[what] = _first_images(recipe, data, device)
+        return model, self._images[what]
+
+
+class _Seen(NamedTuple):
+    """A stage, and of some images the input that it enlarges most, [1, C, *spatial], and by how much."""
+
+    name: str
+    stage: Any
+    x: Tensor
+    amplification: float
+
+
+def _look(model: nn.Module, state: dict[str, Tensor], images: Tensor) -> list[_Seen]:
+    """Every stage of the network in this state, with running statistics."""
+    model.load_state_dict(state)
+    found = []
+    for name, stage, x, _ in stage_inputs(model, images):
+        with evaluating(stage):
+            sizes = [features.double().flatten(1).norm(dim=1) for features in (stage(x), x)]
+        ratios = (sizes[0] / sizes[1]).nan_to_num(nan=math.inf)
+        worst = int(ratios.argmax())
+        found.append(_Seen(name, stage, x[worst : worst + 1], float(ratios[worst])))
+    return found
+
+
+def _first_images(recipe: Recipe, data: Dataset, device: torch.device) -> Tensor:
+    """The first training images as the network is given them, without augmentation, float32 [B, 3, H, W]."""
+    task = TASKS[recipe.task](recipe.with_(augment=False, precision="float32"), data, device)
+    indices = torch.arange(min(IMAGES, len(task.train)), device=device)
+    return task.train_batch(indices, torch.zeros(1, dtype=torch.int64, device=device))[0]
+
+
+def _sizes(seen: _Seen) -> dict[str, Any]:
+    """amplification: the largest ‖stage(x)‖ / ‖x‖ of the batch; logit_spread: of that image, the largest max_j − min_j
+    of the logits of a row, over the rows of all kernels; None where there are no logits; logit_spreads: of each kernel,
+    which is one for all sub-blocks where they share it."""
+    with evaluating(seen.stage):
+        spreads = kernel_logit_spreads(seen.stage.affinities(seen.x))
+    return {
+        "name": seen.name,
+        "amplification": seen.amplification,
+        "logit_spread": max(spreads) if spreads and all(map(math.isfinite, spreads)) else None,
+        "logit_spreads": spreads,
+    }
+
+
+def _certificate(seen: _Seen) -> dict[str, Any]:
+    """growth: by `certify`, with the kernels of the image; eigenvalue: of sym(W), the one of largest magnitude; norm:
+    Frobenius. What is not finite is None."""
+    with evaluating(seen.stage):
+        try:
+            found = certify(seen.stage, seen.x, exact_up_to=0)
+            growth, verdict = found.growth, found.verdict
+        except (ValueError, NonlocError, RuntimeError):
+            # Numbers on their way out: a solver that gives up on them is no reason to lose the rest.
+            growth, verdict = None, None
+        weights = [_weight(weight.detach().double()) for weight in seen.stage.weights()]
+    return {"growth": growth, "verdict": verdict, "weights": weights}
+
+
+def _weight(matrix: Tensor) -> dict[str, float | None]:
+    if not bool(matrix.isfinite().all()):
+        return {"eigenvalue": None, "norm": None}
+    return {
+        "eigenvalue": float(weight_spectrum(matrix).eigenvalues[0]),
+        "norm": float(torch.linalg.matrix_norm(matrix)),
+    }

@@ -1,0 +1,60 @@
+"""build: a network from its specification."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+
+from nonloc.nn.stage import DiffusiveStage, OriginalStage, stages
+from nonloc_paper.networks.preresnet import PreResNet
+from nonloc_paper.networks.restorer import Restorer
+from nonloc_paper.networks.spec import NetworkSpec
+from nonloc_paper.networks.stage_options import StageOptions
+
+
+def build(spec: str | NetworkSpec, num_classes: int = 10, **stage_options: Any) -> nn.Module:
+    """The network that `spec` names, such as "preresnet20/diffusive-5@2".
+
+    num_classes    of a preresnet; a restorer has no classes and pays no heed to it
+    spec           preresnetD[-keras|-basic|-public]/(baseline | original-N@i[,j…] | diffusive-N@i[,j…]), or restorerC/…
+                   and the same. D is the depth: 9n + 2 with bottlenecks (He's widths, with -keras those of the Keras
+                   example, with -public the block of the public code), 6n + 2 with -basic; C the channels. N
+                   nonlocal blocks stand after residual block i, counted from 1 over the whole network; with several
+                   places there are N at each
+    stage_options  the fields of `StageOptions`, for all stages alike; None is the stage's default. They are
+                   checked for a baseline too, which has nothing to use them for.
+    """
+    if not isinstance(spec, NetworkSpec):
+        spec = NetworkSpec.parse(spec)
+    keywords = StageOptions.from_dict(stage_options).keywords()
+
+    def make_stage(channels: int) -> nn.Module:
+        stage_type = DiffusiveStage if spec.form == "diffusive" else OriginalStage
+        return stage_type(channels, spec.num_blocks, **keywords)
+
+    wanted = dict.fromkeys(spec.places, make_stage)
+    if spec.family == "restorer":
+        return Restorer(spec.size, stages=wanted)
+    return PreResNet(spec.blocks_per_group, variant=spec.variant, num_classes=num_classes, stages=wanted)
+
+
+def count_parameters(model: nn.Module) -> int:
+    """How many numbers training adjusts."""
+    return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+
+
+def describe(model: nn.Module) -> dict[str, Any]:
+    """Parameters in all and in the nonlocal stages, and what stands where: JSON-able."""
+    found = [
+        {
+            "name": name,
+            "form": stage.form,
+            "channels": stage.channels,
+            "num_blocks": stage.num_blocks,
+            "shares_affinity": stage.shares_affinity,
+            "parameters": count_parameters(stage),
+        }
+        for name, stage in stages(model)
+    ]
+    return {"parameters": count_parameters(model), "stages": found}

@@ -1,0 +1,145 @@
+"""NetworkSpec: "preresnet20/diffusive-5@2" as a value, and back. No torch.
+
+    preresnetD[-keras|-basic|-public]/(baseline | original-N@i[,j…] | diffusive-N@i[,j…])
+    restorerC/(baseline | original-N@i[,j…] | diffusive-N@i[,j…])
+
+D is the depth: 9n + 2 with bottlenecks (He's widths, or those of the Keras example with -keras), 6n + 2 with
+-basic; -public is He's widths in the block of the public PyTorch code (see `ResidualBlock`). C is the number of
+channels. N nonlocal blocks stand after residual block i, counted from 1 over the whole network; with several places
+there are N *at each*: original-1@2,4,6 is three blocks in three places.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from nonloc.nn.choices import FORMS, check_choice, check_size
+from nonloc_paper.networks.stage_options import StageOptions
+
+__all__ = ["NetworkSpec", "StageOptions"]
+
+FAMILIES = ("preresnet", "restorer")
+LAYERS_PER_GROUP = {
+    "bottleneck": 9,
+    "keras": 9,
+    "basic": 6,
+    "public": 9,
+}  # by variant: the layers that one more n adds
+GROUPS = 3
+RESTORER_BLOCKS = 4
+
+_NUMBER = "[1-9][0-9]*"
+_GRAMMAR = re.compile(
+    rf"(?P<family>preresnet|restorer)(?P<size>{_NUMBER})(?:-(?P<variant>keras|basic|public))?"
+    rf"/(?:baseline|(?P<form>original|diffusive)-(?P<blocks>{_NUMBER})@(?P<places>{_NUMBER}(?:,{_NUMBER})*))"
+)
+
+
+@dataclass(frozen=True)
+class NetworkSpec:
+    """Which network: a family, its size, and where which nonlocal blocks stand.
+
+    family      "preresnet" or "restorer"
+    size        the depth D of a preresnet, the channels C of a restorer
+    variant     "bottleneck" (no suffix), "keras", "basic" or "public"
+    form        "original", "diffusive", or None for a baseline
+    num_blocks  N at each place; 0 for a baseline
+    places      the residual blocks, from 1, that the stages come after
+    """
+
+    family: str
+    size: int
+    variant: str = "bottleneck"
+    form: str | None = None
+    num_blocks: int = 0
+    places: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        check_choice("family", self.family, FAMILIES)
+        check_choice("variant", self.variant, LAYERS_PER_GROUP)
+        self._check_size()
+        if self.form is None:
+            if self.num_blocks or self.places:
+                raise ValueError(
+                    "a baseline has no blocks and no places; give form as well, or leave both out"
+                )
+            return
+        check_choice("form", self.form, FORMS)
+        check_size("num_blocks", self.num_blocks)
+        self._check_places()
+
+    @classmethod
+    def parse(cls, text: str) -> NetworkSpec:
+        """The value of a specification; `str` of it is `text` again."""
+        match = _GRAMMAR.fullmatch(text) if isinstance(text, str) else None
+        if match is None:
+            raise ValueError(
+                f"{text!r} is not a network; write preresnetD[-keras|-basic|-public]/… or restorerC/…, where … is "
+                "baseline, original-N@i[,j…] or diffusive-N@i[,j…], such as preresnet20/diffusive-5@2"
+            )
+        places = match["places"]
+        return cls(
+            family=match["family"],
+            size=int(match["size"]),
+            variant=match["variant"] or "bottleneck",
+            form=match["form"],
+            num_blocks=int(match["blocks"] or 0),
+            places=tuple(int(place) for place in places.split(",")) if places else (),
+        )
+
+    def __str__(self) -> str:
+        suffix = "" if self.variant == "bottleneck" else f"-{self.variant}"
+        tail = "baseline"
+        if self.form is not None:
+            tail = f"{self.form}-{self.num_blocks}@{','.join(str(place) for place in self.places)}"
+        return f"{self.family}{self.size}{suffix}/{tail}"
+
+    @property
+    def is_baseline(self) -> bool:
+        return self.form is None
+
+    @property
+    def baseline(self) -> NetworkSpec:
+        """The same network without its nonlocal blocks."""
+        return NetworkSpec(self.family, self.size, self.variant)
+
+    @property
+    def blocks_per_group(self) -> int:
+        """n of a preresnet: the residual blocks at each resolution."""
+        if self.family != "preresnet":
+            raise ValueError(f"{self} has no groups; only a preresnet has")
+        return (self.size - 2) // LAYERS_PER_GROUP[self.variant]
+
+    @property
+    def num_residual_blocks(self) -> int:
+        """How many residual blocks the network has: the places to choose from."""
+        return GROUPS * self.blocks_per_group if self.family == "preresnet" else RESTORER_BLOCKS
+
+    def _check_size(self) -> None:
+        if self.family == "restorer":
+            if self.variant != "bottleneck":
+                raise ValueError(f"a restorer has no variant {self.variant!r}; write restorer{self.size}/…")
+            check_size("the channels of a restorer, C", self.size, minimum=2)
+            return
+        step = LAYERS_PER_GROUP[self.variant]
+        check_size("the depth of a preresnet, D", self.size)
+        if self.size < step + 2 or (self.size - 2) % step:
+            below = max(1, (self.size - 2) // step) * step + 2
+            raise ValueError(
+                f"a preresnet with {self.variant} blocks has depth {step}n + 2, which {self.size} is not; "
+                f"the nearest depths are {below} and {below + step}"
+            )
+
+    def _check_places(self) -> None:
+        if not isinstance(self.places, tuple) or not self.places:
+            raise ValueError("places must be a tuple of at least one residual block, such as (2,)")
+        for place in self.places:
+            check_size("place", place)
+            if place > self.num_residual_blocks:
+                raise ValueError(
+                    f"there is no residual block {place} in {self.baseline}; places go from 1 to "
+                    f"{self.num_residual_blocks}"
+                )
+        if list(self.places) != sorted(set(self.places)):
+            raise ValueError(f"places must increase, each named once; got {','.join(map(str, self.places))}")

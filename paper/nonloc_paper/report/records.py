@@ -1,0 +1,301 @@
+"""collect: the runs of a folder as records, arranged in the rows of a suite. Never imports torch."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from statistics import median
+from types import NoneType
+from typing import Any, TypeVar
+
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.numpy import load_file
+
+from nonloc.outcomes import CorruptDataError
+from nonloc_paper.networks.spec import NetworkSpec
+from nonloc_paper.runs import (
+    NUMBER,
+    RESTORE,
+    Run,
+    check_holds,
+    check_lines_hold,
+    find_runs,
+    read_json,
+    write_json,
+)
+from nonloc_paper.suites import Suite, arranged_suite
+from nonloc_paper.suites.rows import PLAN
+from nonloc_paper.training.recipe import Recipe
+
+_Key = TypeVar("_Key", bound=Hashable)
+ARRANGEMENT = {"name": str, "rows": [str], "changes": dict, "seeds": (int, NoneType)}
+TOLD = {"command": str, "seconds": NUMBER}  # what else a plan may say
+
+# What a report reads of each file, as `check_holds` takes it. A number that was not finite is null.
+_MAYBE = (*NUMBER, type(None))
+_STATE = {"norm": _MAYBE, "variance": _MAYBE, "energy": _MAYBE}
+RESULT = {
+    "outcome": {"step": NUMBER},
+    "metrics": {},
+    "parameters": NUMBER,
+    "seconds": NUMBER,
+    "machine": {"cpu": str, "cores": NUMBER, "device": str, "platform": str},
+    "versions": {},
+}
+METRICS = {"step": NUMBER}
+SPECTRA = {"stages": [{"weights": list}]}
+OBSERVATIONS = {
+    "affinity": [{"stage": str, "position": list, "same_share": _MAYBE, "same_chance": _MAYBE}],
+    "features": [{"name": str, "num_blocks": int, "blocks": [{"before": _STATE, "after": _STATE}]}],
+}
+RESTORED = {"psnr": {"noisy": [_MAYBE], "restored": [_MAYBE]}}
+SPECTRUM = {
+    "caption": str,
+    "stages": [{"name": str, "form": str, "weights": [{"eigenvalues": list, "negative_share": _MAYBE}]}],
+}
+STABILITY = {
+    "stages": [
+        {
+            "verdict": str,
+            "growth": _MAYBE,
+            "blocks": [{"growth": _MAYBE, "largest": NUMBER, "limit": _MAYBE}],
+        }
+    ]
+}
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """What a run folder holds.
+
+    ending  "converged", "diverged", or "unfinished"
+    score   the last epoch's PSNR in dB or error in %; None unless the run converged
+    """
+
+    path: Path
+    recipe: Recipe
+    metrics: list[dict[str, Any]]
+    spectra: list[dict[str, Any]]
+    result: dict[str, Any] | None
+    observations: dict[str, Any]
+    spectrum: dict[str, Any]
+    stability: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def ending(self) -> str:
+        return "unfinished" if self.result is None else str(self.result["outcome"]["ending"])
+
+    @property
+    def score(self) -> float | None:
+        if self.result is None or self.ending != "converged":
+            return None
+        return self.result["metrics"].get(score_name(self.recipe))
+
+    @property
+    def diverged_at(self) -> int | None:
+        """The step; None for a run that did not diverge."""
+        return None if self.result is None or self.ending != "diverged" else self.result["outcome"]["step"]
+
+    def curve(self, name: str) -> tuple[list[int], list[float]]:
+        """(steps, values) of one of the metrics, where it was a number."""
+        points = [(line["step"], line[name]) for line in self.metrics if line.get(name) is not None]
+        return [step for step, _ in points], [value for _, value in points]
+
+    @cached_property
+    def tensors(self) -> dict[str, NDArray[Any]]:
+        """What was observed, by name: images, noisy, restored, affinity.<stage>."""
+        path = self.path / "observations.safetensors"
+        try:
+            return load_file(path) if path.is_file() else {}
+        except SafetensorError as error:
+            raise CorruptDataError(
+                f"{path} is not a whole safetensors file ({error}); delete it and observations.json, and run "
+                f"`nonloc spectrum {self.path} --features`"
+            ) from error
+
+
+@dataclass(frozen=True)
+class RowRecord:
+    """A row of a table with its runs, one for each seed; None where there is no run yet."""
+
+    label: str
+    recipe: Recipe
+    runs: tuple[RunRecord | None, ...]
+    published: float | None = None
+    note: str = ""
+    group: str = ""
+
+    @property
+    def started(self) -> list[RunRecord]:
+        return [run for run in self.runs if run is not None]
+
+    @property
+    def scores(self) -> list[float]:
+        """Of the runs that converged, in the order of their seeds."""
+        return [run.score for run in self.started if run.score is not None]
+
+    @property
+    def median(self) -> float | None:
+        return median(self.scores) if self.scores else None
+
+    @property
+    def diverged(self) -> list[RunRecord]:
+        return [run for run in self.started if run.ending == "diverged"]
+
+    @property
+    def example(self) -> RunRecord | None:
+        """The run to look at: the first with a network that was observed."""
+        return next((run for run in self.started if run.observations.get("step") is not None), None)
+
+    @property
+    def parameters(self) -> int | None:
+        return next((run.result["parameters"] for run in self.started if run.result is not None), None)
+
+    @property
+    def seconds(self) -> float | None:
+        """Of the median run that converged."""
+        seconds = [
+            run.result["seconds"]
+            for run in self.started
+            if run.result is not None and run.ending == "converged"
+        ]
+        return median(seconds) if seconds else None
+
+
+@dataclass(frozen=True)
+class Collection:
+    """All that a report is about.
+
+    plan  how the runs came about, as `write_plan` wrote it; {} for a folder of runs of no suite
+    """
+
+    folder: Path
+    rows: tuple[RowRecord, ...]
+    suite: Suite | None
+    plan: dict[str, Any]
+
+    @property
+    def runs(self) -> list[RunRecord]:
+        return [run for row in self.rows for run in row.started]
+
+    @property
+    def input_psnr(self) -> float | None:
+        """The PSNR of the noisy test images, where all runs have the same."""
+        found = {run.observations["input_psnr"] for run in self.runs if "input_psnr" in run.observations}
+        return found.pop() if len(found) == 1 else None
+
+
+def score_name(recipe: Recipe) -> str:
+    return "psnr" if recipe.task == "restoration" else "error"
+
+
+def of_stage(recipe: Recipe, name: str) -> str:
+    """What tells a stage apart, such as ", trunk.stages.2"; "" in a network that has no other."""
+    return f", {name}" if len(NetworkSpec.parse(recipe.network).places) > 1 else ""
+
+
+def write_plan(folder: Path, plan: dict[str, Any]) -> None:
+    """Note in `folder` which suite its runs belong to: {"name", "rows", "changes", "seeds", …}."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / PLAN, plan, indent=2)
+
+
+def read_plan(folder: Path) -> dict[str, Any]:
+    plan = read_json(folder / PLAN)
+    if plan:
+        besides = {key: needs for key, needs in TOLD.items() if key in plan}
+        check_holds(plan, ARRANGEMENT | besides, folder / PLAN, "restore it, or delete it")
+    return plan
+
+
+def collect(folder: str | os.PathLike[str]) -> Collection:
+    """Read all runs below `folder`: into the rows of its suite, and into rows of their own where it has none."""
+    root = Path(folder)
+    records = [read_run(run) for run in find_runs(root)]
+    plan = read_plan(root)
+    suite = arranged_suite(**{key: plan[key] for key in ARRANGEMENT}) if plan else None
+    if not records and suite is None:
+        raise ValueError(f"{root} holds no runs; name a folder with run folders in it, or a run folder")
+    by_recipe, twice = told_apart(records, lambda record: record.recipe)
+    rows = []
+    if suite is not None:
+        for row in suite.rows:
+            runs = tuple(by_recipe.pop(recipe, None) for recipe in suite.recipes(row))
+            rows.append(RowRecord(row.label, row.recipe, runs, row.published, row.note, row.group))
+    group = "Other runs in this folder" if rows else ""
+    rows.extend(own_rows(list(by_recipe.values()), group))
+    rows.extend(own_rows(twice, "Runs that are there twice"))
+    return Collection(root, tuple(rows), suite, plan)
+
+
+def read_run(run: Run) -> RunRecord:
+    """All that is there; a CorruptDataError for a file that lacks what a report reads of it."""
+    record = RunRecord(
+        path=run.path,
+        recipe=Recipe.of(run),
+        metrics=run.read_metrics(),
+        spectra=run.read_spectra(),
+        result=run.read_result() if run.is_finished else None,
+        observations=read_json(run.path / "observations.json"),
+        spectrum=read_json(run.path / "spectrum.json"),
+        stability=read_json(run.path / "stability.json"),
+    )
+    check_lines_hold(record.metrics, METRICS, run.metrics_path)
+    check_lines_hold(record.spectra, SPECTRA, run.spectra_path)
+    # A run that ended before its first checkpoint was looked at, too, and nothing was seen.
+    has_seen = record.observations.get("step") is not None
+    seen = OBSERVATIONS | (RESTORED if record.recipe.task == "restoration" else {})
+    for name, value, needs in (
+        ("result.json", record.result, RESULT),
+        ("observations.json", record.observations if has_seen else None, seen),
+        ("spectrum.json", record.spectrum, SPECTRUM),
+        ("stability.json", record.stability, STABILITY),
+    ):
+        if value:
+            check_holds(value, needs, run.path / name, RESTORE)
+    return replace(
+        record,
+        observations=_of_the_end(record.observations, record.result),
+        spectrum=_of_the_end(record.spectrum, record.result),
+        stability=_of_the_end(record.stability, record.result),
+    )
+
+
+def _of_the_end(seen: dict[str, Any], result: dict[str, Any] | None) -> dict[str, Any]:
+    """What was seen of a run; {} where it went on to its end since, and has become another network."""
+    if result is None or result["outcome"]["ending"] != "converged":
+        return seen
+    end = result["outcome"]["step"]
+    return seen if seen.get("step", end) == end else {}
+
+
+def told_apart(
+    records: Sequence[RunRecord], key: Callable[[RunRecord], _Key]
+) -> tuple[dict[_Key, RunRecord], list[RunRecord]]:
+    """One record for each key, and the others: a folder may hold a run twice, as when it was copied. Of those the first
+    by its path counts that is finished, if any is."""
+    found: dict[_Key, RunRecord] = {}
+    twice = []
+    for record in sorted(records, key=lambda record: (record.result is None, str(record.path))):
+        if found.setdefault(key(record), record) is not record:
+            twice.append(record)
+    return found, twice
+
+
+def own_rows(records: Sequence[RunRecord], group: str) -> list[RowRecord]:
+    """One row for the runs that differ in their seed alone, labelled by what sets it apart."""
+    together: dict[Recipe, list[RunRecord]] = {}
+    for record in sorted(records, key=lambda record: (record.recipe.network, record.recipe.seed)):
+        together.setdefault(record.recipe.with_(seed=0), []).append(record)
+    first: dict[tuple[str, str], Recipe] = {}
+    rows = []
+    for recipe, runs in together.items():
+        other = first.setdefault((recipe.network, recipe.data), recipe)
+        apart = "; ".join(text.partition(", was")[0] for text in recipe.differences(other))
+        label = f"{recipe.network} on {recipe.data}" + (f" ({apart})" if apart else "")
+        rows.append(RowRecord(label, recipe, tuple(runs), group=group))
+    return rows

@@ -1,0 +1,268 @@
+"""What trained stages do to the features that reach them, and what they could do to others."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from nonloc_paper.report.evidence import NAMES, norm_ratio
+from nonloc_paper.report.kept import Kept, setting, start_of
+from nonloc_paper.report.records import RowRecord, RunRecord
+from nonloc_paper.report.signs import negative_share, weights_at
+from nonloc_paper.report.tables import Table, listed, with_minus
+
+ABOUT_FACTORS = (
+    "From the beginning of a stage to its end (of each stage, where there are several), every run that came to its "
+    "end. Variance, linear and rest: its relative change is 2 ⟨Z, ΔZ⟩ + ⟨ΔZ, ΔZ⟩ over ⟨Z, Z⟩, centred, with ΔZ what "
+    "a sub-block adds; the two parts, over all sub-blocks. The second can only add. W symmetric: the share of Σ "
+    "w_ij² that is in (W + Wᵀ)/2; the rest turns features into each other, and no spectrum above shows it. W along "
+    "the features: of each sub-block ⟨g, ΔZ⟩ / ⟨g, g⟩ with g what the kernel brings, Σ_j K_ij (Z_j − Z_i), or Σ_j "
+    "K_ij Z_j in the original form: the mean eigenvalue of sym(W), weighted by what the features have in each "
+    "direction, where the spectrum weighs all alike. Kernel spread: e to the entropy of the kernel's rows over the "
+    "number of positions; at 1 every position listens to all alike. Rows apart: their mean distance from the mean "
+    "row, in total variation; at 0 all positions listen to the same, and the kernel is one weighted mean over the "
+    "image. Logits apart: the largest difference of two logits in a row, over 32 test images."
+)
+
+
+GROWTH = "Whether trained stages can make a signal grow"
+ABOUT_GROWTH = (
+    "`nonloc stability` on trained networks: whether any signal can grow, with the kernels that the first test "
+    "images make, in the kernel's own norm, or in the plain one where sub-blocks have kernels without one in "
+    "common. Unstable: a signal that grows is known, and growth is that of the worst one found; others may grow "
+    "more. Growth: of the stage, and the largest of a sub-block alone. A symmetric W ≥ 0 whose largest singular "
+    "value is below the limit would be stable."
+)
+ABOUT_LOST = (
+    "What the newest checkpoint before it shows, of each stage in its order: kernel spread, rows apart and, where it "
+    "was recorded, logits apart as in figures.md. A kernel whose rows have one entry each has as its spread 1 over the "
+    "number of positions: 0.00098 after residual block 2, 0.0039 after 4, 0.016 after 6. With rows that are hardly "
+    "apart, all positions listen to the same one. A run without a look at it diverged before anything was saved."
+)
+
+
+def factors_table(rows: Sequence[RowRecord]) -> Table:
+    """What the stages do to norm, variance and energy from their beginning to their end, run by run."""
+    lines = []
+    for row in rows:
+        runs = [run for run in row.started if norm_ratio(run) is not None]
+        if runs:
+            told = [", ".join(_factor(run, name) for run in runs) for name in ("norm", "variance", "energy")]
+            told.insert(2, ", ".join(_parts(run) for run in runs))
+            told.append(", ".join(_symmetric_share(run) for run in runs))
+            told.append(", ".join(_along(run) for run in runs))
+            told += [
+                ", ".join(_of_kernels(run, name) for run in runs)
+                for name in ("spread", "apart", "logit_spread")
+            ]
+            lines.append((_named(row), str(len(runs)), *told))
+    headers = (
+        "norm ×",
+        "variance ×",
+        "linear and rest",
+        "Dirichlet energy ×",
+        "W symmetric",
+        "W along the features",
+        "kernel spread",
+        "rows apart",
+        "logits apart",
+    )
+    return Table(("network", "n", *headers), (("", tuple(lines)),))
+
+
+def _named(row: RowRecord) -> str:
+    start = start_of(row.recipe)
+    return row.label if f"deviation {start}" in row.label else f"{row.label}, start {start}"
+
+
+def _factor(run: RunRecord, name: str) -> str:
+    """Of every stage of the network, such as "1.06" or "0.9 · 1.1 · 1.2"."""
+    found = []
+    for stage in run.observations["features"]:
+        # Block by block: the energies before and after one are of its own kernel, which the next need not have.
+        pairs = [(block["before"][name], block["after"][name]) for block in stage["blocks"]]
+        is_known = all(before and after is not None for before, after in pairs)
+        found.append(f"{math.prod(after / before for before, after in pairs):.3g}" if is_known else "–")
+    return " · ".join(found)
+
+
+def _symmetric_share(run: RunRecord) -> str:
+    """How much of the energy Σ w_ij² of all W is in their symmetric parts, which is what the spectra show."""
+    weights = weights_at(run)
+    if not weights or any("norm" not in weight for weight in weights):
+        return "–"
+    symmetric = sum(weight["positive_energy"] + weight["negative_energy"] for weight in weights)
+    energy = sum(weight["norm"] ** 2 for weight in weights)
+    return f"{symmetric / energy:.2f}" if energy else "–"
+
+
+def _along(run: RunRecord) -> str:
+    """The quotients of the sub-blocks in their order, stage by stage, such as "0.06 −0.004 −0.02"."""
+    found = []
+    for stage in run.observations["features"]:
+        quotients = [block.get("quotient") for block in stage["blocks"]]
+        found.append(" ".join("–" if value is None else _signed(value) for value in quotients))
+    return " · ".join(found)
+
+
+def _signed(value: float) -> str:
+    """To two decimals; to three where two would show a sign and nothing else, and no sign where three would."""
+    for digits in (2, 3):
+        if round(value, digits):
+            return with_minus(f"{value:.{digits}f}")
+    return "0.00"
+
+
+def action_sentences(kept: Kept, brief: bool = False) -> list[str]:
+    """For each form, without a full stop, what W does to features beside what its spectrum shows.
+
+    Of Table 1's blocks in one place, and the runs of which that was recorded. The change of the features' variance is
+    told in its two parts, or, where it is to be brief, as a whole.
+    """
+    sentences = []
+    for form, name in NAMES.items():
+        found = [
+            (row, run)
+            for row in kept.recorded
+            if (what := setting(row.recipe)) == kept.wanted(form=form, blocks=what.blocks)
+            for run in row.started
+            if _quotients(run) and negative_share(weights_at(run)) is not None
+        ]
+        if found:
+            blocks = listed(map(str, sorted({setting(row.recipe).blocks for row, _ in found})))
+            sentences.append(
+                f"{name.capitalize()} stages, {blocks} blocks: {_action([run for _, run in found], brief)}"
+            )
+    return sentences
+
+
+def _action(runs: Sequence[RunRecord], brief: bool) -> str:
+    shares = [100 * (negative_share(weights_at(run)) or 0) for run in runs]
+    changes = [
+        part for run in runs for part in [_changes(run.observations["features"][0])] if part is not None
+    ]
+    first = [_quotients(run)[0] for run in runs]
+    later = [value for run in runs for value in _quotients(run)[1:]]
+    text = (
+        f"{min(shares):.0f} to {max(shares):.0f} % of the energy of sym(W) is negative; along the features W is "
+        f"negative in the first sub-block of {sum(value < 0 for value in first)} of {len(first)} runs"
+    )
+    if later:
+        text += f" and in {sum(value < 0 for value in later)} of {len(later)} later ones"
+    if changes and brief:
+        whole = [1 + linear + rest for linear, rest in changes]
+        text += f"; the features' variance changes by factors of {min(whole):.2f} to {max(whole):.2f}"
+    elif changes:
+        linear, rest = zip(*changes, strict=True)
+        text += (
+            f"; the features' variance changes by {_percent(min(linear))} to {_percent(max(linear))} to first order in "
+            f"what is added (2 ⟨Z, ΔZ⟩), and by {_percent(min(rest))} to {_percent(max(rest))} to second (⟨ΔZ, ΔZ⟩)"
+        )
+    return text
+
+
+def _quotients(run: RunRecord) -> list[float]:
+    """Of a run that came to its end, of the sub-blocks of its stages; empty where one is not recorded."""
+    if run.ending != "converged":
+        return []
+    blocks = [block for stage in run.observations.get("features", []) for block in stage["blocks"]]
+    values = [block.get("quotient") for block in blocks]
+    return [] if None in values else values
+
+
+def _changes(stage: dict[str, Any]) -> tuple[float, float] | None:
+    """Of the variance from the beginning of a stage to its end, relative: the linear part and the rest."""
+    start, end = stage["blocks"][0]["before"]["variance"], stage["blocks"][-1]["after"]["variance"]
+    parts = [(block.get("linear"), block["before"]["variance"]) for block in stage["blocks"]]
+    if not start or end is None or any(None in part for part in parts):
+        return None
+    linear = sum(part * variance for part, variance in parts) / start
+    return linear, end / start - 1 - linear
+
+
+def _parts(run: RunRecord) -> str:
+    """Such as "+3 % +14 %", stage by stage."""
+    found = [_changes(stage) for stage in run.observations["features"]]
+    return " · ".join("–" if one is None else " ".join(map(_percent, one)) for one in found)
+
+
+def _percent(value: float) -> str:
+    """Whole ones; below one a decimal more."""
+    return with_minus(f"{100 * value:+.0f} %" if abs(value) >= 0.01 else f"{100 * value:+.1f} %")
+
+
+def _of_kernels(run: RunRecord, name: str) -> str:
+    """One number of every stage's kernel, as `nonloc_paper.training.observe` has it."""
+    found = [stage.get(name) for stage in run.observations.get("affinity") or [{}]]
+    return " · ".join("–" if value is None else _short(value) for value in found)
+
+
+def _short(value: float) -> str:
+    """Two decimals, or where they would show too little or too much, two digits or none of them."""
+    if value >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.2f}" if value >= 0.1 else f"{value:.2g}"
+
+
+def lost_table(rows: Sequence[RowRecord]) -> Table | None:
+    """A line for each run that diverged: what its kernels had come to when it was last saved; None if none was."""
+    names = {"spread": "kernel spread", "apart": "rows apart", "logit_spread": "logits apart"}
+    lost = [(row, run) for row in rows for run in row.diverged]
+    seen = [stage for _, run in lost for stage in run.observations.get("affinity", [])]
+    known = [name for name in names if any(stage.get(name) is not None for stage in seen)]
+    lines = []
+    for row, run in lost:
+        assert run.result is not None
+        ended, looked = run.result["outcome"]["step"], run.observations.get("step")
+        steps = (str(ended), "–" if looked is None else str(looked))
+        lines.append((_named(row), str(run.recipe.seed), *steps, *(_of_kernels(run, name) for name in known)))
+    headers = ("network", "seed", "diverged at step", "seen after step", *(names[name] for name in known))
+    return Table(headers, (("", tuple(lines)),)) if seen else None
+
+
+def growth_table(rows: Sequence[RowRecord]) -> Table | None:
+    """A line for each certificate that is kept."""
+    lines = []
+    for row in rows:
+        for run in row.started:
+            certified = run.stability.get("stages", [])
+            for stage in certified:
+                where = f", {stage['name']}" if len(certified) > 1 else ""
+                blocks = stage["blocks"]
+                limits = [block["limit"] for block in blocks if block["limit"] is not None]
+                lines.append(
+                    (
+                        f"{_named(row)}{where}",
+                        str(run.recipe.seed),
+                        stage["verdict"],
+                        _grown([stage]),
+                        _grown(blocks),
+                        f"{max(block['largest'] for block in blocks):.2f}",
+                        _lowest(blocks),
+                        f"{min(limits):.2f}" if limits else "–",
+                    )
+                )
+    headers = (
+        "network",
+        "seed",
+        "verdict",
+        "growth",
+        "of a sub-block",
+        "largest of W",
+        "lowest of sym(W)",
+        "limit",
+    )
+    return Table(headers, (("", tuple(lines)),)) if lines else None
+
+
+def _lowest(blocks: Sequence[dict[str, Any]]) -> str:
+    """What makes a signal grow although W is below the limit: eigenvalues of sym(W) below 0."""
+    known = [block["lowest"] for block in blocks if "lowest" in block]
+    return _signed(min(known)) if known else "–"
+
+
+def _grown(found: Sequence[dict[str, Any]]) -> str:
+    """The largest growth factor; one that is not finite was recorded as none."""
+    known = [one["growth"] for one in found]
+    return "not finite" if None in known else f"{max(known):.3f}"

@@ -1,0 +1,107 @@
+"""What stands beside Table 1: a start at which original blocks break, a W that cannot, and single runs. No torch."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from nonloc_paper.suites.figures import ONE, SLOW_FOUR
+from nonloc_paper.suites.rows import Row, Suite
+from nonloc_paper.suites.stated import CIFAR10, FRAGILE_STAGE, FRAGILE_START, NOTES, STAGE
+from nonloc_paper.suites.tables import SAME_PLACE, TABLE1, block_label
+
+FRAGILE = Suite(
+    name="table1-fragile",
+    title=f"Table 1 at another start of the stages: {FRAGILE_START}",
+    rows=tuple(
+        Row(
+            block_label(key),
+            CIFAR10.with_(network=f"preresnet20/{key}@2", stage=FRAGILE_STAGE),
+            number,
+            group=f"How all maps of the stage begin: {FRAGILE_START}",
+        )
+        for key, number in SAME_PLACE.items()
+        if key != "baseline"
+    ),
+    seeds=2,
+    pairs=tuple((block_label(f"diffusive-{n}"), block_label(f"original-{n}")) for n in (2, 3, 4)),
+    notes=(
+        *NOTES,
+        f"This block departs from them in the start of the stages, {FRAGILE_START}, chosen because original blocks "
+        "break there and diffusive ones train.",
+    ),
+)
+
+STABLE = Suite(
+    name="table1-stable",
+    title='No signal can grow in the norm of the kernel: weight="stable" with 4, 6 and 12 sub-blocks',
+    rows=tuple(
+        Row(
+            f"{blocks}-block (stable), {start}",
+            CIFAR10.with_(network=f"preresnet20/diffusive-{blocks}@2", stage={"weight": "stable", **options}),
+            group=f"How V and both embeddings begin: {start}",
+        )
+        for start, options in (
+            (f"deviation {STAGE.init_std}", {}),
+            (FRAGILE_START, FRAGILE_STAGE),
+            (f"{FRAGILE_START}, logits / √d", FRAGILE_STAGE | {"scaled": True}),
+        )
+        for blocks in (4, 6, 12)
+    ),
+    seeds=2,
+    notes=(
+        *NOTES,
+        "These rows are not in the paper: W = w V (I + VᵀV)⁻¹ Vᵀ is symmetric with eigenvalues in [0, w) whatever is "
+        "learned, with w = 1 for this kernel, so that no sub-block enlarges any signal in the norm of the kernel.",
+        'weight="stable" belongs to the diffusive form, takes neither bias nor batch normalisation, and cannot '
+        "begin at V = 0, where its gradient is 0; it has half the weights of a factored W.",
+        "A stable W bounds what a kernel does to a signal, and not the kernel: the last three rows, added when runs of "
+        f"those from {FRAGILE_START} had diverged, divide the logits by √d.",
+    ),
+)
+
+_RECOMPUTED = "The affinity is computed anew from the features that reach each sub-block."
+_SHARED = "One affinity for all sub-blocks, from the stage's input."
+
+
+def _corner(form: str, blocks: int) -> Row:
+    """The stage with the habit of the other form."""
+    shares = form == "original"
+    word = "shared" if shares else "recomputed"
+    return Row(
+        f"{block_label(f'{form}-{blocks}')}, {word} affinity",
+        CIFAR10.with_(network=f"preresnet20/{form}-{blocks}@2", stage={"share_affinity": shares}),
+        note=_SHARED if shares else _RECOMPUTED,
+        group="The affinity of the other form",
+    )
+
+
+def _scaled_places(form: str) -> Row:
+    """Table 1's row of different places with logits divided by √d; as it stands, runs of both forms diverge."""
+    network = f"preresnet20/{form}-1@2,4,6"
+    row = next(row for row in TABLE1.rows if row.recipe.network == network)
+    return Row(
+        f"{row.label}, logits / √d",
+        row.recipe.with_(stage={"scaled": True}),
+        note=row.note,
+        group="Different places, with logits divided by √d",
+    )
+
+
+BESIDE = Suite(
+    name="table1-beside",
+    title="Runs that the figures and the paper's explanation need and Table 1 lacks",
+    rows=(
+        *(replace(row, seeds=TABLE1.seeds) for row in (ONE, SLOW_FOUR)),
+        *(_corner(form, blocks) for blocks in (5, 6) for form in ("original", "diffusive")),
+        *(_scaled_places(form) for form in ("original", "diffusive")),
+    ),
+    seeds=2,
+    notes=(
+        *NOTES,
+        "The first two rows are run as often as those of Table 1, with which sentences of the paper compare them.",
+        "The paper explains why 6 proposed blocks are worse than 5 by their shared affinity: four rows have the "
+        "affinity of the other form.",
+        "The last two rows, which are not in the paper either, divide the logits by √d: in different places, where d "
+        "is up to 128, runs of both forms diverge without it.",
+    ),
+)

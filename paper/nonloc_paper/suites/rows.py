@@ -1,0 +1,123 @@
+"""Row, Panel, Suite: a table or a figure as data. No torch."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from nonloc.numeric import check_whole
+from nonloc_paper.training.recipe import Recipe
+
+PLAN = "suite.json"  # beside the runs of a suite: which one, with which rows, seeds and changes
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of a table: a recipe, to be run with several seeds.
+
+    label      as the table has it
+    recipe     with seed 0
+    published  the paper's number, the median of 5 runs: validation error in %; None where it has none
+    note       what the text does not say about this row, and what was chosen
+    group      the heading it stands under
+    seeds      how many, where it differs from the suite's
+    """
+
+    label: str
+    recipe: Recipe
+    published: float | None = None
+    note: str = ""
+    group: str = ""
+    seeds: int | None = None
+
+    @property
+    def slug(self) -> str:
+        """The label as the name of a folder: "4-block (original)" is 4-block-original."""
+        return re.sub(r"[^a-z0-9.]+", "-", self.label.lower()).strip("-.")
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One panel of a figure: the spectrum of one sub-block of a row's network, or a row's training curve.
+
+    kind   "spectrum" or "curve"
+    row    the row's label
+    block  the sub-block, from 1, of a spectrum
+    epoch  after which the spectrum was taken; None is the last
+    """
+
+    title: str
+    kind: str
+    row: str
+    block: int | None = None
+    epoch: int | None = None
+
+
+@dataclass(frozen=True)
+class Suite:
+    """A table or a figure: rows, each to be run with `seeds` seeds (0, 1, …).
+
+    pairs    labels of two rows whose scores the report compares in a sentence, the one of interest first
+    notes    what the text leaves open for all rows alike, and what was chosen
+    threads  processor threads to run with; None is torch's choice. Small networks gain nothing from several, and
+             with one the numbers do not depend on how many cores there are.
+    """
+
+    name: str
+    title: str
+    rows: tuple[Row, ...]
+    seeds: int
+    panels: tuple[Panel, ...] = ()
+    pairs: tuple[tuple[str, str], ...] = ()
+    notes: tuple[str, ...] = ()
+    threads: int | None = None
+
+    def recipes(self, row: Row) -> list[Recipe]:
+        """The row's recipe once for each seed."""
+        return [row.recipe.with_(seed=seed) for seed in range(row.seeds or self.seeds)]
+
+    def with_seeds(self, seeds: int) -> Suite:
+        """The same suite with so many seeds for every row."""
+        check_whole("seeds", seeds)
+        return replace(self, seeds=seeds, rows=tuple(replace(row, seeds=None) for row in self.rows))
+
+    def with_threads(self, threads: int) -> Suite:
+        """The same suite, to be run with so many processor threads."""
+        check_whole("threads", threads)
+        return replace(self, threads=threads)
+
+    def with_changes(self, changes: Mapping[str, Any]) -> Suite:
+        """The same suite with some fields of all recipes changed; `stage` may be a dict of options to change."""
+        if "seed" in changes:
+            raise ValueError("seed cannot be changed for all rows; seeds says how many there are, from 0")
+        rows = tuple(replace(row, recipe=row.recipe.with_(**changes)) for row in self.rows)
+        first: dict[Recipe, Row] = {}
+        for row in rows:
+            same = first.setdefault(row.recipe, row)
+            if same is not row:
+                raise ValueError(
+                    f"with these changes the rows {same.label!r} and {row.label!r} are the same; "
+                    "choose rows that differ, with --rows"
+                )
+        return replace(self, rows=rows)
+
+    def with_rows(self, names: Sequence[str]) -> Suite:
+        """Only the rows that are named: by their number from 1, their label, or a part of label or network."""
+        wanted: list[Row] = []
+        for name in names:
+            wanted.extend(row for row in self._named(name) if row not in wanted)
+        return replace(self, rows=tuple(row for row in self.rows if row in wanted))
+
+    def _named(self, name: str) -> list[Row]:
+        if name.isdecimal() and 1 <= int(name) <= len(self.rows):
+            return [self.rows[int(name) - 1]]
+        exact = [row for row in self.rows if name in (row.label, row.recipe.network)]
+        found = exact or [row for row in self.rows if name in row.label or name in row.recipe.network]
+        if not found or name.isdecimal():
+            choices = "; ".join(
+                f"{number} {row.label} [{row.recipe.network}]" for number, row in enumerate(self.rows, 1)
+            )
+            raise ValueError(f"{name!r} is no row of {self.name}; choose a number or a part of: {choices}")
+        return found

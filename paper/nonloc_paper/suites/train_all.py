@@ -1,0 +1,124 @@
+"""train_all: many recipes into one folder of runs, through as many interruptions as it takes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from nonloc.outcomes import LockedRunError, NonlocError
+from nonloc_paper.runs import Run
+from nonloc_paper.training.estimates import seconds_to_go
+from nonloc_paper.training.machine import device_or_best, machine
+from nonloc_paper.training.many import Ending, fit_many
+from nonloc_paper.training.observe import observe
+from nonloc_paper.training.recipe import Recipe
+from nonloc_paper.training.sharing import SharedData
+
+
+@dataclass(frozen=True)
+class SuiteProgress:
+    """How far `train_all` came.
+
+    done      the recipes whose runs came to an end, good or bad, now or before
+    left      those that still have to be run, or run on
+    locked    those of them that another process is working on
+    reason    why it stopped before the end, as a sentence; empty if it did not
+    signal    the number of the signal that stopped it
+    errors    of the runs that failed
+    """
+
+    done: tuple[Recipe, ...]
+    left: tuple[Recipe, ...]
+    locked: tuple[Recipe, ...] = ()
+    reason: str = ""
+    signal: int | None = None
+    errors: tuple[Exception, ...] = ()
+
+
+def train_all(
+    recipes: Sequence[Recipe],
+    folder: str | os.PathLike[str],
+    *,
+    data_dir: str | os.PathLike[str] | None = None,
+    device: torch.device | str | None = None,
+    budget: float | None = None,
+    side_by_side: int | None = None,
+    progress: bool = True,
+    others: Sequence[tuple[Recipe, Run]] = (),
+    tell: Callable[[int, Recipe], None] = lambda index, recipe: None,
+) -> SuiteProgress:
+    """Train and observe every recipe in `folder`/<its name>, each unless it is finished.
+
+    A run that diverges is a result like any other. A run that another process holds is passed over, so two
+    processes may work through one folder. A run that fails does not keep the others from being run; its error is in
+    `SuiteProgress.errors`. SIGINT, SIGTERM and a spent `budget` (seconds) end the call with the runs under way saved;
+    the same call goes on from there.
+
+    budget        what is known not to fit into the rest of it is begun last; a run's time is known from others that
+                  differ in the seed alone, or from its own beginning
+    others        runs that are done elsewhere, to know times from
+    side_by_side  how many runs to have under way at once: None is 1 on the CPU, and on CUDA the number that gave most
+                  finished runs an hour when it was measured
+    tell          is told the number of each recipe, from 0, and the recipe, before its run
+    """
+    where = device_or_best(device)
+    runs = [Run(Path(folder) / recipe.name) for recipe in recipes]
+    data = SharedData(where, data_dir=data_dir)
+    locked: list[Recipe] = []
+    errors: list[Exception] = []
+
+    seeds: dict[Recipe, list[tuple[Recipe, Run]]] = {}
+    for recipe, run in (*zip(recipes, runs, strict=True), *others):
+        seeds.setdefault(recipe.with_(seed=0), []).append((recipe, run))
+    device_name = machine(where)["device"]
+
+    def seconds_of(number: int) -> float | None:
+        recipe = recipes[number]
+        try:
+            return seconds_to_go(recipe, runs[number], seeds[recipe.with_(seed=0)], device_name)
+        except (NonlocError, OSError):
+            # A damaged folder is told when its run is begun; it must not keep the others from being chosen.
+            return None
+
+    def choose(left: Sequence[int], seconds: float | None) -> int:
+        if seconds is None:
+            return left[0]
+        needed = ((number, seconds_of(number)) for number in left)
+        return next((number for number, need in needed if need is None or need <= seconds), left[0])
+
+    def ended(number: int, ending: Ending) -> None:
+        if isinstance(ending.error, LockedRunError):
+            locked.append(ending.recipe)
+        elif ending.error is not None:
+            errors.append(ending.error)
+        elif ending.has_result:
+            try:
+                observe(ending.run, data.found(ending.recipe.data), data_dir=data_dir, device=where)
+            except Exception as error:
+                errors.append(error)
+
+    endings = fit_many(
+        recipes,
+        runs,
+        side_by_side=side_by_side,
+        data=data,
+        device=where,
+        progress=progress,
+        stop_after=budget,
+        choose=choose,
+        begun=lambda number: tell(number, recipes[number]),
+        ended=ended,
+    )
+    finished = [run.is_finished for run in runs]
+    return SuiteProgress(
+        done=tuple(recipe for recipe, is_done in zip(recipes, finished, strict=True) if is_done),
+        left=tuple(recipe for recipe, is_done in zip(recipes, finished, strict=True) if not is_done),
+        locked=tuple(locked),
+        reason=endings.reason,
+        signal=endings.signal,
+        errors=tuple(errors),
+    )

@@ -1,0 +1,97 @@
+"""certify_run: whether the stages that a run has trained can make features grow, on the features that reach them."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import torch
+
+from nonloc.nn.features import stage_inputs
+from nonloc.nn.stage import stages
+from nonloc.ops import largest_logit_spread
+from nonloc.processes.stability import certify, cfl_limit
+from nonloc_paper.data.dataset import Dataset
+from nonloc_paper.data.load import load
+from nonloc_paper.runs import Run, write_json
+from nonloc_paper.training.machine import device_or_best, machine, versions
+from nonloc_paper.training.recipe import Recipe
+from nonloc_paper.training.tasks import TASKS
+from nonloc_paper.training.trained import network_of, newest_checkpoint
+
+STABILITY = "stability.json"
+
+
+def certify_run(
+    run: Run | str | os.PathLike[str],
+    data: Dataset | None = None,
+    *,
+    data_dir: str | os.PathLike[str] | None = None,
+    device: torch.device | str = "cpu",
+    images: int = 4,
+    keep: bool = False,
+) -> list[dict[str, Any]]:
+    """One dict for each nonlocal stage of the newest checkpoint: its certificate over the first test images.
+
+    {"name", "form", "num_blocks", "positions", "verdict", "growth", "repeated", "norm", "reason", "logit_spread",
+     "blocks": [{"verdict", "growth", "largest", "lowest", "limit"}]}
+
+    with, for each sub-block alone, the largest singular value of its W, the lowest eigenvalue of sym(W), and the limit
+    below which a symmetric W ≥ 0 would be stable with the sub-block's kernel; and the largest `logit_spread` of its
+    kernels, None for those without logits.
+
+    keep  also write them to the run's stability.json, with the step, and with what they were found
+    """
+    run = run if isinstance(run, Run) else Run.open(run)
+    device = device_or_best(device)
+    recipe = Recipe.of(run)
+    checkpoint = newest_checkpoint(run)
+    model = network_of(checkpoint, recipe, device)
+    if not any(True for _ in stages(model)):
+        raise ValueError(f"{recipe.network} has no nonlocal blocks, so there is nothing to certify")
+    dataset = data if data is not None else load(recipe.data, data_dir)
+    inputs, _ = next(iter(TASKS[recipe.task](recipe, dataset, device).test_batches(images)))
+    if len(inputs) < images:
+        raise ValueError(f"there are {len(inputs)} test images, not {images}; ask for that many at most")
+    found = [_certificate(name, stage, x, mask) for name, stage, x, mask in stage_inputs(model, inputs)]
+    if keep:
+        value = {
+            "step": checkpoint.step,
+            "images": images,
+            "stages": found,
+            "machine": machine(device),
+            "versions": versions(device),
+        }
+        write_json(run.path / STABILITY, value)
+    return found
+
+
+def _certificate(name: str, stage: Any, x: torch.Tensor, mask: torch.Tensor | None) -> dict[str, Any]:
+    with torch.no_grad():
+        whole = certify(stage, x, mask=mask)
+        affinities, weights = stage.affinities(x, mask), stage.weights()
+        blocks = []
+        for affinity, weight in zip(affinities, weights, strict=True):
+            alone = certify(affinity, [weight.detach()], form=stage.form)
+            blocks.append(
+                {
+                    "verdict": alone.verdict,
+                    "growth": alone.growth,
+                    "largest": float(torch.linalg.matrix_norm(weight.double(), 2)),
+                    "lowest": float(torch.linalg.eigvalsh(weight.double() + weight.double().T)[0] / 2),
+                    "limit": cfl_limit(affinity).limit if stage.form == "diffusive" else None,
+                }
+            )
+    return {
+        "name": name,
+        "form": stage.form,
+        "num_blocks": stage.num_blocks,
+        "positions": affinities[0].positions,
+        "verdict": whole.verdict,
+        "growth": whole.growth,
+        "repeated": whole.repeated,
+        "norm": whole.norm,
+        "reason": whole.reason,
+        "logit_spread": largest_logit_spread(affinities),
+        "blocks": blocks,
+    }

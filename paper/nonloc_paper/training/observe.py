@@ -1,0 +1,228 @@
+"""observe: look once at what a run has trained, and keep what is seen in its folder, so that reports only read.
+
+    observations.json         where the network was looked at, scores, affinities, the features' trace
+    observations.safetensors  images, uint8 [K, 3, H, W]; noisy and restored, float32 [K, 3, H, W] in [−1, 1];
+                              affinity.<stage>, float32 [K, h, w]: the kernel's row of one position
+    spectrum.json             of every W: the spectrum of sym(W), with the band of random weights
+
+A number that is not finite is written as null, a tensor that is not finite is left out.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any, cast
+
+import safetensors.torch
+import torch
+from torch import Tensor, nn
+
+from nonloc.nn.features import feature_trace, stage_inputs
+from nonloc.nn.stable_weight import StableWeightMap
+from nonloc.nn.stage import stages
+from nonloc.nn.weight import WeightMap
+from nonloc.ops import kernel_matrix, largest_logit_spread
+from nonloc.spectrum import CAPTION, STABLE_CAPTION, random_band, weight_spectrum
+from nonloc_paper.data.dataset import Dataset
+from nonloc_paper.data.load import load
+from nonloc_paper.runs import Run, read_json, write_atomically, write_json
+from nonloc_paper.training.checkpoint import Checkpoint, latest_valid
+from nonloc_paper.training.machine import device_or_best
+from nonloc_paper.training.recipe import Recipe
+from nonloc_paper.training.step import forward
+from nonloc_paper.training.tasks import TASKS, Restoration
+from nonloc_paper.training.trained import network_of, newest_checkpoint
+
+FORMAT = 2  # 2: with "quotient" and "linear" of every sub-block, and "logit_spread" of every stage
+OBSERVATIONS = "observations.json"
+TENSORS = "observations.safetensors"
+SPECTRUM = "spectrum.json"
+CHUNK = 256  # images at a time where the whole test split is looked at
+
+
+def observe(
+    run: Run | str | os.PathLike[str],
+    data: Dataset | None = None,
+    *,
+    data_dir: str | os.PathLike[str] | None = None,
+    device: torch.device | str = "cpu",
+    images: int = 5,
+    batch_size: int = 32,
+) -> dict[str, Any]:
+    """Write the three files for the newest checkpoint of `run` and return what observations.json holds.
+
+    A network that was looked at already is not looked at again, unless by an older version that saw less, nor is one
+    whose weights are gone. A run that ended before its first checkpoint has nothing to look at: {"step": None} is all
+    that is written.
+
+    data        the Dataset, if it is at hand; else the recipe's is loaded, from `data_dir`
+    images      how many of the first test images to keep
+    batch_size  over how many of the first test images the features and affinities are measured
+    """
+    run = run if isinstance(run, Run) else Run.open(run)
+    device = device_or_best(device)
+    recipe = Recipe.of(run)
+    checkpoint = latest_valid(run, recipe)
+    before = read_observations(run)
+    if before is not None and (checkpoint is None or _is_of(before, checkpoint)):
+        return before
+    if checkpoint is None:
+        return write_json(run.path / OBSERVATIONS, {"format": FORMAT, "step": None}, indent=1)
+    _write_spectra(run, checkpoint, recipe)
+    dataset = data if data is not None else load(recipe.data, data_dir)
+    task = TASKS[recipe.task](recipe, dataset, device)
+    model = network_of(checkpoint, recipe, device)
+    inputs, targets = next(iter(task.test_batches(batch_size)))
+    tensors = {"images": task.test.images[:images].cpu()}
+    seen: dict[str, Any] = _where(checkpoint) | {"task": recipe.task, "batch_size": len(inputs)}
+    if isinstance(task, Restoration):
+        seen |= _restore(task, model, recipe, inputs[:images], targets[:images], tensors)
+    same = _same_pixels(task.test.images[: len(inputs)]) if isinstance(task, Restoration) else None
+    seen["affinity"] = _affinities(model, inputs, same, images, tensors)
+    seen["features"] = feature_trace(model, inputs) if any(stages(model)) else []
+    finite = {name: value.contiguous() for name, value in tensors.items() if bool(value.isfinite().all())}
+    write_atomically(run.path / TENSORS, safetensors.torch.save(finite))
+    # Last, because it is what says that the rest is there.
+    return write_json(run.path / OBSERVATIONS, seen, indent=1)
+
+
+def observe_spectra(run: Run | str | os.PathLike[str]) -> dict[str, Any]:
+    """Write spectrum.json for the newest checkpoint of `run` and return what it holds.
+
+    {"step", "epoch", "caption", "stages": [{"name", "form", "weights": [the Spectrum's dict with "norm" (Frobenius),
+    "rank" and "band"]}]}; a network without nonlocal stages has no entries, nor has a stage with a W that is not
+    finite. A stable W has no "band": its signs are given, not learned.
+    """
+    run = run if isinstance(run, Run) else Run.open(run)
+    return _write_spectra(run, newest_checkpoint(run), Recipe.of(run))
+
+
+def _write_spectra(run: Run, checkpoint: Checkpoint, recipe: Recipe) -> dict[str, Any]:
+    model = network_of(checkpoint, recipe)
+    found = []
+    for name, stage in stages(model):
+        maps = [cast(WeightMap | StableWeightMap, one) for one in stage.maps]
+        weights = [w.detach() for w in stage.weights()]
+        # Finite factors may have a product that is not, and that has no spectrum.
+        if all(bool(w.isfinite().all()) for w in weights):
+            measured = [_spectrum(w, one) for w, one in zip(weights, maps, strict=True)]
+            found.append({"name": name, "form": stage.form, "weights": measured})
+    has_bands = all("band" in weight for stage in found for weight in stage["weights"])
+    caption = CAPTION if has_bands else STABLE_CAPTION
+    value = _where(checkpoint) | {"caption": caption, "stages": found}
+    return write_json(run.path / SPECTRUM, value, indent=1)
+
+
+def read_observations(run: Run) -> dict[str, Any] | None:
+    """What observations.json holds; None where the run has not been observed."""
+    path = run.path / OBSERVATIONS
+    return read_json(path) if path.is_file() else None
+
+
+def _is_of(seen: dict[str, Any], checkpoint: Checkpoint) -> bool:
+    return (seen.get("format"), seen.get("step")) == (FORMAT, checkpoint.step)
+
+
+def _where(checkpoint: Checkpoint) -> dict[str, Any]:
+    return {"format": FORMAT, "step": checkpoint.step, "epoch": checkpoint.epoch}
+
+
+def _spectrum(w: Tensor, origin: WeightMap | StableWeightMap) -> dict[str, Any]:
+    norm = float(torch.linalg.matrix_norm(w.double()))
+    measured = weight_spectrum(w).to_dict() | {"norm": norm, "rank": origin.rank}
+    if isinstance(origin, StableWeightMap):
+        return measured
+    return measured | {"band": random_band(w.shape[0], origin.rank, norm).to_dict()}
+
+
+def _restore(
+    task: Restoration,
+    model: nn.Module,
+    recipe: Recipe,
+    noisy: Tensor,
+    clean: Tensor,
+    tensors: dict[str, Tensor],
+) -> dict[str, Any]:
+    """Keep the images, and the PSNR in dB of each; `input_psnr` is that of all noisy test images."""
+    with torch.no_grad():
+        restored = forward(model, noisy, recipe)
+    tensors["noisy"], tensors["restored"] = noisy.cpu(), restored.cpu()
+
+    def psnr(some: Tensor) -> list[float]:
+        rows = zip(some.split(1), clean.split(1), strict=True)
+        return [float(task.measure(one, target)[1]) for one, target in rows]
+
+    total = sum(float(task.measure(inputs, targets)[1]) for inputs, targets in task.test_batches(CHUNK))
+    return {"psnr": {"noisy": psnr(noisy), "restored": psnr(restored)}, "input_psnr": total / len(task.test)}
+
+
+def _affinities(
+    model: nn.Module, inputs: Tensor, same: Tensor | None, images: int, tensors: dict[str, Tensor]
+) -> list[dict[str, Any]]:
+    """For every stage: the kernel's row of one fixed position, and how much weight goes to equal pixels.
+
+    same  [B, M] the number of each position's clean pixel: equal numbers, equal pixels. None: not asked.
+
+    "same_share" is the part of the kernel's weight, on average over positions and images, that goes to *other*
+    positions whose clean pixel is the same; "same_chance" what a uniform kernel would give. "spread" is to how many
+    positions a position listens, e to the entropy of its row, as a share of all of them: 1 for a uniform kernel.
+    "apart" is how far the rows are from their mean, in total variation: 0 where all positions listen to the same, which
+    makes the kernel a weighted mean over the image; below 1. A kernel with negative entries has none of them.
+    "logit_spread" is the largest difference of two logits in a row, over all rows, images and kernels of the stage;
+    None where there are no logits.
+    """
+    found = []
+    for name, stage, x, _ in stage_inputs(model, inputs) if any(stages(model)) else []:
+        if stage.subsample is not None:
+            continue  # pooled givers have no position of their own to show
+        height, width = x.shape[-2:]
+        position = (height // 2, width // 2)
+        rows, shares, chances, spreads, aparts, logits = [], [], [], [], [], []
+        for index, one in enumerate(x.split(1)):
+            with torch.no_grad():
+                kernel = kernel_matrix(stage.affinity(one))[0].double()  # [M, M]
+                logits.append(largest_logit_spread(stage.affinities(one)))
+            if index < images:
+                rows.append(kernel[position[0] * width + position[1]].float().reshape(height, width).cpu())
+            if not bool((kernel >= 0).all()):
+                continue
+            spreads.append(float(_spread(kernel)))
+            aparts.append(float(_apart(kernel)))
+            if same is not None and same.shape[1] == len(kernel):
+                equal = (same[index][:, None] == same[index]).fill_diagonal_(False).to(kernel.device)
+                shares.append(float((kernel * equal).sum() / kernel.sum()))
+                chances.append(float(equal.double().mean()))
+        tensors[f"affinity.{name}"] = torch.stack(rows)
+        found.append(
+            {
+                "stage": name,
+                "position": list(position),
+                "grid": [height, width],
+                "spread": sum(spreads) / len(spreads) if spreads else None,
+                "apart": sum(aparts) / len(aparts) if aparts else None,
+                "logit_spread": None
+                if None in logits
+                else float(torch.tensor(logits, dtype=torch.float64).max()),
+                "same_share": sum(shares) / len(shares) if shares else None,
+                "same_chance": sum(chances) / len(chances) if chances else None,
+            }
+        )
+    return found
+
+
+def _spread(kernel: Tensor) -> Tensor:
+    """The mean over rows of e to the row's entropy, over the number of columns; kernel [M, M'] ≥ 0."""
+    chances = kernel / kernel.sum(1, keepdim=True)
+    return (-torch.special.xlogy(chances, chances).sum(1)).exp().mean() / kernel.shape[1]
+
+
+def _apart(kernel: Tensor) -> Tensor:
+    """The mean over rows of ½ Σ_j |p_ij − p̄_j|, p the rows as chances and p̄ their mean; kernel [M, M'] ≥ 0."""
+    chances = kernel / kernel.sum(1, keepdim=True)
+    return 0.5 * (chances - chances.mean(0)).abs().sum(1).mean()
+
+
+def _same_pixels(images: Tensor) -> Tensor:
+    """int64 [B, M]: within an image two positions have the same number iff their colours are the same."""
+    colours = images.to("cpu", torch.int64).flatten(2)  # [B, 3, M]
+    return (colours[:, 0] * 256 + colours[:, 1]) * 256 + colours[:, 2]

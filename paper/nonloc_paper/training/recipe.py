@@ -1,0 +1,226 @@
+"""Recipe: everything a run depends on, as one frozen value. Never imports torch."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any, Literal
+
+from nonloc.numeric import is_number, is_whole
+from nonloc.outcomes import CorruptDataError
+from nonloc_paper.networks.spec import NetworkSpec, StageOptions
+from nonloc_paper.runs import Run
+
+LARGEST = (2 - 2**-23) * 2.0**127  # of float32, in which steps are computed
+OPTIMIZERS = ("sgd", "adam")
+SCHEDULES = ("step", "onecycle", "constant")
+PRECISIONS = ("float32", "bfloat16")
+TASK_OF_FAMILY = {"preresnet": "classification", "restorer": "restoration"}
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What to train, on what, and how. The defaults are the paper's recipe for CIFAR-10.
+
+    network          the network's spec, such as "preresnet20/diffusive-5@2": 5 diffusive blocks after residual block 2;
+                     `nonloc.build` explains the grammar
+    data             the data set's name
+    stage            the options of every nonlocal stage in the network
+    epochs           how many; metrics are measured after each
+    steps_per_epoch  None: one pass over the training images. A number: that many batches of the epoch's own
+                     permutation, so that an epoch is simply the interval between two evaluations
+    batch_size       images a step
+    optimizer        "sgd" or "adam"
+    learning_rate    the rate of the first step ("step", "constant") or the highest one ("onecycle")
+    schedule         "step": times `gamma` once each of `milestones` epochs is done; "onecycle"; "constant"
+    milestones       epochs, increasing
+    gamma            the factor at a milestone
+    momentum         of sgd
+    nesterov         of sgd
+    weight_decay     on all parameters
+    augment          pad-4 crop and flip of the training images, an own draw for each image
+    pixel_scale      classification: what pixels (0 to 255, less the per-pixel mean) are divided by; a number,
+                     or "std" for their deviation over the training images
+    noise            restoration: the deviation of the noise, for images in [−1, 1]
+    precision        "float32", or "bfloat16" for autocast
+    channels_last    the memory layout of images and convolutions
+    spectrum_epochs  after which epochs to record the spectra of the stages, besides the start and the end
+    seed             of the initial weights, the order, the augmentation and the training noise
+    train_images     use only the first so many training images
+    test_images      use only the first so many test images
+    """
+
+    network: str = "preresnet20/baseline"
+    data: str = "cifar10"
+    stage: StageOptions = field(default_factory=StageOptions)
+    epochs: int = 164
+    steps_per_epoch: int | None = None
+    batch_size: int = 128
+    optimizer: Literal["sgd", "adam"] = "sgd"
+    learning_rate: float = 0.1
+    schedule: Literal["step", "onecycle", "constant"] = "step"
+    milestones: tuple[int, ...] = (81, 122)
+    gamma: float = 0.1
+    momentum: float = 0.9
+    nesterov: bool = False
+    weight_decay: float = 1e-4
+    augment: bool = True
+    pixel_scale: float | Literal["std"] = 64.0
+    noise: float = 0.4
+    precision: Literal["float32", "bfloat16"] = "float32"
+    channels_last: bool = False
+    spectrum_epochs: tuple[int, ...] = ()
+    seed: int = 0
+    train_images: int | None = None
+    test_images: int | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.network, str):
+            raise ValueError(f'network must be a spec such as "preresnet20/baseline", got {self.network!r}')
+        NetworkSpec.parse(self.network)
+        if not isinstance(self.data, str) or not re.fullmatch(r"[\w.+-]+", self.data):
+            raise ValueError(f'data must be the name of a data set such as "cifar10", got {self.data!r}')
+        if not isinstance(self.stage, StageOptions):
+            raise ValueError(f"stage must be StageOptions, got {self.stage!r}; use StageOptions(...)")
+        for name in ("epochs", "batch_size"):
+            self._check_whole(name, least=1)
+        for name in ("steps_per_epoch", "train_images", "test_images"):
+            self._check_whole(name, least=1, optional=True)
+        self._check_whole("seed", least=0)
+        self._check_choice("optimizer", OPTIMIZERS)
+        self._check_choice("schedule", SCHEDULES)
+        self._check_choice("precision", PRECISIONS)
+        for name in ("learning_rate", "gamma", "noise"):
+            self._check_number(name, positive=True)
+        for name in ("momentum", "weight_decay"):
+            self._check_number(name, positive=False)
+        if self.pixel_scale != "std":
+            self._check_number("pixel_scale", positive=True, alternative=' or "std"')
+        for name in ("nesterov", "augment", "channels_last"):
+            if not isinstance(getattr(self, name), bool):
+                raise ValueError(f"{name} must be True or False, got {getattr(self, name)!r}")
+        if self.momentum >= 1:
+            raise ValueError(f"momentum must be below 1, got {self.momentum}; 0.9 is usual")
+        if self.nesterov and (self.optimizer != "sgd" or self.momentum == 0):
+            raise ValueError('nesterov=True needs optimizer="sgd" and momentum > 0; set nesterov=False')
+        self._check_epochs("milestones", least=1)
+        self._check_epochs("spectrum_epochs", least=0)
+        last = math.log(self.learning_rate) + len(self.milestones) * math.log(self.gamma)
+        if self.schedule == "step" and last > math.log(LARGEST):
+            raise ValueError(
+                f"gamma={self.gamma:g} at {len(self.milestones)} milestones takes the rate beyond what float32 can "
+                "hold; take a smaller one"
+            )
+
+    @property
+    def task(self) -> str:
+        """What the network is trained for: "classification" or "restoration", decided by its family."""
+        return TASK_OF_FAMILY[NetworkSpec.parse(self.network).family]
+
+    @property
+    def sha256(self) -> str:
+        """The hash of all that differs from the defaults, so that a field added later changes no old hash."""
+        content = {key: value for key, value in self.to_dict().items() if value != _DEFAULTS[key]}
+        if "stage" in content:
+            content["stage"] = {
+                key: value for key, value in content["stage"].items() if value != _DEFAULTS["stage"][key]
+            }
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+    @property
+    def name(self) -> str:
+        """A folder name for humans, with eight digits of the hash to keep different recipes apart."""
+        return f"{self.data}-{self.network.replace('/', '-')}-seed{self.seed}-{self.sha256[:8]}"
+
+    def with_(self, **changes: Any) -> Recipe:
+        """The same recipe with some fields changed; `stage` may be a dict of the options to change."""
+        _check_keys(changes, Recipe, "recipe")
+        if isinstance(changes.get("stage"), Mapping):
+            _check_keys(changes["stage"], StageOptions, "stage")
+            changes["stage"] = replace(self.stage, **changes["stage"])
+        return replace(self, **changes)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values, lists for tuples; `from_dict` is the inverse."""
+        return {key: _plain(value) for key, value in asdict(self).items()}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Recipe:
+        """A recipe from plain values; fields left out keep their defaults, unknown ones are an error."""
+        return cls().with_(**values)
+
+    @classmethod
+    def of(cls, run: Run) -> Recipe:
+        """The recipe of an existing run; one that cannot be understood is a CorruptDataError that names its file."""
+        values = run.read_recipe()
+        try:
+            return cls.from_dict(values)
+        except ValueError as error:
+            raise CorruptDataError(f"{run.recipe_path} is no recipe of this version: {error}") from error
+
+    def differences(self, other: Recipe) -> list[str]:
+        """Which fields differ, as sentences such as "seed is 1, was 0"; empty for equal recipes."""
+        now, was = _flat(self.to_dict()), _flat(other.to_dict())
+        return [f"{key} is {now[key]!r}, was {was[key]!r}" for key in now if now[key] != was[key]]
+
+    def _check_whole(self, name: str, *, least: int, optional: bool = False) -> None:
+        value = getattr(self, name)
+        if value is None and optional:
+            return
+        if not is_whole(value) or value < least:
+            raise ValueError(
+                f"{name} must be a whole number ≥ {least}{' or None' if optional else ''}, got {value!r}"
+            )
+        object.__setattr__(self, name, int(value))
+
+    def _check_number(self, name: str, *, positive: bool, alternative: str = "") -> None:
+        value = getattr(self, name)
+        if not is_number(value) or not 0 <= value <= LARGEST or (positive and value == 0):
+            bound = "> 0" if positive else "≥ 0"
+            raise ValueError(
+                f"{name} must be a finite number {bound}{alternative} that float32 can hold, got {value!r}"
+            )
+        # 1 and 1.0 are the same recipe and must have the same hash.
+        object.__setattr__(self, name, float(value))
+
+    def _check_choice(self, name: str, choices: tuple[str, ...]) -> None:
+        if getattr(self, name) not in choices:
+            raise ValueError(f"{name}={getattr(self, name)!r} is unknown; choose one of {', '.join(choices)}")
+
+    def _check_epochs(self, name: str, *, least: int) -> None:
+        value = getattr(self, name)
+        if not isinstance(value, (tuple, list)):
+            raise ValueError(f"{name} must be a tuple of epochs such as (81, 122), got {value!r}")
+        for epoch in value:
+            if not is_whole(epoch) or epoch < least:
+                raise ValueError(f"{name} must hold whole numbers ≥ {least}, got {epoch!r} in {value!r}")
+        if list(value) != sorted(set(value)):
+            raise ValueError(f"{name} must increase, got {value!r}; use {tuple(sorted(set(value)))!r}")
+        object.__setattr__(self, name, tuple(map(int, value)))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, (tuple, list)):
+        return [_plain(item) for item in value]
+    return value
+
+
+def _flat(values: dict[str, Any]) -> dict[str, Any]:
+    stage = {f"stage.{key}": value for key, value in values["stage"].items()}
+    return {**{key: value for key, value in values.items() if key != "stage"}, **stage}
+
+
+def _check_keys(values: Mapping[str, Any], owner: type, title: str) -> None:
+    known = [entry.name for entry in fields(owner)]
+    for key in values:
+        if key not in known:
+            raise ValueError(f"{key!r} is not a field of the {title}; the fields are {', '.join(known)}")
+
+
+_DEFAULTS = Recipe().to_dict()

@@ -1,0 +1,242 @@
+"""Tasks: what a batch, a loss and a score are. The loop knows nothing else of them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from nonloc_paper.data.dataset import Dataset, Split
+from nonloc_paper.training.augment import PAD, augment, batch_kernel, draw
+from nonloc_paper.training.randomness import mix
+from nonloc_paper.training.recipe import Recipe
+
+CHUNK = 4096  # images at a time where a whole split is looked at
+
+Chance = torch.Generator | Tensor
+"""What a batch's augmentation and noise come from: a generator on the device; or its seed, an int64 tensor [1] there,
+for a task that `draws_by_seed`."""
+
+
+class Task(ABC):
+    """The data on their device, and what is asked of a network.
+
+    score  the name of the measure in metrics: "error" in % (lower is better) or "psnr" in dB (higher is)
+    """
+
+    score: ClassVar[str]
+
+    def __init__(self, recipe: Recipe, dataset: Dataset, device: torch.device | str) -> None:
+        self.recipe = recipe
+        self.device = torch.device(device)
+        self.train = _first(dataset.train, recipe.train_images, "train_images", dataset.name)
+        self.test = _first(dataset.test, recipe.test_images, "test_images", dataset.name)
+
+    @property
+    def draws_by_seed(self) -> bool:
+        """Whether a seed will do for all chance of a training batch, where no generator is to be asked."""
+        return False
+
+    @abstractmethod
+    def train_batch(self, indices: Tensor, chance: Chance) -> tuple[Tensor, Tensor]:
+        """(inputs [B, 3, H, W], targets) of the training images `indices` [B]."""
+
+    @abstractmethod
+    def test_batch(self, indices: Tensor) -> tuple[Tensor, Tensor]:
+        """(inputs [B, 3, H, W], targets) of the test images `indices` [B], the same for every run."""
+
+    @abstractmethod
+    def test_batches(self, batch_size: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """(inputs, targets) over the whole test split, in order, the same for every run."""
+
+    @abstractmethod
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """The mean over the batch, a tensor []."""
+
+    @abstractmethod
+    def measure(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """float64 [2]: the loss and the score, each summed over the images of the batch."""
+
+
+class Classification(Task):
+    """Cross-entropy and the error in percent.
+
+    The mean of each pixel over the training images is subtracted; the rest is divided by
+    `recipe.pixel_scale`, one number for all pixels.
+
+    fused  on CUDA, make a batch in one launch, in the layout and precision in which the network's first convolution
+           would otherwise put it; False keeps to plain torch
+    """
+
+    score = "error"
+    fused: bool = True
+
+    def __init__(self, recipe: Recipe, dataset: Dataset, device: torch.device | str) -> None:
+        super().__init__(recipe, dataset, device)
+        if self.train.labels is None or self.test.labels is None:
+            raise ValueError(
+                f"network={recipe.network!r} classifies, but data={dataset.name!r} has no labels; "
+                'choose labelled data such as "cifar10", or a network that restores ("restorer…")'
+            )
+        mean, deviation = pixel_statistics(self.train.images)
+        scale = deviation if recipe.pixel_scale == "std" else recipe.pixel_scale
+        if not scale > 0:
+            raise ValueError('pixel_scale="std" needs training images that are not all alike; use a number')
+        # Multiplying gives the same numbers on every device; torch divides by a number in several ways.
+        self._mean, self._inverse = mean.to(self.device), float(torch.tensor(1.0) / torch.tensor(scale))
+        self.train, self.test = (_contiguous(split.to(self.device)) for split in (self.train, self.test))
+
+    @property
+    def draws_by_seed(self) -> bool:
+        return self.fused and self.device.type == "cuda" and batch_kernel() is not None
+
+    def train_batch(self, indices: Tensor, chance: Chance) -> tuple[Tensor, Tensor]:
+        assert self.train.labels is not None
+        if self.draws_by_seed:
+            return self._make_batch(self.train, indices, chance if self.recipe.augment else None)
+        images = self._normalize(self.train.images[indices])
+        if self.recipe.augment:
+            images = augment(images, _generator(chance))
+        return images, self.train.labels[indices]
+
+    def test_batch(self, indices: Tensor) -> tuple[Tensor, Tensor]:
+        assert self.test.labels is not None
+        if self.draws_by_seed:
+            return self._make_batch(self.test, indices, None)
+        return self._normalize(self.test.images[indices]), self.test.labels[indices]
+
+    def test_batches(self, batch_size: int) -> Iterator[tuple[Tensor, Tensor]]:
+        assert self.test.labels is not None
+        for images, labels in zip(
+            self.test.images.split(batch_size), self.test.labels.split(batch_size), strict=True
+        ):
+            yield self._normalize(images), labels
+
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return F.cross_entropy(outputs, targets)
+
+    def measure(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        loss = F.cross_entropy(outputs.double(), targets, reduction="sum")
+        # argmax names a class even where all outputs are NaN; such an answer is never right.
+        right = (outputs.argmax(1) == targets) & outputs.isfinite().all(1)
+        return torch.stack([loss, 100.0 * (~right).sum().double()])
+
+    def _normalize(self, images: Tensor) -> Tensor:
+        return (images.float() - self._mean) * self._inverse
+
+    def _make_batch(self, split: Split, indices: Tensor, chance: Chance | None) -> tuple[Tensor, Tensor]:
+        kernel = batch_kernel()
+        assert kernel is not None
+        offsets, flips, seed = None, None, None
+        if isinstance(chance, torch.Generator):
+            offsets, flips = draw(len(indices), chance, PAD)
+        else:
+            seed = chance
+        with torch.cuda.device(self.device):
+            return kernel.make_batch(
+                split.images,
+                split.labels,
+                indices,
+                self._mean,
+                self._inverse,
+                dtype=torch.bfloat16 if self.recipe.precision == "bfloat16" else torch.float32,
+                channels_last=self.recipe.channels_last,
+                offsets=offsets,
+                flips=flips,
+                seed=seed,
+                pad=PAD,
+            )
+
+
+class Restoration(Task):
+    """Mean squared error and the PSNR in dB: the input is the image with noise, the target the image.
+
+    Images are scaled to [−1, 1], so the peak of the PSNR is 2; it is the mean over the images of each image's
+    own PSNR. The noise of test image i is a function of i alone: the same for all runs, seeds and devices.
+    """
+
+    score = "psnr"
+    PEAK: ClassVar[float] = 2.0
+
+    def __init__(self, recipe: Recipe, dataset: Dataset, device: torch.device | str) -> None:
+        super().__init__(recipe, dataset, device)
+        self._test_noise = recipe.noise * fixed_noise(self.test.images.shape).to(self.device)
+        self.train, self.test = self.train.to(self.device), self.test.to(self.device)
+
+    def train_batch(self, indices: Tensor, chance: Chance) -> tuple[Tensor, Tensor]:
+        images, generator = self._scale(self.train.images[indices]), _generator(chance)
+        if self.recipe.augment:
+            images = augment(images, generator)
+        noise = torch.randn(images.shape, generator=generator, device=self.device)
+        return images + self.recipe.noise * noise, images
+
+    def test_batch(self, indices: Tensor) -> tuple[Tensor, Tensor]:
+        images = self._scale(self.test.images[indices])
+        return images + self._test_noise[indices], images
+
+    def test_batches(self, batch_size: int) -> Iterator[tuple[Tensor, Tensor]]:
+        for images, noise in zip(
+            self.test.images.split(batch_size), self._test_noise.split(batch_size), strict=True
+        ):
+            images = self._scale(images)
+            yield images + noise, images
+
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return F.mse_loss(outputs, targets)
+
+    def measure(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        squares = (outputs.double() - targets.double()).square().flatten(1).mean(1)  # [B]
+        return torch.stack([squares.sum(), (10 * torch.log10(self.PEAK**2 / squares)).sum()])
+
+    def _scale(self, images: Tensor) -> Tensor:
+        return images.float() / 127.5 - 1
+
+
+TASKS: dict[str, type[Task]] = {"classification": Classification, "restoration": Restoration}
+
+
+def pixel_statistics(images: Tensor) -> tuple[Tensor, float]:
+    """Of uint8 [N, 3, H, W]: the mean of every pixel, float32 [3, H, W], and the deviation from it of all."""
+    total = torch.zeros(images.shape[1:], dtype=torch.int64, device=images.device)
+    squares = torch.zeros_like(total)
+    for chunk in images.split(CHUNK):
+        whole = chunk.to(torch.int64)
+        total += whole.sum(0)
+        squares += whole.square().sum(0)
+    # Whole numbers are the same everywhere; what is rounded is computed in one place.
+    total, squares = total.cpu(), squares.cpu()
+    mean = total.double() / len(images)
+    variance = (squares.double() / len(images) - mean.square()).mean()
+    return mean.float(), float(variance.clamp_min(0).sqrt())
+
+
+def fixed_noise(shape: torch.Size) -> Tensor:
+    """Standard normal float32 [N, …]; row i depends on i and the row's shape only, not on N."""
+    noise = torch.empty(shape, dtype=torch.float32, device="cpu")
+    for index, row in enumerate(noise):
+        generator = torch.Generator("cpu").manual_seed(mix("test noise", index))
+        torch.randn(row.shape, generator=generator, out=row, dtype=row.dtype, device=row.device)
+    return noise
+
+
+def _generator(chance: Chance) -> torch.Generator:
+    if not isinstance(chance, torch.Generator):
+        raise TypeError("this batch draws from a generator; see Task.draws_by_seed")
+    return chance
+
+
+def _contiguous(split: Split) -> Split:
+    labels = None if split.labels is None else split.labels.contiguous()
+    return Split(split.images.contiguous(), labels)
+
+
+def _first(split: Split, wanted: int | None, name: str, data: str) -> Split:
+    if wanted is None:
+        return split
+    if wanted > len(split):
+        raise ValueError(f"{name}={wanted}, but data={data!r} has {len(split)}; use no more, or None")
+    return Split(split.images[:wanted], None if split.labels is None else split.labels[:wanted])

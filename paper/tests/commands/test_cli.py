@@ -1,0 +1,225 @@
+"""The command line as a whole: help without torch, usage errors, the environment, the words."""
+
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from jsonargparse import Namespace
+
+from nonloc.cli import main
+from nonloc.cli.commands import find_commands, load_command
+from nonloc.cli.durations import format_duration, parse_duration
+from nonloc.cli.output import Output
+from nonloc.cli.parser import with_underscores
+from nonloc_paper.commands.recipe_options import STAGE_HELP, field_help
+from nonloc_paper.networks.spec import StageOptions
+from nonloc_paper.training.recipe import Recipe
+
+ROOT = Path(__file__).parents[3]
+COMMANDS = find_commands()
+
+
+def nonloc(*words, **environment):
+    """`python -m nonloc` as a process of its own."""
+    return subprocess.run(
+        [sys.executable, "-m", "nonloc", *words],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env=os.environ | environment,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("words", [["--help"], *([name, "--help"] for name in COMMANDS)], ids=" ".join)
+def test_help_answers_without_torch(words, capsys):
+    code = (
+        "import sys; from nonloc.cli import main\n"
+        f"try: main({words!r})\n"
+        "except SystemExit as end: assert end.code == 0\n"
+        "heavy = {'torch', 'numpy', 'matplotlib', 'sklearn', 'safetensors'} & set(sys.modules)\n"
+        "sys.exit(f'imported {heavy}' if heavy else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("usage: nonloc")
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_teaches(name, capsys):
+    with pytest.raises(SystemExit):
+        main([name, "--help"])
+    text = capsys.readouterr().out
+    assert f"  nonloc {name} " in text, "an example"
+    assert "Exit codes: 0" in text
+    assert f"NONLOC_{name.upper()}__" in text or name == "simulate"
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_runs_in_its_examples_have_weights(name):
+    """As seeds are added, another run of a row may become the one whose weights are kept."""
+    named = re.findall(r"\bpaper/results/\w[\w-]*/[\w-]+/\d+", load_command(COMMANDS[name]).DESCRIPTION)
+    assert named or name not in ("eval", "stability")
+    for path in named:
+        assert list((ROOT / path / "checkpoints").glob("*.safetensors")), (
+            f"no weights in {path}; name another"
+        )
+
+
+def test_every_field_of_a_recipe_is_explained():
+    assert set(field_help(Recipe.__doc__)) == set(Recipe.__dataclass_fields__)
+    assert set(STAGE_HELP) == set(StageOptions.__dataclass_fields__)
+
+
+def test_version(capsys):
+    with pytest.raises(SystemExit) as end:
+        main(["--version"])
+    assert end.value.code == 0
+    assert capsys.readouterr().out == "nonloc 0.1.0\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "command"),
+        (["trian"], "train"),
+        (["train", "--epoch", "3"], "the nearest to --epoch is --epochs"),
+        (["train", "--lr", "3"], "the nearest to --lr is --learning_rate"),
+        (["train", "--scale=true"], "the nearest to --scale is --stage.scaled"),
+        (["train", "--xyz", "3"], "unrecognized arguments: --xyz 3\n"),
+        (["train", "--epochs", "many"], "epochs"),
+        (["train", "--epochs", "0"], "epochs must be a whole number ≥ 1"),
+        (["train", "--network", "preresnet21/baseline"], "the nearest depths are 20 and 29"),
+        (["train", "--network", "resnet20"], "such as preresnet20/diffusive-5@2"),
+        (["train", "--stage.init", "small"], "choose one of normal, zero, kaiming"),
+        (["train", "--optimizer", "lion"], "adam"),
+        (["train", "--budget", "soon"], "'soon' is not a length of time"),
+        (["train", "--config", "no-such-file.yaml"], "no-such-file.yaml"),
+        (["reproduce", "table3"], "choose one of demo, table1, table2"),
+        (["reproduce", "demo", "--rows", "sixth"], "'sixth' is no row of demo"),
+        (
+            ["reproduce", "demo", "--set", "epoch=3"],
+            "'epoch' is not a field of the recipe; the nearest is epochs; ",
+        ),
+        (["reproduce", "demo", "--set", "scaled=true"], "the nearest is stage.scaled; "),
+        (
+            ["reproduce", "demo", "--set", "xyz=3"],
+            "'xyz' is not a field of the recipe; the fields are network,",
+        ),
+        (["reproduce", "demo", "--set", "epochs"], "write FIELD=VALUE"),
+        (["reproduce", "demo", "--seeds", "0"], "seeds must be"),
+        (["reproduce", "demo", "--threads", "0"], "threads must be"),
+        (["data", "mnist"], "choose one of motifs, cifar10, cifar100"),
+        (["spectrum", "no-such-run"], "no-such-run is not a run folder"),
+        (["report", "no-such-folder"], "no-such-folder is not a folder"),
+    ],
+    ids=" ".join,
+)
+def test_wrong_usage_is_one_clear_line_and_exit_2(words, message, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(words) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("nonloc: error: ")
+    assert err.count("\n") == 1
+    assert message in err
+    assert list(tmp_path.iterdir()) == [], "nothing was made"
+
+
+def test_debug_shows_the_traceback():
+    assert "Traceback" not in nonloc("data", "mnist").stderr
+    assert "Traceback" in nonloc("data", "mnist", NONLOC_DEBUG="1").stderr
+
+
+def test_dashes_and_underscores_are_the_same_in_names_of_options_only():
+    assert with_underscores(["data", "a-b", "--data-dir=c-d", "--data-dir", "e-f", "-x-y"]) == [
+        "data",
+        "a-b",
+        "--data_dir=c-d",
+        "--data_dir",
+        "e-f",
+        "-x-y",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("90", 90), ("90s", 90), ("25m", 1500), ("1.5h", 5400), (" 2 d ", 172800)]
+)
+def test_lengths_of_time(text, seconds):
+    assert parse_duration(text) == seconds
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0.4, "0 s"), (59.4, "59 s"), (200, "3 min 20 s"), (7500, "2 h 05 min")]
+)
+def test_lengths_of_time_are_written_as_people_do(seconds, text):
+    assert format_duration(seconds) == text
+
+
+def test_data_are_counted_and_the_folder_variable_is_no_option(capsys, monkeypatch, tmp_path):
+    # NONLOC_DATA is the data folder; it must not be taken for the configuration of `nonloc data`.
+    monkeypatch.setenv("NONLOC_DATA", str(tmp_path))
+    assert main(["data", "motifs", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["train"], told["test"], told["shape"], told["classes"]) == (4096, 512, [3, 12, 12], 0)
+
+
+def test_missing_and_corrupt_data_are_told_apart(capsys, tmp_path):
+    (tmp_path / "cifar-10-binary.tar.gz").write_bytes(b"not an archive")
+    assert main(["data", "cifar10", "--data-dir", str(tmp_path)]) == 4
+    assert "cifar-10-binary.tar.gz has a wrong MD5" in capsys.readouterr().err
+    words = [
+        "train",
+        "--data",
+        "cifar10",
+        "--data-dir",
+        str(tmp_path / "empty"),
+        "--run",
+        str(tmp_path / "run"),
+    ]
+    assert main(words) == 1
+    assert "CIFAR-10 is not in" in capsys.readouterr().err
+
+
+def test_a_reader_who_has_seen_enough_is_no_error():
+    with subprocess.Popen(
+        [sys.executable, "-m", "nonloc", "check"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait(60) == 141
+
+
+def test_an_error_that_nobody_reads_keeps_its_exit_code():
+    with subprocess.Popen([sys.executable, "-m", "nonloc", "bogus"], stderr=subprocess.PIPE) as process:
+        process.stderr.close()
+        assert process.wait(60) == 2
+
+
+def test_a_closed_stdout_is_no_error(monkeypatch):
+    monkeypatch.setattr(sys, "stdout", None)
+    assert main(["data", "motifs"]) == 0
+
+
+def test_a_closed_stderr_does_not_send_errors_to_stdout(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "stderr", None)
+    assert main(["data", "mnist"]) == 2
+    assert capsys.readouterr().out == ""
+
+
+def test_a_terminal_without_unicode_costs_no_result():
+    done = nonloc("train", "--help", PYTHONIOENCODING="latin-1")
+    assert done.returncode == 0, done.stderr
+    assert "\\u221ad" in done.stdout, "√d, which latin-1 does not have"
+
+
+def test_json_is_json_in_any_encoding(monkeypatch):
+    raw = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, "latin-1", "backslashreplace"))
+    Output(Namespace(json=True, quiet=True)).result("", {"é √": "W_Z · φ"})
+    assert json.loads(raw.getvalue().decode("latin-1")) == {"é √": "W_Z · φ"}

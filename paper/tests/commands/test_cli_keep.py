@@ -1,0 +1,312 @@
+"""nonloc reproduce --keep, nonloc eval and nonloc map, as they are typed."""
+
+import json
+import os
+import re
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from nonloc.cli import main
+from nonloc_paper.commands.map import broken_stable, map_text
+from nonloc_paper.runs import Run, find_runs
+from nonloc_paper.suites.holding import hold
+from nonloc_paper.suites.spent import read_spent
+
+sys.path.insert(0, str(Path(__file__).parent / "paper"))
+from small_map import small_data
+
+SMALL = ["--set", "epochs=1", "steps_per_epoch=2", "train_images=64", "test_images=16", "batch_size=8"]
+WORDS = ["reproduce", "demo", "--rows", "1", "3", *SMALL, "--device", "cpu", "--quiet", "--json"]
+
+
+def go(capsys, *words):
+    code = main([*WORDS, *map(str, words)])
+    return code, json.loads(capsys.readouterr().out)
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory):
+    """A folder of two kept runs of seed 0, and nothing else left of them."""
+    folder = tmp_path_factory.mktemp("kept")
+    work = folder / "work"
+    assert (
+        main([*WORDS, "--seeds", "1", "--output", str(work), "--kept", str(folder / "results"), "--keep"])
+        == 0
+    )
+    shutil.rmtree(work)
+    return folder / "results"
+
+
+def test_finished_runs_are_kept(kept):
+    assert [str(run.path.relative_to(kept)) for run in find_runs(kept)] == [
+        "demo/4-diffusive-blocks/0",
+        "demo/local-baseline/0",
+    ]
+
+
+def test_a_kept_run_is_not_trained_again_and_is_in_the_table(kept, tmp_path, capsys):
+    results = shutil.copytree(kept, tmp_path / "results")
+    words = ["--output", tmp_path / "work", "--kept", results]
+    code, told = go(capsys, *words, "--seeds", 2, "--budget", "0s")
+    assert (code, told["done"], len(told["left"])) == (0, 2, 2)
+    assert all("seed1" in name for name in told["left"])
+    assert [row["n"] for row in told["rows"]] == [1, 1]
+    code, told = go(capsys, *words, "--seeds", 2, "--keep")
+    assert (told["done"], told["left"], told["kept"]["runs"]) == (4, [], 4)
+    assert [row["n"] for row in told["rows"]] == [2, 2]
+    for run in find_runs(kept):
+        assert Run(results / run.path.relative_to(kept)).read_result() == run.read_result()
+    total = sum(path.stat().st_size for path in results.rglob("*") if path.is_file())
+    assert total - 1000 < told["kept"]["bytes"] <= total
+
+
+def test_runs_kept_for_another_suite_are_not_counted_as_trained(kept, tmp_path, capsys):
+    shutil.copytree(kept / "demo", tmp_path / "results" / "another")
+    words = ["--output", tmp_path / "work", "--kept", tmp_path / "results", "--seeds", 2, "--keep"]
+    code, told = go(capsys, *words)
+    assert (code, told["done"], told["kept"]["runs"]) == (0, 4, 4)
+    assert [line["runs"] for line in read_spent(tmp_path / "results" / "demo")] == [2]
+
+
+def test_what_cannot_be_kept_is_refused_before_anything_is_trained(kept, tmp_path, capsys):
+    words = [*WORDS, "--output", str(tmp_path / "work"), "--kept", str(kept), "--keep"]
+    assert main([*words, "--weights", "foo"]) == 2
+    assert "weights='foo' is unknown" in capsys.readouterr().err
+    assert main([*words, "--set", "learning_rate=0.5"]) == 2
+    assert "keep it in another folder" in capsys.readouterr().err
+    assert not (tmp_path / "work").exists()
+
+
+def test_a_run_that_fails_does_not_keep_the_others_from_being_kept_and_reported(
+    tmp_path, capsys, monkeypatch
+):
+    from nonloc_paper.suites import train_all as suite
+
+    honest = suite.observe
+
+    def observe(run, *rest, **keywords):
+        if "diffusive" in run.name:
+            raise ValueError("nothing to see")
+        return honest(run, *rest, **keywords)
+
+    monkeypatch.setattr(suite, "observe", observe)
+    words = [
+        "--output",
+        str(tmp_path / "work"),
+        "--kept",
+        str(tmp_path / "results"),
+        "--keep",
+        "--seeds",
+        "1",
+    ]
+    assert main([*WORDS, *words]) == 2
+    assert "nothing to see" in capsys.readouterr().err
+    assert [run.path.parent.name for run in find_runs(tmp_path / "results")] == ["local-baseline"]
+    assert (tmp_path / "work" / "report.html").is_file()
+
+
+def test_what_is_kept_can_be_reported_on(kept, tmp_path, capsys):
+    assert main(["report", str(kept / "demo"), "--output", str(tmp_path / "page.html"), "--json"]) == 0
+    rows = {row["label"]: row["median"] for row in json.loads(capsys.readouterr().out)["rows"]}
+    run = Run(kept / "demo" / "4-diffusive-blocks" / "0")
+    assert rows["4 diffusive blocks"] == run.read_result()["metrics"]["psnr"]
+
+
+def test_without_a_kept_folder_all_is_trained_anew(kept, tmp_path, capsys):
+    words = ["--output", tmp_path / "work", "--seeds", 1, "--budget", "0s"]
+    _, told = go(capsys, *words, "--kept", "null")
+    assert (told["done"], len(told["left"])) == (0, 2)
+    assert main([*WORDS, *map(str, words), "--kept", "null", "--keep"]) == 2
+    assert "--keep needs a folder" in capsys.readouterr().err
+
+
+def test_the_talk_says_that_kept_runs_count(kept, tmp_path, capsys):
+    words = [word for word in WORDS if word not in ("--quiet", "--json")]
+    assert main([*words, "--seeds", "1", "--output", str(tmp_path / "work"), "--kept", str(kept)]) == 0
+    assert f"2 runs are kept in {kept} and count as done" in capsys.readouterr().out
+
+
+def test_eval_computes_a_kept_score_again(kept, capsys):
+    run = str(kept / "demo" / "4-diffusive-blocks" / "0")
+    assert main(["eval", run, "--device", "cpu", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["agree"] == 1
+    assert told["machine"]["device"] == "cpu"
+    assert told["rows"][0]["stored"] == Run(run).read_result()["metrics"]["psnr"]
+    assert main(["eval", run, "--device", "cpu"]) == 0
+    assert "they agree (the same hardware)" in capsys.readouterr().out
+
+
+def test_a_folder_of_records_inside_the_output_is_refused(tmp_path, capsys):
+    words = ["--output", str(tmp_path / "work"), "--kept", str(tmp_path / "work" / "kept"), "--keep"]
+    assert main([*WORDS, *words]) == 2
+    assert "would be there twice; keep them in another folder" in capsys.readouterr().err
+    assert not (tmp_path / "work").exists()
+
+
+def test_eval_in_another_precision_says_what_would_tell(kept, capsys):
+    run = str(kept / "demo" / "local-baseline" / "0")
+    main(["eval", run, "--device", "cpu", "--precision", "bfloat16"])
+    told = capsys.readouterr().out
+    assert re.search(r"recorded +\S+ dB on cpu, float32", told)
+    assert "at most 0.05 dB; another precision may take more: try float32)" in told
+
+
+def test_eval_of_a_wrong_record_is_exit_1(kept, tmp_path, capsys):
+    run = Run(shutil.copytree(kept / "demo" / "local-baseline" / "0", tmp_path / "run"))
+    result = run.read_result()
+    run.write_result(result | {"metrics": result["metrics"] | {"psnr": 1.0}})
+    assert main(["eval", str(run.path), "--device", "cpu"]) == 1
+    assert "they DIFFER" in capsys.readouterr().out
+
+
+def test_eval_of_a_folder_takes_every_run_that_has_weights(kept, tmp_path, capsys):
+    results = shutil.copytree(kept, tmp_path / "results")
+    weighed = {str(path.parents[1]) for path in results.rglob("*.safetensors")}
+    assert main(["eval", str(results), "--device", "cpu", "--quiet"]) == 0
+    out = capsys.readouterr().out
+    assert {line.split()[0] for line in out.splitlines() if "they agree" in line} == weighed
+    assert f"{len(weighed)} of {len(weighed)} agree; recomputed on cpu" in out
+    shutil.rmtree(Run(sorted(weighed)[0]).checkpoints_path)
+    assert main(["eval", str(results), "--device", "cpu", "--json"]) == 0
+    assert [row["run"] for row in json.loads(capsys.readouterr().out)["rows"]] == sorted(weighed)[1:]
+
+
+def test_eval_of_a_folder_passes_over_what_diverged_and_tells_of_what_is_broken_last(kept, tmp_path, capsys):
+    results = shutil.copytree(kept, tmp_path / "results")
+    good, lost, broken = (Run(results / "demo" / "local-baseline" / str(seed)) for seed in (0, 1, 2))
+    for run in (lost, broken):
+        shutil.rmtree(run.path, ignore_errors=True)
+        shutil.copytree(good.path, run.path)
+    result = good.read_result()
+    lost.write_result(result | {"outcome": result["outcome"] | {"ending": "diverged"}})
+    broken.write_result(result | {"weights_sha256": "0" * 64})
+    assert main(["eval", str(results / "demo" / "local-baseline"), "--device", "cpu", "--json"]) == 4
+    out, err = capsys.readouterr()
+    assert [row["run"] for row in json.loads(out)["rows"]] == [str(good.path)]
+    assert f"the weights in {broken.path} are not those" in err
+    assert f"the weights in {broken.path} are not those" in json.loads(out)["errors"][0]
+
+
+def test_eval_of_a_folder_tells_once_what_data_are_missing_and_evaluates_the_rest(kept, tmp_path, capsys):
+    results = shutil.copytree(kept, tmp_path / "results")
+    good = Run(results / "demo" / "local-baseline" / "0")
+    for seed in ("1", "2"):
+        other = Run(shutil.copytree(good.path, good.path.parent / seed))
+        other.write_recipe(other.read_recipe() | {"data": "cifar10"})
+    words = ["eval", str(good.path.parent), "--data-dir", str(tmp_path / "empty")]
+    assert main([*words, "--device", "cpu", "--json"]) == 1
+    out, err = capsys.readouterr()
+    assert [row["run"] for row in json.loads(out)["rows"]] == [str(good.path)]
+    (error,) = json.loads(out)["errors"]
+    assert error.startswith("CIFAR-10 is not in")
+    assert error in err
+
+
+def test_eval_of_something_else_is_exit_2(kept, tmp_path, capsys):
+    assert main(["eval", str(tmp_path)]) == 2
+    assert "is not a run folder, and holds none" in capsys.readouterr().err
+    results = shutil.copytree(kept, tmp_path / "results")
+    for path in results.rglob("checkpoints"):
+        shutil.rmtree(path)
+    assert main(["eval", str(results)]) == 2
+    assert f"runs in {results} is finished and has its final weights" in capsys.readouterr().err
+    assert main(["eval", str(tmp_path / "nowhere")]) == 2
+    assert "is not a folder" in capsys.readouterr().err
+
+
+@pytest.fixture
+def map_words(tmp_path, monkeypatch):
+    monkeypatch.setattr("nonloc_paper.training.sharing.load", lambda name, data_dir: small_data())
+    settings = ["--set", "batch_size=8", "precision=float32", "channels_last=false"]
+    folders = ["--output", str(tmp_path / "map"), "--work", str(tmp_path / "work"), "--device", "cpu"]
+    return ["map", "one_epoch", "--only", "rate 0.01, zero, original 1", "--seeds", "1", *settings, *folders]
+
+
+def test_the_map_is_made_and_goes_on_where_it_stopped(map_words, tmp_path, capsys):
+    assert main([*map_words, "--budget", "0s", "--quiet", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["done"], told["left"]) == (0, ["rate 0.01, zero, original 1, seed 0"])
+    assert main([*map_words, "--quiet"]) == 0
+    assert "1 of 1 runs are done, 1 of them now." in capsys.readouterr().out
+    (line,) = (tmp_path / "map" / "one_epoch.jsonl").read_text().splitlines()
+    assert json.loads(line)["ending"] == "converged"
+    assert [line["runs"] for line in read_spent(tmp_path / "map")] == [0, 1]
+    assert main([*map_words, "--quiet", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["new"] == 0
+
+
+def test_a_table_that_another_process_holds_is_left_to_it(map_words, tmp_path, capsys):
+    with hold(tmp_path / "map"):
+        assert main([*map_words, "--quiet"]) == 5
+    assert "is in use by another process" in capsys.readouterr().err
+
+
+def test_a_stable_stage_that_diverged_is_told(map_words, tmp_path, capsys):
+    assert main([*map_words, "--quiet"]) == 0
+    path = tmp_path / "map" / "one_epoch.jsonl"
+    row = json.loads(path.read_text())
+    wrong = row | {"cell": "another", "form": "stable", "ending": "diverged", "step": 7}
+    path.write_text(path.read_text() + json.dumps(wrong) + os.linesep)
+    assert main([*map_words, "--quiet"]) == 0
+    assert (
+        "a run with a stable stage diverged; no signal grows through it, but its logits can: another, seed 0, at step 7"
+        in capsys.readouterr().out
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["map", "two_epochs"], "'two_epochs' is no part of the map; choose one of one_epoch, ten_epochs"),
+        (["map", "one_epoch", "--only", "rate 7"], "no cell of one_epoch has 'rate 7' in its name"),
+        (["map", "one_epoch", "--seeds", "0"], "--seeds must be at least 1"),
+        (["map", "one_epoch", "--set", "learning_rate=1"], "a cell of the map says that itself"),
+        (["map", "one_epoch", "--set", "stage=1", "stage.embed=2"], "set one or the other"),
+    ],
+)
+def test_wrong_usage_of_the_map_is_exit_2(words, message, tmp_path, capsys):
+    assert main([*words, "--output", str(tmp_path)]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_the_text_counts_what_diverged():
+    def row(form, blocks, ending):
+        return {"rate": 0.1, "init": "torch", "form": form, "blocks": blocks, "ending": ending}
+
+    rows = [row("original", 4, "diverged"), row("original", 4, "converged"), row("diffusive", 2, "converged")]
+    head, line = map_text(rows).splitlines()
+    assert head.split()[-4:] == ["orig", "4", "diff", "2"]
+    assert line.split() == ["0.1", "torch", "1/2", "0/1"]
+    assert broken_stable([row("stable", 4, "converged")]) == []
+
+
+def test_a_run_that_is_kept_with_another_result_is_told_before_anything_is_trained(kept, tmp_path, capsys):
+    words = ["--output", tmp_path / "work", "--kept", tmp_path / "kept", "--seeds", 1]
+    shutil.copytree(kept, tmp_path / "kept")
+    go(capsys, *words)
+    run, _ = find_runs(tmp_path / "work" / "runs")
+    run.write_result(run.read_result() | {"seconds": 1e6})
+    assert main([*WORDS, *map(str, words), "--seeds", "2", "--keep"]) == 2
+    assert "keeps a run with another result" in capsys.readouterr().err
+    assert len(find_runs(tmp_path / "work" / "runs")) == 2, "no second seed was begun"
+
+
+def test_records_are_not_kept_around_the_work(tmp_path, capsys):
+    words = [*WORDS, "--keep", "--kept", str(tmp_path), "--output", str(tmp_path / "demo")]
+    assert main(words) == 2
+    assert "would be taken for records; work in another folder" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_copy_beside_the_kept_seeds_does_not_stop_the_keeping(kept, tmp_path, capsys):
+    results = shutil.copytree(kept, tmp_path / "results")
+    row = results / "demo" / "local-baseline"
+    shutil.copytree(row / "0", row / "0-copy")
+    words = ["--kept", results, "--keep", "--output", tmp_path / "work", "--seeds", 1]
+    code, _ = go(capsys, *words)
+    assert code == 0
+    assert (row / "0-copy").is_dir()

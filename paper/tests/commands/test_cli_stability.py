@@ -1,0 +1,105 @@
+"""nonloc stability and nonloc check through the command line."""
+
+import json
+import math
+
+import pytest
+import torch
+
+from nonloc.cli import main
+from nonloc.nn.stage import stages
+from nonloc_paper.commands.stability import _growth, _text
+from nonloc_paper.runs import Run
+from nonloc_paper.training.trained import trained_network
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("stability") / "run"
+    words = (
+        "train --network restorer8/diffusive-2@2 --data motifs --train_images 64 --test_images 16 --epochs 1 "
+    )
+    words += f"--batch_size 16 --optimizer adam --learning_rate 0.01 --augment false --quiet --run {folder}"
+    assert main(words.split()) == 0
+    return folder
+
+
+def test_the_verdict_is_printed_for_every_stage_and_block(run, capsys):
+    assert main(["stability", str(run), "--images", "2"]) == 0
+    text = capsys.readouterr().out
+    assert "2 diffusive sub-blocks on 144 positions" in text
+    assert any(verdict in text for verdict in ("STABLE", "UNSTABLE", "NOT DECIDED"))
+    assert "logits of a row differ by up to" in text
+
+
+@pytest.mark.parametrize(
+    ("verdict", "growth", "text"),
+    [
+        ("unstable", 1.00022, "1.0002"),
+        ("unstable", 1.0000003, "1.0000003"),
+        ("unstable", 1.6264, "1.626"),
+        ("unstable", math.inf, "inf"),
+        ("stable", 1.0000003, "1"),
+        ("stable", 1.0, "1"),
+    ],
+)
+def test_what_grows_is_told_from_1(verdict, growth, text):
+    assert _growth({"verdict": verdict, "growth": growth}) == text
+
+
+def test_no_eigenvalue_is_minus_zero():
+    block = {"verdict": "stable", "growth": 1.0, "largest": 0.5, "lowest": -1e-9, "limit": 1.5}
+    stage = {"name": "stage", "num_blocks": 1, "form": "diffusive", "positions": 4, "logit_spread": None}
+    text = _text(stage | {"verdict": "stable", "growth": 1.0, "norm": "‖z‖", "reason": "", "blocks": [block]})
+    assert text.splitlines()[-1].split() == ["1", "stable", "1", "0.500", "0.000", "1.500"]
+
+
+def test_json_has_the_numbers(run, capsys):
+    assert main(["stability", str(run), "--images", "2", "--json"]) == 0
+    (stage,) = json.loads(capsys.readouterr().out)["stages"]
+    assert stage["verdict"] in ("stable", "unstable", "not decided")
+    assert len(stage["blocks"]) == 2
+    weights = [weight.detach().double() for weight in next(stages(trained_network(Run(run))))[1].weights()]
+    lowest = [float(torch.linalg.eigvalsh((weight + weight.T) / 2)[0]) for weight in weights]
+    assert [block["lowest"] for block in stage["blocks"]] == pytest.approx(lowest)
+
+
+def test_wrong_usage(run, capsys, tmp_path):
+    assert main(["stability", str(tmp_path)]) == 2
+    assert main(["stability", str(run), "--images", "0"]) == 2
+    assert "--images must be at least 1" in capsys.readouterr().err
+    assert main(["stability", str(run), "--device", "foo"]) == 2
+    assert main(["spectrum", str(run), "--features", "--device", "foo"]) == 2
+    assert main(["bench", "backends", "--device", "foo"]) == 2
+    assert capsys.readouterr().err.count("device='foo' is unknown; use cpu or cuda") == 3
+
+
+def test_what_is_kept_is_what_was_found(run, capsys):
+    assert main(["stability", str(run), "--images", "2", "--json", "--keep"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    kept = json.loads((run / "stability.json").read_text())
+    assert (kept["images"], kept["stages"]) == (2, told["stages"])
+    assert (kept["machine"]["device"], kept["versions"]["torch"]) == ("cpu", torch.__version__)
+
+
+def test_what_is_kept_is_told_on_the_page_of_the_runs(run, capsys, tmp_path):
+    assert main(["stability", str(run), "--images", "1", "--keep"]) == 0
+    assert main(["report", str(run), "--output", str(tmp_path / "page.html")]) == 0
+    assert "Whether trained stages can make a signal grow" in (tmp_path / "page.html").read_text()
+
+
+def test_features_are_looked_at_when_they_are_asked_for(run, capsys, tmp_path):
+    words = ["spectrum", str(run), "--output", str(tmp_path)]
+    assert main(words) == 0
+    told = capsys.readouterr().out
+    assert "--features does" in told
+    assert "along features" not in told
+    assert not (tmp_path / "features.svg").exists()
+    assert main([*words, "--features"]) == 0
+    assert (tmp_path / "features.svg").exists()
+    seen = json.loads((run / "observations.json").read_text())
+    quotient = seen["features"][0]["blocks"][0]["quotient"]
+    told = capsys.readouterr().out
+    (first,) = [line for line in told.splitlines() if line.startswith("      1  ")]
+    assert first.endswith(f"{quotient:17.3f}")
+    assert "Along features: ⟨g, ΔZ⟩ / ⟨g, g⟩" in told

@@ -1,0 +1,216 @@
+"""nonloc train: a recipe from flags, files and the environment; every way to end."""
+
+import json
+import shlex
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import yaml
+
+from nonloc.cli import main
+from nonloc.outcomes import Outcome
+from nonloc_paper.commands.train import advice
+from nonloc_paper.runs import Run
+from nonloc_paper.training.recipe import Recipe
+
+TINY = shlex.split(
+    "--network restorer8/diffusive-1@2 --data motifs --train_images 64 --test_images 16 --epochs 1 --steps_per_epoch 2 "
+    "--batch_size 8 --optimizer adam --schedule constant --learning_rate 0.01 --device cpu"
+)
+
+
+def test_it_trains_and_says_where(tmp_path, capsys):
+    assert main(["train", *TINY, "--run", str(tmp_path / "run")]) == 0
+    out, err = capsys.readouterr()
+    result = Run.open(tmp_path / "run").read_result()
+    assert result["outcome"]["ending"] == "converged"
+    assert f"{result['metrics']['psnr']:.2f} dB PSNR" in out
+    assert str(tmp_path / "run") in out
+    assert "step 2/2" in err
+
+
+def test_the_default_folder_is_named_after_the_recipe(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["train", *TINY, "--quiet"]) == 0
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert folder.name.startswith("motifs-restorer8-diffusive-1@2-seed0-")
+
+
+def test_json_is_all_of_stdout(tmp_path, capsys):
+    assert main(["train", *TINY, "--run", str(tmp_path / "run"), "--json"]) == 0
+    out, err = capsys.readouterr()
+    told = json.loads(out)
+    assert told["outcome"]["ending"] == "converged"
+    assert told["result"] == Run.open(tmp_path / "run").read_result()
+    assert "restorer8/diffusive-1@2 on motifs" in err
+
+
+def test_json_is_all_of_stdout_where_stderr_is_closed(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(sys, "stderr", None)
+    assert main(["train", *TINY, "--run", str(tmp_path / "run"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["outcome"]["ending"] == "converged"
+
+
+def test_quiet_leaves_stderr_empty(tmp_path, capsys):
+    assert main(["train", *TINY, "--run", str(tmp_path / "run"), "--quiet"]) == 0
+    assert capsys.readouterr().err == ""
+
+
+def test_a_finished_run_is_not_done_again(tmp_path, capsys):
+    words = ["train", *TINY, "--run", str(tmp_path / "run"), "--quiet"]
+    assert main(words) == 0
+    before = (tmp_path / "run" / "result.json").stat().st_mtime_ns
+    assert main(words) == 0
+    assert (tmp_path / "run" / "result.json").stat().st_mtime_ns == before
+
+
+def test_print_config_goes_round_through_config(tmp_path, capsys):
+    with pytest.raises(SystemExit) as end:
+        main(
+            [
+                "train",
+                *TINY,
+                "--stage.init_std",
+                "0.25",
+                "--milestones",
+                "[3, 5]",
+                "--seed",
+                "7",
+                "--print_config",
+            ]
+        )
+    assert end.value.code == 0
+    (tmp_path / "recipe.yaml").write_text(capsys.readouterr().out)
+    assert (
+        main(["train", "--config", str(tmp_path / "recipe.yaml"), "--run", str(tmp_path / "run"), "--quiet"])
+        == 0
+    )
+    recipe = Run.open(tmp_path / "run").read_recipe()
+    assert (recipe["network"], recipe["seed"], recipe["milestones"]) == ("restorer8/diffusive-1@2", 7, [3, 5])
+    assert recipe["stage"]["init_std"] == 0.25
+    assert recipe["train_images"] == 64
+
+
+def test_flags_win_over_the_file_and_the_file_over_the_environment(tmp_path, capsys, monkeypatch):
+    (tmp_path / "recipe.json").write_text(json.dumps({"epochs": 5, "batch_size": 32}))
+    monkeypatch.setenv("NONLOC_TRAIN__EPOCHS", "4")
+    monkeypatch.setenv("NONLOC_TRAIN__BATCH_SIZE", "16")
+    monkeypatch.setenv("NONLOC_TRAIN__STAGE__INIT_STD", "0.125")
+    with pytest.raises(SystemExit):
+        main(["train", "--config", str(tmp_path / "recipe.json"), "--epochs", "6", "--print_config"])
+    told = yaml.safe_load(capsys.readouterr().out)
+    assert (told["epochs"], told["batch_size"], told["stage"]["init_std"]) == (6, 32, 0.125)
+
+
+def test_divergence_is_exit_3_and_kept(tmp_path, capsys):
+    words = [
+        "train",
+        *TINY,
+        "--optimizer",
+        "sgd",
+        "--learning_rate",
+        "1e30",
+        "--epochs",
+        "3",
+        "--run",
+        str(tmp_path / "r"),
+    ]
+    assert main([*words, "--json"]) == 3
+    assert json.loads(capsys.readouterr().out)["outcome"]["ending"] == "diverged"
+    assert Run.open(tmp_path / "r").read_result()["outcome"]["ending"] == "diverged"
+    assert main([*words, "--quiet"]) == 3, "also when it is found so"
+
+
+def test_advice_is_for_stages_that_diverged_and_names_what_is_not_there_yet():
+    gone, trained = Outcome("diverged", 1, 3), Outcome("converged", 1, 3)
+    recipe = Recipe(network="preresnet20/original-4@2")
+    assert "--stage.scaled true" in advice(recipe, gone)
+    assert "--stage.init_std" not in advice(recipe, gone), "it has a small one"
+    assert "--stage.init_std 0.01" in advice(recipe.with_(stage={"init_std": 0.07}), gone)
+    assert "--stage.init_std 0.01" in advice(recipe.with_(stage={"init": "torch"}), gone)
+    for change in ({"scaled": True}, {"affinity": "concat"}, {"affinity": "dot"}):
+        assert "--stage.scaled true" not in advice(recipe.with_(stage=change), gone)
+    assert "--stage.share_affinity true" in advice(recipe, gone)
+    for network in ("preresnet20/original-1@2", "preresnet20/diffusive-4@2"):
+        assert "share_affinity" not in advice(recipe.with_(network=network), gone)
+    assert "share_affinity" not in advice(recipe.with_(stage={"share_affinity": True}), gone)
+    recomputed = recipe.with_(network="preresnet20/diffusive-4@2", stage={"share_affinity": False})
+    assert "--stage.share_affinity true" in advice(recomputed, gone)
+    assert "--learning_rate below 0.1" in advice(recipe, gone)
+    assert advice(recipe, trained) == ""
+    assert advice(recipe.with_(network="preresnet20/baseline"), gone) == ""
+
+
+def test_a_locked_folder_is_exit_5(tmp_path, capsys):
+    with Run(tmp_path / "run").lock():
+        assert main(["train", *TINY, "--run", str(tmp_path / "run"), "--quiet"]) == 5
+    assert "is in use by process" in capsys.readouterr().err
+
+
+def test_a_corrupt_recipe_is_exit_4(tmp_path, capsys):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "recipe.json").write_text('{"network": ')
+    assert main(["train", *TINY, "--run", str(tmp_path / "run"), "--quiet"]) == 4
+    assert "is not valid JSON" in capsys.readouterr().err
+
+
+def test_another_recipe_in_the_folder_is_exit_2(tmp_path, capsys):
+    assert main(["train", *TINY, "--run", str(tmp_path / "run"), "--quiet"]) == 0
+    assert main(["train", *TINY, "--seed", "1", "--run", str(tmp_path / "run"), "--quiet"]) == 2
+    assert "seed is 1, was 0" in capsys.readouterr().err
+
+
+def test_a_spent_budget_saves_and_exits_0(tmp_path, capsys):
+    words = ["train", *TINY, "--run", str(tmp_path / "run"), "--quiet"]
+    assert main([*words, "--budget", "0s"]) == 0
+    assert "was interrupted after saving" in capsys.readouterr().out
+    assert not Run.open(tmp_path / "run").is_finished
+    assert main(words) == 0
+    assert Run.open(tmp_path / "run").is_finished
+
+
+@pytest.mark.parametrize(
+    ("number", "code"),
+    # SIGTERM is also what interrupts `nonloc reproduce` in its ordinary test.
+    [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.slow)],
+)
+def test_a_signal_saves_and_the_same_command_continues(tmp_path, number, code):
+    words = ["train", *TINY, "--epochs", "10", "--run", str(tmp_path / "run"), "--quiet", "--json"]
+    run = Run(tmp_path / "run")
+    with subprocess.Popen(
+        [sys.executable, "-m", "nonloc", *words], stdout=subprocess.PIPE, text=True
+    ) as process:
+        deadline = time.monotonic() + 60
+        while not run.metrics_path.exists() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        process.send_signal(number)
+        told = json.loads(process.communicate(timeout=60)[0])
+        assert process.returncode == code
+    assert told["outcome"]["ending"] == "interrupted"
+    assert told["result"] is None
+    reached = run.read_metrics()
+    assert 1 <= len(reached) < 10
+    assert main(words) == 0
+    assert run.read_metrics()[: len(reached)] == reached, "what was done was not done again"
+    assert [line["epoch"] for line in run.read_metrics()] == list(range(1, 11))
+
+
+def test_capturing_without_a_cuda_device_is_exit_2(tmp_path, capsys):
+    assert main(["train", *TINY, "--captured", "true", "--run", str(tmp_path / "run"), "--quiet"]) == 2
+    assert 'captured=True needs device="cuda"' in capsys.readouterr().err
+
+
+def test_the_plain_loop_can_be_asked_for(tmp_path):
+    assert main(["train", *TINY, "--captured", "false", "--run", str(tmp_path / "run"), "--quiet"]) == 0
+    assert Run.open(tmp_path / "run").is_finished
+
+
+def test_a_recipe_of_somebody_else_is_not_written_over(tmp_path, capsys):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "recipe.json").write_text('{"name": "soup"}')
+    assert main(["train", *TINY, "--run", str(tmp_path / "run"), "--quiet"]) == 4
+    assert (tmp_path / "run" / "recipe.json").read_text() == '{"name": "soup"}'
+    assert "recipe.json is no recipe of this version: 'name' is not a field" in capsys.readouterr().err

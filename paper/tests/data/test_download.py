@@ -1,0 +1,199 @@
+import hashlib
+import http.server
+import sys
+import tarfile
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from nonloc.outcomes import CorruptDataError, MissingDataError
+from nonloc_paper.data.cifar import read_source
+from nonloc_paper.data.download import download, fetch
+
+
+class Quiet(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@pytest.fixture
+def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Path, str]]:
+    """A folder and the address at which a server on this machine shows it."""
+    folder = tmp_path / "served"
+    folder.mkdir()
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=folder)) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
+        thread.start()
+        yield folder, f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+def contents(place: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in place.iterdir()}
+
+
+def expected(tiny) -> dict[str, bytes]:
+    return {path.rpartition("/")[2]: content for path, content in tiny.files.items()}
+
+
+def test_the_archive_is_downloaded_and_unpacked(tiny, served, tmp_path: Path) -> None:
+    folder, address = served
+    source = replace(tiny.archive(folder), url=f"{address}/tiny.tar.gz")
+    place = fetch(source, tmp_path / "data", progress=False)
+    assert contents(place) == expected(tiny)
+
+
+def test_what_was_downloaded_can_be_read(tiny, served, tmp_path: Path) -> None:
+    folder, address = served
+    source = replace(tiny.archive(folder), url=f"{address}/tiny.tar.gz")
+    data = read_source(source, fetch(source, tmp_path / "data", progress=False))
+    assert (len(data.train), len(data.test)) == (10, 4)
+
+
+def test_progress_is_shown_on_stderr(
+    tiny, served, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, address = served
+    source = replace(tiny.archive(folder), url=f"{address}/tiny.tar.gz")
+    fetch(source, tmp_path / "data", progress=True)
+    assert "100%" in capsys.readouterr().err
+
+
+def test_an_archive_that_is_there_needs_no_network(tiny, tmp_path: Path) -> None:
+    assert contents(fetch(tiny.archive(tmp_path), tmp_path)) == expected(tiny)
+
+
+def test_nothing_but_the_named_files_is_unpacked(tiny, tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    fetch(tiny.archive(folder), folder)
+    found = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()}
+    assert found == {"data/tiny.tar.gz", *(f"data/{path}" for path in tiny.files)}
+
+
+def test_sound_files_need_neither_archive_nor_network(tiny, tmp_path: Path) -> None:
+    tiny.write(tmp_path)
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.bin")}
+    fetch(tiny.source, tmp_path)
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+def test_a_damaged_file_is_mended_and_the_others_left_alone(tiny, tmp_path: Path) -> None:
+    source = tiny.archive(tiny.write(tmp_path))
+    damaged, sound = (tmp_path / source.folder / name for name in ("a.bin", "b.bin"))
+    damaged.write_bytes(b"damaged")
+    before = sound.stat().st_ino
+    assert contents(fetch(source, tmp_path)) == expected(tiny)
+    assert sound.stat().st_ino == before
+
+
+def test_unpacked_files_are_as_readable_as_any_new_file(tiny, tmp_path: Path) -> None:
+    place = fetch(tiny.archive(tmp_path), tmp_path)
+    (tmp_path / "any").touch()
+    assert (place / "a.bin").stat().st_mode == (tmp_path / "any").stat().st_mode
+
+
+def test_a_damaged_archive_is_named_and_kept(tiny, tmp_path: Path) -> None:
+    tiny.archive(tmp_path)
+    with pytest.raises(
+        CorruptDataError, match=r"tiny\.tar\.gz has a wrong MD5: got \w{32}, expected 0{32}\."
+    ):
+        fetch(tiny.source, tmp_path)
+    assert (tmp_path / "tiny.tar.gz").is_file()
+
+
+def test_offline_says_what_to_get_where_to_put_it_and_how(
+    tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    with pytest.raises(MissingDataError) as caught:
+        fetch(tiny.source, tmp_path, progress=False)
+    parts = ("ConnectionError", tiny.source.home, str(tmp_path / "tiny.tar.gz"), f"--data-dir {tmp_path}`")
+    assert [part for part in parts if part not in str(caught.value)] == []
+
+
+def test_a_damaged_file_is_named_and_kept_when_no_other_can_be_had(
+    tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    tiny.write(tmp_path)
+    damaged = tmp_path / tiny.source.folder / "a.bin"
+    damaged.write_bytes(b"damaged")
+    with pytest.raises(
+        CorruptDataError, match=r"a\.bin has a wrong size.*No other copy can be had.*ConnectionError"
+    ):
+        fetch(tiny.source, tmp_path, progress=False)
+    assert damaged.read_bytes() == b"damaged"
+
+
+def test_an_address_without_the_archive_is_missing_data(tiny, served, tmp_path: Path) -> None:
+    source = replace(tiny.source, url=f"{served[1]}/tiny.tar.gz")
+    with pytest.raises(MissingDataError, match="404"):
+        fetch(source, tmp_path / "data", progress=False)
+
+
+def test_a_download_with_a_wrong_hash_leaves_nothing(tiny, served, tmp_path: Path) -> None:
+    folder, address = served
+    tiny.archive(folder)
+    source = replace(tiny.source, url=f"{address}/tiny.tar.gz")
+    with pytest.raises(MissingDataError, match="wrong MD5"):
+        fetch(source, tmp_path / "data", progress=False)
+    assert list((tmp_path / "data").iterdir()) == []
+
+
+def test_without_pooch_the_error_names_the_extra(
+    tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pooch", None)
+    with pytest.raises(MissingDataError, match=r"nonloc\[train\]"):
+        fetch(tiny.source, tmp_path)
+
+
+def test_a_member_that_is_a_link_is_refused(tiny, tmp_path: Path) -> None:
+    link = tarfile.TarInfo("tiny-bin/a.bin")
+    link.type, link.linkname = tarfile.SYMTYPE, "b.bin"
+    source = tiny.archive(tmp_path, [(link, b"")])
+    with pytest.raises(CorruptDataError, match="expected a regular file"):
+        fetch(source, tmp_path)
+
+
+def test_a_member_of_the_wrong_size_is_refused(tiny, tmp_path: Path) -> None:
+    source = tiny.archive(tmp_path, [tiny.entry("tiny-bin/a.bin", bytes(251))])
+    with pytest.raises(CorruptDataError, match=r"tiny-bin/a\.bin with 251 bytes, .* 250 bytes"):
+        fetch(source, tmp_path)
+
+
+def test_a_member_with_other_content_is_refused_and_not_kept(tiny, tmp_path: Path) -> None:
+    source = tiny.archive(tmp_path, [tiny.entry("tiny-bin/a.bin", bytes(250))])
+    with pytest.raises(CorruptDataError, match=r"tiny-bin/a\.bin with SHA-1"):
+        fetch(source, tmp_path)
+    assert list((tmp_path / "tiny-bin").iterdir()) == []
+
+
+@pytest.mark.parametrize("path", ["a.bin", "../tiny-bin/a.bin", "tiny-bin/./a.bin"])
+def test_a_member_counts_only_under_its_exact_name(tiny, tmp_path: Path, path: str) -> None:
+    entries = [
+        tiny.entry(name, content) for name, content in tiny.files.items() if not name.endswith("a.bin")
+    ]
+    source = tiny.archive(tmp_path, [tiny.entry(path, tiny.files["tiny-bin/a.bin"]), *entries])
+    with pytest.raises(CorruptDataError, match=r"does not hold tiny-bin/a\.bin"):
+        fetch(source, tmp_path)
+
+
+def test_a_truncated_archive_is_refused(tiny, tmp_path: Path) -> None:
+    tiny.archive(tmp_path)
+    path = tmp_path / "tiny.tar.gz"
+    path.write_bytes(path.read_bytes()[:-600])
+    source = replace(tiny.source, md5=hashlib.md5(path.read_bytes()).hexdigest())
+    with pytest.raises(CorruptDataError, match=r"cannot be read as a \.tar\.gz"):
+        fetch(source, tmp_path)
+
+
+def test_download_of_an_unknown_name_lists_the_choices() -> None:
+    with pytest.raises(ValueError, match="cifar10, cifar100"):
+        download("mnist")

@@ -1,0 +1,100 @@
+"""build: the specification decides what stands where, the options what it is made of."""
+
+import json
+
+import pytest
+import torch
+
+import nonloc
+from nonloc.nn.stage import DiffusiveStage, OriginalStage, stages
+from nonloc_paper.networks.build import build, count_parameters, describe
+from nonloc_paper.networks.spec import NetworkSpec
+
+
+@pytest.mark.parametrize(
+    ("spec", "names", "kind", "num_blocks"),
+    [
+        ("preresnet20/diffusive-5@2", ["trunk.stages.2"], DiffusiveStage, 5),
+        (
+            "preresnet20/original-1@2,4,6",
+            ["trunk.stages.2", "trunk.stages.4", "trunk.stages.6"],
+            OriginalStage,
+            1,
+        ),
+        ("restorer16/original-3@1,2", ["trunk.stages.1", "trunk.stages.2"], OriginalStage, 3),
+    ],
+)
+def test_stages_stand_where_the_specification_says(spec, names, kind, num_blocks):
+    found = dict(stages(build(spec)))
+    assert list(found) == names
+    assert all(type(stage) is kind and stage.num_blocks == num_blocks for stage in found.values())
+
+
+def test_baseline_has_no_stage():
+    assert not list(stages(build("preresnet20/baseline")))
+
+
+def test_value_and_text_build_the_same():
+    text = "preresnet11/diffusive-2@1"
+    torch.manual_seed(0)
+    first = build(text)
+    torch.manual_seed(0)
+    second = build(NetworkSpec.parse(text))
+    torch.testing.assert_close(first.state_dict(), second.state_dict())
+
+
+def test_number_of_classes():
+    assert build("preresnet11/baseline", 100).head.out_features == 100
+    assert build("restorer16/baseline", 100)(torch.zeros(1, 3, 4, 4)).shape == (1, 3, 4, 4)
+
+
+def test_options_reach_every_stage_and_none_is_the_default():
+    model = build("preresnet11/original-2@1,2", weight="full", init="zero", share_affinity=True, embed=None)
+    for _, stage in stages(model):
+        assert (stage.weight, stage.init, stage.shares_affinity) == ("full", "zero", True)
+        assert stage.embeddings[0].width == stage.channels // 2
+
+
+@pytest.mark.parametrize(
+    ("spec", "options", "message"),
+    [
+        ("preresnet21/baseline", {}, "nearest depths"),
+        ("preresnet20/baseline", {"widht": 3}, "stage option='widht' is unknown"),
+        ("preresnet20/baseline", {"init": "xavier"}, "init='xavier' is unknown"),
+        ("preresnet20/diffusive-1@2", {"subsample": 2}, "needs z_j − z_i at every position"),
+        ("preresnet20/diffusive-1@2", {"backend": "fast"}, "backend='fast' is unknown"),
+        (20, {}, "is not a network"),
+    ],
+)
+def test_what_is_wrong_is_refused(spec, options, message):
+    with pytest.raises(ValueError, match=message):
+        build(spec, **options)
+
+
+def test_description_counts_the_parameters():
+    model = build("preresnet20/diffusive-5@2")
+    text = describe(model)
+    assert json.loads(json.dumps(text)) == text
+    # Five pairs of 64 × 32 matrices, and θ and φ of the same size.
+    stage = 12 * 64 * 32
+    assert text["stages"] == [
+        {
+            "name": "trunk.stages.2",
+            "form": "diffusive",
+            "channels": 64,
+            "num_blocks": 5,
+            "shares_affinity": True,
+            "parameters": stage,
+        }
+    ]
+    assert text["parameters"] == count_parameters(model) == 219_482 + stage
+
+
+def test_frozen_parameters_are_not_counted():
+    model = build("restorer4/baseline")
+    frozen = model.stem.weight.requires_grad_(False).numel()
+    assert count_parameters(model) == sum(p.numel() for p in model.parameters()) - frozen
+
+
+def test_public_name():
+    assert nonloc.build is build

@@ -1,0 +1,189 @@
+"""Kept records made by hand: runs and maps with known answers, in memory or as folders, without any training."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from made import MACHINE
+
+from nonloc_paper.map.cells import PARTS
+from nonloc_paper.networks.spec import NetworkSpec
+from nonloc_paper.report.kept import Kept, arrange
+from nonloc_paper.report.records import RunRecord
+from nonloc_paper.suites import SUITES
+from nonloc_paper.training.recipe import Recipe
+
+CHANNELS = 8
+CHANCE = [0.3, 0.7]
+
+
+def weight(share: float) -> dict[str, Any]:
+    """A spectrum of energy 1 with this negative share; chance is 30 to 70 %."""
+    values = sorted([(1 - share) ** 0.5, -(share**0.5)], key=abs, reverse=True) + [0.0] * (CHANNELS - 2)
+    return {
+        "eigenvalues": values,
+        "trace": sum(values),
+        "positive_energy": 1 - share,
+        "negative_energy": share,
+        "negative_share": share,
+        "rank": CHANNELS // 2,
+        "band": {"low": [-0.5] * CHANNELS, "high": [0.5] * CHANNELS, "negative_share": CHANCE},
+    }
+
+
+def record(
+    recipe: Recipe,
+    error: float | None,
+    *,
+    share: float | None = None,
+    loss: float = 0.1,
+    seconds: float = 100.0,
+    norm: float = 0.5,
+    quotient: float = -0.1,
+    path: Path = Path("made"),
+) -> RunRecord:
+    """A run: with `error` at the end, or diverged where it is None.
+
+    share  the negative share of every W; where it is None, the original form damps and the diffusive one diffuses
+    loss   the last training loss
+    norm   what the stage multiplies the features' norm by
+    quotient  of W along the features, with the other sign in odd sub-blocks
+    """
+    spec = NetworkSpec.parse(recipe.network)
+    epochs = (*(epoch for epoch in recipe.spectrum_epochs if epoch < recipe.epochs), recipe.epochs)
+    metrics = [
+        {"epoch": epoch, "step": 391 * epoch, "train_loss": loss * late, "error": (error or 50.0) + late - 1}
+        for epoch, late in zip(epochs, range(len(epochs), 0, -1), strict=True)
+    ]
+    ending, step = ("diverged", 1234) if error is None else ("converged", 391 * recipe.epochs)
+    result = {
+        "outcome": {"ending": ending, "epoch": 3, "step": step, "message": "", "metrics": metrics[-1]},
+        "metrics": metrics[-1],
+        "parameters": 219482,
+        "seconds": seconds,
+        "machine": MACHINE,
+        "versions": {"python": "3"},
+    }
+    if spec.form is None or error is None:
+        return RunRecord(path, recipe, metrics, [], result, {}, {})
+    share = (0.95 if spec.form == "original" else 0.05) if share is None else share
+    stages = [
+        {"name": f"stages.{place}", "form": spec.form, "weights": [weight(share)] * spec.num_blocks}
+        for place in spec.places
+    ]
+    sizes = [norm ** (n / spec.num_blocks) for n in range(spec.num_blocks + 1)]
+    states = [{"norm": size, "variance": size, "energy": size} for size in sizes]
+    # What a sub-block adds is a multiple of the features.
+    linear = 2 * (norm ** (0.5 / spec.num_blocks) - 1)
+    blocks = [
+        {
+            "block": n,
+            "before": states[n - 1],
+            "after": states[n],
+            "quotient": quotient * (-1) ** n,
+            "linear": linear,
+        }
+        for n in range(1, spec.num_blocks + 1)
+    ]
+    trace = {"name": "s", "form": spec.form, "num_blocks": spec.num_blocks, "blocks": blocks}
+    return RunRecord(
+        path,
+        recipe,
+        metrics,
+        [{"epoch": epoch, "stages": stages} for epoch in epochs],
+        result,
+        {"step": step, "epoch": recipe.epochs, "affinity": [], "features": [trace]},
+        {"epoch": recipe.epochs, "caption": "", "stages": stages},
+    )
+
+
+def records(name: str, errors: dict[str, list[float | None]], **more: Any) -> list[RunRecord]:
+    """Runs of a suite by the label of their row: the error of each seed, None for one that diverged."""
+    labels = {row.label: row for row in SUITES[name].rows}
+    assert errors.keys() <= labels.keys()
+    return [
+        record(row.recipe.with_(seed=seed), error, path=Path(name) / row.slug / str(seed), **more)
+        for label, row in labels.items()
+        for seed, error in enumerate(errors.get(label, []))
+    ]
+
+
+def kept(*lists: list[RunRecord], **more: Any) -> Kept:
+    return replace(arrange([one for some in lists for one in some]), **more)
+
+
+def write(results: Path, runs: list[RunRecord]) -> None:
+    """The runs as folders below `results`."""
+    for run in runs:
+        folder = results / run.path
+        folder.mkdir(parents=True)
+        for name, value in (
+            ("recipe.json", run.recipe.to_dict()),
+            ("result.json", run.result),
+            ("spectrum.json", run.spectrum),
+            ("observations.json", run.observations),
+        ):
+            if value:
+                (folder / name).write_text(json.dumps(value))
+        for name, lines in (("metrics.jsonl", run.metrics), ("spectra.jsonl", run.spectra)):
+            (folder / name).write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def map_line(cell: Any, seed: int, diverged: int | None = None, loss: float = 1.2) -> dict[str, Any]:
+    """A line of the map: trained with this loss, or diverged at a step."""
+    weights = [{"eigenvalue": -1.5, "norm": 2.0}]
+    stage = {
+        "amplification": 3.0,
+        "logit_spread": 50.0,
+        "growth": 2.5,
+        "verdict": "unstable",
+        "weights": weights,
+    }
+    moments = (
+        [{"step": diverged - back, "loss": 2.0, "stages": [stage]} for back in (30, 20)] if diverged else []
+    )
+    return {
+        **cell.to_dict(),
+        "seed": seed,
+        "ending": "diverged" if diverged else "converged",
+        "step": diverged,
+        "first_loss": 2.31,
+        "last_loss": loss,
+        "mean_loss": loss,
+        "error": None if diverged else 40.0,
+        "seconds": 6.0,
+        "before": moments,
+        "after": None if diverged else {"step": 390, "stages": [{"amplification": 1.1, "logit_spread": 7.0}]},
+    }
+
+
+def map_lines(part: str, breaks: Any) -> list[dict[str, Any]]:
+    """A part of the map in which the cells that `breaks` says yes to diverge."""
+    return [
+        map_line(cell, seed, 100 + cell.blocks if breaks(cell, seed) else None)
+        for cell, seed in PARTS[part].runs()
+    ]
+
+
+def write_map(results: Path, part: str, lines: list[dict[str, Any]]) -> None:
+    """By the recipes of the part, where its cells are the part's and say nothing else."""
+    (results / "map").mkdir(parents=True, exist_ok=True)
+    cells = {cell.name: cell for cell in PARTS[part].cells}
+    own = [
+        {"recipe_sha256": cells[line["cell"]].recipe(PARTS[part].base, line["seed"]).sha256, **line}
+        if line["cell"] in cells
+        else line
+        for line in lines
+    ]
+    (results / "map" / f"{part}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in own))
+
+
+def deep_originals(cell: Any, seed: int) -> bool:
+    """At rate 0.1 original stages of 3 and 4 blocks break from 0.07 on, and so does seed 1 of 2 blocks at 0.1."""
+    large = cell.init in ("normal 0.07", "normal 0.1", "torch")
+    if cell.form != "original" or not large or cell.rate < 0.1:
+        return False
+    return cell.blocks >= 3 or (cell.init == "normal 0.1" and cell.blocks == 2 and seed == 1)

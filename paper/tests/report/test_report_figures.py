@@ -1,0 +1,219 @@
+"""Figures: what is drawn is what the folders hold, and pages can carry it."""
+
+import base64
+import io
+import itertools
+import re
+
+import numpy as np
+import pytest
+from made import make_row, make_run, spectrum
+from PIL import Image
+
+from nonloc.plots import INK, png, svg
+from nonloc_paper.report import figures
+from nonloc_paper.report.pictures import affinity_figures, to_pixels
+from nonloc_paper.report.records import RowRecord
+from nonloc_paper.report.style import SHADES, inline, picture, row_looks
+from nonloc_paper.training.recipe import Recipe
+
+
+def line(axes, label):
+    (found,) = [line for line in axes.lines if line.get_label() == label]
+    return found.get_xdata().tolist(), found.get_ydata().tolist()
+
+
+def test_curves_are_the_metrics(tmp_path):
+    figure = figures.curves([make_row(tmp_path, "a", [24.0, 22.0])])
+    left, right = figure.axes
+    assert line(left, "a") == ([10, 20], [1.0, 0.5])
+    assert line(right, "a") == ([10, 20], [12.0, 24.0])
+    assert [axis.get_ylabel() for axis in figure.axes] == [
+        "training loss (mean squared error)",
+        "PSNR on test images (dB)",
+    ]
+    assert len(right.lines) == 2, "one for each seed"
+
+
+def test_a_cross_stands_where_a_run_diverged(tmp_path):
+    recipe = Recipe(network="restorer8/baseline", data="motifs")
+    row = RowRecord("a", recipe, (make_run(tmp_path / "0", recipe, diverged_at=25),))
+    crosses = [mark for mark in figures.curves([row]).axes[1].lines if mark.get_marker() == "x"]
+    assert [(mark.get_xdata().tolist(), mark.get_ydata().tolist()) for mark in crosses] == [([25], [50.0])]
+
+
+def test_a_run_that_was_lost_before_its_first_evaluation_has_its_cross_at_the_upper_edge(tmp_path):
+    recipe = Recipe(network="restorer8/baseline", data="motifs")
+    lost = make_run(tmp_path / "0", recipe, diverged_at=3)
+    lost.metrics.clear()
+    row = RowRecord("a", recipe, (lost, make_run(tmp_path / "1", recipe.with_(seed=1), 24.0)))
+    for axes in figures.curves([row]).axes:
+        (cross,) = [mark for mark in axes.lines if mark.get_marker() == "x"]
+        place = cross.get_transform().transform((cross.get_xdata()[0], cross.get_ydata()[0]))
+        assert place[1] == pytest.approx(axes.bbox.y1)
+        assert axes.transData.inverted().transform(place)[0] == pytest.approx(3)
+
+
+def test_spectra_have_a_panel_for_each_weight_with_bars_and_band():
+    figure = figures.spectra([("net", spectrum(0.5, 0.9)), ("baseline", {})])
+    shown = [axes for axes in figure.axes if axes.patches]
+    assert [axes.get_title(loc="left") for axes in shown] == ["\nblock 1", "block 2"]
+    assert [text.get_text() for text in shown[0].texts] == ["net"]
+    for axes in shown:
+        assert [bar.get_height() for bar in axes.patches] == [1.0, -0.5, 0.25]
+        assert len(axes.collections) == 1, "the band"
+    assert figures.spectra([("baseline", {})]) is None
+
+
+def test_spectra_of_several_stages_name_the_stage_and_number_its_blocks():
+    (first,), (second,) = (spectrum(*shares)["stages"] for shares in ((0.5, 0.9), (0.5,)))
+    both = {"stages": [first | {"name": "layer1"}, second | {"name": "layer2"}]}
+    figure = figures.spectra([("net", both)])
+    titles = [axes.get_title(loc="left").strip() for axes in figure.axes if axes.patches]
+    assert titles == ["layer1\nblock 1", "layer1\nblock 2", "layer2\nblock 1"]
+
+
+def test_spectra_of_many_weights_go_on_in_the_next_line():
+    figure = figures.spectra([("few", spectrum(0.5, 0.9)), ("many " * 9, spectrum(*[0.5] * 12))])
+    figure.draw_without_rendering()
+    places = [axes.get_position() for axes in figure.axes if axes.patches]
+    assert len(places) == 14
+    assert all(place.width > 0.1 for place in places)
+    steps = [after.x0 - place.x0 for place, after in itertools.pairwise(places[2:8])]
+    assert steps == pytest.approx([steps[0]] * 5), "a long label takes no room from the panels beside it"
+    assert len({round(place.y0, 6) for place in places[2:]}) == 2, "twelve, six in a line"
+    assert places[1].y0 > places[2].y0 > places[8].y0
+
+
+def test_spectra_while_training_are_those_of_the_chosen_epochs(tmp_path):
+    run = make_run(tmp_path / "a", Recipe(network="restorer8/original-1@2", data="motifs"), 20.0)
+    for epoch in (0, 1, 2):
+        weight = {"eigenvalues": [float(epoch), -0.5]}
+        run.spectra.append({"epoch": epoch, "stages": [{"name": "s", "weights": [weight]}]})
+    figure = figures.epochs(run, [0, 2, 9])
+    assert [axes.get_title(loc="left") for axes in figure.axes] == ["epoch 0", "epoch 2"]
+    assert [axes.patches[0].get_height() for axes in figure.axes] == [0.0, 2.0]
+    assert figures.epochs(run, [9]) is None
+
+
+def test_the_line_of_the_features_breaks_where_the_kernel_changes():
+    def block(before, after):
+        return {"before": {"energy": before}, "after": {"energy": after}}
+
+    joined = figures._segments([block(4.0, 2.0), block(2.0, 1.0)], "energy")
+    assert joined == ([0, 1, 1, 2], [4.0, 2.0, 2.0, 1.0])
+    steps, values = figures._segments([block(4.0, 2.0), block(3.0, None)], "energy")
+    assert np.isnan(steps[2])
+    assert values[:2] == [4.0, 2.0]
+    assert values[3] == 3.0
+    assert np.isnan(values[4])
+
+
+def test_features_have_a_panel_of_quotients_where_they_were_recorded(tmp_path):
+    def drawn(**more):
+        state = {"norm": 2.0, "variance": 1.0, "energy": 3.0}
+        blocks = [
+            {"before": state, "after": state} | {key: value[n] for key, value in more.items()} for n in (0, 1)
+        ]
+        row = make_row(tmp_path, "a", [24.0])
+        (run,) = row.runs
+        run.observations.update(step=20, features=[{"name": "s", "blocks": blocks}])
+        return figures.features([row]).axes
+
+    assert [axes.get_ylabel() for axes in drawn()] == [
+        "norm of the features",
+        "variance over positions",
+        "Dirichlet energy",
+    ]
+    *_, last = drawn(quotient=[0.05, -0.02])
+    assert last.get_ylabel() == "W along the features"
+    zero, found = last.lines
+    assert list(zero.get_ydata()) == [0, 0]
+    assert (list(found.get_xdata()), list(found.get_ydata())) == ([1, 2], [0.05, -0.02])
+
+
+def test_the_affinity_map_is_scaled_by_the_other_positions():
+    values = np.full((4, 4), 0.02)
+    values[2, 2], values[0, 1] = 0.6, 0.1
+    image = np.zeros((3, 8, 8), np.uint8)
+    figure = figures.affinity(image, None, [("net", (2, 2), values)])
+    clean, shown, *_ = figure.axes
+    (drawn,) = shown.images
+    assert drawn.get_clim() == (0, 0.1)
+    assert shown.get_xlabel() == "others ≤ 0.1\nitself 0.6"
+    marks = [(patch.get_xy(), patch.get_width()) for patch in clean.patches]
+    assert marks == [((3.5, 3.5), 2.0)] * 2, "two pixels of the image are one position of the stage"
+
+
+def test_the_maps_of_several_stages_are_named(tmp_path):
+    places = ("trunk.stages.1", "trunk.stages.3")
+    seen = {"step": 20, "affinity": [{"stage": name, "position": [1, 1]} for name in places]}
+    recipe = Recipe(network="restorer8/original-1@1,3", data="motifs")
+    run = make_run(tmp_path / "0", recipe, 20.0, observed={"observations": seen})
+    run.__dict__["tensors"] = {"images": np.zeros((1, 3, 4, 4), np.uint8)} | {
+        f"affinity.{name}": np.full((1, 4, 4), 1 / 16) for name in places
+    }
+    (figure,) = affinity_figures([RowRecord("r", recipe, (run,))])
+    titles = [axes.get_title(loc="left").replace("\n", " ") for axes in figure.axes]
+    assert titles[1:3] == [f"r, {name}" for name in places]
+
+
+def test_the_hue_tells_the_form_and_the_dash_the_group(tmp_path):
+    rows = [
+        make_row(tmp_path, "baseline", []),
+        make_row(tmp_path, "original", [], network="restorer8/original-1@2"),
+        make_row(tmp_path, "diffusive", [], network="restorer8/diffusive-1@2"),
+        make_row(tmp_path, "other", [], network="restorer8/diffusive-1@2", group="other"),
+    ]
+    looks = row_looks(rows)
+    assert looks["baseline"]["color"] == SHADES[None][0]
+    assert looks["original"]["color"] == SHADES["original"][0]
+    assert looks["diffusive"]["color"] == looks["other"]["color"] == SHADES["diffusive"][0]
+    assert looks["diffusive"]["linestyle"] != looks["other"]["linestyle"]
+
+
+def test_inline_figures_ask_for_nothing_and_take_the_colour_of_the_page():
+    figure = figures.spectra([("net", spectrum(0.5))])
+    text = inline(figure, "one")
+    assert text.startswith("<svg ")
+    assert "http" not in text
+    assert "currentColor" in text
+    assert INK not in text
+    assert not re.search(r'<g id="', text)
+    used = set(re.findall(r"url\(#([^)]+)\)", text)) | set(re.findall(r'href="#([^"]+)"', text))
+    assert used <= set(re.findall(r'id="([^"]+)"', text)), "what is referred to is there"
+
+
+def test_alike_images_of_a_figure_do_not_share_an_id():
+    values = np.full((4, 4), 0.02)
+    maps = [(label, (2, 2), values) for label in ("a", "b", "c", "d", "e")]
+    figure = figures.affinity(np.zeros((3, 8, 8), np.uint8), None, maps)
+    ids = re.findall(r' id="([^"]+)"', inline(figure, "one"))
+    assert sorted(ids) == sorted(set(ids))
+    assert ids, "clip paths keep theirs"
+
+
+def test_ids_of_two_figures_in_a_page_differ():
+    one, two = (inline(figures.spectra([("net", spectrum(0.5))]), name) for name in ("one", "two"))
+    assert not set(re.findall(r' id="([^"]+)"', one)) & set(re.findall(r' id="([^"]+)"', two))
+
+
+def test_files_of_their_own_are_whole():
+    figure = figures.spectra([("net", spectrum(0.5))])
+    assert svg(figure).startswith(b"<?xml")
+    assert INK.encode() in svg(figure)
+    assert Image.open(io.BytesIO(png(figure))).format == "PNG"
+    assert svg(figure) == svg(figure), "the same figure is the same file"
+
+
+def test_pictures_keep_their_pixels():
+    pixels = np.arange(2 * 2 * 3, dtype=np.uint8).reshape(3, 2, 2) * 20
+    content = base64.b64decode(picture(pixels, scale=3).removeprefix("data:image/png;base64,"))
+    read = np.asarray(Image.open(io.BytesIO(content)))
+    assert read.shape == (6, 6, 3)
+    assert np.array_equal(read[1::3, 1::3].transpose(2, 0, 1), pixels)
+
+
+@pytest.mark.parametrize(("value", "pixel"), [(-1.0, 0), (1.0, 255), (0.0, 128), (-3.0, 0), (2.0, 255)])
+def test_floats_become_pixels_and_are_cut_off(value, pixel):
+    assert to_pixels(np.full((3, 1, 1), value)).tolist() == [[[pixel]]] * 3

@@ -1,0 +1,194 @@
+"""nonloc report on kept records: the same bytes twice, whole from whole records, and honest about partial ones."""
+
+import json
+import re
+
+import pytest
+from html_balance import Balance
+from made_kept import deep_originals, map_lines, records, write, write_map
+
+from nonloc.cli import main
+from nonloc_paper.report.kept import read_kept
+from nonloc_paper.report.panels import figure_sections
+from nonloc_paper.report.reproduction import is_kept, spent_sentences, write_reproduction
+from nonloc_paper.suites.spent import note_spent
+
+
+def files(folder):
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    """Records of the rows that the figures need, of one rate of the map, and of the ten epochs of one start."""
+    folder = tmp_path_factory.mktemp("kept") / "results"
+    table = {
+        "2-block (original)": [8.0, 8.1],
+        "3-block (original)": [8.2],
+        "4-block (proposed)": [7.9, 8.0, None],
+    }
+    write(folder, records("table1", table))
+    beside = {"1 original block": [8.1, 8.3], "4 original blocks, rate 0.01": [9.0]}
+    write(folder, records("table1-beside", beside))
+    one, ten = (map_lines(part, deep_originals) for part in ("one_epoch", "ten_epochs"))
+    write_map(folder, "one_epoch", [line for line in one if line["rate"] == 0.1])
+    write_map(folder, "ten_epochs", [line for line in ten if line["init"] == "torch"])
+    write_map(folder, "ten_epochs_scaled", map_lines("ten_epochs_scaled", lambda cell, seed: False))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def made(results, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("made")
+    return folder, write_reproduction(results, folder)
+
+
+def test_the_same_records_give_the_same_bytes(results, made, tmp_path):
+    write_reproduction(results, tmp_path / "again")
+    once, twice = files(made[0]), files(tmp_path / "again")
+    assert once.keys() == twice.keys()
+    assert [name for name in once if once[name] != twice[name]] == []
+
+
+def test_every_document_and_figure_is_there(made):
+    names = set(files(made[0]))
+    documents = {f"{name}.md" for name in ("verdicts", "table1", "figures", "map", "protocol")}
+    drawn = (
+        "figure1",
+        "figure2",
+        "figure3a",
+        "figure3b",
+        "figure4",
+        "features",
+        "table1",
+        "map-rate-0.1",
+        "map-before",
+        "map-logits",
+    )
+    assert names == documents | {"report.html"} | {
+        f"figures/{name}.{kind}" for name in drawn for kind in ("svg", "png")
+    }
+    assert {str(path.relative_to(made[0])) for path in made[1].files} == names
+
+
+def test_the_documents_refer_to_figures_that_exist(made):
+    folder, _ = made
+    for path in folder.glob("*.md"):
+        for address in re.findall(r"\]\(([^)]+)\)", path.read_text()):
+            assert (folder / address).is_file(), address
+
+
+def test_the_page_needs_nothing_else_and_is_well_formed(made):
+    page = (made[0] / "report.html").read_text()
+    assert not re.search(r"https?://|<script|<link|<img", page)
+    checker = Balance()
+    checker.feed(page)
+    assert checker.open == []
+    assert page.count("<svg ") == 10
+    assert "diverged at step 1234" in page
+
+
+def test_what_is_missing_is_said(made):
+    folder, _ = made
+    table = (folder / "table1.md").read_text()
+    assert "baseline 5 of 5" in table
+    map_text = (folder / "map.md").read_text()
+    assert "180 of 540 runs recorded" in map_text
+    assert "## Ten epochs, with logits divided by √d" in map_text
+    assert "with the heat kernel\n" not in map_text
+    assert "undecided at n = 1" in (folder / "verdicts.md").read_text()
+
+
+def test_the_time_of_the_commands_is_added_up(tmp_path):
+    for name, seconds in (("map", 600.0), ("table1", 1200.0)):
+        (tmp_path / name).mkdir()
+        note_spent(tmp_path / name, seconds=seconds, device="GPU", runs=2)
+    note_spent(tmp_path / "map", seconds=60.0, device="GPU", runs=1)
+    assert spent_sentences(tmp_path) == [
+        "map: 11 minutes on the clock (GPU).",
+        "table1: 20 minutes on the clock (GPU).",
+        "In all 31 minutes on the clock.",
+    ]
+
+
+def test_nothing_of_this_machine_is_in_it(results, made):
+    for name, content in files(made[0]).items():
+        assert str(results).encode() not in content, name
+
+
+def test_figures_of_rows_without_runs_are_named(tmp_path):
+    write(tmp_path, records("table1", {"2-block (original)": [8.0]}))
+    sections = figure_sections(read_kept(tmp_path))
+    told = {section.title[:8]: section.contents for section in sections}
+    assert "Not recorded yet: 1 original block, 3 original blocks." in told["Figure 1"]
+    assert told["Figure 2"] == ("Not recorded yet: 1 original block.",)
+    assert "Not recorded yet: 4 proposed blocks." in told["Figure 4"]
+
+
+def test_captions_have_trace_and_energies(made):
+    text = (made[0] / "figures.md").read_text()
+    assert (
+        "2 original blocks, seed 0: block 1: trace −0.751, energy 0.05 positive and 0.95 negative "
+        "(95 %, chance 30 to 70 %); block 2:" in text
+    )
+    assert (
+        "| 4-block (proposed), start 0.01 | 2 | 0.5, 0.5 | 0.5, 0.5 | −52 % +2 %, −52 % +2 % | 0.5, 0.5 |"
+        in text
+    )
+
+
+def test_the_command_tells_kept_records_from_runs(tmp_path, capsys):
+    write(tmp_path / "results", records("table1", {"baseline": [8.0, 8.2]}))
+    assert is_kept(tmp_path / "results")
+    assert not is_kept(tmp_path / "results" / "table1")
+    for work in ("map/one/runs", "table1/runs/a-run"):
+        (tmp_path / "work" / work).mkdir(parents=True)
+        (tmp_path / "work" / work / "recipe.json").write_text("{}")
+    assert not is_kept(tmp_path / "work"), "where `nonloc map` and `nonloc reproduce` work"
+    assert main(["report", str(tmp_path / "results"), "--output", str(tmp_path / "out"), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert {line["claim"]: line["verdict"] for line in told["verdicts"]}["better"] == "undecided at n = 0"
+    assert str(tmp_path / "out" / "report.html") in told["files"]
+
+
+def test_without_arguments_the_kept_records_of_this_folder_are_reported(tmp_path, monkeypatch, capsys):
+    write(tmp_path / "results", records("table1", {"baseline": [8.0]}))
+    monkeypatch.chdir(tmp_path)
+    assert main(["report"]) == 0
+    assert (tmp_path / "docs" / "reproduction" / "verdicts.md").is_file()
+    assert "Of the paper's 20 sentences: 0 reproduced" in capsys.readouterr().out
+
+
+def test_the_demo_shows_the_recorded_runs_beside_its_own(results, tmp_path, capsys):
+    words = ["reproduce", "demo", "--output", str(tmp_path / "demo"), "--budget", "0s", "--quiet"]
+    assert main([*words, "--kept", str(results)]) == 0
+    assert re.search(
+        r"Recorded, not trained now.*2-block \(original\) +7.83", capsys.readouterr().out, re.DOTALL
+    )
+    assert "recorded runs on CIFAR-10" in (tmp_path / "demo" / "report.html").read_text()
+    assert main([*words, "--kept", "null"]) == 0
+    assert "Recorded" not in capsys.readouterr().out
+    assert "recorded runs on CIFAR-10" not in (tmp_path / "demo" / "report.html").read_text()
+
+
+def test_kept_certificates_are_told_with_their_limits(tmp_path):
+    folder = tmp_path / "results"
+    write(folder, records("table1", {"4-block (proposed)": [7.9], "2-block (original)": [8.0]}))
+    (text,) = figure_sections(read_kept(folder))[-1].contents
+    assert "nonloc stability RUN --keep" in text
+
+    def keep(row, **stage):
+        value = {"images": 1, "stages": [{"verdict": "unstable", **stage}]}
+        (folder / "table1" / row / "0" / "stability.json").write_text(json.dumps(value))
+
+    blocks = [
+        {"growth": 1.1, "largest": 0.7, "lowest": -0.2, "limit": 1.8},
+        {"growth": 1.2, "largest": 0.9, "lowest": 0.1, "limit": 1.75},
+    ]
+    keep("4-block-proposed", growth=1.5, blocks=blocks)
+    keep("2-block-original", growth=None, blocks=[{"growth": None, "largest": 2.0, "limit": None}])
+    _, table = figure_sections(read_kept(folder))[-1].contents
+    lines = table.as_text().splitlines()
+    told = ["unstable", "1.500", "1.200", "0.90", "−0.20", "1.75"]
+    assert any(line.split()[-6:] == told for line in lines)
+    assert any(line.endswith("–") and "not finite" in line for line in lines)

@@ -1,0 +1,121 @@
+"""settle: every verdict from the parts that lead to it."""
+
+import pytest
+
+from nonloc_paper.report.verdicts import Part, settle, state
+
+
+def part(holds, n=3, varies=""):
+    return Part("p", holds, n, "numbers", varies)
+
+
+@pytest.mark.parametrize(
+    ("answers", "expected"),
+    [
+        ([True, True], "reproduced"),
+        ([False, False], "not reproduced"),
+        ([True, False], "depends on the number of blocks"),
+        ([True, False, None], "depends on the number of blocks"),
+        ([True, None], "undecided at n = 3"),
+        ([None], "undecided at n = 3"),
+        ([], "undecided at n = 0"),
+    ],
+)
+def test_parts_at_the_default_protocol(answers, expected):
+    assert settle([part(holds) for holds in answers]).text == expected
+
+
+def test_a_missing_row_leaves_it_undecided():
+    verdict = settle([part(True, 5), part(None, 0)])
+    assert verdict.text == "undecided at n = 0"
+
+
+def test_the_opposite_under_another_condition_is_a_dependence():
+    elsewhere = {("the initialisation", "start 0.07"): [part(True, 2)]}
+    verdict = settle([part(False)], elsewhere)
+    assert verdict.text == "depends on the initialisation"
+    assert [condition for condition, _ in verdict.parts] == ["default protocol", "start 0.07"]
+
+
+@pytest.mark.parametrize("there", [[part(False, 2)], [part(None, 2)], [part(None, 0)], []])
+def test_the_same_or_nothing_elsewhere_changes_nothing(there):
+    assert settle([part(False)], {("the backbone", "b"): there}).text == "not reproduced"
+
+
+def test_what_was_not_measured_elsewhere_is_passed_over():
+    elsewhere = {("the initialisation", "start 0.07"): [part(None, 0), part(False, 2)]}
+    verdict = settle([part(True), part(True)], elsewhere)
+    assert verdict.text == "depends on the initialisation"
+    assert len(verdict.parts) == 3
+
+
+def test_what_is_open_elsewhere_does_not_hide_what_is_decided_there():
+    elsewhere = {("the initialisation", "start 0.07"): [part(None, 1), part(False, 2)]}
+    assert settle([part(True), part(True)], elsewhere).text == "depends on the initialisation"
+
+
+def test_parts_that_disagree_elsewhere_are_not_the_opposite():
+    elsewhere = {("the initialisation", "start 0.07"): [part(True, 2), part(False, 2)]}
+    assert settle([part(True), part(True)], elsewhere).text == "reproduced"
+
+
+def test_a_condition_cannot_decide_what_the_protocol_leaves_open():
+    elsewhere = {("the initialisation", "start 0.07"): [part(True, 5)]}
+    assert settle([part(None, 2)], elsewhere).text == "undecided at n = 2"
+
+
+def test_runs_that_disagree_make_it_depend_on_the_seed():
+    assert settle([part(None, 3, "the seed")]).text == "depends on the seed"
+
+
+def test_states():
+    assert state([part(True), part(None)]) == "open"
+    assert state([part(False), part(True)]) == "mixed"
+
+
+def test_what_is_left_open_is_told_apart():
+    failed = Part("4 blocks", False, 3, "numbers")
+    moot = Part("p", None, 2, "numbers", moot="there is nothing to mitigate")
+    assert settle([part(None)]).left_open == "More measurements would tell"
+    assert settle([part(None, 0)]).left_open == "Not measured yet: p"
+    assert settle([moot]).left_open == "There is nothing to mitigate"
+    assert settle([failed, part(None)]).left_open == (
+        "It fails for 4 blocks, so it cannot come out as reproduced any more"
+    )
+
+
+def test_what_failed_elsewhere_is_not_told_of_the_protocol():
+    elsewhere = {("the initialisation", "start 0.07"): [part(False, 2)]}
+    assert settle([part(None)], elsewhere).left_open == "More measurements would tell"
+
+
+@pytest.mark.parametrize("answer", [True, False])
+def test_what_is_decided_leaves_nothing_open(answer):
+    assert settle([part(answer)]).left_open == ""
+
+
+@pytest.mark.parametrize(
+    ("left", "expected"),
+    [
+        ([None], "More measurements would tell"),
+        ([2], "Planned runs are missing for p0"),
+        ([0], "All planned runs are recorded, and leave it open"),
+        ([0, 0], "All planned runs are recorded, and leave it open"),
+        (
+            [1, 0],
+            "Planned runs are missing for p0. All planned runs are recorded for p1, and leave it open",
+        ),
+    ],
+)
+def test_why_it_is_open_tells_whether_runs_are_missing(left, expected):
+    parts = [Part(f"p{number}", None, 3, "numbers", left=one) for number, one in enumerate(left)]
+    assert settle(parts).left_open == expected
+
+
+def test_what_can_be_decided_one_way_only_still_waits_for_planned_runs():
+    moot = "all runs of p diverged"
+    assert settle([Part("p", None, 1, "numbers", moot=moot)]).left_open == "All runs of p diverged"
+    waiting = settle([Part("p", None, 1, "numbers", moot=moot, left=1)]).left_open
+    assert waiting == "All runs of p diverged. Planned runs are missing for p"
+    failed = settle([Part("p", False, 5, "numbers", moot=moot), part(None)]).left_open
+    assert "All runs of p diverged" not in failed

@@ -1,0 +1,367 @@
+"""keep and restore: what is finished stays, small, readable, and never in two versions."""
+
+import json
+import shutil
+from dataclasses import replace
+
+import pytest
+
+from nonloc.outcomes import CorruptDataError
+from nonloc_paper.runs import Run, find_runs
+from nonloc_paper.suites import SUITES
+from nonloc_paper.suites.keeping import check_keeping, keep, kept_path, restore
+from nonloc_paper.suites.train_all import train_all
+from nonloc_paper.training.observe import observe_spectra
+from nonloc_paper.training.state import weights_sha256
+from nonloc_paper.training.trained import trained_network
+
+CHANGES = {"epochs": 1, "steps_per_epoch": 2, "train_images": 64, "test_images": 16, "batch_size": 8}
+SUITE = SUITES["demo"].with_changes(CHANGES).with_rows(["3"]).with_seeds(3)
+(ROW,) = SUITE.rows
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("trained")
+    train_all(SUITE.recipes(ROW), folder, device="cpu", progress=False)
+    return folder
+
+
+@pytest.fixture
+def runs(trained, tmp_path):
+    """A copy that a test may change."""
+    return shutil.copytree(trained, tmp_path / "runs")
+
+
+def go(runs, tmp_path, suite=SUITE, **keywords):
+    return keep(suite, runs, tmp_path / "kept", changes=CHANGES, **keywords)
+
+
+def weighed(tmp_path):
+    return sorted(int(path.parent.parent.name) for path in (tmp_path / "kept").rglob("*.safetensors"))
+
+
+def set_score(runs, seed, psnr):
+    run = Run(runs / SUITE.recipes(ROW)[seed].name)
+    result = run.read_result()
+    run.write_result(result | {"metrics": result["metrics"] | {"psnr": psnr}})
+
+
+def contents(folder):
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_the_layout_is_suite_row_seed(runs, tmp_path):
+    kept = go(runs, tmp_path)
+    folder = tmp_path / "kept" / "demo" / "4-diffusive-blocks"
+    assert kept.new == tuple(folder / str(seed) for seed in range(3))
+    assert [run.path for run in find_runs(folder)] == list(kept.new)
+    assert kept.size == sum(len(content) for content in contents(tmp_path / "kept").values())
+    names = {path.name for path in (folder / "0").iterdir()} - {"checkpoints"}
+    assert names == {
+        "recipe.json",
+        "result.json",
+        "metrics.jsonl",
+        "spectra.jsonl",
+        "spectrum.json",
+        "observations.json",
+    }
+
+
+def test_keeping_again_changes_nothing(runs, tmp_path):
+    go(runs, tmp_path)
+    before = contents(tmp_path / "kept")
+    again = go(runs, tmp_path)
+    assert (again.new, len(again.same)) == ((), 3)
+    assert contents(tmp_path / "kept") == before
+
+
+def test_the_numbers_are_those_of_the_run(runs, tmp_path):
+    go(runs, tmp_path)
+    for recipe in SUITE.recipes(ROW):
+        run, kept = Run(runs / recipe.name), Run(kept_path(tmp_path / "kept", SUITE, ROW, recipe.seed))
+        assert kept.read_result() == run.read_result()
+        assert kept.read_recipe() == run.read_recipe()
+        for line, short in zip(run.read_metrics(), kept.read_metrics(), strict=True):
+            assert short == pytest.approx(line, rel=1e-6)
+        assert kept.metrics_path.stat().st_size < run.metrics_path.stat().st_size
+
+
+def test_another_result_is_not_overwritten(runs, tmp_path):
+    go(runs, tmp_path)
+    before = contents(tmp_path / "kept")
+    set_score(runs, 1, 12.0)
+    with pytest.raises(ValueError, match="keeps a run with another result"):
+        go(runs, tmp_path)
+    assert contents(tmp_path / "kept") == before
+
+
+def test_the_weights_are_those_of_the_median_seed_and_go_with_it(runs, tmp_path):
+    for seed, psnr in enumerate((10.0, 30.0, 20.0)):
+        set_score(runs, seed, psnr)
+    first = go(runs, tmp_path, SUITE.with_seeds(2))
+    assert weighed(tmp_path) == [0], "of two, the one with the lower score"
+    assert first.lacking == ()
+    go(runs, tmp_path)
+    assert weighed(tmp_path) == [2]
+    kept = Run(kept_path(tmp_path / "kept", SUITE, ROW, 2))
+    assert weights_sha256(trained_network(kept)) == kept.read_result()["weights_sha256"]
+    assert observe_spectra(kept)["stages"], "the other commands can read it"
+
+
+def test_the_kept_weights_are_without_the_optimizer(runs, tmp_path):
+    go(runs, tmp_path)
+    (kept,) = (tmp_path / "kept").rglob("*.safetensors")
+    source = next((runs / SUITE.recipes(ROW)[int(kept.parts[-3])].name).rglob(kept.name))
+    assert kept.stat().st_size < 0.5 * source.stat().st_size
+
+
+def lose_weights(runs, seed):
+    shutil.rmtree(runs / SUITE.recipes(ROW)[seed].name / "checkpoints")
+
+
+def test_where_the_median_has_no_weights_those_of_the_nearest_seed_are_kept(runs, tmp_path):
+    for seed, psnr in enumerate((10.0, 30.0, 22.0)):
+        set_score(runs, seed, psnr)
+    lose_weights(runs, 2)
+    assert go(runs, tmp_path).lacking == ("4 diffusive blocks (seed 1 in place of 2)",)
+    assert weighed(tmp_path) == [1]
+
+
+def test_weights_that_are_gone_leave_those_that_are_kept(runs, tmp_path):
+    go(runs, tmp_path)
+    (kept,) = weighed(tmp_path)
+    for seed in range(3):
+        lose_weights(runs, seed)
+    assert go(runs, tmp_path).lacking == ()
+    assert weighed(tmp_path) == [kept]
+
+
+def test_a_row_all_of_whose_weights_are_gone_says_so(runs, tmp_path):
+    for seed, psnr in enumerate((10.0, 30.0, 20.0)):
+        set_score(runs, seed, psnr)
+        lose_weights(runs, seed)
+    assert go(runs, tmp_path).lacking == ("4 diffusive blocks (none in place of 2)",)
+    assert go(runs, tmp_path, weights="all").lacking == ("4 diffusive blocks (without seed 0, 1, 2)",)
+    assert weighed(tmp_path) == []
+
+
+def test_all_weights_or_none(runs, tmp_path):
+    go(runs, tmp_path, weights="all")
+    assert weighed(tmp_path) == [0, 1, 2]
+    keep(SUITE, runs, tmp_path / "others", changes=CHANGES, weights="none")
+    assert list((tmp_path / "others").rglob("*.safetensors")) == []
+    with pytest.raises(ValueError, match="weights='some' is unknown; choose one of median, all, none"):
+        go(runs, tmp_path, weights="some")
+
+
+@pytest.mark.parametrize("weights", ["median", "none"])
+def test_weights_that_were_kept_of_all_stay(runs, tmp_path, weights):
+    go(runs, tmp_path, weights="all")
+    shutil.rmtree(runs)
+    go(runs, tmp_path, weights=weights)
+    assert weighed(tmp_path) == [0, 1, 2]
+
+
+def test_damaged_weights_are_kept_anew(runs, tmp_path):
+    go(runs, tmp_path)
+    before = contents(tmp_path / "kept")
+    (path,) = (tmp_path / "kept").rglob("*.safetensors")
+    path.write_bytes(path.read_bytes()[:50])
+    go(runs, tmp_path)
+    assert contents(tmp_path / "kept") == before
+
+
+def test_a_torn_last_line_is_not_kept(runs, tmp_path):
+    run = Run(runs / SUITE.recipes(ROW)[0].name)
+    whole = run.read_metrics()
+    with run.metrics_path.open("a") as file:
+        file.write('{"epoch": 2, "st')
+    go(runs, tmp_path)
+    assert len(Run(kept_path(tmp_path / "kept", SUITE, ROW, 0)).read_metrics()) == len(whole)
+
+
+def test_weights_of_another_network_are_not_kept(runs, tmp_path):
+    run = Run(runs / SUITE.recipes(ROW)[0].name)
+    run.write_result(run.read_result() | {"weights_sha256": "0" * 64})
+    with pytest.raises(CorruptDataError, match="are not those of its result"):
+        go(runs, tmp_path, SUITE.with_seeds(1))
+
+
+@pytest.mark.parametrize("key", ["metrics", "weights_sha256"])
+def test_a_result_that_lacks_what_is_needed_is_corrupt(runs, tmp_path, key):
+    run = Run(runs / SUITE.recipes(ROW)[0].name)
+    run.write_result({name: value for name, value in run.read_result().items() if name != key})
+    with pytest.raises(CorruptDataError, match=rf"result\.json lacks {key}; restore it"):
+        go(runs, tmp_path, SUITE.with_seeds(1))
+
+
+def test_a_diverged_run_is_kept_without_weights(tmp_path):
+    changes = CHANGES | {"optimizer": "sgd", "learning_rate": 1e30}
+    suite = SUITES["demo"].with_changes(changes).with_rows(["1"]).with_seeds(1)
+    train_all(suite.recipes(suite.rows[0]), tmp_path / "runs", device="cpu", progress=False)
+    kept = keep(suite, tmp_path / "runs", tmp_path / "kept", changes=changes)
+    assert (len(kept.new), kept.weights, kept.lacking) == (1, (), ())
+    assert Run(kept.new[0]).read_result()["outcome"]["ending"] == "diverged"
+
+
+def test_a_suite_with_other_changes_does_not_mix(runs, tmp_path):
+    go(runs, tmp_path)
+    with pytest.raises(ValueError, match="keep it in another folder"):
+        keep(SUITE, runs, tmp_path / "kept")
+
+
+def test_the_plan_lets_the_report_arrange_the_rows(runs, tmp_path):
+    go(runs, tmp_path)
+    plan = json.loads((tmp_path / "kept" / "demo" / "suite.json").read_bytes())
+    assert (plan["name"], plan["rows"], plan["changes"], plan["seeds"]) == ("demo", [], CHANGES, None)
+    more = SUITE.with_seeds(5)
+    go(runs, tmp_path, more)
+    go(runs, tmp_path)
+    assert json.loads((tmp_path / "kept" / "demo" / "suite.json").read_bytes())["seeds"] == 5
+
+
+def test_a_restored_run_is_finished_and_is_kept_as_it_was(runs, tmp_path):
+    go(runs, tmp_path)
+    before = contents(tmp_path / "kept")
+    assert restore(SUITE, tmp_path / "kept", tmp_path / "again") == SUITE.recipes(ROW)
+    assert len(find_runs(tmp_path / "again")) == 3
+    assert (
+        train_all(SUITE.recipes(ROW), tmp_path / "again", device="cpu", budget=0.0, progress=False).left == ()
+    )
+    assert len(go(tmp_path / "again", tmp_path).same) == 3
+    assert contents(tmp_path / "kept") == before
+
+
+def test_restoring_leaves_finished_runs_and_replaces_unfinished_ones(runs, tmp_path):
+    go(runs, tmp_path)
+    one, two = (Run(runs / recipe.name) for recipe in SUITE.recipes(ROW)[:2])
+    set_score(runs, 0, 99.0)
+    two.result_path.unlink()
+    restore(SUITE, tmp_path / "kept", runs)
+    assert one.read_result()["metrics"]["psnr"] == 99.0
+    assert two.read_result() == Run(kept_path(tmp_path / "kept", SUITE, ROW, 1)).read_result()
+
+
+def test_of_an_unfinished_run_nothing_is_left_that_is_not_kept(runs, tmp_path):
+    kept = Run(go(runs, tmp_path, weights="none").new[0])
+    run = Run(runs / SUITE.recipes(ROW)[0].name)
+    run.result_path.unlink()
+    (run.path / "stability.json").write_text('{"step": 1, "stages": []}')
+    assert (run.path / "observations.safetensors").is_file()
+    restore(SUITE, tmp_path / "kept", runs)
+    names = {path.name for path in run.path.iterdir()} - {"lock"}
+    assert names == {path.name for path in kept.path.iterdir()}
+
+
+def test_a_run_that_is_kept_for_one_suite_counts_for_every_other(runs, tmp_path):
+    go(runs, tmp_path)
+    other = replace(SUITE, name="table1", rows=(replace(ROW, label="the same by another name"),))
+    assert restore(other, tmp_path / "kept", tmp_path / "again") == SUITE.recipes(ROW)
+
+
+def test_a_run_that_is_kept_for_another_suite_is_not_kept_twice(runs, tmp_path):
+    go(runs, tmp_path)
+    (tmp_path / "kept" / "demo").rename(tmp_path / "kept" / "another")
+    before = contents(tmp_path / "kept" / "another")
+    kept = go(runs, tmp_path)
+    assert (kept.new, len(kept.same)) == ((), 3)
+    assert list(find_runs(tmp_path / "kept" / "demo")) == []
+    assert contents(tmp_path / "kept" / "another") == before
+
+
+def test_what_was_not_looked_at_yet_is_not_kept_and_what_is_missing_is_added(runs, tmp_path):
+    names = [recipe.name for recipe in SUITE.recipes(ROW)]
+    (runs / names[0] / "observations.json").rename(tmp_path / "later")
+    (runs / names[1] / "spectrum.json").rename(tmp_path / "spectrum")
+    assert [path.name for path in go(runs, tmp_path).new] == ["1", "2"]
+    (tmp_path / "later").rename(runs / names[0] / "observations.json")
+    (tmp_path / "spectrum").rename(runs / names[1] / "spectrum.json")
+    assert [path.name for path in go(runs, tmp_path).new] == ["0"]
+    assert (tmp_path / "kept" / "demo" / ROW.slug / "1" / "spectrum.json").is_file()
+
+
+def test_what_was_looked_at_before_its_end_is_not_kept(runs, tmp_path):
+    path = runs / SUITE.recipes(ROW)[0].name / "observations.json"
+    seen = json.loads(path.read_text())
+    path.write_text(json.dumps(seen | {"step": seen["step"] - 1}))
+    assert [place.name for place in go(runs, tmp_path).new] == ["1", "2"]
+    path.write_text(json.dumps(seen))
+    assert [place.name for place in go(runs, tmp_path).new] == ["0"]
+
+
+def test_half_kept_weights_and_runs_are_mended(runs, tmp_path):
+    kept = go(runs, tmp_path, weights="all")
+    (manifest,) = (kept.new[0] / "checkpoints").glob("*.json")
+    manifest.unlink()
+    (kept.new[1] / "result.json").unlink()
+    again = go(runs, tmp_path, weights="all")
+    assert manifest.is_file()
+    assert again.new == (kept.new[1],)
+    assert len(again.weights) == 3
+
+
+def restore_interrupted(tmp_path, monkeypatch, after):
+    """Stopped when so many files were written, of the six of the first run."""
+    from nonloc_paper.suites import keeping
+
+    honest, written = keeping.write_atomically, []
+
+    def interrupted(path, content):
+        if len(written) == after:
+            raise KeyboardInterrupt
+        written.append(path)
+        honest(path, content)
+
+    monkeypatch.setattr(keeping, "write_atomically", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        restore(SUITE, tmp_path / "kept", tmp_path / "again")
+    monkeypatch.undo()
+
+
+def test_a_run_that_was_restored_in_part_is_not_finished(runs, tmp_path, monkeypatch):
+    go(runs, tmp_path)
+    restore_interrupted(tmp_path, monkeypatch, after=5)
+    (run,) = find_runs(tmp_path / "again")
+    assert (run.path / "observations.json").is_file()
+    assert not run.is_finished
+
+
+def test_an_interrupted_restore_can_be_done_again(runs, tmp_path, monkeypatch):
+    go(runs, tmp_path)
+    restore_interrupted(tmp_path, monkeypatch, after=2)
+    assert len(restore(SUITE, tmp_path / "kept", tmp_path / "again")) == 3
+    assert all(Run(tmp_path / "again" / recipe.name).is_finished for recipe in SUITE.recipes(ROW))
+
+
+def test_a_run_that_another_process_restores_is_passed_over(runs, tmp_path):
+    go(runs, tmp_path)
+    held = Run(tmp_path / "again" / SUITE.recipes(ROW)[0].name)
+    with held.lock():
+        assert len(restore(SUITE, tmp_path / "kept", tmp_path / "again")) == 3
+    assert not held.is_finished
+
+
+def test_there_is_nothing_to_restore_from_no_folder(tmp_path):
+    assert restore(SUITE, tmp_path / "nowhere", tmp_path / "runs") == []
+
+
+def test_what_lies_deeper_than_the_seeds_is_nobody_of_the_row(runs, tmp_path):
+    for seed, psnr in enumerate((10.0, 30.0, 20.0)):
+        set_score(runs, seed, psnr)
+    go(runs, tmp_path, SUITE.with_seeds(2))
+    row = kept_path(tmp_path / "kept", SUITE, ROW, 0).parent
+    shutil.copytree(row, row / "backup")
+    before = contents(row / "backup")
+    go(runs, tmp_path)
+    assert len(weighed(tmp_path)) - len(list((row / "backup").rglob("*.safetensors"))) == 1
+    assert contents(row / "backup") == before
+
+
+def test_a_conflict_with_what_another_suite_keeps_is_known_before(runs, tmp_path):
+    go(runs, tmp_path)
+    (tmp_path / "kept" / SUITE.name).rename(tmp_path / "kept" / "another")
+    check_keeping(SUITE, tmp_path / "kept", changes=CHANGES, runs=runs)
+    set_score(runs, 1, 12.0)
+    with pytest.raises(ValueError, match="keeps a run with another result"):
+        check_keeping(SUITE, tmp_path / "kept", changes=CHANGES, runs=runs)

@@ -1,0 +1,144 @@
+"""train_all: what is done, what is left, and who else is at it."""
+
+import torch
+
+from nonloc_paper.runs import Run
+from nonloc_paper.suites import train_all as suite
+from nonloc_paper.suites.train_all import train_all
+from nonloc_paper.training.recipe import Recipe
+
+BASE = Recipe(
+    network="restorer8/diffusive-1@2",
+    data="motifs",
+    epochs=1,
+    steps_per_epoch=2,
+    batch_size=8,
+    optimizer="adam",
+    learning_rate=0.01,
+    schedule="constant",
+    train_images=64,
+    test_images=16,
+)
+RECIPES = [BASE.with_(seed=seed) for seed in range(3)]
+
+
+def go(folder, recipes=RECIPES, **keywords):
+    return train_all(recipes, folder, device="cpu", progress=False, **keywords)
+
+
+def test_every_run_is_trained_and_observed_once(tmp_path):
+    told = []
+    progress = go(tmp_path, tell=lambda index, recipe: told.append((index, recipe.seed)))
+    assert (progress.done, progress.left, progress.reason, progress.signal) == (tuple(RECIPES), (), "", None)
+    assert told == [(0, 0), (1, 1), (2, 2)]
+    for recipe in RECIPES:
+        run = Run.open(tmp_path / recipe.name)
+        assert run.is_finished
+        assert (run.path / "observations.json").is_file()
+    before = [Run(tmp_path / recipe.name).result_path.stat().st_mtime_ns for recipe in RECIPES]
+    assert go(tmp_path).done == tuple(RECIPES)
+    assert before == [Run(tmp_path / recipe.name).result_path.stat().st_mtime_ns for recipe in RECIPES]
+
+
+def test_a_spent_budget_leaves_the_rest_and_counts_what_was_done_before(tmp_path):
+    go(tmp_path, RECIPES[2:])
+    progress = go(tmp_path, budget=0.0)
+    assert progress.done == (RECIPES[2],)
+    assert progress.left == tuple(RECIPES[:2])
+    assert "budget" in progress.reason
+    assert go(tmp_path).left == ()
+
+
+def test_a_held_run_is_passed_over(tmp_path):
+    with Run(tmp_path / RECIPES[1].name).lock():
+        progress = go(tmp_path)
+    assert progress.locked == progress.left == (RECIPES[1],)
+    assert progress.done == (RECIPES[0], RECIPES[2])
+    assert progress.reason == ""
+
+
+def test_a_diverged_run_is_done(tmp_path):
+    recipe = BASE.with_(optimizer="sgd", learning_rate=1e30)
+    progress = go(tmp_path, [recipe])
+    assert progress.done == (recipe,)
+    assert Run(tmp_path / recipe.name).read_result()["outcome"]["ending"] == "diverged"
+
+
+def test_an_error_of_the_user_is_not_swallowed(tmp_path):
+    (error,) = go(tmp_path, [BASE.with_(train_images=100_000)]).errors
+    assert "train_images=100000" in str(error)
+
+
+def test_torchs_own_generator_is_left_alone(tmp_path):
+    torch.manual_seed(0)
+    expected = torch.rand(1)
+    torch.manual_seed(0)
+    go(tmp_path, RECIPES[:1])
+    assert torch.equal(torch.rand(1), expected)
+
+
+def test_side_by_side_is_the_same_as_one_by_one(tmp_path):
+    told = []
+    go(tmp_path / "one")
+    progress = go(tmp_path / "two", side_by_side=2, tell=lambda index, recipe: told.append(index))
+    assert (progress.done, progress.left) == (tuple(RECIPES), ())
+    assert sorted(told) == [0, 1, 2]
+    for recipe in RECIPES:
+        one, two = (Run.open(tmp_path / folder / recipe.name) for folder in ("one", "two"))
+        assert two.read_result()["weights_sha256"] == one.read_result()["weights_sha256"]
+        assert (two.path / "observations.json").is_file()
+
+
+def test_a_failing_run_does_not_keep_the_others_from_being_run(tmp_path):
+    recipes = [RECIPES[0], BASE.with_(train_images=100_000), RECIPES[1]]
+    progress = go(tmp_path, recipes)
+    assert "train_images=100000" in str(progress.errors[0])
+    assert progress.left == (recipes[1],)
+    assert all(Run(tmp_path / recipe.name).is_finished for recipe in (recipes[0], recipes[2]))
+
+
+def test_a_network_that_cannot_be_looked_at_does_not_stop_the_rest(tmp_path, monkeypatch):
+    def observe_one(run, *all, **keywords):
+        if run.name == RECIPES[0].name:
+            raise ValueError("nothing to see")
+
+    monkeypatch.setattr(suite, "observe", observe_one)
+    assert [str(error) for error in go(tmp_path).errors] == ["nothing to see"]
+    assert all(Run(tmp_path / recipe.name).is_finished for recipe in RECIPES)
+
+
+def test_with_a_budget_what_is_known_not_to_fit_is_begun_last(tmp_path, monkeypatch):
+    """The long recipe has taken a million seconds with another seed; of the short one nothing is known."""
+    long, short = BASE.with_(epochs=3), BASE
+    go(tmp_path, [long.with_(seed=1)])
+    run = Run(tmp_path / long.with_(seed=1).name)
+    run.write_result(run.read_result() | {"seconds": 1e6})
+    recipes, begun = [long.with_(seed=1), long, short, short.with_(seed=1)], []
+    progress = go(tmp_path, recipes, budget=1e5, tell=lambda index, recipe: begun.append(index))
+    assert begun == [0, 2, 3, 1]
+    assert progress.left == (), "begun last, but begun: what it does until the end of the budget is not lost"
+
+
+def test_times_are_known_from_runs_that_are_done_elsewhere(tmp_path):
+    long, short = BASE.with_(epochs=3), BASE
+    go(tmp_path / "elsewhere", [long.with_(seed=1)])
+    run = Run(tmp_path / "elsewhere" / long.with_(seed=1).name)
+    run.write_result(run.read_result() | {"seconds": 1e6})
+    begun = []
+    others = [(long.with_(seed=1), run)]
+    go(tmp_path, [long, short], budget=1e5, others=others, tell=lambda index, recipe: begun.append(index))
+    assert begun == [1, 0]
+
+
+def test_a_damaged_folder_does_not_keep_the_others_from_being_chosen(tmp_path):
+    run = Run(tmp_path / RECIPES[0].name)
+    run.write_recipe(RECIPES[0].to_dict())
+    run.metrics_path.write_text("no line of metrics\n")
+    # Nothing is lost with it, for there is no checkpoint: it begins anew like the others.
+    assert go(tmp_path, budget=1e5).done == tuple(RECIPES)
+
+
+def test_without_a_budget_the_order_is_as_given(tmp_path):
+    begun = []
+    go(tmp_path, tell=lambda index, recipe: begun.append(index))
+    assert begun == [0, 1, 2]

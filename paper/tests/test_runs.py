@@ -1,0 +1,358 @@
+"""The run folder: strict JSON, torn lines, truncation, atomic results, the lock."""
+
+import errno
+import fcntl
+import json
+import math
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from nonloc.outcomes import CorruptDataError, LockedRunError
+from nonloc_paper.runs import NUMBER, TEMPORARY, Run, check_holds, find_runs, write_atomically
+
+
+@pytest.fixture
+def run(tmp_path):
+    run = Run(tmp_path / "first")
+    run.write_recipe({"seed": 3})
+    return run
+
+
+def test_recipe_and_result_come_back(run):
+    run.write_result({"outcome": {"ending": "converged"}, "error": 8.19})
+    assert Run.open(run.path).read_recipe() == {"seed": 3}
+    assert run.read_result() == {"outcome": {"ending": "converged"}, "error": 8.19}
+
+
+def test_a_run_is_finished_once_it_has_a_result(run):
+    assert not run.is_finished
+    run.write_result({})
+    assert run.is_finished
+
+
+def test_the_name_is_the_folders_name_even_for_a_relative_path(run, monkeypatch):
+    monkeypatch.chdir(run.path)
+    assert Run(".").name == "first"
+
+
+def test_lines_come_back_in_order(run):
+    for epoch in (1, 2, 3):
+        run.append_metrics({"epoch": epoch, "train_loss": 1 / epoch})
+        run.append_spectra({"epoch": epoch, "stages": []})
+    assert [line["train_loss"] for line in run.read_metrics()] == [1.0, 1 / 2, 1 / 3]
+    assert [line["epoch"] for line in run.read_spectra()] == [1, 2, 3]
+
+
+def test_numbers_that_are_not_finite_become_null_in_strict_json(run):
+    run.append_metrics(
+        {"epoch": 1, "test_loss": math.nan, "nested": [math.inf, {"x": -math.inf}], "fine": 2.5}
+    )
+
+    def refuse(constant):
+        raise AssertionError(f"{constant} is not JSON")
+
+    line = json.loads(run.metrics_path.read_text(), parse_constant=refuse)
+    assert line == {"epoch": 1, "test_loss": None, "nested": [None, {"x": None}], "fine": 2.5}
+
+
+@pytest.mark.parametrize("torn", [b'{"epoch": 3, "tr', b'{"epoch": 3}', b'{"epoch": 3, "tr\n', b"\0\0\0\0"])
+def test_a_torn_last_line_is_ignored_and_cut_off_by_the_next_one(run, torn):
+    run.append_metrics({"epoch": 1})
+    run.append_metrics({"epoch": 2})
+    with open(run.metrics_path, "ab") as file:
+        file.write(torn)
+    assert [line["epoch"] for line in run.read_metrics()] == [1, 2]
+    run.append_metrics({"epoch": 3, "whole": True})
+    assert run.metrics_path.read_bytes() == b'{"epoch": 1}\n{"epoch": 2}\n{"epoch": 3, "whole": true}\n'
+
+
+def test_a_torn_only_line_is_cut_off(run):
+    run.metrics_path.write_bytes(b'{"epo')
+    assert run.read_metrics() == []
+    run.append_metrics({"epoch": 1})
+    assert run.metrics_path.read_bytes() == b'{"epoch": 1}\n'
+
+
+def test_a_broken_line_in_the_middle_is_damage_and_named(run):
+    run.metrics_path.write_bytes(b'{"epoch": 1}\n{"epo\n{"epoch": 3}\n')
+    with pytest.raises(CorruptDataError, match=r"metrics\.jsonl, line 2"):
+        run.read_metrics()
+
+
+def test_truncation_drops_later_epochs_and_torn_lines_only(run):
+    for epoch in (1, 2, 3):
+        run.append_metrics({"epoch": epoch})
+        run.append_spectra({"epoch": epoch - 1})
+    with open(run.metrics_path, "ab") as file:
+        file.write(b'{"epoch": 1')
+    run.truncate(1)
+    assert run.metrics_path.read_bytes() == b'{"epoch": 1}\n'
+    assert [line["epoch"] for line in run.read_spectra()] == [0, 1]
+
+
+def test_truncating_a_run_without_metrics_makes_no_files(run):
+    run.truncate(0)
+    assert sorted(entry.name for entry in run.path.iterdir()) == ["recipe.json"]
+
+
+def test_a_failed_replacement_leaves_the_old_file(run, monkeypatch):
+    def crash(handle):
+        raise OSError("no space left")
+
+    monkeypatch.setattr(os, "fsync", crash)
+    with pytest.raises(OSError, match="no space"):
+        run.write_recipe({"seed": 4})
+    assert run.read_recipe() == {"seed": 3}
+    assert sorted(os.listdir(run.path)) == ["recipe.json"], "what failed leaves no temporary file"
+
+
+def test_a_file_is_synced_before_its_rename_and_the_folder_after(tmp_path, monkeypatch):
+    done = []
+    fsync, replace = os.fsync, os.replace
+
+    def note_fsync(handle):
+        done.append(os.readlink(f"/proc/self/fd/{handle}"))
+        fsync(handle)
+
+    def note_replace(source, target):
+        done.append("rename")
+        replace(source, target)
+
+    monkeypatch.setattr(os, "fsync", note_fsync)
+    monkeypatch.setattr(os, "replace", note_replace)
+    write_atomically(tmp_path / "file.json", b"{}")
+    first, *rest = done
+    assert re.fullmatch(r".*/file\.json\.\d+-[0-9a-f]{8}\.tmp", first)
+    assert rest == ["rename", str(tmp_path)]
+
+
+def test_a_new_file_of_lines_is_synced_with_its_folder(run, monkeypatch):
+    """A checkpoint that outlives a power cut must not find its metrics gone."""
+    done, fsync = [], os.fsync
+
+    def note_fsync(handle):
+        done.append(os.path.basename(os.readlink(f"/proc/self/fd/{handle}")))
+        fsync(handle)
+
+    monkeypatch.setattr(os, "fsync", note_fsync)
+    run.append_metrics({"epoch": 1})
+    run.append_metrics({"epoch": 2})
+    assert done == ["metrics.jsonl", "first", "metrics.jsonl"]
+
+
+def test_writers_of_the_same_file_do_not_disturb_each_other(tmp_path, monkeypatch):
+    """The second writes all of it while the first is between its last byte and its rename."""
+    path, replace = tmp_path / "file.json", os.replace
+
+    def let_another_write_first(source, target):
+        monkeypatch.setattr(os, "replace", replace)
+        write_atomically(path, b"second")
+        assert path.read_bytes() == b"second"
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", let_another_write_first)
+    write_atomically(path, b"first")
+    assert path.read_bytes() == b"first"
+    assert os.listdir(tmp_path) == ["file.json"]
+
+
+def test_many_writers_at_once_all_succeed(tmp_path):
+    path, errors = tmp_path / "file.json", []
+
+    def write(letter):
+        try:
+            for _ in range(60):
+                write_atomically(path, letter * 5000)
+        except OSError as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=write, args=(letter,)) for letter in (b"a", b"b", b"c")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+    assert path.read_bytes() in {b"a" * 5000, b"b" * 5000, b"c" * 5000}
+    assert os.listdir(tmp_path) == ["file.json"]
+
+
+def test_what_a_killed_writer_left_goes_with_the_next_write_and_what_is_being_written_stays(tmp_path):
+    path = tmp_path / "file.json"
+    code = (
+        "import os, sys, time; from pathlib import Path; from nonloc_paper.runs import write_atomically\n"
+        "os.replace = lambda source, target: time.sleep(60)\n"
+        "write_atomically(Path(sys.argv[1]), b'{}')"
+    )
+    writer = subprocess.Popen([sys.executable, "-c", code, str(path)])
+    try:
+        deadline = time.monotonic() + 30
+        while not (found := list(tmp_path.iterdir())) or not found[0].stat().st_size:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        write_atomically(path, b"[]")
+        assert sorted(tmp_path.iterdir()) == sorted([path, *found])
+    finally:
+        writer.kill()
+    assert writer.wait() == -signal.SIGKILL
+    assert found[0].exists()
+    write_atomically(path, b"[1]")
+    assert os.listdir(tmp_path) == ["file.json"]
+
+
+def test_temporary_files_of_others_are_left_alone(tmp_path):
+    names = ["file.json.tmp", "other.json.123-0123abcd.tmp", "notes.tmp"]
+    for name in names:
+        (tmp_path / name).write_text("")
+    write_atomically(tmp_path / "file.json", b"{}")
+    assert sorted(os.listdir(tmp_path)) == sorted([*names, "file.json"])
+
+
+def test_a_file_is_not_a_run(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ValueError, match="is a file, not a run folder"):
+        Run(tmp_path / "file")
+
+
+def test_a_folder_with_other_things_is_not_a_run(tmp_path):
+    (tmp_path / "thesis.tex").write_text("")
+    with pytest.raises(ValueError, match=r"not a run folder.*thesis\.tex"):
+        Run(tmp_path)
+
+
+def test_a_folder_that_a_crash_left_without_recipe_is_a_new_run(tmp_path):
+    (tmp_path / "lock").write_text("1\n")
+    (tmp_path / f"recipe.json{TEMPORARY}").write_text("{")
+    (tmp_path / f"recipe.json.4711-0123abcd{TEMPORARY}").write_text("{")
+    assert not Run(tmp_path).exists
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "metrics.jsonl",
+        "spectra.jsonl",
+        "observations.json",
+        "observations.safetensors",
+        "spectrum.json",
+        "stability.json",
+        f"stability.json.4711-0123abcd{TEMPORARY}",
+    ],
+)
+def test_a_copy_that_was_interrupted_before_its_recipe_is_an_unfinished_run(tmp_path, name):
+    (tmp_path / name).write_text("")
+    run = Run(tmp_path)
+    assert not run.exists
+    assert not run.is_finished
+
+
+@pytest.mark.parametrize("name", ["thesis.tex.tmp", "thesis.tex.4711-0123abcd.tmp", "recipe.json.4711.tmp"])
+def test_a_temporary_file_of_something_else_is_not_a_run(tmp_path, name):
+    (tmp_path / name).write_text("")
+    with pytest.raises(ValueError, match="not a run folder"):
+        Run(tmp_path)
+
+
+def test_opening_needs_a_recipe(tmp_path):
+    with pytest.raises(ValueError, match=r"no recipe\.json"):
+        Run.open(tmp_path / "nothing")
+
+
+def test_reading_what_is_not_there_yet_says_so(run):
+    with pytest.raises(ValueError, match=r"has no result\.json"):
+        run.read_result()
+
+
+def test_a_damaged_recipe_is_named(run):
+    run.recipe_path.write_text('{"seed"')
+    with pytest.raises(CorruptDataError, match=r"recipe\.json is not valid JSON"):
+        run.read_recipe()
+
+
+def test_runs_are_found_at_any_depth(tmp_path, run):
+    Run(tmp_path / "suite" / "second").write_recipe({})
+    (tmp_path / "suite" / "not a run").mkdir()
+    assert [found.name for found in find_runs(tmp_path)] == ["first", "second"]
+    assert [found.name for found in find_runs(run.path)] == ["first"]
+
+
+def test_a_second_lock_names_the_folder_and_the_holder(run):
+    with (
+        run.lock(),
+        pytest.raises(LockedRunError, match=rf"first is in use by process {os.getpid()}"),
+        run.lock(),
+    ):
+        pass
+
+
+def test_a_lock_is_free_again_afterwards_even_after_an_error(run):
+    with pytest.raises(ZeroDivisionError), run.lock():
+        raise ZeroDivisionError
+    with run.lock(), open(run.lock_path) as file, pytest.raises(BlockingIOError):
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def test_the_lock_of_a_killed_process_is_free(run):
+    code = "import sys, os; from nonloc_paper.runs import Run\nwith Run(sys.argv[1]).lock(): os.kill(os.getpid(), 9)"
+    assert subprocess.run([sys.executable, "-c", code, str(run.path)], check=False).returncode == -9
+    with run.lock():
+        assert run.lock_path.read_text() == f"{os.getpid()}\n"
+
+
+def test_runs_do_not_import_torch():
+    code = "import sys, nonloc_paper.runs; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_line_without_its_epoch_is_named(tmp_path):
+    run = Run(tmp_path / "run")
+    run.append_metrics({"epoch": 1})
+    run.append_metrics({"loss": 2.0})
+    with pytest.raises(CorruptDataError, match=r"metrics\.jsonl, line 2, does not say of which epoch it is"):
+        run.read_metrics()
+
+
+def test_a_result_of_a_run_that_was_interrupted_is_none(tmp_path):
+    run = Run(tmp_path / "run")
+    run.write_result({"outcome": {"ending": "interrupted"}})
+    with pytest.raises(CorruptDataError, match="does not say how the run ended"):
+        run.read_result()
+
+
+@pytest.mark.parametrize(
+    ("value", "lacks"),
+    [
+        ({}, "outcome"),
+        ({"outcome": None, "stages": []}, "outcome"),
+        ({"outcome": {}, "stages": []}, "outcome.step"),
+        ({"outcome": {"step": None}, "stages": []}, "outcome.step"),
+        ({"outcome": {"step": 3}, "stages": {}}, "stages"),
+        ({"outcome": {"step": 3}, "stages": [{"name": "a"}, {"name": 1}]}, "stages[1].name"),
+        ({"outcome": {"step": 3}, "stages": [None]}, "stages[0]"),
+    ],
+)
+def test_what_a_file_lacks_is_named_with_its_place(value, lacks):
+    needs = {"outcome": {"step": NUMBER}, "stages": [{"name": str}]}
+    with pytest.raises(CorruptDataError, match=rf"^a\.json lacks {re.escape(lacks)}; restore it$"):
+        check_holds(value, needs, "a.json", "restore it")
+
+
+def test_a_file_may_hold_more_than_is_asked_for():
+    check_holds({"seconds": 2, "more": None}, {"seconds": NUMBER}, "a.json", "restore it")
+
+
+def test_a_full_disk_says_of_which_file(tmp_path, monkeypatch):
+    def full(handle):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("nonloc_paper.runs.os.fsync", full)
+    with pytest.raises(OSError, match=r"No space left on device: .*recipe\.json"):
+        Run(tmp_path / "run").write_recipe({})
+    with pytest.raises(OSError, match=r"No space left on device: .*metrics\.jsonl"):
+        Run(tmp_path / "run").append_metrics({"epoch": 1})

@@ -1,0 +1,182 @@
+"""Every statement for every normalisation: which hold, which lack their hypothesis, which fail as stated."""
+
+import pytest
+
+from nonloc.ops import NORMALIZATIONS
+from nonloc_paper.theory.all_checks import all_as_expected, check_all, summary
+from nonloc_paper.theory.check import Check
+
+# The paper's symmetric 𝒦 is what row takes away: there, only the weighted mean is conserved.
+PLAIN = ["Proposition 1 (ii)", "Proposition 1 (iii)", "Theorem 2 (i)", "Theorem 2 (ii)", "Theorem 3"]
+FOR_ALL = [
+    "Proposition 1 (i)",
+    *(f"{name}, weighted" for name in PLAIN),
+    "Poincaré inequality",
+    "Theorem 4",
+    "Section 3.1, flow",
+    "Section 4.2, network",
+    "Section 4.2, reversal",
+    "Section 4.4, CFL condition",
+    "Section 4.4, steady state",
+    "Section 4.4, damping",
+    "Section 4.4, growth",
+    "Section 4.4, regularizer",
+]
+MARKOV = ["Section 4.3, two forms", "Section 4.3, laws"]
+FAIL_AS_STATED = [
+    "Section 3.1, steps as stated",
+    "Section 4.4, small weights as stated",
+    "Section 4.4, steady state as stated",
+    "Section 4.4, regularizer as stated",
+]
+CONTINUUM_FAILS = [
+    "Poincaré inequality as stated",
+    "Section 4.2, Hilbert–Schmidt as stated",
+    "Section 4.3, cells as stated",
+]
+
+
+@pytest.fixture(scope="module")
+def checks():
+    return check_all()
+
+
+@pytest.fixture(scope="module")
+def verdicts(checks):
+    return {(check.name, check.normalize): check.verdict for check in checks}
+
+
+def test_everything_is_as_expected(checks):
+    assert all_as_expected(checks)
+
+
+@pytest.mark.parametrize("normalize", NORMALIZATIONS)
+def test_plain_statements_hold_but_for_row_which_lacks_the_hypothesis(verdicts, normalize):
+    expected = "hypothesis not met" if normalize == "row" else "holds"
+    assert {verdicts[name, normalize] for name in PLAIN} == {expected}
+
+
+@pytest.mark.parametrize("normalize", NORMALIZATIONS)
+def test_weighted_statements_and_all_others_hold(verdicts, normalize):
+    assert {verdicts[name, normalize] for name in FOR_ALL} == {"holds"}
+
+
+@pytest.mark.parametrize("normalize", NORMALIZATIONS)
+def test_markov_statements_need_rows_that_sum_to_one(verdicts, normalize):
+    expected = "holds" if normalize in ("row", "sinkhorn") else "hypothesis not met"
+    assert {verdicts[name, normalize] for name in MARKOV} == {expected}
+
+
+@pytest.mark.parametrize("normalize", NORMALIZATIONS)
+def test_statements_that_need_a_further_hypothesis_fail_as_stated(checks, normalize):
+    found = {check.name: check for check in checks if check.normalize == normalize}
+    assert {(found[name].verdict, found[name].expected) for name in FAIL_AS_STATED} == {("fails", "fails")}
+    assert all(found[name].detail for name in FAIL_AS_STATED)
+
+
+@pytest.mark.parametrize(
+    ("name", "holds", "fails"),
+    [
+        ("Section 4.1, symmetric and stochastic", ["sinkhorn"], ["row", "count", "none", "symmetric"]),
+        ("Section 4.3, columns", ["sinkhorn"], ["row"]),
+        ("Section 4.4, blow-up", ["count", "none"], ["row", "symmetric", "sinkhorn"]),
+        ("Separate embeddings", ["row", "count", "none"], []),
+    ],
+)
+def test_statements_that_hold_for_some_normalizations_alone(verdicts, name, holds, fails):
+    assert [n for n in NORMALIZATIONS if verdicts.get((name, n)) == "holds"] == [
+        n for n in NORMALIZATIONS if n in holds
+    ]
+    assert {n for n in NORMALIZATIONS if verdicts.get((name, n)) == "fails"} == set(fails)
+
+
+def test_the_continuum(checks):
+    found = {check.name: check.verdict for check in checks if check.normalize == "continuum"}
+    assert {name for name, verdict in found.items() if verdict == "fails"} == set(CONTINUUM_FAILS)
+    assert {verdict for name, verdict in found.items() if name not in CONTINUUM_FAILS} == {"holds"}
+    assert {"Proposition 1 (ii)", "Theorem 2 (i)", "Theorem 4", "Poincaré inequality"} <= set(found)
+
+
+def test_the_measured_rate_stands_beside_the_gap(checks):
+    detail = next(check.detail for check in checks if check.name == "Theorem 4").split()
+    gap, measured, attained = (float(word.strip(",;")) for word in (detail[1], detail[5], detail[-1]))
+    assert attained == pytest.approx(gap, rel=1e-5)
+    assert measured == pytest.approx(gap, rel=0.05)
+
+
+def test_which_mean_drifts_is_seen_in_the_residual(checks):
+    found = {(check.name, check.normalize): check.residual for check in checks}
+    assert found["Theorem 2 (i)", "row"] > 1e-3
+    assert found["Theorem 2 (i), weighted", "row"] < 1e-13
+
+
+def test_only_the_normalizations_asked_for():
+    found = check_all(positions=9, seed=3, normalizations=["none"])
+    assert {check.normalize for check in found} == {"none", "continuum"}
+    assert all_as_expected(found)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("positions", [4, 10, 36])
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_other_points_say_the_same(positions, seed):
+    assert all_as_expected(check_all(positions=positions, seed=seed))
+
+
+def made(verdict, expected="holds", name="Theorem 0", normalize="row"):
+    return Check(name, "all is well", "none", normalize, verdict, 0.5, "by a half", expected)
+
+
+@pytest.mark.parametrize(
+    ("check", "expected"),
+    [
+        (made("holds"), True),
+        (made("fails"), False),
+        (made("hypothesis not met"), True),
+        (made("fails", "fails"), True),
+        (made("holds", "fails"), False),
+    ],
+)
+def test_what_counts_as_expected(check, expected):
+    assert all_as_expected([made("holds"), check]) is expected
+
+
+def test_summary_is_a_table_with_what_is_needed_and_what_is_wrong_below():
+    text = summary(
+        [
+            made("holds", name="A"),
+            made("hypothesis not met", name="A", normalize="none"),
+            made("fails", "fails", name="B"),
+            made("fails", name="C", normalize="none"),
+        ]
+    )
+    lines = text.splitlines()
+    assert lines[0].split() == ["row", "none"]
+    assert lines[1].split() == ["A", "holds", "–"]
+    assert lines[2].split() == ["B", "fails*"]
+    assert lines[3].split() == ["C", "FAILS"]
+    assert "*  B (row): by a half" in lines
+    assert "!! C (none): all is well; by a half" in lines
+    assert lines[-1].endswith("1 NOT AS EXPECTED")
+    assert summary([made("holds")]).endswith("all as expected")
+
+
+@pytest.mark.parametrize(
+    ("keywords", "message"),
+    [
+        ({"positions": 3}, "positions must be a whole number ≥ 4, got 3"),
+        ({"positions": 9.0}, "positions must be a whole number ≥ 4"),
+        ({"normalizations": ["softmax"]}, "'softmax', which is unknown; choose from row, count"),
+        ({"normalizations": "softmax"}, "'softmax', which is unknown; choose from row, count"),
+        ({"seed": "a"}, "seed must be a whole number"),
+        ({"seed": 2**70}, "seed must be a whole number of less than 63 bits"),
+    ],
+)
+def test_what_is_wrong_is_refused(keywords, message):
+    with pytest.raises(ValueError, match=message):
+        check_all(**keywords)
+
+
+def test_a_check_has_one_of_three_verdicts():
+    with pytest.raises(ValueError, match="choose one of holds, fails, hypothesis not met"):
+        made("maybe")

@@ -1,0 +1,150 @@
+"""Several runs on one CUDA device: each ends as it would alone."""
+
+import os
+import signal
+
+import pytest
+import torch
+from tiny import timeless_metrics, tiny_data, tiny_recipe
+
+from nonloc_paper.runs import Run
+from nonloc_paper.training.loop import fit
+from nonloc_paper.training.many import fit_many
+from nonloc_paper.training.session import Session
+from nonloc_paper.training.tasks import Classification
+
+pytestmark = pytest.mark.gpu
+
+RECIPES = [
+    tiny_recipe(network="preresnet11/diffusive-2@2", stage={"backend": "reference"}, batch_size=32, epochs=4),
+    tiny_recipe(network="preresnet11/baseline", seed=1, batch_size=16, epochs=3),
+    tiny_recipe(network="preresnet11/baseline", seed=2, batch_size=32, epochs=5),
+]
+
+
+@pytest.fixture(autouse=True)
+def deterministic():
+    before = torch.backends.cudnn.deterministic
+    torch.backends.cudnn.deterministic = True
+    yield
+    torch.backends.cudnn.deterministic = before
+
+
+def data():
+    return tiny_data(train=144, size=16)
+
+
+def go(folder, recipes=RECIPES, **options):
+    runs = [Run(folder / str(number)) for number in range(len(recipes))]
+    endings = fit_many(
+        recipes, runs, data={"tiny": data()}, device="cuda", progress=False, **{"side_by_side": 2} | options
+    )
+    return runs, endings
+
+
+@pytest.mark.parametrize("side_by_side", [2, 3])
+def test_runs_side_by_side_equal_the_same_runs_alone(tmp_path, side_by_side):
+    """Deterministic kernels in the same order in each branch: equal to the bit, whoever rides along."""
+    runs, endings = go(tmp_path, side_by_side=side_by_side)
+    assert [ending.outcome.ending for ending in endings.all] == ["converged"] * 3
+    for number, (recipe, run) in enumerate(zip(RECIPES, runs, strict=True)):
+        alone = Run(tmp_path / f"alone-{number}")
+        fit(recipe, alone, data=data(), device="cuda", progress=False)
+        assert timeless_metrics(run) == timeless_metrics(alone)
+        assert run.read_result()["weights_sha256"] == alone.read_result()["weights_sha256"]
+
+
+def test_runs_in_bfloat16_equal_the_same_runs_alone(tmp_path):
+    recipes = [
+        tiny_recipe(
+            network="preresnet20/baseline", seed=seed, batch_size=32, precision="bfloat16", channels_last=True
+        )
+        for seed in range(4)
+    ]
+    runs, _ = go(tmp_path, recipes, side_by_side=4)
+    for number, (recipe, run) in enumerate(zip(recipes, runs, strict=True)):
+        alone = Run(tmp_path / f"alone-{number}")
+        fit(recipe, alone, data=data(), device="cuda", progress=False)
+        assert timeless_metrics(run) == timeless_metrics(alone)
+        assert run.read_result()["weights_sha256"] == alone.read_result()["weights_sha256"]
+
+
+def test_one_that_cannot_be_captured_goes_alone_with_its_warning(tmp_path, monkeypatch):
+    loss = Classification.loss
+
+    def loss_and_look(self, outputs, targets):
+        value = loss(self, outputs, targets)
+        if self.recipe.seed == 1:
+            assert float(value) >= 0
+        return value
+
+    monkeypatch.setattr(Classification, "loss", loss_and_look)
+    with pytest.warns(RuntimeWarning, match="cannot be captured") as warned:
+        runs, endings = go(tmp_path, side_by_side=3)
+    assert sum("cannot be captured" in str(each.message) for each in warned) == 1
+    assert [ending.outcome.ending for ending in endings.all] == ["converged"] * 3
+    monkeypatch.undo()
+    for number in (0, 2):
+        alone = Run(tmp_path / f"alone-{number}")
+        fit(RECIPES[number], alone, data=data(), device="cuda", progress=False)
+        assert timeless_metrics(runs[number]) == timeless_metrics(alone)
+
+
+def test_one_copy_of_the_images_serves_all(tmp_path, monkeypatch):
+    seen = set()
+    train_batch = Classification.train_batch
+
+    def train_batch_and_look(self, indices, generator):
+        seen.add(self.train.images.data_ptr())
+        return train_batch(self, indices, generator)
+
+    monkeypatch.setattr(Classification, "train_batch", train_batch_and_look)
+    go(tmp_path, side_by_side=3)
+    assert len(seen) == 1
+
+
+def test_divergence_and_failure_hurt_nobody(tmp_path):
+    recipes = [*RECIPES[:2], RECIPES[2].with_(learning_rate=1e30), RECIPES[2].with_(train_images=10_000)]
+    _, endings = go(tmp_path, recipes, side_by_side=4)
+    assert [ending.outcome and ending.outcome.ending for ending in endings.all] == [
+        "converged",
+        "converged",
+        "diverged",
+        None,
+    ]
+    assert "train_images=10000" in str(endings.all[3].error)
+
+
+def test_a_signal_saves_all_and_they_go_on_to_the_same_end(tmp_path, monkeypatch):
+    take_step = Session.take_step
+
+    def take_step_and_be_hit(self):
+        take_step(self)
+        if self.step == 7 and self.recipe is RECIPES[0]:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(Session, "take_step", take_step_and_be_hit)
+    runs, endings = go(tmp_path / "stopped")
+    assert endings.signal == signal.SIGTERM
+    assert [ending.outcome.ending for ending in endings.all[:2]] == ["interrupted"] * 2
+    assert endings.all[2].outcome is None
+    monkeypatch.undo()
+    go(tmp_path / "stopped")
+    whole, _ = go(tmp_path / "whole")
+    for run, expected in zip(runs, whole, strict=True):
+        assert timeless_metrics(run) == timeless_metrics(expected)
+
+
+def test_an_error_of_the_caller_saves_all_and_they_go_on_to_the_same_end(tmp_path):
+    """The second run ends first; the first, on its way, has not been saved by then."""
+
+    def fail(number, ending):
+        raise ZeroDivisionError("of the caller")
+
+    with pytest.raises(ZeroDivisionError, match="of the caller"):
+        go(tmp_path / "stopped", checkpoint_every=100, ended=fail)
+    assert any((tmp_path / "stopped" / "0" / "checkpoints").glob("*.json"))
+    runs, _ = go(tmp_path / "stopped")
+    whole, _ = go(tmp_path / "whole")
+    for run, expected in zip(runs, whole, strict=True):
+        assert timeless_metrics(run) == timeless_metrics(expected)

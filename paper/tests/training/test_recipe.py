@@ -1,0 +1,171 @@
+"""The recipe: validated, frozen, plain as JSON, and named so that two recipes never share a folder."""
+
+import dataclasses
+import json
+import math
+import subprocess
+import sys
+
+import pytest
+
+from nonloc.outcomes import CorruptDataError
+from nonloc_paper.runs import Run
+from nonloc_paper.training.recipe import Recipe
+
+
+def test_the_defaults_are_the_papers():
+    recipe = Recipe()
+    assert (recipe.epochs, recipe.batch_size, recipe.learning_rate) == (164, 128, 0.1)
+    assert (recipe.milestones, recipe.gamma, recipe.momentum, recipe.weight_decay) == (
+        (81, 122),
+        0.1,
+        0.9,
+        1e-4,
+    )
+
+
+def test_json_and_back_is_the_same_recipe():
+    recipe = Recipe(
+        network="preresnet20/diffusive-5@2",
+        milestones=(3, 5),
+        pixel_scale="std",
+        spectrum_epochs=(0, 2),
+        steps_per_epoch=7,
+        seed=4,
+    )
+    assert Recipe.from_dict(json.loads(json.dumps(recipe.to_dict()))) == recipe
+
+
+def test_stage_options_travel_too():
+    recipe = Recipe().with_(stage={"hidden": 3})
+    assert recipe.stage.hidden == 3
+    assert Recipe.from_dict(json.loads(json.dumps(recipe.to_dict()))) == recipe
+
+
+def test_an_unknown_key_is_named_with_the_known_ones():
+    with pytest.raises(ValueError, match=r"'learning_rat' is not a field of the recipe; .*learning_rate"):
+        Recipe.from_dict({"learning_rat": 0.1})
+
+
+def test_the_recipe_of_a_run_names_its_file_where_it_is_no_recipe(tmp_path):
+    run = Run(tmp_path)
+    run.write_recipe(Recipe(seed=3).to_dict())
+    assert Recipe.of(run) == Recipe(seed=3)
+    run.write_recipe({"bread": 1})
+    with pytest.raises(
+        CorruptDataError, match=r"recipe\.json is no recipe of this version: 'bread' is not a field"
+    ):
+        Recipe.of(run)
+
+
+def test_an_unknown_stage_option_is_named_with_the_known_ones():
+    with pytest.raises(ValueError, match=r"'hiden' is not a field of the stage; .*hidden"):
+        Recipe.from_dict({"stage": {"hiden": 3}})
+
+
+def test_a_recipe_cannot_be_changed_in_place():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        Recipe().seed = 1  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("network", "nonsense"),
+        ("network", 3),
+        ("data", "../elsewhere"),
+        ("stage", {"hidden": 3}),
+        ("epochs", 0),
+        ("epochs", 2.0),
+        ("epochs", True),
+        ("steps_per_epoch", 0),
+        ("batch_size", -1),
+        ("optimizer", "lbfgs"),
+        ("learning_rate", 0),
+        ("learning_rate", math.nan),
+        ("learning_rate", 1e39),
+        ("learning_rate", 10**400),
+        ("weight_decay", 1e308),
+        ("gamma", 1e30),
+        ("learning_rate", "0.1"),
+        ("schedule", "cosine"),
+        ("milestones", (122, 81)),
+        ("milestones", (0,)),
+        ("milestones", 81),
+        ("gamma", math.inf),
+        ("momentum", 1.0),
+        ("nesterov", 1),
+        ("weight_decay", -1e-4),
+        ("augment", None),
+        ("pixel_scale", 0),
+        ("pixel_scale", "max"),
+        ("noise", -0.1),
+        ("precision", "float16"),
+        ("channels_last", "yes"),
+        ("spectrum_epochs", (1, 1)),
+        ("seed", -1),
+        ("train_images", 0),
+        ("test_images", 1.5),
+    ],
+)
+def test_a_wrong_value_is_refused_with_the_fields_name(field, value):
+    with pytest.raises(ValueError, match=field):
+        Recipe(**{field: value})
+
+
+def test_nesterov_without_momentum_is_refused():
+    with pytest.raises(ValueError, match="nesterov=True needs"):
+        Recipe(nesterov=True, momentum=0)
+
+
+def test_the_network_decides_the_task():
+    assert Recipe(network="preresnet20/original-2@2").task == "classification"
+    assert Recipe(network="restorer8/baseline").task == "restoration"
+
+
+def test_the_name_is_readable_and_ends_in_the_hash():
+    recipe = Recipe(network="preresnet20/diffusive-5@2")
+    assert recipe.name == f"cifar10-preresnet20-diffusive-5@2-seed0-{recipe.sha256[:8]}"
+
+
+def test_every_field_is_part_of_the_hash():
+    other = {
+        "network": "preresnet29/baseline",
+        "data": "cifar100",
+        "stage": dataclasses.replace(Recipe().stage, hidden=3),
+        "optimizer": "adam",
+        "schedule": "constant",
+        "milestones": (1,),
+        "spectrum_epochs": (1,),
+        "precision": "bfloat16",
+        "momentum": 0.8,
+    }
+    for field in dataclasses.fields(Recipe):
+        default = getattr(Recipe(), field.name)
+        if field.name not in other:
+            other[field.name] = (not default) if isinstance(default, bool) else (default or 0) + 1
+    other["nesterov"] = True
+    hashes = {Recipe(**{name: value}).sha256 for name, value in other.items()}
+    assert len(hashes | {Recipe().sha256}) == len(dataclasses.fields(Recipe)) + 1
+
+
+def test_the_hash_holds_what_differs_from_the_defaults_only():
+    # The SHA-256 of "{}": a field that is added later must not rename the folders of today.
+    assert Recipe().sha256 == "44136fa355b3678a1146ad16f7e8649e94fb4fc21fe77e8310c060f61caaff8a"
+
+
+def test_equal_numbers_written_differently_are_one_recipe():
+    assert Recipe(learning_rate=1, pixel_scale=64).sha256 == Recipe(learning_rate=1.0).sha256
+    whole, decimal = (Recipe().with_(stage={"init_std": value}) for value in (1, 1.0))
+    assert whole.sha256 == decimal.sha256
+
+
+def test_differences_name_the_fields_and_both_values():
+    changed = Recipe(seed=1).with_(stage={"hidden": 5})
+    assert changed.differences(Recipe()) == ["seed is 1, was 0", "stage.hidden is 5, was None"]
+    assert Recipe().differences(Recipe()) == []
+
+
+def test_recipes_do_not_import_torch():
+    code = "import sys; from nonloc_paper.training import Recipe; Recipe().name; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,0 +1,123 @@
+"""Training on a CUDA device: the first bad step is named, interruption and resumption work."""
+
+import math
+import os
+import signal
+
+import pytest
+import torch
+from tiny import timeless_metrics, tiny_data, tiny_recipe
+
+from nonloc_paper.runs import Run
+from nonloc_paper.training.augment import crop_and_flip
+from nonloc_paper.training.loop import fit
+from nonloc_paper.training.precision import precision_of
+from nonloc_paper.training.session import Session
+from nonloc_paper.training.step import TrainingStep
+from nonloc_paper.training.tasks import Classification
+from nonloc_paper.training.working import STEPS_AHEAD
+
+pytestmark = pytest.mark.gpu
+
+
+def train(recipe, path, **options):
+    data = tiny_data(labels=recipe.task == "classification", train=40)
+    return fit(recipe, path, data=data, device="cuda", progress=False, **options)
+
+
+def before_step(monkeypatch, step, act):
+    take_step = Session.take_step
+
+    def act_and_take_step(self):
+        if self.step == step:
+            act(self)
+        take_step(self)
+
+    monkeypatch.setattr(Session, "take_step", act_and_take_step)
+
+
+@pytest.mark.parametrize("captured", [False, True], ids=["plain", "captured"])
+def test_the_first_bad_step_is_named_although_the_device_runs_ahead(tmp_path, monkeypatch, captured):
+    recipe = tiny_recipe(epochs=2, batch_size=1)
+    assert STEPS_AHEAD > 40, "the host must be ahead of the step for the test to mean something"
+
+    def poison(session):
+        with torch.no_grad():
+            next(session.model.parameters()).fill_(math.nan)
+
+    before_step(monkeypatch, 53, poison)
+    outcome = train(recipe, tmp_path / "run", throw=False, captured=captured)
+    assert (outcome.ending, outcome.epoch, outcome.step) == ("diverged", 2, 53)
+
+
+@pytest.mark.parametrize("captured", [False, True], ids=["plain", "captured"])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"optimizer": "adam", "learning_rate": 0.01},
+        {"precision": "bfloat16", "channels_last": True},
+        {"network": "restorer8/diffusive-2@1", "learning_rate": 0.01},
+    ],
+    ids=["sgd", "adam", "bfloat16", "restoration"],
+)
+def test_an_interrupted_run_goes_on(tmp_path, monkeypatch, changes, captured):
+    recipe, run = tiny_recipe(**changes), Run(tmp_path / "run")
+    before_step(monkeypatch, 7, lambda session: os.kill(os.getpid(), signal.SIGTERM))
+    assert train(recipe, run, captured=captured).step == 8
+    first_epoch = timeless_metrics(run)
+    monkeypatch.undo()
+    assert train(recipe, run, captured=captured).ending == "converged"
+    assert timeless_metrics(run)[:1] == first_epoch
+    assert [line["step"] for line in run.read_metrics()] == [5, 10, 15]
+    assert [line["epoch"] for line in run.read_spectra()] == [0, 3]
+
+
+def test_training_lowers_the_loss(tmp_path):
+    train(tiny_recipe(epochs=8, batch_size=20, milestones=(6,), augment=False), tmp_path / "run")
+    lines = Run(tmp_path / "run").read_metrics()
+    assert lines[-1]["train_loss"] < 0.5 * lines[0]["train_loss"]
+
+
+def test_crops_are_those_of_the_cpu():
+    images = torch.randn(16, 3, 8, 8)
+    offsets, flips = torch.randint(0, 9, (16, 2)), torch.arange(16) % 2 == 0
+    on_device = crop_and_flip(images.cuda(), offsets.cuda(), flips.cuda(), 4)
+    assert on_device.cpu().equal(crop_and_flip(images, offsets, flips, 4))
+
+
+def test_float32_is_not_tf32():
+    """TF32 keeps 10 bits of the mantissa, an error of 1e-3; float32 sums of 576 products err by 1e-6."""
+    torch.manual_seed(0)
+    layer = torch.nn.Conv2d(64, 64, 3, padding=1, bias=False).cuda()
+    x = torch.randn(8, 64, 16, 16, device="cuda")
+    exact = torch.nn.functional.conv2d(x.double(), layer.weight.double(), padding=1)
+    before = torch.backends.cudnn.conv.fp32_precision
+    with precision_of(tiny_recipe(), torch.device("cuda")):
+        error = (layer(x).double() - exact).abs().max() / exact.abs().max()
+    assert error < 1e-5
+    assert torch.backends.cudnn.conv.fp32_precision == before
+
+
+def test_a_step_at_another_rate_is_the_step_at_that_rate():
+    """On CUDA the rate is a number on the device, which momentum and weight decay must see."""
+    recipe = tiny_recipe(momentum=0.9, weight_decay=0.1, augment=False)
+    task = Classification(recipe, tiny_data(), "cuda")
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * 8 * 8, 3)).cuda()
+    step = TrainingStep(model, task, recipe)
+    weight, bias = (parameter.detach().clone() for parameter in model[1].parameters())
+    velocity = [torch.zeros_like(weight), torch.zeros_like(bias)]
+    indices = torch.arange(9, device="cuda")
+    for rate in (0.5, 0.25):
+        inputs, targets = task.train_batch(indices, torch.Generator("cuda"))
+        leaves = [weight.requires_grad_(), bias.requires_grad_()]
+        outputs = torch.nn.functional.linear(inputs.flatten(1), *leaves)
+        gradients = torch.autograd.grad(torch.nn.functional.cross_entropy(outputs, targets), leaves)
+        velocity = [
+            0.9 * old + gradient + 0.1 * leaf.detach()
+            for old, gradient, leaf in zip(velocity, gradients, leaves, strict=True)
+        ]
+        weight, bias = (leaf.detach() - rate * each for leaf, each in zip(leaves, velocity, strict=True))
+        step(indices, torch.Generator("cuda"), rate)
+        torch.testing.assert_close(model[1].weight.detach(), weight)
+        torch.testing.assert_close(model[1].bias.detach(), bias)

@@ -1,0 +1,56 @@
+"""The accuracy table covers every cell and notices a wrong backend."""
+
+import pytest
+import torch
+
+from benchmarks import accuracy
+from nonloc.ops import BACKENDS, KINDS, NORMALIZATIONS
+from nonloc.ops.fused_launch import is_interpreted
+
+
+def test_every_cell_is_within_its_limit():
+    found = list(accuracy.deviations(trials=2, positions=4))
+    assert len(found) == len(KINDS) * len(NORMALIZATIONS) * len(BACKENDS.keys() - {"fused"})
+    assert [d for d in found if not d.passed] == []
+
+
+def test_a_wrong_backend_fails(monkeypatch):
+    def wrong(affinity, dtype):
+        operator = BACKENDS["reference"](affinity, dtype)
+        return operator._replace(apply=lambda z: operator.apply(z) * (1 + 1e-9))
+
+    monkeypatch.setitem(BACKENDS, "wrong", wrong)
+    failed = {d.backend for d in accuracy.deviations(trials=1, positions=3) if not d.passed}
+    assert failed == {"wrong"}
+
+
+def check_fused(device):
+    found = list(accuracy.fused_deviations(torch.device(device), trials=2, positions=20))
+    assert [(d.kind, d.normalize, d.dtype) for d in found] == [
+        ("gaussian", "row", "float32"),
+        ("heat", "row", "float32"),
+    ]
+    assert [d for d in found if not d.passed] == []
+    assert all(d.value > 0 for d in found)
+
+
+# Rows beyond M, and those of a sample without valid positions, are computed, too, and left out.
+@pytest.mark.filterwarnings("ignore:overflow encountered", "ignore:invalid value encountered")
+@pytest.mark.skipif(not is_interpreted(), reason="Triton compiles for the GPU here")
+def test_the_fused_cells_are_within_their_limit():
+    check_fused("cpu")
+
+
+@pytest.mark.gpu
+def test_cuda_the_fused_cells_are_within_their_limit():
+    check_fused("cuda")
+
+
+def test_without_its_kernels_the_fused_backend_has_no_cells(monkeypatch):
+    monkeypatch.setattr(accuracy, "is_available", lambda device: False)
+    assert list(accuracy.fused_deviations(torch.device("cpu"))) == []
+
+
+def test_a_wrong_fused_backend_fails():
+    wrong = accuracy.Deviation("heat", "row", "fused", 1e-7, 2e-5, 1, dtype="float32")
+    assert not wrong.passed

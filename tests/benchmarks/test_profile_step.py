@@ -1,0 +1,70 @@
+"""The kernel table: names find their kinds, times are of one step, and the costliest comes first."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from benchmarks import profile_step
+from benchmarks.profile_step import Profile, kernels_of, kind_of
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("norm_moments_kernel", "batch norm and ReLU"),
+        ("void at::native::batch_norm_backward_reduce_channels_last_kernel<4>(...)", "batch norm and ReLU"),
+        ("forward_kernel", "nonlocal stage"),
+        ("pytorch_flash::flash_bwd_kernel", "nonlocal stage"),
+        ("sm80_xmma_wgrad_implicit_gemm_indexed_bf16bf16_bf16f32_f32_nhwckrsc_nhwc", "convolutions"),
+        ("void at::native::multi_tensor_apply_kernel<FusedSgdMathFunctor>", "optimizer and casts"),
+        ("nvjet_tst_64x8_64x16_2x1_v_bz_TNT", "matrix products"),
+        ("void at::native::vectorized_elementwise_kernel<8, AddFunctor>", "element-wise"),
+        ("Memset (Device)", "copies and fills"),
+        ("mystery", "other"),
+    ],
+)
+def test_kinds(name, kind):
+    assert kind_of(name) == kind
+
+
+def made_up():
+    events = [
+        SimpleNamespace(key="norm_sums_kernel", count=40, self_device_time_total=100.0),
+        SimpleNamespace(key="mystery", count=10, self_device_time_total=600.0),
+        SimpleNamespace(key="norm_relu_kernel", count=20, self_device_time_total=300.0),
+    ]
+    return Profile("preresnet20/baseline", 128, "bfloat16", kernels_of(events, steps=10))
+
+
+def test_a_profile_is_of_one_step():
+    profile = made_up()
+    assert [kernel.name for kernel in profile.kernels] == ["mystery", "norm_relu_kernel", "norm_sums_kernel"]
+    assert (profile.microseconds, profile.launches) == (100, 7)
+    assert [(k.kind, k.calls, k.microseconds) for k in profile.kinds()] == [
+        ("other", 1, 60),
+        ("batch norm and ReLU", 6, 40),
+    ]
+
+
+def test_the_table_shows_kinds_kernels_and_what_it_leaves_out():
+    text = profile_step.table([made_up().to_dict()], most=2)
+    assert "0.100 ms of kernels in 7 launches a step" in text
+    assert "| batch norm and ReLU |" in text
+    assert "60.0 %" in text
+    assert "and 1 more, 10.0 µs in all" in text
+
+
+def test_the_cpu_has_no_kernels():
+    with pytest.raises(ValueError, match="needs a CUDA device"):
+        profile_step.profile("preresnet20/baseline", torch.device("cpu"))
+
+
+@pytest.mark.gpu
+def test_cuda_profile_of_a_baseline():
+    profile = profile_step.profile("preresnet20/baseline", torch.device("cuda"), batch_size=32)
+    kinds = {kind.kind: kind for kind in profile.kinds()}
+    # 19 batch norms, two launches each forward and backward.
+    assert kinds["batch norm and ReLU"].calls == pytest.approx(76)
+    assert kinds["convolutions"].microseconds > 0
+    assert kinds.get("other") is None or kinds["other"].microseconds < 0.1 * profile.microseconds
