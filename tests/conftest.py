@@ -31,6 +31,6 @@ def _one_way_to_compute():
 
 
 # The same examples on every machine by default; HYPOTHESIS_PROFILE=long looks for new ones, and for more of them.
-settings.register_profile("default", max_examples=200, deadline=None, derandomize=True)
+settings.register_profile("default", max_examples=25, deadline=None, derandomize=True)
 settings.register_profile("long", max_examples=1000, deadline=None, derandomize=False, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
