@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from nonloc import Affinity, DiffusiveStage, estimate
+from nonloc.nn.options import StageOptions
 from nonloc.numeric import is_number, is_whole
 from nonloc.processes.continuum.quadrature import quadrature
 from nonloc_paper import Recipe
-from nonloc_paper.networks.spec import StageOptions
 
 
 @pytest.mark.parametrize("value", [3, np.int64(3), np.uint8(3)])

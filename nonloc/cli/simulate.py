@@ -45,7 +45,7 @@ PROCESSES = ("diffusion", "damped", "jump", "reverse")
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    from nonloc.nn.choices import NORMALIZATIONS
+    from nonloc.nn.options import NORMALIZATIONS
 
     parser.add_argument("process", choices=PROCESSES, help="what moves the image")
     parser.add_argument(

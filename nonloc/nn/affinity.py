@@ -7,9 +7,9 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from nonloc.nn.choices import NORMALIZATIONS, check_choice, check_size
 from nonloc.nn.initialization import initialize_map
 from nonloc.nn.mapped import mapped
+from nonloc.nn.options import NORMALIZATIONS, check_choice, check_size
 from nonloc.ops import Affinity, SparseAffinity
 
 

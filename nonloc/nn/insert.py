@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from nonloc.modes import evaluating
-from nonloc.nn.choices import FORMS, check_choice
 from nonloc.nn.keywords import unknown_keyword
 from nonloc.nn.nonlocal_module import NonlocalModule
+from nonloc.nn.options import FORMS, check_choice
 from nonloc.nn.outputs import Output, last_channels, recorded_outputs
 from nonloc.nn.probe import Inputs, call
 from nonloc.nn.stage import DiffusiveStage, OriginalStage

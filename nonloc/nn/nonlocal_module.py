@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from nonloc.nn.affinity import AffinityLike, AnyAffinity, PairwiseAffinity, checked, make_affinity
-from nonloc.nn.choices import INITS, LAYOUTS, WEIGHTS, check_choice, check_deviation, check_flag, check_size
 from nonloc.nn.layout import check_shape, flat_mask, from_positions, pool_positions, to_positions
+from nonloc.nn.options import INITS, LAYOUTS, WEIGHTS, check_choice, check_deviation, check_flag, check_size
 from nonloc.nn.stable_weight import StableWeightMap, check_stable, known_limit
 from nonloc.nn.weight import WeightMap
 from nonloc.ops import BACKENDS, Affinity, propagate

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from nonloc.modes import evaluating
-from nonloc.nn.choices import check_size
 from nonloc.nn.initialization import initialize_map
+from nonloc.nn.options import check_size
 from nonloc.nn.orthonormal import orthonormal_part
 from nonloc.ops import Affinity
 from nonloc.ops.bounds import universal_weight_limit

@@ -7,10 +7,10 @@ from typing import Any
 
 from torch import nn
 
-from nonloc.nn.choices import check_flag
 from nonloc.nn.forms import Diffusive, Original
 from nonloc.nn.keywords import refuse_unknown, with_keywords
 from nonloc.nn.nonlocal_module import NonlocalModule
+from nonloc.nn.options import check_flag
 
 
 @with_keywords

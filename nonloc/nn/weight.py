@@ -7,9 +7,9 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from nonloc.nn.choices import check_choice, check_size
 from nonloc.nn.initialization import initialize_map
 from nonloc.nn.mapped import mapped
+from nonloc.nn.options import check_choice, check_size
 from nonloc.nn.untouched import is_untouched
 
 

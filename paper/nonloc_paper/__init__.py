@@ -6,7 +6,7 @@ _WHERE = {
     "NetworkSpec": "nonloc_paper.networks.spec",
     "Recipe": "nonloc_paper.training.recipe",
     "Run": "nonloc_paper.runs",
-    "StageOptions": "nonloc_paper.networks.stage_options",
+    "StageOptions": "nonloc.nn.options",
     "build": "nonloc_paper.networks.build",
     "fit": "nonloc_paper.training.loop",
     "fit_many": "nonloc_paper.training.many",

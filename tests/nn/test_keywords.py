@@ -4,7 +4,7 @@ import inspect
 
 import pytest
 
-from nonloc.nn import choices
+from nonloc.nn import options as choices
 from nonloc.nn.block import DiffusiveBlock, OriginalBlock
 from nonloc.nn.nonlocal_module import NonlocalModule
 from nonloc.nn.stage import DiffusiveStage, OriginalStage

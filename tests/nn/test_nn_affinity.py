@@ -14,7 +14,7 @@ from nonloc.nn.affinity import (
     Heat,
     make_affinity,
 )
-from nonloc.nn.choices import AFFINITY_NAMES, NORMALIZATIONS
+from nonloc.nn.options import AFFINITY_NAMES, NORMALIZATIONS
 from nonloc.nn.stage import DiffusiveStage
 from nonloc.ops import NORMALIZATIONS as OPS_NORMALIZATIONS
 from nonloc.ops import Affinity, kernel_matrix

@@ -11,9 +11,10 @@ from torch import nn
 
 from nonloc.nn import DiffusiveStage, OriginalBlock, OriginalStage
 from nonloc.nn.insert import insert
+from nonloc.nn.options import StageOptions
 from nonloc.ops import aggregate, propagate
 from nonloc.spectrum import Spectrum, weight_spectrum
-from nonloc_paper.networks.spec import NetworkSpec, StageOptions
+from nonloc_paper.networks.spec import NetworkSpec
 from nonloc_paper.training.recipe import OPTIMIZERS, PRECISIONS, SCHEDULES, Recipe
 from problems import generator, relative
 

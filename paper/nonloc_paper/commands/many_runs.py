@@ -9,7 +9,7 @@ from typing import Any
 from jsonargparse import ArgumentParser
 
 from nonloc.cli.nearest import nearest
-from nonloc_paper.networks.stage_options import StageOptions
+from nonloc.nn.options import StageOptions
 from nonloc_paper.training.recipe import Recipe
 
 

@@ -4,7 +4,7 @@ from nonloc._lazy import lazy
 
 _WHERE = {
     "NetworkSpec": "nonloc_paper.networks.spec",
-    "StageOptions": "nonloc_paper.networks.stage_options",
+    "StageOptions": "nonloc.nn.options",
     "PreResNet": "nonloc_paper.networks.preresnet",
     "Restorer": "nonloc_paper.networks.restorer",
     "build": "nonloc_paper.networks.build",

@@ -6,11 +6,11 @@ from typing import Any
 
 from torch import nn
 
+from nonloc.nn.options import StageOptions
 from nonloc.nn.stage import DiffusiveStage, OriginalStage, stages
 from nonloc_paper.networks.preresnet import PreResNet
 from nonloc_paper.networks.restorer import Restorer
 from nonloc_paper.networks.spec import NetworkSpec
-from nonloc_paper.networks.stage_options import StageOptions
 
 
 def build(spec: str | NetworkSpec, num_classes: int = 10, **stage_options: Any) -> nn.Module:

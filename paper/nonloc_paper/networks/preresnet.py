@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from torch import Tensor, nn
 
-from nonloc.nn.choices import check_choice, check_size
+from nonloc.nn.options import check_choice, check_size
 from nonloc_paper.fast.convolution import Convolution
 from nonloc_paper.fast.norm_relu import NormReLU, activated
 from nonloc_paper.networks.residual import (

@@ -14,10 +14,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from nonloc.nn.choices import FORMS, check_choice, check_size
-from nonloc_paper.networks.stage_options import StageOptions
-
-__all__ = ["NetworkSpec", "StageOptions"]
+from nonloc.nn.options import FORMS, check_choice, check_size
 
 FAMILIES = ("preresnet", "restorer")
 LAYERS_PER_GROUP = {

@@ -9,8 +9,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from nonloc.nn.options import StageOptions
 from nonloc_paper.networks.spec import NetworkSpec
-from nonloc_paper.networks.stage_options import StageOptions
 from nonloc_paper.report.records import RowRecord, RunRecord, own_rows, read_run, told_apart
 from nonloc_paper.runs import find_runs, read_json
 from nonloc_paper.suites import SUITES, Suite

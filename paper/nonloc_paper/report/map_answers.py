@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import fmean
 
-from nonloc.nn.choices import FORMS
+from nonloc.nn.options import FORMS
 from nonloc_paper.map.cells import ONE_EPOCH
 from nonloc_paper.report.map_evidence import largest_growth
 from nonloc_paper.report.tables import Table

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from nonloc.nn.choices import FORMS
+from nonloc.nn.options import FORMS
 from nonloc.plots import style
 from nonloc_paper.map.cells import RECOMPUTED, SHARED, TEN_EPOCHS
 from nonloc_paper.report.figures import WIDTH

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from nonloc.nn.choices import FORMS
+from nonloc.nn.options import FORMS
 from nonloc_paper.map.cells import INITS, ONE_EPOCH, TEN_EPOCHS
 from nonloc_paper.report.trainability import Cell, TrainabilityMap, has_all_seeds, inits
 from nonloc_paper.report.verdicts import Part

@@ -13,7 +13,7 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from nonloc.nn.choices import FORMS
+from nonloc.nn.options import FORMS
 from nonloc.plots import INK, NEGATIVE, style
 from nonloc_paper.report.figures import WIDTH, plain_numbers
 from nonloc_paper.report.style import SHADES

@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any, TypeGuard
 
-from nonloc.nn.choices import FORMS
+from nonloc.nn.options import FORMS
 from nonloc_paper.map.cells import PARTS, MapPart
 from nonloc_paper.map.table import MapTable
 from nonloc_paper.report.tables import listed

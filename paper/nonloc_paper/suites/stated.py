@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nonloc_paper.networks.spec import StageOptions
+from nonloc.nn.options import StageOptions
 from nonloc_paper.training.recipe import Recipe
 
 SPECTRUM_EPOCHS = (36, 82, 125)  # Figure 2

@@ -10,9 +10,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal
 
+from nonloc.nn.options import StageOptions
 from nonloc.numeric import is_number, is_whole
 from nonloc.outcomes import CorruptDataError
-from nonloc_paper.networks.spec import NetworkSpec, StageOptions
+from nonloc_paper.networks.spec import NetworkSpec
 from nonloc_paper.runs import Run
 
 LARGEST = (2 - 2**-23) * 2.0**127  # of float32, in which steps are computed
@@ -22,61 +23,61 @@ PRECISIONS = ("float32", "bfloat16")
 TASK_OF_FAMILY = {"preresnet": "classification", "restorer": "restoration"}
 
 
+def _option(default: Any, help: str) -> Any:
+    return field(default=default, metadata={"help": help})
+
+
 @dataclass(frozen=True)
 class Recipe:
     """What to train, on what, and how. The defaults are the paper's recipe for CIFAR-10.
 
-    network          the network's spec, such as "preresnet20/diffusive-5@2": 5 diffusive blocks after residual block 2;
-                     `nonloc.build` explains the grammar
-    data             the data set's name
-    stage            the options of every nonlocal stage in the network
-    epochs           how many; metrics are measured after each
-    steps_per_epoch  None: one pass over the training images. A number: that many batches of the epoch's own
-                     permutation, so that an epoch is simply the interval between two evaluations
-    batch_size       images a step
-    optimizer        "sgd" or "adam"
-    learning_rate    the rate of the first step ("step", "constant") or the highest one ("onecycle")
-    schedule         "step": times `gamma` once each of `milestones` epochs is done; "onecycle"; "constant"
-    milestones       epochs, increasing
-    gamma            the factor at a milestone
-    momentum         of sgd
-    nesterov         of sgd
-    weight_decay     on all parameters
-    augment          pad-4 crop and flip of the training images, an own draw for each image
-    pixel_scale      classification: what pixels (0 to 255, less the per-pixel mean) are divided by; a number,
-                     or "std" for their deviation over the training images
-    noise            restoration: the deviation of the noise, for images in [−1, 1]
-    precision        "float32", or "bfloat16" for autocast
-    channels_last    the memory layout of images and convolutions
-    spectrum_epochs  after which epochs to record the spectra of the stages, besides the start and the end
-    seed             of the initial weights, the order, the augmentation and the training noise
-    train_images     use only the first so many training images
-    test_images      use only the first so many test images
+    The metadata of each field has its "help" text.
     """
 
-    network: str = "preresnet20/baseline"
-    data: str = "cifar10"
-    stage: StageOptions = field(default_factory=StageOptions)
-    epochs: int = 164
-    steps_per_epoch: int | None = None
-    batch_size: int = 128
-    optimizer: Literal["sgd", "adam"] = "sgd"
-    learning_rate: float = 0.1
-    schedule: Literal["step", "onecycle", "constant"] = "step"
-    milestones: tuple[int, ...] = (81, 122)
-    gamma: float = 0.1
-    momentum: float = 0.9
-    nesterov: bool = False
-    weight_decay: float = 1e-4
-    augment: bool = True
-    pixel_scale: float | Literal["std"] = 64.0
-    noise: float = 0.4
-    precision: Literal["float32", "bfloat16"] = "float32"
-    channels_last: bool = False
-    spectrum_epochs: tuple[int, ...] = ()
-    seed: int = 0
-    train_images: int | None = None
-    test_images: int | None = None
+    network: str = _option(
+        "preresnet20/baseline",
+        'the network\'s spec, such as "preresnet20/diffusive-5@2": 5 diffusive blocks after residual block 2; '
+        "`nonloc_paper.build` explains the grammar",
+    )
+    data: str = _option("cifar10", "the data set's name")
+    stage: StageOptions = field(
+        default_factory=StageOptions,
+        metadata={"help": "the options of every nonlocal stage in the network"},
+    )
+    epochs: int = _option(164, "how many; metrics are measured after each")
+    steps_per_epoch: int | None = _option(
+        None,
+        "None: one pass over the training images. A number: that many batches of the epoch's own permutation, "
+        "so that an epoch is simply the interval between two evaluations",
+    )
+    batch_size: int = _option(128, "images a step")
+    optimizer: Literal["sgd", "adam"] = _option("sgd", '"sgd" or "adam"')
+    learning_rate: float = _option(
+        0.1, 'the rate of the first step ("step", "constant") or the highest one ("onecycle")'
+    )
+    schedule: Literal["step", "onecycle", "constant"] = _option(
+        "step", '"step": times `gamma` once each of `milestones` epochs is done; "onecycle"; "constant"'
+    )
+    milestones: tuple[int, ...] = _option((81, 122), "epochs, increasing")
+    gamma: float = _option(0.1, "the factor at a milestone")
+    momentum: float = _option(0.9, "of sgd")
+    nesterov: bool = _option(False, "of sgd")
+    weight_decay: float = _option(1e-4, "on all parameters")
+    augment: bool = _option(True, "pad-4 crop and flip of the training images, an own draw for each image")
+    pixel_scale: float | Literal["std"] = _option(
+        64.0,
+        "classification: what pixels (0 to 255, less the per-pixel mean) are divided by; a number, or "
+        '"std" for their deviation over the training images',
+    )
+    noise: float = _option(0.4, "restoration: the deviation of the noise, for images in [−1, 1]")
+    precision: Literal["float32", "bfloat16"] = _option("float32", '"float32", or "bfloat16" for autocast')
+    channels_last: bool = _option(False, "the memory layout of images and convolutions")
+    spectrum_epochs: tuple[int, ...] = _option(
+        (), "after which epochs to record the spectra of the stages, besides the start and the end"
+    )
+    seed: int = _option(0, "of the initial weights, the order, the augmentation and the training noise")
+    train_images: int | None = _option(None, "use only the first so many training images")
+    test_images: int | None = _option(None, "use only the first so many test images")
 
     def __post_init__(self) -> None:
         if not isinstance(self.network, str):

@@ -7,8 +7,8 @@ from dataclasses import fields
 import pytest
 
 from nonloc.nn.nonlocal_module import NonlocalModule
+from nonloc.nn.options import StageOptions
 from nonloc.nn.stage import DiffusiveStage, OriginalStage
-from nonloc_paper.networks.stage_options import StageOptions
 
 EVERY = {
     "affinity": "heat",
