@@ -7,9 +7,8 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from nonloc.nn.initialization import initialize_map
-from nonloc.nn.mapped import mapped
 from nonloc.nn.options import NORMALIZATIONS, check_choice, check_size
+from nonloc.nn.weight import apply_map, initialize_map
 from nonloc.ops import Affinity, SparseAffinity
 
 
@@ -72,13 +71,13 @@ class PairwiseAffinity(nn.Module):
 
     def forward(self, x: Tensor, keys: Tensor | None = None) -> Affinity:
         """x [B, M, C], the positions that receive; keys [B, M', C], those that give, when they are others."""
-        left = x if self.theta is None else mapped(self.theta, x)
+        left = x if self.theta is None else apply_map(self.theta, x)
         if keys is None and self.phi is None:
             right = left
         else:
             source = x if keys is None else keys
             embedding = self.phi if self.phi is not None else self.theta
-            right = source if embedding is None else mapped(embedding, source)
+            right = source if embedding is None else apply_map(embedding, source)
         return Affinity(left, right, self.kind, self.normalize, self.scale)
 
     def reset(self, init: str, std: float) -> None:
@@ -192,7 +191,7 @@ def make_affinity(name_or_module: AffinityLike, channels: int, **keywords: Any) 
     return module
 
 
-def checked(affinity: object, mask: Tensor | None, *, is_subsampled: bool) -> AnyAffinity:
+def check_affinity(affinity: object, mask: Tensor | None, *, is_subsampled: bool) -> AnyAffinity:
     """What an affinity module returned, with the mask of valid positions [B, M] if there is one."""
     if not isinstance(affinity, (Affinity, SparseAffinity)):
         raise ValueError(

@@ -105,7 +105,7 @@ def stage_inputs(model: nn.Module, inputs: Inputs) -> list[tuple[str, NonlocalMo
 
 
 def _trace(name: str, module: NonlocalModule, x: Tensor, mask: Tensor | None) -> dict[str, Any]:
-    valid = flat_mask(mask, x, module.layout)
+    valid = None if mask is None else flat_mask(mask, x, module.layout)
     wide = torch.promote_types(x.dtype, torch.float32)
     states = [
         to_positions(state, module.layout, module.channels).to(wide) for state in module.states(x, mask)

@@ -12,12 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from nonloc.modes import evaluating
-from nonloc.nn.keywords import unknown_keyword
 from nonloc.nn.nonlocal_module import NonlocalModule
 from nonloc.nn.options import FORMS, check_choice
 from nonloc.nn.outputs import Output, last_channels, recorded_outputs
 from nonloc.nn.probe import Inputs, call
-from nonloc.nn.stage import DiffusiveStage, OriginalStage
+from nonloc.nn.stage import DiffusiveStage, OriginalStage, unknown_keyword
 
 Value = nn.Module | Callable[[int], nn.Module] | Mapping[str, Any]
 
@@ -188,7 +187,8 @@ def _make(name: str, base: nn.Module, value: Value, output: Output | None) -> nn
         keywords = dict(value)
         check_choice(f"{name!r}: form", form := keywords.pop("form", None), FORMS)
         stage_type = DiffusiveStage if form == "diffusive" else OriginalStage
-        if (message := unknown_keyword(stage_type, keywords)) is not None:
+        known = inspect.signature(stage_type).parameters
+        if message := unknown_keyword(stage_type.__name__, known, keywords):
             raise ValueError(f"{name!r}: {message}")
         if "channels" in keywords:
             raise ValueError(f"{name!r}: channels are those of the submodule; drop them from the dict")

@@ -1,4 +1,4 @@
-"""Where [B, C, *spatial] and [B, *spatial, C] meet [B, M, C]."""
+"""Layouts: [B, C, *spatial] and [B, *spatial, C] as [B, M, C] and back."""
 
 from __future__ import annotations
 
@@ -15,20 +15,23 @@ _FORMS = {
 
 
 def to_positions(x: Tensor, layout: str, channels: int) -> Tensor:
-    """x in the given layout as [B, M, C]."""
-    _check_input(x, layout, channels)
+    """Return x, in the given layout, as [B, M, C]."""
+    if not isinstance(x, Tensor):
+        raise ValueError(f"a nonlocal module takes a tensor, got {type(x).__name__}")
+    if not x.dtype.is_floating_point:
+        fix = "x.real" if x.dtype.is_complex else "x.float()"
+        raise ValueError(f"a nonlocal module takes floating point, got {x.dtype}; use {fix}")
+    check_shape(x.shape, layout, channels)
     return x.flatten(1, -2) if layout == "positions" else x.flatten(2).transpose(1, 2)
 
 
 def from_positions(z: Tensor, layout: str, shape: torch.Size) -> Tensor:
-    """z [B, M, C] in the given layout; `shape` is that of the input it came from."""
+    """Return z [B, M, C] in the given layout; `shape` is that of the input it came from."""
     return (z if layout == "positions" else z.transpose(1, 2)).reshape(shape)
 
 
-def flat_mask(mask: Tensor | None, x: Tensor, layout: str) -> Tensor | None:
-    """The mask of valid positions as [B, M]; given as [B, *spatial], the shape of x without its channels."""
-    if mask is None:
-        return None
+def flat_mask(mask: Tensor, x: Tensor, layout: str) -> Tensor:
+    """Return the mask of valid positions, [B, *spatial] like x without its channels, as [B, M]."""
     expected = x.shape[:-1] if layout == "positions" else x.shape[:1] + x.shape[2:]
     if not isinstance(mask, Tensor):
         raise ValueError(
@@ -43,17 +46,17 @@ def flat_mask(mask: Tensor | None, x: Tensor, layout: str) -> Tensor | None:
 
 
 def pool_positions(z: Tensor, shape: torch.Size, stride: int) -> Tensor:
-    """z [B, M, C] max-pooled to [B, M', C] over the spatial dimensions of `shape` [B, C, *spatial].
+    """Return z [B, M, C] max-pooled to [B, M', C] over the spatial dimensions of `shape` [B, C, *spatial].
 
-    Of [B, C, T, H, W] height and width are pooled and time is kept, as Wang et al. do.
+    Of [B, C, T, H, W] height and width are pooled, and time is not, as in Wang et al.
     """
-    kernel = _pooled_by(shape, stride)
+    kernel = _strides(shape, stride)
     pooled = _POOLS[len(kernel)](z.transpose(1, 2).reshape(shape), kernel, kernel)
     return pooled.flatten(2).transpose(1, 2)
 
 
 def check_shape(shape: torch.Size, layout: str, channels: int, subsample: int | None = None) -> None:
-    """ValueError unless a module with these settings takes an input of this shape."""
+    """Raise a ValueError unless a module with these settings takes an input of this shape."""
     forms = _FORMS[layout]
     if not 3 <= len(shape) <= 5:
         raise ValueError(
@@ -75,11 +78,11 @@ def check_shape(shape: torch.Size, layout: str, channels: int, subsample: int | 
     if 0 in shape[1:]:
         raise ValueError(f"an input {list(shape)} has no position; give one with at least one")
     if subsample is not None:
-        _pooled_by(shape, subsample)
+        _strides(shape, subsample)
 
 
-def _pooled_by(shape: torch.Size, stride: int) -> list[int]:
-    """The steps of the pooling in each spatial dimension of [B, C, *spatial]."""
+def _strides(shape: torch.Size, stride: int) -> list[int]:
+    """Return the stride in each spatial dimension of [B, C, *spatial]."""
     spatial = shape[2:]
     kernel = [stride] * len(spatial)
     if len(spatial) == 3:
@@ -90,12 +93,3 @@ def _pooled_by(shape: torch.Size, stride: int) -> list[int]:
             f"subsample={stride} leaves no key of an input {list(shape)}; {fix}, or a larger input"
         )
     return kernel
-
-
-def _check_input(x: Tensor, layout: str, channels: int) -> None:
-    if not isinstance(x, Tensor):
-        raise ValueError(f"a nonlocal module takes a tensor, got {type(x).__name__}")
-    if not x.dtype.is_floating_point:
-        fix = "x.real" if x.dtype.is_complex else "x.float()"
-        raise ValueError(f"a nonlocal module takes floating point, got {x.dtype}; use {fix}")
-    check_shape(x.shape, layout, channels)

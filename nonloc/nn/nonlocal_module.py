@@ -1,34 +1,28 @@
-"""NonlocalModule: all that original and diffusive, block and stage have in common."""
+"""NonlocalModule: the parameters, the forward pass and the questions that all four forms share."""
 
 from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor, nn
 
-from nonloc.nn.affinity import AffinityLike, AnyAffinity, PairwiseAffinity, checked, make_affinity
+from nonloc.nn.affinity import AffinityLike, AnyAffinity, PairwiseAffinity, check_affinity, make_affinity
 from nonloc.nn.layout import check_shape, flat_mask, from_positions, pool_positions, to_positions
 from nonloc.nn.options import INITS, LAYOUTS, WEIGHTS, check_choice, check_deviation, check_flag, check_size
 from nonloc.nn.stable_weight import StableWeightMap, check_stable, known_limit
 from nonloc.nn.weight import WeightMap
 from nonloc.ops import BACKENDS, Affinity, propagate
 
-
-class NonlocalModule(nn.Module, ABC):
-    """Abstract: N sub-blocks, each with its own W, and one affinity for all or one for each.
-
-    channels          C, of the input and the output alike
-    num_blocks        N
-    num_affinities    1: ω is computed once, from the module's input; N: from the current state, each with its
-                      own embedding
+# The part of the docstrings that all forms share; SUBSAMPLE is for the original forms alone.
+KEYWORDS = """
     hidden            r, the rank of W = W_Z W_g or of the stable W; C // 2 when None
     weight            "factored" (W = W_Z W_g) or "full" (one W [C, C]); diffusive forms also "stable": W of rank r,
                       symmetric and so small for its kernel that no input can grow, see `StableWeightMap`. It needs
-                      normalize "row" or "sinkhorn" and a kernel that is nowhere negative, and takes neither bias,
+                      normalize "row" or "sinkhorn" and a kernel that is nowhere negative. It takes neither bias,
                       batch_norm nor init="zero"
     bias              give every map a bias. The diffusive forms have none in W_g, where z_j − z_i cancels it.
     affinity          "gaussian", "embedded_gaussian", "dot", "concat", "heat" or "delta"; a module x [B, M, C] ->
@@ -38,20 +32,30 @@ class NonlocalModule(nn.Module, ABC):
     shared_embedding  φ = θ, which makes Ω symmetric; None is the affinity's default: separate, but for "heat"
     normalize         "row", "count", "none", "symmetric" or "sinkhorn"; None is the affinity's default: "count" for
                       "dot" and "concat", "row" for the others
-    scaled            divide the logits by √d, which the paper and Wang et al. do not, so that it is False; in a model
-                      of your own take True: no bound on W keeps logits from running away (`nonloc.logit_spreads`)
+    scaled            divide the logits by √d. The paper and Wang et al. do not, so it is False. In a model of your
+                      own take True: no bound on W keeps logits from growing (`nonloc.logit_spreads`)
     init, init_std    "normal": W_Z, W_g, θ, φ normal with deviation init_std; "zero": the identity at first,
                       with W_Z = 0 (γ = 0 with batch_norm) and PyTorch's default elsewhere; "kaiming": He's
                       normal by fan-out; "torch": PyTorch's default; "fan_in": normal, deviation 1/√fan_in.
-                      An affinity that is not given by name keeps the initialisation it has. From "zero" only W_Z
-                      (γ) has a gradient in the first step; the others follow as soon as it is not 0.
+                      An affinity that is a module keeps its own initialisation. From "zero" only W_Z (γ) has a
+                      gradient in the first step; the others follow as soon as it is not 0.
     batch_norm        batch normalisation over the channels, after W_Z
     layout            "channels_first" ([B, C, L], [B, C, H, W], [B, C, T, H, W]) or "positions" ([B, M, C],
                       [B, H, W, C], [B, T, H, W, C]); None is "channels_first"
     backend           "auto", or one of "reference", "factored" and "fused"
-    subsample         original forms only: max-pool the keys (what φ and W_g see) by this stride in height and
-                      width (in length for [B, C, L]); what receives is not pooled, so that the output keeps its size
     """
+SUBSAMPLE = """subsample         max-pool the keys (the input of φ and W_g) by this stride in height and width (in
+                      length for [B, C, L]). The positions that receive are not pooled: the output keeps its size.
+    """
+
+
+class NonlocalModule(nn.Module, ABC):
+    __doc__ = f"""Abstract: N sub-blocks, each with its own W, and one affinity for all or one for each.
+
+    channels          C, of the input and the output
+    num_blocks        N
+    num_affinities    1: ω is computed once, from the module's input; N: from the current state, each with its
+                      own embedding{KEYWORDS}{SUBSAMPLE}"""
 
     form: ClassVar[str]
     uses_differences: ClassVar[bool]
@@ -92,27 +96,22 @@ class NonlocalModule(nn.Module, ABC):
         self.init = init
         self.init_std = float(init_std)
         self.layout = layout or "channels_first"
-        # A layout that nobody chose is one that `insert` may doubt.
+        # `insert` asks for a layout where a default may be wrong.
         self.is_layout_given = layout is not None
         self.backend = backend
         self.subsample = self._check_subsample(subsample)
         if weight == "stable":
             check_stable(uses_differences=self.uses_differences, bias=bias, batch_norm=batch_norm, init=init)
 
-        def one_map() -> WeightMap | StableWeightMap:
+        def make_map() -> WeightMap | StableWeightMap:
             if weight == "stable":
                 return StableWeightMap(channels, hidden=hidden)
             inner_bias = bias and not self.uses_differences
             return WeightMap(
-                channels,
-                hidden=hidden,
-                weight=weight,
-                inner_bias=inner_bias,
-                outer_bias=bias,
-                batch_norm=batch_norm,
-            )
+                channels, hidden=hidden, weight=weight, inner_bias=inner_bias, outer_bias=bias, batch_norm=batch_norm
+            )  # fmt: skip
 
-        def one_embedding(n: int) -> nn.Module:
+        def make_embedding(n: int) -> nn.Module:
             if isinstance(affinity, nn.Module) and n > 0:
                 return copy.deepcopy(affinity)
             keywords = {"embed": embed, "shared": shared_embedding, "normalize": normalize, "scaled": scaled}
@@ -120,8 +119,8 @@ class NonlocalModule(nn.Module, ABC):
                 keywords["bias"] = bias
             return make_affinity(affinity, channels, **keywords)
 
-        self.maps = nn.ModuleList(one_map() for _ in range(num_blocks))
-        self.embeddings = nn.ModuleList(one_embedding(n) for n in range(num_affinities))
+        self.maps = nn.ModuleList(make_map() for _ in range(num_blocks))
+        self.embeddings = nn.ModuleList(make_embedding(n) for n in range(num_affinities))
         if weight == "stable":
             limit = known_limit(self.embeddings, channels)
             for one in self.maps:
@@ -131,21 +130,7 @@ class NonlocalModule(nn.Module, ABC):
 
     @abstractmethod
     def _operate(self, affinity: AnyAffinity, z: Tensor) -> Tensor:
-        """What the kernel does to W_g z [B, M or M', r]."""
-
-    def _final_state(self, z: Tensor, mask: Tensor | None, shape: torch.Size) -> Tensor:
-        maps = self._weight_maps()
-        if self.subsample is not None or not all(weight.is_linear for weight in maps):
-            for _, state in self._evolve(z, mask, shape):
-                z = state
-            return z
-        # Everything is W and kernels: sub-blocks that share a kernel are one operation, which prepares it once.
-        factors = [weight.factors() for weight in maps]
-        parts = [factors] if self.shares_affinity else [[one] for one in factors]
-        for n, weights in enumerate(parts):
-            affinity = self._affinity_at(n, z, None, mask)
-            z = propagate(affinity, z, weights, differences=self.uses_differences, backend=self.backend)
-        return z
+        """Return what the kernel makes of W_g z [B, M or M', r]."""
 
     @property
     def shares_affinity(self) -> bool:
@@ -153,42 +138,54 @@ class NonlocalModule(nn.Module, ABC):
         return len(self.embeddings) == 1
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Z^N from Z^0 = x, in x's layout.
+        """Return Z^N from Z^0 = x, in x's layout.
 
         mask  True where a position is valid: [B, *spatial], the shape of x without its channels. The other
               positions neither give nor receive; they come back as they are.
         """
-        start, valid = self._enter(x, mask)
-        result = from_positions(self._final_state(start, valid, x.shape), self.layout, x.shape)
-        return self._keep_padding(x, result, mask)
+        z, valid = self._enter(x, mask)
+        factors = None if self.subsample is not None else self._factors()
+        if factors is None:
+            for _, state in self._evolve(z, valid, x.shape):
+                z = state
+            return self._leave(z, x, mask)
+        # Sub-blocks that share a kernel are one operation, which prepares it once.
+        parts = [factors] if len(self.embeddings) == 1 else [[one] for one in factors]
+        for n, weights in enumerate(parts):
+            affinity = self._affinity_at(n, z, None, valid)
+            z = propagate(affinity, z, weights, differences=self.uses_differences, backend=self.backend)
+        return self._leave(z, x, mask)
 
-    # For a type checker not `AnyAffinity`: who gave no graph should not have to say so before reading `.left`.
+    # For a type checker not `AnyAffinity`: without a graph `.left` is there, and needs no test before.
     def affinity(self, x: Tensor, mask: Tensor | None = None) -> Affinity | Any:
-        """The affinity that the first sub-block uses (a SparseAffinity where its module returns one);
-        `nonloc.kernel_matrix` makes it a map [B, M, M]."""
-        start, valid = self._enter(x, mask)
-        return self._affinity_at(0, start, self._keys(start, x.shape), valid)
+        """Return the affinity of the first sub-block (a SparseAffinity where its module returns one).
+
+        `nonloc.kernel_matrix` makes it a map [B, M, M].
+        """
+        z, valid = self._enter(x, mask)
+        return self._affinity_at(0, z, self._keys(z, x.shape), valid)
 
     def affinities(self, x: Tensor, mask: Tensor | None = None) -> list[Affinity | Any]:
-        """The affinity of every sub-block; where they share one, the same object N times."""
+        """Return the affinity of every sub-block; where they share one, the same object N times."""
         if self.shares_affinity:
             return [self.affinity(x, mask)] * self.num_blocks
-        start, valid = self._enter(x, mask)
-        return [affinity for affinity, _ in self._evolve(start, valid, x.shape)]
+        z, valid = self._enter(x, mask)
+        return [affinity for affinity, _ in self._evolve(z, valid, x.shape)]
 
     def states(self, x: Tensor, mask: Tensor | None = None) -> list[Tensor]:
-        """Z^0 = x, Z^1, …, Z^N, each in x's layout."""
-        start, valid = self._enter(x, mask)
-        states = [from_positions(z, self.layout, x.shape) for _, z in self._evolve(start, valid, x.shape)]
-        return [x, *(self._keep_padding(x, state, mask) for state in states)]
+        """Return Z^0 = x, Z^1, …, Z^N, each in x's layout."""
+        z, valid = self._enter(x, mask)
+        return [x, *(self._leave(state, x, mask) for _, state in self._evolve(z, valid, x.shape))]
 
     def check_shape(self, shape: torch.Size) -> None:
-        """ValueError, saying why, unless the module takes an input of this shape."""
+        """Raise a ValueError, saying why, unless the module takes an input of this shape."""
         check_shape(shape, self.layout, self.channels, self.subsample)
 
     def weights(self) -> list[Tensor]:
-        """W [C, C] of every sub-block: W_Z W_g or the full W, with batch normalisation folded in by its
-        running statistics, diag(γ / √(σ² + ε)) W. Differentiable with respect to the parameters."""
+        """Return W [C, C] of every sub-block, differentiable with respect to the parameters.
+
+        Batch normalisation is folded in by its running statistics: diag(γ / √(σ² + ε)) W.
+        """
         return [weight.matrix() for weight in self._weight_maps()]
 
     def reset_parameters(self) -> None:
@@ -200,10 +197,8 @@ class NonlocalModule(nn.Module, ABC):
                 cast(PairwiseAffinity, embedding).reset(self.init, self.init_std)
 
     def extra_repr(self) -> str:
-        weight = (
-            self.weight if self.weight == "full" else f"{self.weight}, hidden={self._weight_maps()[0].rank}"
-        )
-        parts = [f"channels={self.channels}", f"num_blocks={self.num_blocks}", f"weight={weight}"]
+        rank = "" if self.weight == "full" else f", hidden={self.maps[0].rank}"
+        parts = [f"channels={self.channels}", f"num_blocks={self.num_blocks}", f"weight={self.weight}{rank}"]
         if self.num_blocks > 1:
             parts.append("one affinity for all" if self.shares_affinity else "an affinity for each")
         parts.append(f"init={self.init}" + (f"({self.init_std:g})" if self.init == "normal" else ""))
@@ -214,7 +209,7 @@ class NonlocalModule(nn.Module, ABC):
     def _evolve(
         self, z: Tensor, mask: Tensor | None, shape: torch.Size
     ) -> Iterator[tuple[AnyAffinity, Tensor]]:
-        """(the affinity, the state after) of each sub-block in turn, all as [B, M, C]."""
+        """Yield (the affinity, the state after) of each sub-block in turn, all as [B, M, C]."""
         affinity: AnyAffinity | None = None
         for n, weight in enumerate(self._weight_maps()):
             keys = self._keys(z, shape)
@@ -225,18 +220,21 @@ class NonlocalModule(nn.Module, ABC):
             yield affinity, z
 
     def _affinity_at(self, n: int, z: Tensor, keys: Tensor | None, mask: Tensor | None) -> AnyAffinity:
-        # A module that knows nothing of sub-sampling is called with what it knows.
+        # A module of the user need not know of sub-sampling: it gets keys only where there are some.
         affinity = self.embeddings[n](z) if keys is None else self.embeddings[n](z, keys)
-        return checked(affinity, mask, is_subsampled=keys is not None)
+        if mask is None and isinstance(affinity, Affinity):
+            return affinity
+        return check_affinity(affinity, mask, is_subsampled=keys is not None)
 
     def _keys(self, z: Tensor, shape: torch.Size) -> Tensor | None:
         return None if self.subsample is None else pool_positions(z, shape, self.subsample)
 
     def _enter(self, x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """Return x as [B, M, C], with zeros where the mask is False, and the mask as [B, M]."""
         z = to_positions(x, self.layout, self.channels)
-        valid = flat_mask(mask, x, self.layout)
-        if valid is None:
+        if mask is None:
             return z, None
+        valid = flat_mask(mask, x, self.layout)
         if self.subsample is not None:
             raise ValueError(
                 "mask and subsample do not go together: a pooled key may be half padding; drop one"
@@ -244,13 +242,25 @@ class NonlocalModule(nn.Module, ABC):
         # Zeros, so that a NaN in the padding cannot reach a gradient as 0 · NaN.
         return torch.where(valid.unsqueeze(-1), z, 0), valid
 
-    def _keep_padding(self, x: Tensor, result: Tensor, mask: Tensor | None) -> Tensor:
+    def _leave(self, z: Tensor, x: Tensor, mask: Tensor | None) -> Tensor:
+        """Return z [B, M, C] in x's layout, with x where the mask is False."""
+        result = from_positions(z, self.layout, x.shape)
         if mask is None:
             return result
         return torch.where(mask.unsqueeze(-1 if self.layout == "positions" else 1), result, x)
 
-    def _weight_maps(self) -> list[WeightMap | StableWeightMap]:
-        return [cast(WeightMap | StableWeightMap, weight) for weight in self.maps]
+    def _factors(self) -> list[Tensor | tuple[Tensor, Tensor]] | None:
+        """Return every W as `propagate` takes it; None where a map must be called, see `WeightMap.factors`."""
+        factors = []
+        for weight in self._weight_maps():
+            pair = weight.factors()
+            if pair is None:
+                return None
+            factors.append(pair)
+        return factors
+
+    def _weight_maps(self) -> Iterable[WeightMap | StableWeightMap]:
+        return cast(Iterable[WeightMap | StableWeightMap], self.maps)
 
     def _check_subsample(self, subsample: int | None) -> int | None:
         if subsample is None:

@@ -9,9 +9,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from nonloc.modes import evaluating
-from nonloc.nn.initialization import initialize_map
 from nonloc.nn.options import check_size
 from nonloc.nn.orthonormal import orthonormal_part
+from nonloc.nn.weight import initialize_map
 from nonloc.ops import Affinity
 from nonloc.ops.bounds import universal_weight_limit
 
@@ -41,11 +41,6 @@ class StableWeightMap(nn.Module):
         self.rank = hidden or max(1, channels // 2)
         self.v = nn.Linear(self.rank, channels, bias=False)
         self.limit = 1.0
-
-    @property
-    def is_linear(self) -> bool:
-        """True: the map is the matrix W and nothing more."""
-        return True
 
     def inner(self, z: Tensor) -> Tensor:
         """Qᵀ z: [B, M, C] -> [B, M, r]."""

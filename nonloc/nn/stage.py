@@ -1,62 +1,172 @@
-"""Stages: several sub-blocks in one place."""
+"""The four forms: {Original, Diffusive} × {Block, Stage}."""
 
-from __future__ import annotations
+# Without `from __future__ import annotations`: the signatures are documentation, and show types instead of strings.
+import difflib
+import inspect
+from collections.abc import Callable, Iterable, Iterator
+from functools import wraps
+from typing import Any, TypeVar, cast
 
-from collections.abc import Iterator
-from typing import Any
+from torch import Tensor, nn
 
-from torch import nn
-
-from nonloc.nn.forms import Diffusive, Original
-from nonloc.nn.keywords import refuse_unknown, with_keywords
-from nonloc.nn.nonlocal_module import NonlocalModule
+from nonloc.nn.affinity import AffinityLike, AnyAffinity
+from nonloc.nn.nonlocal_module import KEYWORDS, SUBSAMPLE, NonlocalModule
 from nonloc.nn.options import check_flag
+from nonloc.ops import aggregate, diffuse
+
+_Init = TypeVar("_Init", bound=Callable[..., None])
 
 
-@with_keywords
+def unknown_keyword(owner: str, known: Iterable[str], keywords: Iterable[str]) -> str | None:
+    """Return a message about the first keyword that `owner` does not have; None where it has them all."""
+    known = list(known)
+    for name in keywords:
+        # The diffusive forms refuse "subsample" with a reason of its own.
+        if name not in known and name != "subsample":
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"the nearest is {near[0]}; " if near else ""
+            return f"{owner} has no keyword {name!r}; {hint}it takes {', '.join(known)}"
+    return None
+
+
+def _explain_unknown_keywords(init: _Init) -> _Init:
+    """Make an `__init__` name the nearest keyword and all others, where it gets one that it does not have."""
+    owner, known = init.__qualname__.partition(".")[0], list(inspect.signature(init).parameters)[1:]
+
+    @wraps(init)
+    def checked(self: NonlocalModule, *args: Any, **keywords: Any) -> None:
+        if message := unknown_keyword(owner, known, keywords):
+            raise TypeError(message)
+        if "subsample" not in known:
+            self._check_subsample(keywords.pop("subsample", None))
+        init(self, *args, **keywords)
+
+    return cast(_Init, checked)
+
+
+class Original(NonlocalModule):
+    """Abstract: Z_i ← Z_i + W_Z Σ_j K_ij W_g Z_j, Eq. (1)."""
+
+    form = "original"
+    uses_differences = False
+
+    def _operate(self, affinity: AnyAffinity, z: Tensor) -> Tensor:
+        return aggregate(affinity, z, backend=self.backend)
+
+
+class Diffusive(NonlocalModule):
+    """Abstract: Z_i ← Z_i + W_Z Σ_j K_ij (W_g Z_j − W_g Z_i), Eq. (8)."""
+
+    form = "diffusive"
+    uses_differences = True
+
+    def _operate(self, affinity: AnyAffinity, z: Tensor) -> Tensor:
+        return diffuse(affinity, z, backend=self.backend)
+
+
+# fmt: off
+class OriginalBlock(Original):
+    __doc__ = f"""Z = X + W_Z Σ_j ω(X_i, X_j) W_g X_j / 𝒞_i: the nonlocal block of Wang et al.
+
+    channels          C, of the input and the output{KEYWORDS}{SUBSAMPLE}"""
+
+    @_explain_unknown_keywords
+    def __init__(
+        self, channels: int, *,
+        hidden: int | None = None, weight: str = "factored", bias: bool = False,
+        affinity: AffinityLike = "embedded_gaussian", embed: int | None = None, shared_embedding: bool | None = None,
+        normalize: str | None = None, scaled: bool = False, init: str = "normal", init_std: float = 0.01,
+        batch_norm: bool = False, layout: str | None = None, backend: str = "auto", subsample: int | None = None,
+    ) -> None:
+        super().__init__(
+            channels, 1, 1,
+            hidden=hidden, weight=weight, bias=bias, affinity=affinity, embed=embed, shared_embedding=shared_embedding,
+            normalize=normalize, scaled=scaled, init=init, init_std=init_std, batch_norm=batch_norm, layout=layout,
+            backend=backend, subsample=subsample,
+        )
+
+
+class DiffusiveBlock(Diffusive):
+    __doc__ = f"""Z = X + W_Z Σ_j ω(X_i, X_j) (W_g X_j − W_g X_i) / 𝒞_i: one sub-block of the paper's stage.
+
+    channels          C, of the input and the output{KEYWORDS}"""
+
+    @_explain_unknown_keywords
+    def __init__(
+        self, channels: int, *,
+        hidden: int | None = None, weight: str = "factored", bias: bool = False,
+        affinity: AffinityLike = "embedded_gaussian", embed: int | None = None, shared_embedding: bool | None = None,
+        normalize: str | None = None, scaled: bool = False, init: str = "normal", init_std: float = 0.01,
+        batch_norm: bool = False, layout: str | None = None, backend: str = "auto",
+    ) -> None:
+        super().__init__(
+            channels, 1, 1,
+            hidden=hidden, weight=weight, bias=bias, affinity=affinity, embed=embed, shared_embedding=shared_embedding,
+            normalize=normalize, scaled=scaled, init=init, init_std=init_std, batch_norm=batch_norm, layout=layout,
+            backend=backend,
+        )
+
+
 class OriginalStage(Original):
-    """Original blocks in a row, Eq. (3): Z^{n+1} = Z^n + W_Z Σ_j ω(Z_i^n, Z_j^n) W_g Z_j^n / 𝒞_i(Z^n).
+    __doc__ = f"""Original blocks in a row, Eq. (3): Z^{{n+1}} = Z^n + W_Z Σ_j ω(Z_i^n, Z_j^n) W_g Z_j^n / 𝒞_i(Z^n).
 
-    channels          C, of the input and the output alike
+    channels          C, of the input and the output
     num_blocks        N, the number of blocks
     share_affinity    False: each block computes ω from the current state, with its own embedding, as published.
-                      True: one ω, computed from the stage's input: such stages bear larger starts
-    """
+                      True: one ω, computed from the stage's input.
+                      Such stages still train from larger initial maps.{KEYWORDS}{SUBSAMPLE}"""
 
+    @_explain_unknown_keywords
     def __init__(
-        self, channels: int, num_blocks: int, *, share_affinity: bool = False, **keywords: Any
+        self, channels: int, num_blocks: int, *, share_affinity: bool = False,
+        hidden: int | None = None, weight: str = "factored", bias: bool = False,
+        affinity: AffinityLike = "embedded_gaussian", embed: int | None = None, shared_embedding: bool | None = None,
+        normalize: str | None = None, scaled: bool = False, init: str = "normal", init_std: float = 0.01,
+        batch_norm: bool = False, layout: str | None = None, backend: str = "auto", subsample: int | None = None,
     ) -> None:
-        refuse_unknown(OriginalStage, keywords)
         check_flag("share_affinity", share_affinity)
-        super().__init__(channels, num_blocks, 1 if share_affinity else num_blocks, **keywords)
+        super().__init__(
+            channels, num_blocks, 1 if share_affinity else num_blocks,
+            hidden=hidden, weight=weight, bias=bias, affinity=affinity, embed=embed, shared_embedding=shared_embedding,
+            normalize=normalize, scaled=scaled, init=init, init_std=init_std, batch_norm=batch_norm, layout=layout,
+            backend=backend, subsample=subsample,
+        )
 
 
-@with_keywords
 class DiffusiveStage(Diffusive):
-    """The paper's stage, Eq. (8): Z^{n+1} = Z^n + W^n Σ_j ω(X_i, X_j) (Z_j^n − Z_i^n) / 𝒞_i(X), with Z^0 = X.
+    __doc__ = f"""The paper's stage, Eq. (8): Z^{{n+1}} = Z^n + W^n Σ_j ω(X_i, X_j) (Z_j^n − Z_i^n) / 𝒞_i(X), Z^0 = X.
 
-    channels          C, of the input and the output alike
+    channels          C, of the input and the output
     num_blocks        N, the number of sub-blocks
     share_affinity    True: one ω, computed from the stage's input X, as published.
                       False: each sub-block computes ω from the current state, with its own embedding;
-                      the stage that diverged most often in the map (paper/pages/map.md)
-    """
+                      the stage that diverged most often in the map (paper/pages/map.md){KEYWORDS}"""
 
+    @_explain_unknown_keywords
     def __init__(
-        self, channels: int, num_blocks: int, *, share_affinity: bool = True, **keywords: Any
+        self, channels: int, num_blocks: int, *, share_affinity: bool = True,
+        hidden: int | None = None, weight: str = "factored", bias: bool = False,
+        affinity: AffinityLike = "embedded_gaussian", embed: int | None = None, shared_embedding: bool | None = None,
+        normalize: str | None = None, scaled: bool = False, init: str = "normal", init_std: float = 0.01,
+        batch_norm: bool = False, layout: str | None = None, backend: str = "auto",
     ) -> None:
-        refuse_unknown(DiffusiveStage, keywords)
         check_flag("share_affinity", share_affinity)
-        super().__init__(channels, num_blocks, 1 if share_affinity else num_blocks, **keywords)
+        super().__init__(
+            channels, num_blocks, 1 if share_affinity else num_blocks,
+            hidden=hidden, weight=weight, bias=bias, affinity=affinity, embed=embed, shared_embedding=shared_embedding,
+            normalize=normalize, scaled=scaled, init=init, init_std=init_std, batch_norm=batch_norm, layout=layout,
+            backend=backend,
+        )
 
 
-def stages(model: nn.Module) -> Iterator[tuple[str, NonlocalModule]]:
-    """(name, module) of the outermost nonlocal modules of a model, in its order; the model itself is ""."""
+# fmt: on
+def stages(model: "nn.Module") -> "Iterator[tuple[str, NonlocalModule]]":
+    """Yield (name, module) of the outermost nonlocal modules of a model, in its order; the model itself is ""."""
     if isinstance(model, NonlocalModule):
         yield "", model
         return
-    found: list[str] = []
+    outer: list[str] = []
     for name, module in model.named_modules():
-        if isinstance(module, NonlocalModule) and not any(name.startswith(f"{outer}.") for outer in found):
-            found.append(name)
+        if isinstance(module, NonlocalModule) and not name.startswith(tuple(f"{one}." for one in outer)):
+            outer.append(name)
             yield name, module

@@ -1,20 +1,84 @@
-"""WeightMap: the W of one sub-block, factored or full, with its normalisation."""
+"""WeightMap: the W of one sub-block, factored or full; and what all linear maps of a stage have in common."""
 
 from __future__ import annotations
 
-from typing import cast
+from typing import TypeGuard, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.parametrize import is_parametrized
 
-from nonloc.nn.initialization import initialize_map
-from nonloc.nn.mapped import mapped
 from nonloc.nn.options import check_choice, check_size
-from nonloc.nn.untouched import is_untouched
+
+_M = TypeVar("_M", bound=nn.Module)
+
+
+def initialize_map(linear: nn.Linear, init: str, std: float) -> None:
+    """Draw one map in place; biases start at 0, except under "torch".
+
+    "normal"   normal with deviation `std`
+    "kaiming"  He's normal by fan-out, deviation √(2 / out_features)
+    "fan_in"   normal with deviation 1 / √in_features
+    "torch"    PyTorch's own: uniform with deviation 1 / √(3 in_features)
+    "zero"     as "torch"; the module that owns the map sets W_Z to 0 afterwards
+    """
+    if init in ("torch", "zero"):
+        linear.reset_parameters()
+        return
+    if init == "kaiming":
+        nn.init.kaiming_normal_(linear.weight, mode="fan_out", nonlinearity="relu")
+    else:
+        nn.init.normal_(linear.weight, std=std if init == "normal" else linear.in_features**-0.5)
+    if linear.bias is not None:
+        with torch.no_grad():
+            linear.bias.zero_()
+
+
+def apply_map(linear: nn.Linear, x: Tensor) -> Tensor:
+    """Return linear(x). Where torch refuses the dtype of x, raise a ValueError that names the fix."""
+    if torch.compiler.is_compiling():
+        return linear(x)  # a traced program cannot follow exceptions
+    # Only torch knows which dtypes autocast, hooks and other kinds of weights accept: it is not checked before.
+    try:
+        return linear(x)
+    except RuntimeError as error:
+        has, got = linear.weight.dtype, x.dtype
+        if has == got or "dtype" not in str(error):
+            raise
+        # Autocast leaves float64 alone.
+        autocast = "" if torch.float64 in (has, got) else ", or run both under torch.autocast"
+        raise ValueError(
+            f"the module has weights in {has} and its input is {got}; use module.to({got}) or x.to({has}){autocast}"
+        ) from error
+
+
+def is_untouched(module: nn.Module | None, kind: type[_M], *, parametrized: bool = False) -> TypeGuard[_M]:
+    """Return whether calling the module runs the forward of the class `kind` and nothing more.
+
+    Code that computes with a module's weights instead of calling it asks this first. Hooks, pruning, the older weight
+    and spectral norms, LoRA and Grad-CAM all change the call. Hooks on all modules at once do not count: profilers use
+    them, and should see what runs without them.
+
+    parametrized  accept `torch.nn.utils.parametrize` too: such weights are right wherever they are read
+    """
+    if module is None:
+        return False
+    own = type(module)
+    if own is not kind and not (parametrized and own.__bases__[0] is kind and is_parametrized(module)):
+        return False
+    if module._forward_hooks or module._forward_pre_hooks:
+        return False
+    if module._backward_hooks or module._backward_pre_hooks:
+        return False
+    # Tracing follows a replaced forward by itself, and cannot read these attributes.
+    is_replaced = not torch.compiler.is_compiling() and (
+        "forward" in module.__dict__ or module._compiled_call_impl is not None
+    )
+    return not is_replaced
 
 
 class WeightMap(nn.Module):
-    """W = W_Z W_g, or one full W in the place of W_Z; then batch normalisation over the channels, if asked.
+    """W = W_Z W_g, or one full W in the place of W_Z; then batch normalisation over the channels, if it is on.
 
     The kernel works between `inner` (W_g, [B, M, C] -> [B, M, r]) and `outer` (W_Z, [B, M, r] -> [B, M, C]).
     """
@@ -43,20 +107,12 @@ class WeightMap(nn.Module):
         self.w_z = nn.Linear(self.rank, channels, bias=outer_bias)
         self.norm = nn.BatchNorm1d(channels) if batch_norm else None
 
-    @property
-    def is_linear(self) -> bool:
-        """Whether the map is the matrix W and nothing more: no bias, no batch normalisation, nobody in between."""
-        linears = [linear for linear in (self.w_g, self.w_z) if linear is not None]
-        return self.norm is None and all(
-            is_untouched(linear, nn.Linear, parametrized=True) and linear.bias is None for linear in linears
-        )
-
     def inner(self, z: Tensor) -> Tensor:
-        return z if self.w_g is None else mapped(self.w_g, z)
+        return z if self.w_g is None else apply_map(self.w_g, z)
 
     def outer(self, change: Tensor, mask: Tensor | None = None) -> Tensor:
         """W_Z and the normalisation; its batch statistics are those of the valid positions (mask [B, M])."""
-        change = mapped(self.w_z, change)
+        change = apply_map(self.w_z, change)
         if self.norm is None:
             return change
         if mask is None or not self.norm.training:
@@ -64,12 +120,27 @@ class WeightMap(nn.Module):
         valid = self.norm(change[mask])
         return torch.zeros_like(change, dtype=valid.dtype).index_put((mask,), valid)
 
-    def factors(self) -> Tensor | tuple[Tensor, Tensor]:
-        """W, or the pair (W_Z, W_g), as `propagate` takes it."""
-        return self.w_z.weight if self.w_g is None else (self.w_z.weight, self.w_g.weight)
+    def factors(self) -> Tensor | tuple[Tensor, Tensor] | None:
+        """Return W, or the pair (W_Z, W_g), as `propagate` takes it.
+
+        None where the map is more than the matrix W: with a bias, a normalisation, hooks, or another module in its
+        place. `inner` and `outer` must then be called.
+        """
+        w_g, w_z = self.w_g, self.w_z
+        if (
+            self.norm is not None
+            or not is_untouched(w_z, nn.Linear, parametrized=True)
+            or w_z.bias is not None
+        ):
+            return None
+        if w_g is None:
+            return w_z.weight
+        if not is_untouched(w_g, nn.Linear, parametrized=True) or w_g.bias is not None:
+            return None
+        return w_z.weight, w_g.weight
 
     def matrix(self) -> Tensor:
-        """W [C, C], differentiable; batch normalisation folded in with its running statistics."""
+        """Return W [C, C], differentiable; batch normalisation is folded in with its running statistics."""
         w = self.w_z.weight if self.w_g is None else self.w_z.weight @ self.w_g.weight
         if self.norm is None:
             return w
@@ -77,8 +148,11 @@ class WeightMap(nn.Module):
         return (self.norm.weight * (variance + self.norm.eps).rsqrt()).unsqueeze(-1) * w
 
     def reset(self, init: str, std: float) -> None:
-        """Draw the maps again. "zero" makes the sub-block the identity: by γ = 0 where there is a
-        normalisation (W_Z = 0 would leave it nothing to normalise), by W_Z = 0 where there is none."""
+        """Draw the maps again.
+
+        "zero" makes the sub-block the identity: by γ = 0 with a normalisation (W_Z = 0 would leave it nothing to
+        normalise), by W_Z = 0 without one.
+        """
         if self.w_g is not None:
             initialize_map(self.w_g, init, std)
         initialize_map(self.w_z, init, std)

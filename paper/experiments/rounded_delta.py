@@ -119,7 +119,7 @@ def compute_by(way: str, model: nn.Module, look: Callable[[Tensor], None]) -> No
         return forward
 
     for name, stage in stages(model):
-        if not all(one.is_linear for one in stage.maps):
+        if any(one.factors() is None for one in stage.maps):
             raise SystemExit(f"{name} has a batch norm or a bias, which this dense stage has not")
         stage.forward = forward_of(stage)  # type: ignore[method-assign]
 

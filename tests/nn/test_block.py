@@ -4,8 +4,7 @@ import pytest
 import torch
 from equations import diffusive_step, embedded_gaussian, original_step
 
-from nonloc.nn.block import DiffusiveBlock, OriginalBlock
-from nonloc.nn.stage import DiffusiveStage, OriginalStage
+from nonloc.nn.stage import DiffusiveBlock, DiffusiveStage, OriginalBlock, OriginalStage
 
 C, M = 6, 5
 BLOCKS = [OriginalBlock, DiffusiveBlock]

@@ -7,9 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from nonloc.nn.block import OriginalBlock
 from nonloc.nn.insert import After, Inserted, insert
-from nonloc.nn.stage import DiffusiveStage, OriginalStage, stages
+from nonloc.nn.stage import DiffusiveStage, OriginalBlock, OriginalStage, stages
 
 
 class Residual(nn.Module):

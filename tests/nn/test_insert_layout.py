@@ -6,9 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from nonloc.nn.block import DiffusiveBlock, OriginalBlock
 from nonloc.nn.insert import insert
-from nonloc.nn.stage import DiffusiveStage, stages
+from nonloc.nn.stage import DiffusiveBlock, DiffusiveStage, OriginalBlock, stages
 
 WIDTH, TOKENS = 8, 17
 

@@ -5,9 +5,8 @@ import inspect
 import pytest
 
 from nonloc.nn import options as choices
-from nonloc.nn.block import DiffusiveBlock, OriginalBlock
 from nonloc.nn.nonlocal_module import NonlocalModule
-from nonloc.nn.stage import DiffusiveStage, OriginalStage
+from nonloc.nn.stage import DiffusiveBlock, DiffusiveStage, OriginalBlock, OriginalStage
 from nonloc.ops import BACKENDS
 
 MODULES = [OriginalBlock, OriginalStage, DiffusiveBlock, DiffusiveStage]
@@ -49,7 +48,7 @@ def test_keywords_of_the_signature_are_taken(kind):
 
 @pytest.mark.parametrize("kind", MODULES)
 def test_docstring_tells_of_every_keyword_once(kind):
-    lines = [line for line in kind.__doc__.splitlines()[1:] if line[:1].strip()]
+    lines = [line for line in inspect.getdoc(kind).splitlines()[1:] if line[:1].strip()]
     told = [name for line in lines for name in line.partition("  ")[0].split(", ")]
     assert sorted(told) == sorted(inspect.signature(kind).parameters)
 

@@ -6,8 +6,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from nonloc.nn.block import DiffusiveBlock, OriginalBlock
-from nonloc.nn.stage import DiffusiveStage, OriginalStage
+from nonloc.nn.stage import DiffusiveBlock, DiffusiveStage, OriginalBlock, OriginalStage
 
 C = 4
 STAGES = [OriginalStage, DiffusiveStage]

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from nonloc.nn.mapped import mapped
 from nonloc.nn.stage import DiffusiveStage, OriginalStage
+from nonloc.nn.weight import apply_map
 
 X = torch.randn(2, 4, 5, generator=torch.Generator().manual_seed(0))
 
@@ -37,4 +37,4 @@ def test_without_a_map_before_the_operator_dtypes_may_differ():
 
 def test_other_errors_are_those_of_torch():
     with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
-        mapped(nn.Linear(3, 3).double(), torch.ones(2, 4).double())
+        apply_map(nn.Linear(3, 3).double(), torch.ones(2, 4).double())

@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nonloc.nn.affinity import DotProduct, Heat
-from nonloc.nn.block import DiffusiveBlock, OriginalBlock
-from nonloc.nn.stage import DiffusiveStage, OriginalStage
+from nonloc.nn.stage import DiffusiveBlock, DiffusiveStage, OriginalBlock, OriginalStage
 from nonloc.ops import Affinity, propagate
 from nonloc.processes.jump.process import JumpProcess
 from nonloc.processes.stability import certify

@@ -8,8 +8,7 @@ from equations import diffusive_step, embedded_gaussian, original_step
 from torch import nn
 
 from nonloc.nn.affinity import EmbeddedGaussian, Heat
-from nonloc.nn.block import DiffusiveBlock
-from nonloc.nn.stage import DiffusiveStage, OriginalStage, stages
+from nonloc.nn.stage import DiffusiveBlock, DiffusiveStage, OriginalStage, stages
 from nonloc.ops import diffuse, kernel_matrix, logit_spread
 
 C, M, N = 6, 5, 3

@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn.utils import parametrizations, prune
 
 from nonloc.nn.stage import DiffusiveStage, OriginalStage
-from nonloc.nn.untouched import is_untouched
+from nonloc.nn.weight import is_untouched
 
 
 @pytest.fixture

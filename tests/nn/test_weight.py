@@ -64,6 +64,6 @@ def test_map_is_linear_only_without_bias_and_normalization():
     def made(**keywords):
         return WeightMap(C, hidden=None, weight="factored", **keywords)
 
-    assert made(inner_bias=False, outer_bias=False, batch_norm=False).is_linear
-    assert not made(inner_bias=False, outer_bias=True, batch_norm=False).is_linear
-    assert not made(inner_bias=False, outer_bias=False, batch_norm=True).is_linear
+    assert made(inner_bias=False, outer_bias=False, batch_norm=False).factors() is not None
+    assert made(inner_bias=False, outer_bias=True, batch_norm=False).factors() is None
+    assert made(inner_bias=False, outer_bias=False, batch_norm=True).factors() is None
