@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nonloc.numeric import check_whole
+from nonloc._checks import check_whole
 
 CAPTION = (
     "Eigenvalues of (W + Wᵀ)/2, sorted by magnitude. How many are positive or negative says nothing: with W = W_Z W_g "

@@ -19,9 +19,10 @@ HOUSES = {
             "spectrum": 2,
             "ops": 1,
             "outcomes": 0,
-            "numeric": 0,
             "modes": 0,
+            "_checks": 0,
             "_lazy": 0,
+            "_torch_compat": 0,
         },
     ),
     "nonloc_paper": (

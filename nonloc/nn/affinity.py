@@ -7,7 +7,8 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from nonloc.nn.options import NORMALIZATIONS, check_choice, check_size
+from nonloc._checks import check_choice, check_whole
+from nonloc.nn.options import NORMALIZATIONS
 from nonloc.nn.weight import apply_map, initialize_map
 from nonloc.ops import Affinity, SparseAffinity
 
@@ -41,7 +42,7 @@ class PairwiseAffinity(nn.Module):
         bias: bool = False,
     ) -> None:
         super().__init__()
-        channels = check_size("channels", channels)
+        channels = check_whole("channels", channels)
         if normalize is not None:
             check_choice("normalize", normalize, NORMALIZATIONS)
         if scaled and not self.has_scale:
@@ -62,7 +63,7 @@ class PairwiseAffinity(nn.Module):
             raise ValueError(
                 f"embed={embed!r}: {type(self).__name__} has no embedding; drop it, or use embedded_gaussian"
             )
-        embed = check_size("embed", embed)
+        embed = check_whole("embed", embed)
         if self.fixed_width not in (None, embed):
             raise ValueError(
                 f"embed={embed!r}: {type(self).__name__} has embed={self.fixed_width} alone; leave it None"

@@ -11,9 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from nonloc._checks import check_choice
 from nonloc.modes import evaluating
 from nonloc.nn.nonlocal_module import NonlocalModule
-from nonloc.nn.options import FORMS, check_choice
+from nonloc.nn.options import FORMS
 from nonloc.nn.outputs import Output, last_channels, recorded_outputs
 from nonloc.nn.probe import Inputs, call
 from nonloc.nn.stage import DiffusiveStage, OriginalStage, unknown_keyword

@@ -10,9 +10,10 @@ from typing import Any, ClassVar, cast
 import torch
 from torch import Tensor, nn
 
+from nonloc._checks import check_choice, check_flag, check_positive, check_whole
 from nonloc.nn.affinity import AffinityLike, AnyAffinity, PairwiseAffinity, check_affinity, make_affinity
 from nonloc.nn.layout import check_shape, flat_mask, from_positions, pool_positions, to_positions
-from nonloc.nn.options import INITS, LAYOUTS, WEIGHTS, check_choice, check_deviation, check_flag, check_size
+from nonloc.nn.options import INITS, LAYOUTS, WEIGHTS
 from nonloc.nn.stable_weight import StableWeightMap, check_stable, known_limit
 from nonloc.nn.weight import WeightMap
 from nonloc.ops import BACKENDS, Affinity, propagate
@@ -82,10 +83,10 @@ class NonlocalModule(nn.Module, ABC):
         subsample: int | None = None,
     ) -> None:
         super().__init__()
-        channels, num_blocks = check_size("channels", channels), check_size("num_blocks", num_blocks)
+        channels, num_blocks = check_whole("channels", channels), check_whole("num_blocks", num_blocks)
         check_choice("weight", weight, WEIGHTS)
         check_choice("init", init, INITS)
-        check_deviation("init_std", init_std)
+        check_positive("init_std", init_std)
         for name, flag in (("bias", bias), ("scaled", scaled), ("batch_norm", batch_norm)):
             check_flag(name, flag)
         check_choice("layout", "channels_first" if layout is None else layout, LAYOUTS)
@@ -270,7 +271,7 @@ class NonlocalModule(nn.Module, ABC):
                 f"subsample={subsample!r}: the diffusive form needs z_j − z_i at every position, so its keys "
                 "cannot be sub-sampled; drop subsample, or use the original form"
             )
-        subsample = check_size("subsample", subsample, minimum=2)
+        subsample = check_whole("subsample", subsample, least=2)
         if self.layout != "channels_first":
             raise ValueError(
                 f"subsample={subsample} pools [B, C, *spatial], which layout={self.layout!r} does not "

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
-from nonloc.numeric import is_number, is_whole
+from nonloc._checks import check_choice, check_flag, check_positive, check_whole, is_whole
 
 FORMS = ("original", "diffusive")
 AFFINITY_NAMES = ("gaussian", "embedded_gaussian", "dot", "concat", "heat", "delta")
@@ -15,32 +14,6 @@ NORMALIZATIONS = ("row", "count", "none", "symmetric", "sinkhorn")
 WEIGHTS = ("factored", "full", "stable")
 INITS = ("normal", "zero", "kaiming", "torch", "fan_in")
 LAYOUTS = ("channels_first", "positions")
-
-
-def check_choice(argument: str, value: object, choices: Iterable[str]) -> None:
-    """Raise a ValueError that lists the choices, unless `value` is one of them."""
-    known = tuple(choices)
-    if not isinstance(value, str) or value not in known:
-        raise ValueError(f"{argument}={value!r} is unknown; choose one of {', '.join(known)}")
-
-
-def check_size(argument: str, value: object, minimum: int = 1) -> int:
-    """Return `value` as an int; raise a ValueError unless it is a whole number ≥ `minimum`."""
-    if not is_whole(value) or value < minimum:
-        raise ValueError(f"{argument}={value!r} must be a whole number ≥ {minimum}")
-    return int(value)
-
-
-def check_flag(argument: str, value: object) -> None:
-    """Raise a ValueError unless `value` is True or False."""
-    if not isinstance(value, bool):
-        raise ValueError(f"{argument}={value!r} must be True or False")
-
-
-def check_deviation(argument: str, value: object) -> None:
-    """Raise a ValueError unless `value` is a finite number > 0."""
-    if not is_number(value) or not 0 < value < math.inf:
-        raise ValueError(f"{argument}={value!r} must be a finite number > 0")
 
 
 def _check_name(argument: str, value: object) -> None:
@@ -68,8 +41,8 @@ class StageOptions:
     """
 
     affinity: str | None = _choice("the kernel ω: ", AFFINITY_NAMES)
-    embed: int | None = _option("width of the embeddings θ and φ", check_size)
-    hidden: int | None = _option("rank of W = W_Z W_g", check_size)
+    embed: int | None = _option("width of the embeddings θ and φ", check_whole)
+    hidden: int | None = _option("rank of W = W_Z W_g", check_whole)
     weight: str | None = _choice("W as ", WEIGHTS, " or ")
     shared_embedding: bool | None = _option(
         "one embedding for both sides, which makes ω symmetric", check_flag
@@ -77,12 +50,12 @@ class StageOptions:
     normalize: str | None = _choice("how ω is normalised: ", NORMALIZATIONS)
     scaled: bool | None = _option("divide the logits by √d", check_flag)
     init: str | None = _choice("how the stage's maps start: ", INITS)
-    init_std: float | None = _option("the deviation of init=normal", check_deviation)
+    init_std: float | None = _option("the deviation of init=normal", check_positive)
     batch_norm: bool | None = _option("batch normalisation after W_Z", check_flag)
     share_affinity: bool | None = _option("one ω for all sub-blocks, from the stage's input", check_flag)
     bias: bool | None = _option("give the maps a bias", check_flag)
     subsample: int | None = _option(
-        "original form: max-pool the keys by this stride", lambda name, value: check_size(name, value, 2)
+        "original form: max-pool the keys by this stride", lambda name, value: check_whole(name, value, 2)
     )
     backend: str | None = _option("which implementation of the operator; auto chooses", _check_name)
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from nonloc._lazy import triton_module
-from nonloc.ops.transforms import is_by_the_book
+from nonloc._torch_compat import needs_plain_torch
 
 LARGEST_TILE = 2**14  # numbers that one program holds
 
@@ -25,7 +25,7 @@ def orthonormal_part(v: Tensor) -> Tensor:
 
     R is upper triangular; the signs of its diagonal, and so those of Q's columns, depend on who computes it.
     """
-    if v.is_cuda and v.dtype == torch.float32 and not is_by_the_book() and _fits(v):
+    if v.is_cuda and v.dtype == torch.float32 and not needs_plain_torch() and _fits(v):
         return _Columns.apply(v)
     identity = torch.eye(v.shape[1], dtype=v.dtype, device=v.device)
     return torch.linalg.qr(torch.cat([v, identity])).Q[: v.shape[0]]

@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.conv import _ConvNd
 
+from nonloc._torch_compat import is_batch_or_instance_norm
 from nonloc.modes import evaluating
 from nonloc.nn.nonlocal_module import NonlocalModule
 from nonloc.nn.probe import Inputs, call
@@ -159,7 +159,7 @@ def _layer(module: nn.Module) -> Layer | None:
         return Layer(module.out_features, -1, False)
     if isinstance(module, nn.Embedding):
         return Layer(module.embedding_dim, -1, False)
-    if isinstance(module, _NormBase):
+    if is_batch_or_instance_norm(module):
         return Layer(module.num_features, 1, True)
     if isinstance(module, nn.GroupNorm):
         return Layer(module.num_channels, 1, True)

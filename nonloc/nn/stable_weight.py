@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from nonloc._checks import check_whole
 from nonloc.modes import evaluating
-from nonloc.nn.options import check_size
 from nonloc.nn.orthonormal import orthonormal_part
 from nonloc.nn.weight import initialize_map
 from nonloc.ops import Affinity
@@ -36,7 +36,7 @@ class StableWeightMap(nn.Module):
     def __init__(self, channels: int, *, hidden: int | None) -> None:
         super().__init__()
         if hidden is not None:
-            hidden = check_size("hidden", hidden)
+            hidden = check_whole("hidden", hidden)
         # r: the number of channels that the kernel works on.
         self.rank = hidden or max(1, channels // 2)
         self.v = nn.Linear(self.rank, channels, bias=False)

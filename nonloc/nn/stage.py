@@ -9,9 +9,9 @@ from typing import Any, TypeVar, cast
 
 from torch import Tensor, nn
 
+from nonloc._checks import check_flag
 from nonloc.nn.affinity import AffinityLike, AnyAffinity
 from nonloc.nn.nonlocal_module import KEYWORDS, SUBSAMPLE, NonlocalModule
-from nonloc.nn.options import check_flag
 from nonloc.ops import aggregate, diffuse
 
 _Init = TypeVar("_Init", bound=Callable[..., None])

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import is_parametrized
 
-from nonloc.nn.options import check_choice, check_size
+from nonloc._checks import check_choice, check_whole
 
 _M = TypeVar("_M", bound=nn.Module)
 
@@ -96,7 +96,7 @@ class WeightMap(nn.Module):
         super().__init__()
         check_choice("weight", weight, ("factored", "full"))
         if hidden is not None:
-            hidden = check_size("hidden", hidden)
+            hidden = check_whole("hidden", hidden)
             if weight == "full":
                 raise ValueError(
                     f'hidden={hidden} has no meaning with weight="full"; drop it, or use weight="factored"'

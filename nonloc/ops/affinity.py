@@ -7,10 +7,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensor
 
-from nonloc.numeric import is_number
-from nonloc.ops.transforms import is_batched
+from nonloc._checks import is_number
+from nonloc._torch_compat import can_read_values
 
 KINDS = ("gaussian", "heat", "dot", "concat", "delta")
 NORMALIZATIONS = ("row", "count", "none", "symmetric", "sinkhorn")
@@ -184,7 +183,7 @@ def check_measure(measure: Any, count: int, like: Tensor, name: str) -> None:
         raise ValueError(f"measure must be floating point, got {measure.dtype}")
     if measure.device != like.device:
         raise ValueError(f"measure is on {measure.device}, {name} on {like.device}; move both to one device")
-    if can_check_values(measure) and bool((measure < 0).any()):
+    if can_read_values(measure) and bool((measure < 0).any()):
         raise ValueError("measure has negative weights; quadrature weights must be ≥ 0")
 
 
@@ -199,10 +198,3 @@ def how_to_batch(name: str, value: Any) -> str:
     if dims == 3:
         return f"use {tensor}"
     return f"an image [B, C, H, W] becomes one by {tensor}.flatten(2).transpose(1, 2)"
-
-
-def can_check_values(x: Tensor) -> bool:
-    """Whether looking at the numbers is allowed: not while tracing, capturing, under vmap, or without storage."""
-    if torch.compiler.is_compiling() or x.is_meta or isinstance(x, FakeTensor) or is_batched(x):
-        return False
-    return not (x.is_cuda and torch.cuda.is_current_stream_capturing())

@@ -9,7 +9,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from nonloc.ops.affinity import Affinity, can_check_values
+from nonloc._torch_compat import can_read_values
+from nonloc.ops.affinity import Affinity
 
 ENTRIES_AT_ONCE = 2**22
 
@@ -18,10 +19,7 @@ def check_kernel_values(affinity: Affinity, dtype: torch.dtype) -> None:
     """Raise the ValueError that names the fix; do nothing while tracing or capturing."""
     if affinity.normalize not in ("symmetric", "sinkhorn") or affinity.kind == "delta":
         return
-    if (
-        not (can_check_values(affinity.left) and can_check_values(affinity.right))
-        or affinity.left.numel() == 0
-    ):
+    if not (can_read_values(affinity.left) and can_read_values(affinity.right)) or affinity.left.numel() == 0:
         return
     left, right = affinity.left.detach().to(dtype), affinity.right.detach().to(dtype)
     if affinity.left is not affinity.right and not is_symmetric(affinity, left, right):

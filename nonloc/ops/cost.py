@@ -19,9 +19,9 @@ from typing import Any, overload
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
 
-from nonloc.numeric import check_whole, is_whole
+from nonloc._checks import check_whole, is_whole
+from nonloc._torch_compat import FakeTensorMode
 from nonloc.ops.affinity import Affinity
 from nonloc.ops.exponential import BLOCK_ENTRIES
 from nonloc.ops.functional import BACKENDS, choose_backend, propagate

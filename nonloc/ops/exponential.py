@@ -12,10 +12,10 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn.functional import pad, scaled_dot_product_attention
 from torch.utils.checkpoint import checkpoint
 
+from nonloc._torch_compat import is_fake, is_forward_mode, is_open_size, is_transformed
 from nonloc.ops.affinity import Affinity
 from nonloc.ops.derivatives import differentiable_as
 from nonloc.ops.operator import (
@@ -27,7 +27,6 @@ from nonloc.ops.operator import (
     valid_positions,
 )
 from nonloc.ops.sinkhorn import LogApply, Matvec, Scaling, scaled
-from nonloc.ops.transforms import is_forward_mode, is_left_open, is_transformed
 
 # Entries of a block of rows that exist at one time, B · rows · M' of them: few enough for memory to be used again
 # from the heap rather than mapped and cleared anew for every block, which cost three times the arithmetic.
@@ -148,7 +147,7 @@ def _logits_are_too_large(query: Tensor, key: Tensor, column: Tensor | None) -> 
     By Cauchy–Schwarz. Only where the answer is at hand: a GPU would have to be waited for, and a tensor without
     numbers has none.
     """
-    has_numbers = query.device.type == "cpu" and not isinstance(query, FakeTensor)
+    has_numbers = query.device.type == "cpu" and not is_fake(query)
     if not has_numbers or torch.compiler.is_compiling() or not torch.is_grad_enabled():
         return False
     with torch.no_grad():
@@ -198,7 +197,7 @@ def _by_blocks(
     """
     column = column.expand(key.shape[:2])
     entries = query.shape[0] * key.shape[1]
-    if is_left_open(entries):
+    if is_open_size(entries):
         return rows(query, row, key, column, z)
     size = max(1, BLOCK_ENTRIES // max(1, entries))
     computes_again = torch.is_grad_enabled() and not torch.compiler.is_exporting() and not is_transformed()

@@ -11,8 +11,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from nonloc._torch_compat import can_read_values, needs_derivative
 from nonloc.ops import exponential
-from nonloc.ops.affinity import Affinity, can_check_values
+from nonloc.ops.affinity import Affinity
 from nonloc.ops.operator import (
     Normalized,
     Omega,
@@ -24,7 +25,6 @@ from nonloc.ops.operator import (
 )
 from nonloc.ops.sinkhorn import LogApply, Matvec, Scaling, log_positive, no_support, scaled
 from nonloc.ops.suffix_sums import relu_sum
-from nonloc.ops.transforms import needs_derivative
 
 
 def prepare(affinity: Affinity, dtype: torch.dtype) -> Operator:
@@ -110,7 +110,7 @@ def _scaling(omega: Omega, weights: Tensor, valid: Tensor, dtype: torch.dtype) -
 
 def _diagonal(weights: Tensor, affinity: Affinity) -> Operator:
     diagonal = weights.expand(affinity.batch, -1, -1)
-    if affinity.normalize == "sinkhorn" and can_check_values(diagonal):
+    if affinity.normalize == "sinkhorn" and can_read_values(diagonal):
         valid = valid_positions(affinity).unsqueeze(-1)
         if bool((valid & (diagonal == 0)).any()):
             raise ValueError(no_support("a position that weighs 0 has no affinity to any other"))

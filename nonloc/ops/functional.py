@@ -25,12 +25,12 @@ from typing import TypeGuard
 import torch
 from torch import Tensor
 
+from nonloc._torch_compat import is_open_size
 from nonloc.ops import factored, fused, reference, sparse
 from nonloc.ops.affinity import Affinity, how_to_batch
 from nonloc.ops.checks import check_kernel_values
 from nonloc.ops.operator import Operator, energy, full_precision, without_masked
 from nonloc.ops.sparse import SparseAffinity
-from nonloc.ops.transforms import is_left_open
 
 Weights = Sequence[Tensor | tuple[Tensor, Tensor]] | Tensor
 
@@ -146,7 +146,7 @@ def choose_backend(affinity: Affinity | SparseAffinity, z: Tensor | None = None)
     if fused.pays(affinity, z):
         return "fused"
     entries = affinity.positions * affinity.right.shape[1]
-    if is_left_open(entries):
+    if is_open_size(entries):
         is_attention = affinity.kind in ("gaussian", "heat") and affinity.normalize == "row"
         return "factored" if is_attention else "reference"
     # An exported program may serve any batch: its choice must not depend on the one it was traced with.

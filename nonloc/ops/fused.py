@@ -27,13 +27,13 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from nonloc._torch_compat import is_forward_mode, is_transformed, without_compiling
 from nonloc.ops.affinity import Affinity
 from nonloc.ops.exponential import LOG_ZERO
 from nonloc.ops.fused_functions import SMALLEST, Product, Stage
 from nonloc.ops.fused_launch import Settings, Tile, is_interpreted, is_launching
 from nonloc.ops.operator import Operator, valid_positions
 from nonloc.ops.sparse import SparseAffinity
-from nonloc.ops.transforms import is_forward_mode, is_transformed
 
 WIDEST_FEATURES = 128  # d of the features and r of the hidden channels
 WIDEST_STATE = 512  # C
@@ -185,7 +185,7 @@ def _run(function: type[torch.autograd.Function], *args: Any) -> Tensor:
 
 
 # torch.compile calls this as it is. It would import the compiler where there is nothing to compile.
-_run_untraced = torch._disable_dynamo(_run)
+_run_untraced = without_compiling(_run)
 
 
 def _logits(affinity: Affinity) -> tuple[Tensor, Tensor, Tensor | None]:

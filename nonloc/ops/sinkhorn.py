@@ -25,12 +25,10 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensor
 
-from nonloc.ops.affinity import can_check_values
+from nonloc._torch_compat import can_read_values, is_fake, is_vmapped, needs_derivative, needs_plain_torch
 from nonloc.ops.derivatives import solution
 from nonloc.ops.operator import inverse_or_zero
-from nonloc.ops.transforms import is_batched, is_by_the_book, needs_derivative
 
 MAX_HALVINGS = 200
 MAX_NEWTON = 12
@@ -65,9 +63,9 @@ def _steps() -> int:
 
 def _unseen_newton(x: Tensor) -> int:
     """How many Newton steps follow; none where only shapes are known, or a compiler would write out each."""
-    if torch.compiler.is_compiling() or isinstance(x, FakeTensor):
+    if torch.compiler.is_compiling() or is_fake(x):
         return 0
-    if is_batched(x):
+    if is_vmapped(x):
         return BATCHED_NEWTON
     return CAPTURED_NEWTON if x.is_cuda and torch.cuda.is_current_stream_capturing() else 0
 
@@ -87,7 +85,7 @@ def log_scaling(
         def residue(x: Tensor) -> Tensor:
             return torch.where(valid, x + log_apply(x), 0).detach()
 
-        if can_check_values(x):
+        if can_read_values(x):
             if bool((valid & (start == -torch.inf)).any()):
                 raise ValueError(no_support("a position has no affinity to any other or to itself"))
             size = 0.0 if largest is None or largest.numel() == 0 else float(largest.abs().max())
@@ -189,7 +187,7 @@ def _conjugate_gradients(apply: Callable[[Tensor], Tensor], target: Tensor) -> T
     size = residual.square().sum(-1, keepdim=True)
     eps = torch.finfo(target.dtype).eps
     goal = size * eps**2
-    looks = can_check_values(target)
+    looks = can_read_values(target)
     for _ in range(MAX_CG if looks else _steps()):
         image = apply(direction)
         curvature = (direction * image).sum(-1, keepdim=True)
@@ -265,7 +263,7 @@ def scaled(scaling: Scaling, *theta: Tensor) -> Tensor:
     """x = log u [B, M] with its derivatives of every order; in an exported program, without them."""
     if torch.compiler.is_exporting() or not any(needs_derivative(t) for t in theta):
         return scaling.solve(*theta)
-    if is_by_the_book():
+    if needs_plain_torch():
         raise ValueError(
             'normalize="sinkhorn" without the matrix is differentiated by torch.autograd alone, not by torch.func, in '
             'forward mode or within torch.compile; use backend="reference"'

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from nonloc._torch_compat import can_read_values, is_differentiated_by_func, is_forward_mode, is_transformed
 from nonloc.ops import factored
-from nonloc.ops.affinity import NORMALIZATIONS, Affinity, can_check_values, check_measure
+from nonloc.ops.affinity import NORMALIZATIONS, Affinity, check_measure
 from nonloc.ops.operator import Omega, Operator
-from nonloc.ops.transforms import is_differentiated_by_func, is_forward_mode, is_transformed
 
 
 @dataclass(frozen=True, eq=False)
@@ -176,7 +176,7 @@ def check_transforms(backend: str) -> None:
 
 
 def check_values(affinity: SparseAffinity) -> None:
-    if affinity.normalize not in ("symmetric", "sinkhorn") or not can_check_values(affinity.matrix):
+    if affinity.normalize not in ("symmetric", "sinkhorn") or not can_read_values(affinity.matrix):
         return
     if not is_symmetric(affinity):
         raise ValueError(

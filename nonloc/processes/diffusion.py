@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from nonloc.numeric import is_number
+from nonloc._checks import is_number
 from nonloc.ops import Affinity, SparseAffinity
 from nonloc.ops.bounds import is_definite, stable_weight_limit
 from nonloc.ops.inner import has_negative_entries

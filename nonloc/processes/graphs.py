@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nonloc.numeric import check_whole, is_number
+from nonloc._checks import check_whole, is_number
 from nonloc.ops import SparseAffinity
 
 try:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad, unfold
 
-from nonloc.numeric import is_whole
+from nonloc._checks import is_whole
 
 
 def patch_features(image: Tensor, radius: int = 1) -> Tensor:

@@ -9,7 +9,7 @@ from math import isfinite
 import torch
 from torch import Tensor
 
-from nonloc.numeric import check_whole, is_number
+from nonloc._checks import check_whole, is_number
 from nonloc.outcomes import DivergedError
 from nonloc.processes.ending import SimulationOutcome
 from nonloc.processes.growth_watch import WIDER, GrowthWatch, RangeWatch

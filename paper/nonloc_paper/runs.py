@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from nonloc.numeric import is_whole
+from nonloc._checks import is_whole
 from nonloc.outcomes import CorruptDataError, LockedRunError
 
 ENDED = ("converged", "diverged")  # what a result can say of its run; one that was interrupted has none

@@ -133,7 +133,7 @@ def test_subsample_is_refused_by_the_diffusive_forms(kind):
 @pytest.mark.parametrize(
     ("keywords", "message"),
     [
-        ({"subsample": 1}, "subsample=1 must be a whole number ≥ 2"),
+        ({"subsample": 1}, "subsample must be a whole number ≥ 2"),
         ({"subsample": 2, "layout": "positions"}, 'use layout="channels_first"'),
     ],
 )

@@ -253,7 +253,7 @@ def test_repr_names_the_rank_and_the_limit():
         (lambda: made(normalize="none"), 'use normalize="row" or "sinkhorn"'),
         (lambda: made(affinity="heat", normalize="symmetric"), "normalize='symmetric' has degrees"),
         (lambda: made(share_affinity=False), 'use share_affinity=True, or normalize="sinkhorn"'),
-        (lambda: made(hidden=0), "hidden=0 must be a whole number ≥ 1"),
+        (lambda: made(hidden=0), "hidden must be a whole number ≥ 1"),
     ],
 )
 def test_what_would_break_the_bound_is_refused(call, message):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from nonloc.numeric import check_whole
+from nonloc._checks import check_whole
 from nonloc.processes.continuum.continuum import LARGEST_TABLE, PairKernel, pair_values
 from nonloc.processes.continuum.quadrature import quadrature
 

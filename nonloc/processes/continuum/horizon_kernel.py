@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from nonloc.numeric import is_number
+from nonloc._checks import is_number
 from nonloc.processes.continuum.quadrature import check_dimension
 
 SMALLEST = 1e-70

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nonloc.numeric import check_whole, is_whole
+from nonloc._checks import check_whole, is_whole
 
 DIMENSIONS = (1, 2)
 

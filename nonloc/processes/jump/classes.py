@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from nonloc.numeric import is_whole
+from nonloc._checks import is_whole
 from nonloc.processes.jump.stationary import by_elimination, valid_positions
 from nonloc.processes.jump.transitions import Transitions
 

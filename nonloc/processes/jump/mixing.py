@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from nonloc.numeric import is_number
+from nonloc._checks import is_number
 from nonloc.processes.jump.spectral import SpectralGap, falls_apart
 from nonloc.processes.jump.transitions import Transitions
 from nonloc.processes.matrix_free.krylov import dense_exponential

@@ -12,7 +12,7 @@ from math import isfinite
 import torch
 from torch import Tensor
 
-from nonloc.numeric import check_whole, is_number, is_whole
+from nonloc._checks import check_whole, is_number, is_whole
 from nonloc.ops import Affinity, SparseAffinity
 from nonloc.processes.jump.kernel_rows import kernel_rows, row_normalized
 from nonloc.processes.jump.transitions import Transitions

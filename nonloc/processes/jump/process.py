@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from nonloc.numeric import is_number
+from nonloc._checks import is_number
 from nonloc.ops import Affinity, SparseAffinity
 from nonloc.ops.bounds import STOCHASTIC
 from nonloc.ops.functional import compute_dtype

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from nonloc._checks import is_number, is_whole
 from nonloc.modes import evaluating
-from nonloc.numeric import is_number, is_whole
 from nonloc.ops import Affinity, SparseAffinity
 from nonloc.ops.bounds import wide
 from nonloc.processes.kernel_checks import check_affinity, check_numbers

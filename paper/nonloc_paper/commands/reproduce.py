@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from jsonargparse import ArgumentParser, Namespace
 
+from nonloc._checks import check_whole
 from nonloc.cli.durations import format_duration, parse_duration
 from nonloc.cli.output import Output, add_output_arguments
-from nonloc.numeric import check_whole
 from nonloc.outcomes import EXIT_DONE, EXIT_LOCKED
 from nonloc_paper.commands.many_runs import add_many_runs_arguments, parse_changes
 from nonloc_paper.commands.overall import Overall

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from nonloc._lazy import triton_module
-from nonloc.ops.transforms import is_by_the_book
+from nonloc._torch_compat import needs_plain_torch
 
 OWN_DTYPES = (torch.bfloat16, torch.float16)
 
@@ -57,7 +57,7 @@ class Convolution(nn.Conv2d):
 
     def fuses(self, x: Tensor) -> bool:
         """Whether x, were the stride 1, is convolved by kernels of our own, or its gradient is found by them."""
-        if not (self.fused and x.is_cuda) or is_by_the_book() or _launches() is None:
+        if not (self.fused and x.is_cuda) or needs_plain_torch() or _launches() is None:
             return False
         weight, kernel = self.weight, self.kernel_size[0]
         return (

@@ -8,10 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
-from torch.nn.modules.batchnorm import _NormBase
 
 from nonloc._lazy import triton_module
-from nonloc.ops.transforms import is_by_the_book
+from nonloc._torch_compat import is_batch_or_instance_norm, needs_plain_torch
 
 FUSED_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 MAX_CHANNELS = 1024
@@ -53,7 +52,7 @@ class NormReLU(nn.BatchNorm2d):
 
     def fuses(self, x: Tensor) -> bool:
         """Whether x is normalised by the fused kernels."""
-        if not (self.fused and x.is_cuda) or is_by_the_book() or _launches() is None:
+        if not (self.fused and x.is_cuda) or needs_plain_torch() or _launches() is None:
             return False
         state = (self.weight, self.bias, self.running_mean, self.running_var)
         return (
@@ -73,7 +72,9 @@ def activated(norm: nn.Module, x: Tensor) -> Tensor:
     `nn.SyncBatchNorm.convert_sync_batchnorm`, and others that know a BatchNorm2d by its class, leave the ReLU behind.
     """
     y = norm(x)
-    is_plain = isinstance(norm, (_NormBase, nn.GroupNorm)) and not isinstance(norm, NormReLU)
+    is_plain = (is_batch_or_instance_norm(norm) or isinstance(norm, nn.GroupNorm)) and not isinstance(
+        norm, NormReLU
+    )
     return y.relu() if is_plain else y
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from torch import Tensor, nn
 
-from nonloc.nn.options import check_choice, check_size
+from nonloc._checks import check_choice, check_whole
 from nonloc_paper.fast.convolution import Convolution
 from nonloc_paper.fast.norm_relu import NormReLU, activated
 from nonloc_paper.networks.residual import (
@@ -50,9 +50,9 @@ class PreResNet(nn.Module):
         stages: Mapping[int, StageFactory] | None = None,
     ) -> None:
         super().__init__()
-        check_size("blocks_per_group", blocks_per_group)
+        check_whole("blocks_per_group", blocks_per_group)
         check_choice("variant", variant, GROUPS)
-        check_size("num_classes", num_classes)
+        check_whole("num_classes", num_classes)
         self.depth = LAYERS_PER_GROUP[variant] * blocks_per_group + 2
         self.stem = Convolution(3, STEM, 3, padding=1, bias=False)
         blocks: list[ResidualBlock] = []

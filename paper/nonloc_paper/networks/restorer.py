@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from torch import Tensor, nn
 
-from nonloc.nn.options import check_size
+from nonloc._checks import check_whole
 from nonloc_paper.fast.norm_relu import NormReLU, activated
 from nonloc_paper.networks.residual import StageFactory, Trunk, bottleneck, initialize_convolutions
 from nonloc_paper.networks.spec import RESTORER_BLOCKS
@@ -24,7 +24,7 @@ class Restorer(nn.Module):
 
     def __init__(self, channels: int = 16, *, stages: Mapping[int, StageFactory] | None = None) -> None:
         super().__init__()
-        check_size("channels", channels, minimum=2)
+        check_whole("channels", channels, least=2)
         self.stem = nn.Conv2d(3, channels, 3, padding=1, bias=False)
         blocks = [bottleneck(channels, channels // 2, channels) for _ in range(RESTORER_BLOCKS)]
         initialize_convolutions(nn.ModuleList([self.stem, *blocks]))

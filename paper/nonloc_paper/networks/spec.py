@@ -14,7 +14,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from nonloc.nn.options import FORMS, check_choice, check_size
+from nonloc._checks import check_choice, check_whole
+from nonloc.nn.options import FORMS
 
 FAMILIES = ("preresnet", "restorer")
 LAYERS_PER_GROUP = {
@@ -63,7 +64,7 @@ class NetworkSpec:
                 )
             return
         check_choice("form", self.form, FORMS)
-        check_size("num_blocks", self.num_blocks)
+        check_whole("num_blocks", self.num_blocks)
         self._check_places()
 
     @classmethod
@@ -117,10 +118,10 @@ class NetworkSpec:
         if self.family == "restorer":
             if self.variant != "bottleneck":
                 raise ValueError(f"a restorer has no variant {self.variant!r}; write restorer{self.size}/…")
-            check_size("the channels of a restorer, C", self.size, minimum=2)
+            check_whole("the channels of a restorer, C", self.size, least=2)
             return
         step = LAYERS_PER_GROUP[self.variant]
-        check_size("the depth of a preresnet, D", self.size)
+        check_whole("the depth of a preresnet, D", self.size)
         if self.size < step + 2 or (self.size - 2) % step:
             below = max(1, (self.size - 2) // step) * step + 2
             raise ValueError(
@@ -132,7 +133,7 @@ class NetworkSpec:
         if not isinstance(self.places, tuple) or not self.places:
             raise ValueError("places must be a tuple of at least one residual block, such as (2,)")
         for place in self.places:
-            check_size("place", place)
+            check_whole("place", place)
             if place > self.num_residual_blocks:
                 raise ValueError(
                     f"there is no residual block {place} in {self.baseline}; places go from 1 to "

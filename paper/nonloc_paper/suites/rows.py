@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from nonloc.numeric import check_whole
+from nonloc._checks import check_whole
 from nonloc_paper.training.recipe import Recipe
 
 PLAN = "suite.json"  # beside the runs of a suite: which one, with which rows, seeds and changes

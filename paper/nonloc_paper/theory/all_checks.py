@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from nonloc.numeric import check_whole, is_whole
+from nonloc._checks import check_whole, is_whole
 from nonloc.ops import NORMALIZATIONS, Affinity
 from nonloc_paper.theory import (
     continuum,

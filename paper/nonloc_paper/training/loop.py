@@ -8,7 +8,7 @@ import signal
 
 import torch
 
-from nonloc.numeric import check_whole
+from nonloc._checks import check_whole
 from nonloc.outcomes import DivergedError, Outcome
 from nonloc_paper.data.dataset import Dataset
 from nonloc_paper.data.load import load

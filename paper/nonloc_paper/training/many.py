@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from nonloc.numeric import check_whole
+from nonloc._checks import check_whole
 from nonloc.outcomes import Outcome
 from nonloc_paper.data.dataset import Dataset
 from nonloc_paper.runs import Run

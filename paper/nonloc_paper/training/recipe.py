@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal
 
+from nonloc._checks import is_number, is_whole
 from nonloc.nn.options import StageOptions
-from nonloc.numeric import is_number, is_whole
 from nonloc.outcomes import CorruptDataError
 from nonloc_paper.networks.spec import NetworkSpec
 from nonloc_paper.runs import Run

@@ -101,7 +101,7 @@ def test_what_is_not_in_the_grammar_is_refused(text):
         ("preresnet20/original-1@4,2", "places must increase, each named once; got 4,2"),
         ("preresnet20/original-1@2,2", "places must increase, each named once; got 2,2"),
         ("restorer16-keras/baseline", "a restorer has no variant 'keras'; write restorer16/"),
-        ("restorer1/baseline", "C=1 must be a whole number ≥ 2"),
+        ("restorer1/baseline", "C must be a whole number ≥ 2"),
     ],
 )
 def test_what_cannot_be_built_is_refused(text, message):
@@ -119,7 +119,7 @@ def test_what_cannot_be_built_is_refused(text, message):
         ),
         ({"family": "preresnet", "size": 20, "num_blocks": 2}, "a baseline has no blocks"),
         ({"family": "preresnet", "size": 20, "form": "original", "num_blocks": 2}, "places must be a tuple"),
-        ({"family": "preresnet", "size": 20, "form": "original", "places": (2,)}, "num_blocks=0"),
+        ({"family": "preresnet", "size": 20, "form": "original", "places": (2,)}, "num_blocks must"),
     ],
 )
 def test_values_are_checked_however_they_are_made(fields, message):

@@ -4,17 +4,17 @@ import pytest
 import torch
 from torch.autograd import forward_ad
 
-from nonloc.ops.transforms import is_by_the_book
+from nonloc._torch_compat import needs_plain_torch
 
 X = torch.tensor([1.0, 2.0])
 
 
 def seen_by(around):
-    """What `is_by_the_book` says inside `around`, a function of functions."""
+    """What `needs_plain_torch` says inside `around`, a function of functions."""
     answers = []
 
     def function(x):
-        answers.append(is_by_the_book())
+        answers.append(needs_plain_torch())
         return x.square().sum()
 
     around(function)
@@ -38,5 +38,5 @@ def test_only_transforms_ask_for_what_torch_can_follow(around, expected):
 
 def test_dual_numbers_do_too():
     with forward_ad.dual_level():
-        assert is_by_the_book()
-    assert not is_by_the_book()
+        assert needs_plain_torch()
+    assert not needs_plain_torch()

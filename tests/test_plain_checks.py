@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from nonloc import Affinity, DiffusiveStage, estimate
+from nonloc._checks import is_number, is_whole
 from nonloc.nn.options import StageOptions
-from nonloc.numeric import is_number, is_whole
 from nonloc.processes.continuum.quadrature import quadrature
 from nonloc_paper import Recipe
 

@@ -1,0 +1,105 @@
+"""Every use of private torch: what surrounds a tensor (tracing, vmap, torch.func, forward mode, fake tensors).
+
+Some shortcuts do not work in these surroundings. Attention has no forward mode, a batch under vmap has no single number
+to read, and torch.func cannot compute a block again for its gradient.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch._C import _functorch
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.autograd import forward_ad
+from torch.nn.modules.batchnorm import _NormBase
+
+__all__ = ["FakeTensorMode"]
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def is_transformed() -> bool:
+    """Return whether a transform of torch.func (grad, vmap, jvp, …) is active; False in a traced program."""
+    return not torch.compiler.is_compiling() and _functorch.peek_interpreter_stack() is not None
+
+
+def is_differentiated_by_func() -> bool:
+    """Return whether a transform of torch.func other than vmap is active."""
+    if not is_transformed():
+        return False
+    return any(level.key() != _functorch.TransformType.Vmap for level in _functorch.get_interpreter_stack())
+
+
+def is_forward_mode() -> bool:
+    """Return whether forward-mode derivatives are being computed (torch.func.jvp, jacfwd, dual numbers)."""
+    return not torch.compiler.is_compiling() and forward_ad._current_level >= 0
+
+
+def needs_plain_torch() -> bool:
+    """Return whether only torch's own operations work here: while tracing, under torch.func, in forward mode."""
+    return torch.compiler.is_compiling() or is_transformed() or is_forward_mode()
+
+
+def is_open_size(size: int) -> bool:
+    """Return whether an exported program is to serve any such size: comparing it with a number would fix it."""
+    return isinstance(size, torch.SymInt) and torch.compiler.is_exporting()
+
+
+def is_vmapped(x: Tensor) -> bool:
+    """Return whether vmap hides a dimension of x, at any depth of transforms; False in a traced program."""
+    if torch.compiler.is_compiling():
+        return False
+    while _functorch.is_functorch_wrapped_tensor(x):
+        if _functorch.is_batchedtensor(x):
+            return True
+        x = _functorch.get_unwrapped(x)
+    return False
+
+
+def needs_derivative(x: Tensor) -> bool:
+    """Return whether results computed from x are to be differentiated, in either mode."""
+    if torch.compiler.is_compiling():
+        return torch.is_grad_enabled() and x.requires_grad
+    while _functorch.is_functorch_wrapped_tensor(x):
+        if not _functorch.is_batchedtensor(x):
+            return True  # grad and jvp wrap only what they differentiate
+        x = _functorch.get_unwrapped(x)
+    if torch.is_grad_enabled() and x.requires_grad:
+        return True
+    # Sparse tensors have no dual numbers; torch fails when it is asked for them.
+    return x.layout == torch.strided and forward_ad.unpack_dual(x).tangent is not None
+
+
+def is_fake(x: Tensor) -> bool:
+    """Return whether x has a shape and no contents, as in FakeTensorMode."""
+    return isinstance(x, FakeTensor)
+
+
+def can_read_values(x: Tensor) -> bool:
+    """Return whether the numbers may be read: not while tracing or capturing, under vmap, or without storage."""
+    if torch.compiler.is_compiling() or x.is_meta or is_fake(x) or is_vmapped(x):
+        return False
+    return not (x.is_cuda and torch.cuda.is_current_stream_capturing())
+
+
+def without_compiling(function: Function) -> Function:
+    """Return `function` as torch.compile calls it without looking inside; does not import the compiler."""
+    return torch._disable_dynamo(function)  # type: ignore[no-any-return]
+
+
+def run_eagerly() -> AbstractContextManager[Any]:
+    """Run compiled modules uncompiled: a program compiled before hooks were registered runs without them."""
+    # The compiler takes seconds to import, and inside a traced program its stance cannot be changed.
+    if "torch._dynamo" not in sys.modules or torch.compiler.is_compiling():
+        return nullcontext()
+    return torch.compiler.set_stance("force_eager")
+
+
+def is_batch_or_instance_norm(module: nn.Module) -> bool:
+    """Return whether a module is one of torch's batch or instance normalisations."""
+    return isinstance(module, _NormBase)
