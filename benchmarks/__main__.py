@@ -257,7 +257,7 @@ def main(arguments: list[str] | None = None) -> int:
     add_arguments(parser)
     try:
         return run(parser.parse_args(with_underscores(sys.argv[1:] if arguments is None else arguments)))
-    except (ArgumentError, ValueError, NonlocError) as error:
+    except (ArgumentError, ValueError, ImportError, NonlocError) as error:
         print(f"benchmarks: error: {error}", file=sys.stderr)
         return error.exit_code if isinstance(error, NonlocError) else EXIT_USAGE
 

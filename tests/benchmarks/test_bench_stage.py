@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from benchmarks import stage, stage_cpu, stage_paths
+from benchmarks.__main__ import main
 from benchmarks.stage_paths import WAYS, Way, exact, naive
-from nonloc.cli import main
 from nonloc.ops import Affinity, propagate
 from nonloc.ops.fused_launch import is_interpreted
 
@@ -137,9 +137,9 @@ def test_the_exact_stage_is_the_reference_a_few_rows_at_a_time(monkeypatch):
 
 def test_the_cpus_rows_table_and_files(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(stage_cpu, "POSITIONS", (64, 1500))
-    assert main(["bench", "stage", "--device", "cpu", "--repeats", "2", "--output", str(tmp_path)]) == 0
+    assert main(["stage", "--device", "cpu", "--repeats", "2", "--output", str(tmp_path)]) == 0
     kept = json.loads((tmp_path / "stage_cpu.json").read_text())
-    assert kept["command"] == "nonloc bench stage --device cpu"
+    assert kept["command"] == "python -m benchmarks stage --device cpu"
     rows = kept["rows"]
     assert [(row["positions"], row["way"]) for row in rows] == [
         (64, "naive"), (64, "factored"), (1500, "naive"), (1500, "factored"),

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
+from benchmarks.__main__ import main
 from benchmarks.convolutions import PASSES, SHAPES, measure, table
-from nonloc.cli import main
 from nonloc_paper.fast.convolution import Convolution
 from nonloc_paper.networks.build import build
 
@@ -46,7 +46,7 @@ def test_what_is_wrong_has_no_time():
 def test_without_a_gpu_there_is_nothing_to_time(capsys):
     if torch.cuda.is_available():
         pytest.skip("there is one")
-    assert main(["bench", "convolutions"]) == 2
+    assert main(["convolutions"]) == 2
     assert "CUDA device" in capsys.readouterr().err
 
 

@@ -70,8 +70,7 @@ def test_wrong_usage(run, capsys, tmp_path):
     assert "--images must be at least 1" in capsys.readouterr().err
     assert main(["stability", str(run), "--device", "foo"]) == 2
     assert main(["spectrum", str(run), "--features", "--device", "foo"]) == 2
-    assert main(["bench", "backends", "--device", "foo"]) == 2
-    assert capsys.readouterr().err.count("device='foo' is unknown; use cpu or cuda") == 3
+    assert capsys.readouterr().err.count("device='foo' is unknown; use cpu or cuda") == 2
 
 
 def test_what_is_kept_is_what_was_found(run, capsys):
