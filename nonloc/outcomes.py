@@ -9,10 +9,12 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 ENDINGS = {
-    "converged": "ran to its end",
+    "finished": "ran to its end",
     "diverged": "diverged: its values did not stay finite, or were on their way out",
     "interrupted": "was interrupted after saving; the same command continues it",
 }
+
+RECORDED = {"finished": "converged"}  # the spelling in files, which is older than the one in Python
 
 # The process exit codes of every command. 128 + signal number is the shell's own convention.
 EXIT_DONE = 0
@@ -27,10 +29,11 @@ EXIT_SIGPIPE = 141
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a run or a simulation ended: "converged", which says that it ran to its end, "diverged" or "interrupted".
+    """How a run or a simulation ended: "finished", "diverged" or "interrupted".
 
-    `epoch` and `step` say where: for a diverged run, the first step (counted from 0 over the whole run)
-    whose loss was not finite. `metrics` holds the last numbers that were measured.
+    Files say "converged" for "finished"; both spellings are accepted. `epoch` and `step` say where it ended: for a
+    diverged run, the first step (counted from 0 over the whole run) whose loss was not finite. `metrics` holds the last
+    numbers that were measured.
     """
 
     ending: str
@@ -40,6 +43,8 @@ class Outcome:
     metrics: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        if self.ending == RECORDED["finished"]:
+            object.__setattr__(self, "ending", "finished")
         if self.ending not in ENDINGS:
             raise ValueError(f"ending={self.ending!r} is not one of {', '.join(ENDINGS)}")
 
@@ -49,13 +54,19 @@ class Outcome:
         return f"{text} {self.message}" if self.message else text
 
     def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        """Plain values for a file."""
+        return asdict(self) | {"ending": recorded_ending(self.ending)}
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Outcome:
         """The inverse of `to_dict`; what a later version may have added is left out."""
         known = {one.name for one in fields(cls)}
         return cls(**{name: value for name, value in values.items() if name in known})
+
+
+def recorded_ending(ending: str) -> str:
+    """Return the spelling of an ending that files use."""
+    return RECORDED.get(ending, ending)
 
 
 class NonlocError(Exception):

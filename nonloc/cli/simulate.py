@@ -144,7 +144,7 @@ def run(options: Namespace) -> int:
         (folder / name).write_bytes(content)
     written = [str(folder / name) for name in files]
     output.result(_text(trajectory, series, written), {**value, "files": written})
-    return EXIT_DONE if trajectory.outcome.ending == "converged" else EXIT_DIVERGED
+    return EXIT_DONE if trajectory.outcome.ending == "finished" else EXIT_DIVERGED
 
 
 def _told_cost(affinity: Any, z: Any, options: Namespace) -> str:
@@ -217,6 +217,6 @@ def _text(trajectory: Any, series: dict[str, Any], written: list[str]) -> str:
                 "overflow" if value is None else f"{value:.6g}" for value in (values[0], values[-1])
             )
             lines.append(f"{label:<13} {first} → {last}")
-    if trajectory.outcome.ending != "converged":
+    if trajectory.outcome.ending != "finished":
         lines.append(trajectory.outcome.sentence)
     return "\n".join([*lines, "", *written])

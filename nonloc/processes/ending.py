@@ -11,7 +11,7 @@ from nonloc.outcomes import Outcome
 class SimulationOutcome(Outcome):
     """The Outcome of a simulation: the same values as a run's, told as what a simulation does.
 
-    "converged" means, as of a run, that it came to its end, not that a steady state was reached. `step` is the number
+    "finished" means, as of a run, that it came to its end, not that a steady state was reached. `step` is the number
     of a state and `metrics["time"]` its time: of the last state, or of the first that ran away.
     """
 
@@ -22,7 +22,7 @@ class SimulationOutcome(Outcome):
 
 def ended(outcome: Outcome) -> str:
     """ "finished", or "ran away at step 2 (t = 6)"."""
-    if outcome.ending == "converged":
+    if outcome.ending == "finished":
         return "finished"
     if outcome.ending != "diverged":
         return outcome.ending

@@ -142,7 +142,7 @@ def _outcome(
     if since is not None:
         return ending("diverged", since, why)
     return ending(
-        "converged", num_steps, "All steps were taken; this does not mean that a steady state was reached."
+        "finished", num_steps, "All steps were taken; this does not mean that a steady state was reached."
     )
 
 

@@ -25,7 +25,7 @@ class Trajectory:
                               where there is no π (Ω not symmetric) or no kernel
     variance       [S, B, C]  the mean of |z − mean|², the paper's var(z)
     energy         [S, B]     ½ Σ_ij K_ij |z_i − z_j|²; None where the process has no kernel
-    outcome        how it ended: "converged" where all steps were taken, which does not mean that a steady state was
+    outcome        how it ended: "finished" where all steps were taken, which does not mean that a steady state was
                    reached, or "diverged"; `outcome.step` of a diverged one is the state that was not finite, or, where
                    all are, the first from which on Euler steps beyond the limit of stability run away
     """

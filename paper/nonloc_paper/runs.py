@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from nonloc._checks import is_whole
-from nonloc.outcomes import CorruptDataError, LockedRunError
+from nonloc.outcomes import CorruptDataError, LockedRunError, recorded_ending
 
 ENDED = ("converged", "diverged")  # what a result can say of its run; one that was interrupted has none
 TEMPORARY = ".tmp"
@@ -116,8 +116,9 @@ class Run:
     def read_result(self) -> dict[str, Any]:
         result = _read_object(self.result_path)
         outcome = result.get("outcome")
-        if not isinstance(outcome, dict) or outcome.get("ending") not in ENDED:
+        if not isinstance(outcome, dict) or recorded_ending(str(outcome.get("ending"))) not in ENDED:
             raise CorruptDataError(f"{self.result_path} does not say how the run ended; {RESTORE}")
+        outcome["ending"] = recorded_ending(outcome["ending"])
         return result
 
     def write_result(self, result: dict[str, Any]) -> None:

@@ -29,6 +29,8 @@ def test_recipe_and_result_come_back(run):
     run.write_result({"outcome": {"ending": "converged"}, "error": 8.19})
     assert Run.open(run.path).read_recipe() == {"seed": 3}
     assert run.read_result() == {"outcome": {"ending": "converged"}, "error": 8.19}
+    run.write_result({"outcome": {"ending": "finished"}, "error": 8.19})
+    assert run.read_result()["outcome"]["ending"] == "converged"
 
 
 def test_a_run_is_finished_once_it_has_a_result(run):

@@ -84,7 +84,7 @@ def test_there_is_no_alarm_at_the_limit_and_there_is_one_above(normalize):
     def ending(h):
         return simulate(Diffusion(a), signal(a) + 100, num_steps=400, step_size=h, throw=False).outcome.ending
 
-    assert ending(limit) == "converged"
+    assert ending(limit) == "finished"
     assert ending(1.001 * limit) == "diverged"
 
 
@@ -94,7 +94,7 @@ def test_a_simulation_that_has_come_to_rest_makes_no_alarm_of_its_rounding(step_
     z = 1000 + torch.randn(1, 8, 2, generator=generator(1))
     run = simulate(Diffusion(path_graph(8)), z, num_steps=600, step_size=step_size)
     assert float(run.variance[-1].max()) < 1e-3
-    assert run.outcome.ending == "converged"
+    assert run.outcome.ending == "finished"
 
 
 def test_the_damped_flow_is_watched_too():
@@ -109,7 +109,7 @@ def test_the_damped_flow_is_watched_too():
 def test_a_process_that_may_grow_is_not_called_diverged_for_it():
     reverse = simulate(Diffusion(two_points(), backwards=True), difference(), num_steps=20, step_size=0.5)
     assert float(reverse.final[0, 0, 0]) == 2.0**20
-    assert reverse.outcome.ending == "converged"
+    assert reverse.outcome.ending == "finished"
 
 
 def test_a_process_of_ones_own_is_not_watched():
@@ -117,13 +117,13 @@ def test_a_process_of_ones_own_is_not_watched():
         def rate(self, z):
             return z
 
-    assert simulate(Growing(), difference(), num_steps=20).outcome.ending == "converged"
+    assert simulate(Growing(), difference(), num_steps=20).outcome.ending == "finished"
 
 
 def test_a_jump_process_makes_no_false_alarm():
     a = SparseAffinity(torch.tensor([[0.0, 1.0, 0], [0.1, 0, 3], [0, 3, 0.0]]).double().to_sparse_csr())
     law = torch.tensor([[[1.0], [0], [0]]], dtype=torch.float64)
-    assert simulate(JumpProcess(a), law, num_steps=50).outcome.ending == "converged"
+    assert simulate(JumpProcess(a), law, num_steps=50).outcome.ending == "finished"
 
 
 def test_a_simulation_that_leaves_the_numbers_says_both():
@@ -133,7 +133,7 @@ def test_a_simulation_that_leaves_the_numbers_says_both():
     assert "From state 2 on" in run.outcome.sentence
 
 
-@pytest.mark.parametrize(("step_size", "ending"), [(3.0, "diverged"), (1.9, "converged")])
+@pytest.mark.parametrize(("step_size", "ending"), [(3.0, "diverged"), (1.9, "finished")])
 def test_a_position_that_nobody_listens_to_can_run_away_alone(step_size, ending):
     x = torch.tensor([0.0, 1.0, 2.0], dtype=torch.float64).view(1, -1, 1)
     measure = torch.tensor([1.0, 1.0, 0.0], dtype=torch.float64)
@@ -184,7 +184,7 @@ def test_a_range_that_is_left_for_a_while_is_no_end():
         for num_steps in (5, 1000)
     }
     assert endings[5].outcome.ending == "diverged"
-    assert endings[1000].outcome.ending == "converged"
+    assert endings[1000].outcome.ending == "finished"
     torch.testing.assert_close(endings[1000].final, torch.zeros_like(start))
 
 
@@ -193,7 +193,7 @@ def test_what_is_masked_has_no_range():
     affinity = Affinity(x, y, "gaussian", mask=torch.tensor([[True] * 5 + [False]]))
     z = signal(affinity)
     z[:, 5] = torch.nan
-    for step_size, ending in ((5.0, "diverged"), (0.9, "converged")):
+    for step_size, ending in ((5.0, "diverged"), (0.9, "finished")):
         run = simulate(Diffusion(affinity), z, num_steps=20, step_size=step_size, throw=False)
         assert run.outcome.ending == ending
 
@@ -205,4 +205,4 @@ def test_a_step_that_surely_keeps_the_range_is_not_blamed_for_what_a_source_brin
 
     run = simulate(Source(listener()), difference() / 10, num_steps=100, step_size=0.05)
     assert float(run.final[0, 1]) == pytest.approx(5 - 0.1), "of which nothing is left"
-    assert run.outcome.ending == "converged"
+    assert run.outcome.ending == "finished"

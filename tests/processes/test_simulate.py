@@ -55,7 +55,7 @@ def test_first_and_last_are_always_saved(num_steps, save_every, saved):
     assert some.times.tolist() == saved
     assert torch.equal(some.states, every.states[saved])
     assert len(some) == len(saved)
-    assert (some.outcome.ending, some.outcome.step) == ("converged", num_steps)
+    assert (some.outcome.ending, some.outcome.step) == ("finished", num_steps)
 
 
 @pytest.mark.parametrize("stepper", ["euler", "exact", "implicit"])
@@ -199,7 +199,7 @@ def test_nothing_to_move_is_moved(stepper, batch, channels):
     z = torch.zeros(batch, x.shape[1], channels, dtype=torch.float64)
     run = simulate(Diffusion(Affinity(x, x, "heat")), z, num_steps=2, stepper=stepper)
     assert run.states.shape == (3, batch, x.shape[1], channels)
-    assert run.outcome.ending == "converged"
+    assert run.outcome.ending == "finished"
 
 
 @pytest.mark.parametrize("stepper", ["euler", "exact", "implicit"])
@@ -235,7 +235,7 @@ def test_a_law_below_zero_is_refused_and_rounding_is_not(stepper):
     with pytest.raises(ValueError, match=r"a law must be ≥ 0.* is -0.001; .*clamp.*Diffusion\(affinity\)"):
         simulate(process, law, num_steps=1, stepper=stepper)
     law[0, 0] = -1e-17
-    assert simulate(process, law, num_steps=1, stepper=stepper).outcome.ending == "converged"
+    assert simulate(process, law, num_steps=1, stepper=stepper).outcome.ending == "finished"
 
 
 def test_what_lies_in_the_padding_of_a_law_is_no_probability():

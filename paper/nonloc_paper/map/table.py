@@ -9,7 +9,7 @@ from pathlib import Path
 from types import NoneType
 from typing import Any
 
-from nonloc.outcomes import CorruptDataError
+from nonloc.outcomes import CorruptDataError, recorded_ending
 from nonloc_paper.map.cells import MapCell
 from nonloc_paper.runs import ENDED, NUMBER, check_lines_hold, finite_or_none, read_lines, write_atomically
 from nonloc_paper.training.recipe import Recipe
@@ -73,6 +73,7 @@ def _read(path: Path) -> list[dict[str, Any]]:
     for number, row in enumerate(rows, start=1):
         key = (row["cell"], row["seed"])
         wrong = ""
+        row["ending"] = recorded_ending(row["ending"])
         if row["ending"] not in ENDED or (row["ending"] == "diverged" and row["step"] is None):
             wrong = f"has ending {row['ending']!r} at step {row['step']}"
         elif not math.isfinite(row["seconds"]):

@@ -153,7 +153,7 @@ def _train(session: Session, stopping: Stopping, shown: Progress, options: Optio
             return _interrupted(session, stopping)
     if not has_finite_parameters(session.model):
         return _diverged(session, session.step - 1, "The weights were not finite after this step, the last.")
-    return Outcome("converged", session.epoch, session.step, metrics=_last_metrics(session))
+    return Outcome("finished", session.epoch, session.step, metrics=_last_metrics(session))
 
 
 def _diverged(session: Session, step: int, message: str) -> Outcome:
@@ -219,7 +219,7 @@ def _result(session: Session, outcome: Outcome) -> dict[str, Any]:
     "machine" and "versions" are the last process's. A run that was also worked on elsewhere has "earlier", the parts of
     its seconds that were spent there; their machine is None if their checkpoint was made before it told.
     """
-    is_whole = outcome.ending == "converged"
+    is_whole = outcome.ending == "finished"
     result = {
         "outcome": outcome.to_dict(),
         "metrics": outcome.metrics,

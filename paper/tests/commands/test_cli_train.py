@@ -125,7 +125,7 @@ def test_divergence_is_exit_3_and_kept(tmp_path, capsys):
 
 
 def test_advice_is_for_stages_that_diverged_and_names_what_is_not_there_yet():
-    gone, trained = Outcome("diverged", 1, 3), Outcome("converged", 1, 3)
+    gone, trained = Outcome("diverged", 1, 3), Outcome("finished", 1, 3)
     recipe = Recipe(network="preresnet20/original-4@2")
     assert "--stage.scaled true" in advice(recipe, gone)
     assert "--stage.init_std" not in advice(recipe, gone), "it has a small one"

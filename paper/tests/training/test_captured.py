@@ -65,7 +65,7 @@ def test_a_captured_run_is_the_plain_run(tmp_path, monkeypatch, changes):
     plain, run = Run(tmp_path / "plain"), Run(tmp_path / "run")
     fit(recipe, plain, data=data_of(recipe), device="cpu", progress=False)
     generators = without_a_device(monkeypatch)
-    assert train_captured(recipe, run).ending == "converged"
+    assert train_captured(recipe, run).ending == "finished"
     assert_same_run(run, plain)
     assert len(generators) == 3, "one graph for each size of a batch, and one for the evaluation"
     assert generators[0] == generators[1] != ()
@@ -88,7 +88,7 @@ def test_a_captured_run_resumes_where_it_was(tmp_path, monkeypatch, step):
     with monkeypatch.context() as patched:
         patched.setattr(Session, "take_step", take_step_and_be_hit)
         assert train_captured(recipe, run).step == step
-    assert train_captured(recipe, run).ending == "converged"
+    assert train_captured(recipe, run).ending == "finished"
     assert_same_run(run, whole)
 
 
@@ -133,7 +133,7 @@ def test_what_cannot_be_captured_goes_the_plain_way_with_one_warning(tmp_path, m
     with pytest.warns(
         RuntimeWarning, match=r"cannot be captured.*looks at its numbers.*plain loop"
     ) as warned:
-        assert train_captured(recipe, run).ending == "converged"
+        assert train_captured(recipe, run).ending == "finished"
     assert len(warned) == 1
     assert run.read_result()["weights_sha256"] == plain.read_result()["weights_sha256"]
     assert timeless_metrics(run) == timeless_metrics(plain)

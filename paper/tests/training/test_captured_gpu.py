@@ -198,7 +198,7 @@ def test_a_run_resumed_in_the_middle_ends_as_if_uninterrupted(tmp_path, monkeypa
     outcome = train(recipe, run)
     assert (outcome.ending, outcome.step) == ("interrupted", step)
     monkeypatch.undo()
-    assert train(recipe, run).ending == "converged"
+    assert train(recipe, run).ending == "finished"
     assert_same_learning(run, whole)
 
 
@@ -282,7 +282,7 @@ def test_what_cannot_be_captured_goes_the_plain_way_with_one_warning(tmp_path, m
     train(recipe, plain, captured=False)
     synchronize_in_loss(monkeypatch)
     with pytest.warns(RuntimeWarning, match="cannot be captured") as warned:
-        assert train(recipe, run).ending == "converged"
+        assert train(recipe, run).ending == "finished"
     [message] = [str(each.message) for each in warned if "cannot be captured" in str(each.message)]
     assert "captur" in message.partition("(")[2], "the cause must be named"
     assert_same_learning(run, plain)

@@ -65,7 +65,7 @@ def endings_of(endings):
 def test_every_run_is_what_it_is_alone_to_the_bit(tmp_path, alone, recordings, side_by_side):
     """Of other lengths, batch sizes and optimizers, so that the company changes several times."""
     runs, endings = go(tmp_path, side_by_side=side_by_side)
-    assert endings_of(endings) == ["converged"] * 4
+    assert endings_of(endings) == ["finished"] * 4
     assert_as_alone(runs, alone)
 
 
@@ -118,7 +118,7 @@ def test_one_that_cannot_be_captured_goes_alone_with_one_warning(tmp_path, alone
     ) as warned:
         runs, endings = go(tmp_path, RECIPES[:3])
     assert len(warned) == 1
-    assert endings_of(endings) == ["converged"] * 3
+    assert endings_of(endings) == ["finished"] * 3
     assert_as_alone(runs, alone[:3])
 
 
@@ -132,7 +132,7 @@ def test_an_error_in_one_step_is_that_runs_alone(tmp_path, alone, recordings, mo
 
     monkeypatch.setattr(Classification, "loss", fail_for_adam)
     runs, endings = go(tmp_path, RECIPES[:3])
-    assert endings_of(endings) == ["converged", "converged", None]
+    assert endings_of(endings) == ["finished", "finished", None]
     assert "negative entries" in str(endings.all[2].error)
     assert_as_alone(runs[:2], alone[:2])
 

@@ -88,7 +88,7 @@ def test_a_finished_run_is_not_touched_again(whole, monkeypatch):
     before = {path: path.stat().st_mtime_ns for path in whole.path.iterdir() if path.name != "lock"}
     monkeypatch.setattr(Session, "__init__", None)
     outcome = train(tiny_recipe(spectrum_epochs=(1,)), whole)
-    assert outcome.ending == "converged"
+    assert outcome.ending == "finished"
     assert outcome.metrics == whole.read_metrics()[-1]
     assert {path: path.stat().st_mtime_ns for path in whole.path.iterdir() if path.name != "lock"} == before
 
@@ -121,7 +121,7 @@ def test_a_run_interrupted_after_any_step_ends_identically(whole, tmp_path, monk
     assert "SIGTERM" in outcome.message
     assert not run.is_finished
     monkeypatch.undo()
-    assert train(recipe, run).ending == "converged"
+    assert train(recipe, run).ending == "finished"
     assert_same_run(run, whole)
 
 
@@ -467,14 +467,14 @@ def test_a_run_in_use_is_refused(tmp_path):
 def test_a_recipe_that_cannot_start_does_not_take_the_folder(tmp_path):
     with pytest.raises(ValueError, match="train_images=41"):
         train(tiny_recipe(train_images=41), tmp_path / "run")
-    assert train(tiny_recipe(epochs=1, train_images=40), tmp_path / "run").ending == "converged"
+    assert train(tiny_recipe(epochs=1, train_images=40), tmp_path / "run").ending == "finished"
 
 
 def test_a_recipe_that_fails_in_its_first_step_does_not_take_the_folder(tmp_path):
     network = "preresnet11/diffusive-1@1"
     with pytest.raises(ValueError, match="sinkhorn"):
         train(tiny_recipe(epochs=1, network=network, stage={"normalize": "sinkhorn"}), tmp_path / "run")
-    assert train(tiny_recipe(epochs=1, network=network), tmp_path / "run").ending == "converged"
+    assert train(tiny_recipe(epochs=1, network=network), tmp_path / "run").ending == "finished"
     assert Run(tmp_path / "run").read_recipe()["stage"]["normalize"] is None
 
 
@@ -520,7 +520,7 @@ def test_it_works_outside_the_main_thread(tmp_path):
     )
     thread.start()
     thread.join()
-    assert endings == ["converged"]
+    assert endings == ["finished"]
 
 
 def test_an_epoch_is_saved_before_it_is_told(tmp_path, monkeypatch):

@@ -86,7 +86,7 @@ def assert_as_alone(runs, alone):
 @pytest.mark.parametrize("side_by_side", [1, 2, 3, 4, 9])
 def test_every_run_is_what_it_is_alone_to_the_bit(tmp_path, alone, side_by_side):
     runs, endings = go(tmp_path, side_by_side=side_by_side)
-    assert outcomes(endings) == ["converged"] * 4
+    assert outcomes(endings) == ["finished"] * 4
     assert (endings.reason, endings.signal) == ("", None)
     assert_as_alone(runs, alone)
 
@@ -109,13 +109,13 @@ def test_one_at_a_time_is_the_default_on_the_cpu(tmp_path, monkeypatch):
 def test_a_failing_run_hurts_nobody(tmp_path, alone, monkeypatch):
     hit(monkeypatch, 1, 7, fail)
     runs, endings = go(tmp_path)
-    assert outcomes(endings) == ["converged", None, "converged", "converged"]
+    assert outcomes(endings) == ["finished", None, "finished", "finished"]
     assert "no space left" in str(endings.all[1].error)
     assert endings.reason == ""
     assert_as_alone([runs[0], *runs[2:]], [alone[0], *alone[2:]])
     monkeypatch.undo()
     _, endings = go(tmp_path)
-    assert outcomes(endings) == ["converged"] * 4
+    assert outcomes(endings) == ["finished"] * 4
     assert_as_alone(runs, alone)
 
 
@@ -131,7 +131,7 @@ def test_a_failed_run_frees_its_memory(tmp_path, monkeypatch):
 def test_a_recipe_that_cannot_start_hurts_nobody(tmp_path, alone):
     recipes = [RECIPES[0], RECIPES[1].with_(train_images=41), *RECIPES[2:]]
     runs, endings = go(tmp_path, recipes)
-    assert outcomes(endings) == ["converged", None, "converged", "converged"]
+    assert outcomes(endings) == ["finished", None, "finished", "finished"]
     assert "train_images=41" in str(endings.all[1].error)
     assert_as_alone([runs[0], *runs[2:]], [alone[0], *alone[2:]])
 
@@ -139,14 +139,14 @@ def test_a_recipe_that_cannot_start_hurts_nobody(tmp_path, alone):
 def test_a_diverging_run_hurts_nobody(tmp_path, alone):
     recipes = [RECIPES[0], tiny_recipe(learning_rate=1e30, momentum=0.0), *RECIPES[2:]]
     runs, endings = go(tmp_path, recipes)
-    assert outcomes(endings) == ["converged", "diverged", "converged", "converged"]
+    assert outcomes(endings) == ["finished", "diverged", "finished", "finished"]
     assert_as_alone([runs[0], *runs[2:]], [alone[0], *alone[2:]])
 
 
 def test_a_held_run_is_named(tmp_path):
     with Run(tmp_path / "1").lock():
         _, endings = go(tmp_path)
-    assert outcomes(endings) == ["converged", None, "converged", "converged"]
+    assert outcomes(endings) == ["finished", None, "finished", "finished"]
     assert isinstance(endings.all[1].error, LockedRunError)
 
 
@@ -172,7 +172,7 @@ def test_a_signal_that_comes_too_late_is_told_but_cuts_nothing_short(tmp_path, m
 
     monkeypatch.setattr(Session, "finish_epoch", finish_epoch_and_be_hit)
     _, endings = go(tmp_path, RECIPES[3:])
-    assert outcomes(endings) == ["converged"]
+    assert outcomes(endings) == ["finished"]
     assert (endings.reason, endings.signal) == ("", signal.SIGTERM)
 
 
@@ -270,7 +270,7 @@ def test_it_says_what_begins_and_what_has_ended(tmp_path):
         begun=lambda number: told.append(("begun", number)),
         ended=lambda number, ending: told.append((ending.outcome.ending, number)),
     )
-    assert told == [("begun", 0), ("converged", 0), ("begun", 1), ("converged", 1)]
+    assert told == [("begun", 0), ("finished", 0), ("begun", 1), ("finished", 1)]
 
 
 def test_the_next_one_can_be_chosen(tmp_path):
@@ -289,7 +289,7 @@ def test_finished_runs_are_not_touched(tmp_path):
     runs, _ = go(tmp_path)
     before = [run.result_path.stat().st_mtime_ns for run in runs]
     _, endings = go(tmp_path, data=None)
-    assert outcomes(endings) == ["converged"] * 4
+    assert outcomes(endings) == ["finished"] * 4
     assert [run.result_path.stat().st_mtime_ns for run in runs] == before
 
 

@@ -46,7 +46,7 @@ def go(folder, recipes=RECIPES, **options):
 def test_runs_side_by_side_equal_the_same_runs_alone(tmp_path, side_by_side):
     """Deterministic kernels in the same order in each branch: equal to the bit, whoever rides along."""
     runs, endings = go(tmp_path, side_by_side=side_by_side)
-    assert [ending.outcome.ending for ending in endings.all] == ["converged"] * 3
+    assert [ending.outcome.ending for ending in endings.all] == ["finished"] * 3
     for number, (recipe, run) in enumerate(zip(RECIPES, runs, strict=True)):
         alone = Run(tmp_path / f"alone-{number}")
         fit(recipe, alone, data=data(), device="cuda", progress=False)
@@ -82,7 +82,7 @@ def test_one_that_cannot_be_captured_goes_alone_with_its_warning(tmp_path, monke
     with pytest.warns(RuntimeWarning, match="cannot be captured") as warned:
         runs, endings = go(tmp_path, side_by_side=3)
     assert sum("cannot be captured" in str(each.message) for each in warned) == 1
-    assert [ending.outcome.ending for ending in endings.all] == ["converged"] * 3
+    assert [ending.outcome.ending for ending in endings.all] == ["finished"] * 3
     monkeypatch.undo()
     for number in (0, 2):
         alone = Run(tmp_path / f"alone-{number}")
@@ -107,8 +107,8 @@ def test_divergence_and_failure_hurt_nobody(tmp_path):
     recipes = [*RECIPES[:2], RECIPES[2].with_(learning_rate=1e30), RECIPES[2].with_(train_images=10_000)]
     _, endings = go(tmp_path, recipes, side_by_side=4)
     assert [ending.outcome and ending.outcome.ending for ending in endings.all] == [
-        "converged",
-        "converged",
+        "finished",
+        "finished",
         "diverged",
         None,
     ]
