@@ -19,7 +19,7 @@ from nonloc_paper.commands.parser import CommandParser
 from nonloc_paper.map.cells import PARTS, MapPart, find_part
 from nonloc_paper.map.table import MapTable
 from nonloc_paper.paths import results_folder
-from nonloc_paper.suites.spent import note_spent
+from nonloc_paper.suites.records import note_spent
 
 PARSER = CommandParser
 SUMMARY = "the trainability map: rate × initialisation × blocks, one table of hundreds of short runs"
@@ -71,8 +71,8 @@ def run(options: Namespace) -> int:
     part = _arranged(options)
     budget = None if options.budget is None else parse_duration(options.budget)
 
-    from nonloc_paper.map.running import run_part
-    from nonloc_paper.suites.holding import hold
+    from nonloc_paper.map.run import run_part
+    from nonloc_paper.suites.records import lock_folder
     from nonloc_paper.training.machine import device_or_best, machine
     from nonloc_paper.training.precision import slow_precision
 
@@ -80,7 +80,10 @@ def run(options: Namespace) -> int:
         output.talk(f"{slow}: --set precision=float32 channels_last=false")
     started = time.monotonic()
     # Read while it is held: what another process adds before that is there, and none adds after.
-    with hold(options.output), Overall(part.name, len(part.runs()), shown=not output.is_quiet) as overall:
+    with (
+        lock_folder(options.output),
+        Overall(part.name, len(part.runs()), shown=not output.is_quiet) as overall,
+    ):
         table = MapTable(Path(options.output) / f"{part.name}.jsonl")
         progress = run_part(
             part,

@@ -24,7 +24,7 @@ from nonloc_paper.training.recipe import Recipe
 
 if TYPE_CHECKING:
     from nonloc_paper.report.kept import Kept
-    from nonloc_paper.suites.keeping import Keeping
+    from nonloc_paper.suites.records import KeepReport
     from nonloc_paper.suites.train_all import SuiteProgress
 
 DEMO = "demo"
@@ -110,7 +110,7 @@ def run(options: Namespace) -> int:
         if options.kept is None:
             raise ValueError("--keep needs a folder to keep runs in; name it with --kept DIR")
 
-        from nonloc_paper.suites.keeping import check_keeping
+        from nonloc_paper.suites.records import check_keep
 
         if Path(options.kept).resolve() in (folder.resolve(), *folder.resolve().parents):
             raise ValueError(
@@ -122,7 +122,7 @@ def run(options: Namespace) -> int:
                 f"--kept {options.kept} lies in --output {folder}, whose runs would be there twice; "
                 "keep them in another folder"
             )
-        check_keeping(
+        check_keep(
             suite, options.kept, changes=plan["changes"], weights=options.weights, runs=folder / "runs"
         )
 
@@ -188,7 +188,7 @@ def _restore(suite: Suite, folder: Path, options: Namespace, output: Output) -> 
     if options.kept is None:
         return []
 
-    from nonloc_paper.suites.keeping import restore
+    from nonloc_paper.suites.records import restore
 
     known = restore(suite, options.kept, folder / "runs")
     if known:
@@ -199,13 +199,13 @@ def _restore(suite: Suite, folder: Path, options: Namespace, output: Output) -> 
     return known
 
 
-def _keep(suite: Suite, folder: Path, options: Namespace, changes: dict[str, Any], seconds: float) -> Keeping:
-    from nonloc_paper.suites.holding import hold
-    from nonloc_paper.suites.keeping import keep
-    from nonloc_paper.suites.spent import note_spent
+def _keep(
+    suite: Suite, folder: Path, options: Namespace, changes: dict[str, Any], seconds: float
+) -> KeepReport:
+    from nonloc_paper.suites.records import keep, lock_folder, note_spent
     from nonloc_paper.training.machine import device_or_best, machine
 
-    with hold(Path(options.kept) / suite.name, wait=True):
+    with lock_folder(Path(options.kept) / suite.name, wait=True):
         kept = keep(suite, folder / "runs", options.kept, changes=changes, weights=options.weights)
         # Less, and nothing new, is no training, but finding out that there is nothing to do.
         if kept.new or seconds >= 1:
@@ -216,7 +216,7 @@ def _keep(suite: Suite, folder: Path, options: Namespace, changes: dict[str, Any
     return kept
 
 
-def _kept_lines(kept: Keeping | None) -> list[str]:
+def _kept_lines(kept: KeepReport | None) -> list[str]:
     if kept is None:
         return []
     lines = [

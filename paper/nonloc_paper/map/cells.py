@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from nonloc_paper.suites.stated import CIFAR10
+from nonloc_paper.suites.tables import CIFAR10
 from nonloc_paper.training.recipe import Recipe
 
 RATES = (0.1, 0.03, 0.01)

@@ -26,7 +26,7 @@ from nonloc_paper.report.trainability import (
     read_map,
 )
 from nonloc_paper.report.trained_stages import action_sentences
-from nonloc_paper.suites.spent import read_all_spent
+from nonloc_paper.suites.records import read_spent
 
 USUAL = (TEN_EPOCHS, SHARED, RECOMPUTED)  # the parts whose logits are not divided, and of the same kernel
 VERDICTS = "paper/pages/verdicts.md"
@@ -215,7 +215,7 @@ def _versions(rows: Sequence[RowRecord]) -> str:
 
 
 def _time(root: Path) -> str:
-    spent = read_all_spent(root)
+    spent = read_spent(root)
     entries = [entry for some in spent.values() for entry in some]
     suites = [folder.name for folder in spent if folder.name != MAP]
     commands = [f"`nonloc reproduce {suite}`" for suite in suites] + ["the parts of `nonloc map`"] * (

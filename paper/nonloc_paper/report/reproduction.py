@@ -37,7 +37,7 @@ from nonloc_paper.report.tables import Table
 from nonloc_paper.report.trainability import TrainabilityMap, read_map, recorded
 from nonloc_paper.report.trained_stages import ABOUT_LOST, lost_table
 from nonloc_paper.report.verdicts import DEPENDS, NOT_REPRODUCED, REPRODUCED, UNDECIDED, Verdict
-from nonloc_paper.suites.spent import read_all_spent
+from nonloc_paper.suites.records import read_spent
 
 TITLE = "The paper, settled: CIFAR-10"
 MAP = "map"
@@ -234,7 +234,7 @@ def _map_sections(found: TrainabilityMap) -> tuple[Section, ...]:
 def spent_sentences(root: Path) -> list[str]:
     """What the commands that trained have noted in spent.jsonl, folder by folder, and in all."""
     told, total = [], 0.0
-    for folder, entries in read_all_spent(root).items():
+    for folder, entries in read_spent(root).items():
         minutes = sum(entry["seconds"] for entry in entries) / 60
         total += minutes
         devices = ", ".join(sorted({str(entry.get("device", "unknown")) for entry in entries}))

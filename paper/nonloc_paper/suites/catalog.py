@@ -5,36 +5,24 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from nonloc_paper.suites.backbone import BACKBONES, TABLE1_N3
-from nonloc_paper.suites.beside import BESIDE, FRAGILE, STABLE
+from nonloc_paper.suites import extra_tables, tables
 from nonloc_paper.suites.demo import DEMO
-from nonloc_paper.suites.figures import FIGURE1, FIGURE2, FIGURE3, FIGURE4
-from nonloc_paper.suites.protocol import PROTOCOL
 from nonloc_paper.suites.rows import Suite
-from nonloc_paper.suites.tables import TABLE1, TABLE2
 
-SUITES: dict[str, Suite] = {
-    suite.name: suite
-    for suite in (
-        DEMO,
-        TABLE1,
-        TABLE2,
-        FIGURE1,
-        FIGURE2,
-        FIGURE3,
-        FIGURE4,
-        PROTOCOL,
-        FRAGILE,
-        STABLE,
-        BESIDE,
-        BACKBONES,
-        TABLE1_N3,
-    )
-}
+_PAPER = (tables.TABLE1, tables.TABLE2, tables.FIGURE1, tables.FIGURE2, tables.FIGURE3, tables.FIGURE4)
+_EXTRA = (
+    extra_tables.PROTOCOL,
+    extra_tables.FRAGILE,
+    extra_tables.STABLE,
+    extra_tables.BESIDE,
+    extra_tables.BACKBONES,
+    extra_tables.TABLE1_N3,
+)
+SUITES: dict[str, Suite] = {suite.name: suite for suite in (DEMO, *_PAPER, *_EXTRA)}
 
 
 def find_suite(name: str) -> Suite:
-    """The suite called `name`; a name that is not one lists the choices."""
+    """Return the suite called `name`; an unknown name lists the choices."""
     if name not in SUITES:
         raise ValueError(f"{name!r} is not a suite; choose one of {', '.join(SUITES)}")
     return SUITES[name]
@@ -47,7 +35,7 @@ def arranged_suite(
     changes: Mapping[str, Any] | None = None,
     seeds: int | None = None,
 ) -> Suite:
-    """The suite called `name` with only some rows, changed recipes, or another number of seeds."""
+    """Return the suite called `name` with only some rows, changed recipes, or another number of seeds."""
     suite = find_suite(name)
     if rows:
         suite = suite.with_rows(rows)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from nonloc_paper.suites.rows import Row, Suite
-from nonloc_paper.suites.stated import STAGE
+from nonloc_paper.suites.tables import STAGE
 from nonloc_paper.training.recipe import Recipe
 
 _RESTORATION = Recipe(

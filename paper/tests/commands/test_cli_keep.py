@@ -12,8 +12,7 @@ import pytest
 from nonloc.cli import main
 from nonloc_paper.commands.map import broken_stable, map_text
 from nonloc_paper.runs import Run, find_runs
-from nonloc_paper.suites.holding import hold
-from nonloc_paper.suites.spent import read_spent
+from nonloc_paper.suites.records import lock_folder, read_spent
 
 sys.path.insert(0, str(Path(__file__).parent / "paper"))
 from small_map import small_data
@@ -68,7 +67,7 @@ def test_runs_kept_for_another_suite_are_not_counted_as_trained(kept, tmp_path, 
     words = ["--output", tmp_path / "work", "--kept", tmp_path / "results", "--seeds", 2, "--keep"]
     code, told = go(capsys, *words)
     assert (code, told["done"], told["kept"]["runs"]) == (0, 4, 4)
-    assert [line["runs"] for line in read_spent(tmp_path / "results" / "demo")] == [2]
+    assert [line["runs"] for line in read_spent(tmp_path)[tmp_path / "results" / "demo"]] == [2]
 
 
 def test_what_cannot_be_kept_is_refused_before_anything_is_trained(kept, tmp_path, capsys):
@@ -234,13 +233,13 @@ def test_the_map_is_made_and_goes_on_where_it_stopped(map_words, tmp_path, capsy
     assert "1 of 1 runs are done, 1 of them now." in capsys.readouterr().out
     (line,) = (tmp_path / "map" / "one_epoch.jsonl").read_text().splitlines()
     assert json.loads(line)["ending"] == "converged"
-    assert [line["runs"] for line in read_spent(tmp_path / "map")] == [0, 1]
+    assert [line["runs"] for line in read_spent(tmp_path)[tmp_path / "map"]] == [0, 1]
     assert main([*map_words, "--quiet", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["new"] == 0
 
 
 def test_a_table_that_another_process_holds_is_left_to_it(map_words, tmp_path, capsys):
-    with hold(tmp_path / "map"):
+    with lock_folder(tmp_path / "map"):
         assert main([*map_words, "--quiet"]) == 5
     assert "is in use by another process" in capsys.readouterr().err
 

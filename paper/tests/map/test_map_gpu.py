@@ -4,7 +4,7 @@ import pytest
 import torch
 from small_map import CALM, STABLE, WILD, small_data, small_part
 
-from nonloc_paper.map.running import run_part
+from nonloc_paper.map.run import run_part
 from nonloc_paper.map.table import MapTable
 from nonloc_paper.suites.recheck import recheck
 from nonloc_paper.training.loop import fit

@@ -11,9 +11,9 @@ import pytest
 import torch
 from small_map import CALM, STABLE, WILD, small_data, small_part
 
-from nonloc_paper.map.running import run_part
+from nonloc_paper.map.run import run_part
 from nonloc_paper.map.table import MapTable
-from nonloc_paper.map.watching import Watcher
+from nonloc_paper.map.watcher import Watcher
 from nonloc_paper.networks.build import build
 from nonloc_paper.runs import Run
 from nonloc_paper.training.loop import fit

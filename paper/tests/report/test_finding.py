@@ -5,7 +5,7 @@ from made_kept import deep_originals, map_line, map_lines, records, write, write
 
 from nonloc_paper.map.cells import PARTS
 from nonloc_paper.report.finding import FIGURE, finding
-from nonloc_paper.suites.spent import note_spent
+from nonloc_paper.suites.records import note_spent
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from nonloc.cli import main
 from nonloc_paper.report.kept import read_kept
 from nonloc_paper.report.panels import figure_sections
 from nonloc_paper.report.reproduction import is_kept, spent_sentences, write_reproduction
-from nonloc_paper.suites.spent import note_spent
+from nonloc_paper.suites.records import note_spent
 
 
 def files(folder):

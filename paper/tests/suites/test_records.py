@@ -1,15 +1,25 @@
-"""keep and restore: what is finished stays, small, readable, and never in two versions."""
+"""Records: keep and restore finished runs, lock a folder, note what runs cost."""
 
 import json
 import shutil
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
 
-from nonloc.outcomes import CorruptDataError
+from nonloc.outcomes import CorruptDataError, LockedRunError
 from nonloc_paper.runs import Run, find_runs
-from nonloc_paper.suites import SUITES
-from nonloc_paper.suites.keeping import check_keeping, keep, kept_path, restore
+from nonloc_paper.suites import SUITES, records
+from nonloc_paper.suites.records import (
+    check_keep,
+    keep,
+    kept_path,
+    lock_folder,
+    note_spent,
+    read_spent,
+    restore,
+)
 from nonloc_paper.suites.train_all import train_all
 from nonloc_paper.training.observe import observe_spectra
 from nonloc_paper.training.state import weights_sha256
@@ -128,15 +138,6 @@ def test_where_the_median_has_no_weights_those_of_the_nearest_seed_are_kept(runs
     assert weighed(tmp_path) == [1]
 
 
-def test_weights_that_are_gone_leave_those_that_are_kept(runs, tmp_path):
-    go(runs, tmp_path)
-    (kept,) = weighed(tmp_path)
-    for seed in range(3):
-        lose_weights(runs, seed)
-    assert go(runs, tmp_path).lacking == ()
-    assert weighed(tmp_path) == [kept]
-
-
 def test_a_row_all_of_whose_weights_are_gone_says_so(runs, tmp_path):
     for seed, psnr in enumerate((10.0, 30.0, 20.0)):
         set_score(runs, seed, psnr)
@@ -155,14 +156,6 @@ def test_all_weights_or_none(runs, tmp_path):
         go(runs, tmp_path, weights="some")
 
 
-@pytest.mark.parametrize("weights", ["median", "none"])
-def test_weights_that_were_kept_of_all_stay(runs, tmp_path, weights):
-    go(runs, tmp_path, weights="all")
-    shutil.rmtree(runs)
-    go(runs, tmp_path, weights=weights)
-    assert weighed(tmp_path) == [0, 1, 2]
-
-
 def test_damaged_weights_are_kept_anew(runs, tmp_path):
     go(runs, tmp_path)
     before = contents(tmp_path / "kept")
@@ -170,15 +163,6 @@ def test_damaged_weights_are_kept_anew(runs, tmp_path):
     path.write_bytes(path.read_bytes()[:50])
     go(runs, tmp_path)
     assert contents(tmp_path / "kept") == before
-
-
-def test_a_torn_last_line_is_not_kept(runs, tmp_path):
-    run = Run(runs / SUITE.recipes(ROW)[0].name)
-    whole = run.read_metrics()
-    with run.metrics_path.open("a") as file:
-        file.write('{"epoch": 2, "st')
-    go(runs, tmp_path)
-    assert len(Run(kept_path(tmp_path / "kept", SUITE, ROW, 0)).read_metrics()) == len(whole)
 
 
 def test_weights_of_another_network_are_not_kept(runs, tmp_path):
@@ -243,17 +227,6 @@ def test_restoring_leaves_finished_runs_and_replaces_unfinished_ones(runs, tmp_p
     assert two.read_result() == Run(kept_path(tmp_path / "kept", SUITE, ROW, 1)).read_result()
 
 
-def test_of_an_unfinished_run_nothing_is_left_that_is_not_kept(runs, tmp_path):
-    kept = Run(go(runs, tmp_path, weights="none").new[0])
-    run = Run(runs / SUITE.recipes(ROW)[0].name)
-    run.result_path.unlink()
-    (run.path / "stability.json").write_text('{"step": 1, "stages": []}')
-    assert (run.path / "observations.safetensors").is_file()
-    restore(SUITE, tmp_path / "kept", runs)
-    names = {path.name for path in run.path.iterdir()} - {"lock"}
-    assert names == {path.name for path in kept.path.iterdir()}
-
-
 def test_a_run_that_is_kept_for_one_suite_counts_for_every_other(runs, tmp_path):
     go(runs, tmp_path)
     other = replace(SUITE, name="table1", rows=(replace(ROW, label="the same by another name"),))
@@ -281,31 +254,9 @@ def test_what_was_not_looked_at_yet_is_not_kept_and_what_is_missing_is_added(run
     assert (tmp_path / "kept" / "demo" / ROW.slug / "1" / "spectrum.json").is_file()
 
 
-def test_what_was_looked_at_before_its_end_is_not_kept(runs, tmp_path):
-    path = runs / SUITE.recipes(ROW)[0].name / "observations.json"
-    seen = json.loads(path.read_text())
-    path.write_text(json.dumps(seen | {"step": seen["step"] - 1}))
-    assert [place.name for place in go(runs, tmp_path).new] == ["1", "2"]
-    path.write_text(json.dumps(seen))
-    assert [place.name for place in go(runs, tmp_path).new] == ["0"]
-
-
-def test_half_kept_weights_and_runs_are_mended(runs, tmp_path):
-    kept = go(runs, tmp_path, weights="all")
-    (manifest,) = (kept.new[0] / "checkpoints").glob("*.json")
-    manifest.unlink()
-    (kept.new[1] / "result.json").unlink()
-    again = go(runs, tmp_path, weights="all")
-    assert manifest.is_file()
-    assert again.new == (kept.new[1],)
-    assert len(again.weights) == 3
-
-
 def restore_interrupted(tmp_path, monkeypatch, after):
     """Stopped when so many files were written, of the six of the first run."""
-    from nonloc_paper.suites import keeping
-
-    honest, written = keeping.write_atomically, []
+    honest, written = records.write_atomically, []
 
     def interrupted(path, content):
         if len(written) == after:
@@ -313,23 +264,18 @@ def restore_interrupted(tmp_path, monkeypatch, after):
         written.append(path)
         honest(path, content)
 
-    monkeypatch.setattr(keeping, "write_atomically", interrupted)
+    monkeypatch.setattr(records, "write_atomically", interrupted)
     with pytest.raises(KeyboardInterrupt):
         restore(SUITE, tmp_path / "kept", tmp_path / "again")
     monkeypatch.undo()
 
 
-def test_a_run_that_was_restored_in_part_is_not_finished(runs, tmp_path, monkeypatch):
+def test_a_run_restored_in_part_is_not_finished_until_it_is_restored_again(runs, tmp_path, monkeypatch):
     go(runs, tmp_path)
     restore_interrupted(tmp_path, monkeypatch, after=5)
     (run,) = find_runs(tmp_path / "again")
     assert (run.path / "observations.json").is_file()
     assert not run.is_finished
-
-
-def test_an_interrupted_restore_can_be_done_again(runs, tmp_path, monkeypatch):
-    go(runs, tmp_path)
-    restore_interrupted(tmp_path, monkeypatch, after=2)
     assert len(restore(SUITE, tmp_path / "kept", tmp_path / "again")) == 3
     assert all(Run(tmp_path / "again" / recipe.name).is_finished for recipe in SUITE.recipes(ROW))
 
@@ -340,10 +286,6 @@ def test_a_run_that_another_process_restores_is_passed_over(runs, tmp_path):
     with held.lock():
         assert len(restore(SUITE, tmp_path / "kept", tmp_path / "again")) == 3
     assert not held.is_finished
-
-
-def test_there_is_nothing_to_restore_from_no_folder(tmp_path):
-    assert restore(SUITE, tmp_path / "nowhere", tmp_path / "runs") == []
 
 
 def test_what_lies_deeper_than_the_seeds_is_nobody_of_the_row(runs, tmp_path):
@@ -361,7 +303,40 @@ def test_what_lies_deeper_than_the_seeds_is_nobody_of_the_row(runs, tmp_path):
 def test_a_conflict_with_what_another_suite_keeps_is_known_before(runs, tmp_path):
     go(runs, tmp_path)
     (tmp_path / "kept" / SUITE.name).rename(tmp_path / "kept" / "another")
-    check_keeping(SUITE, tmp_path / "kept", changes=CHANGES, runs=runs)
+    check_keep(SUITE, tmp_path / "kept", changes=CHANGES, runs=runs)
     set_score(runs, 1, 12.0)
     with pytest.raises(ValueError, match="keeps a run with another result"):
-        check_keeping(SUITE, tmp_path / "kept", changes=CHANGES, runs=runs)
+        check_keep(SUITE, tmp_path / "kept", changes=CHANGES, runs=runs)
+
+
+OTHER = """\
+import sys
+from nonloc_paper.suites.records import lock_folder
+with lock_folder(sys.argv[1], wait=True):
+    print("held")
+"""
+
+
+def test_another_process_waits_for_a_locked_folder(tmp_path):
+    folder = tmp_path / "new" / "one"
+    with lock_folder(folder):
+        with pytest.raises(LockedRunError), lock_folder(folder):
+            pass
+        other = subprocess.Popen(
+            [sys.executable, "-c", OTHER, str(folder)], stdout=subprocess.PIPE, text=True
+        )
+        with pytest.raises(subprocess.TimeoutExpired):
+            other.wait(timeout=1)
+    assert other.communicate(timeout=60)[0] == "held\n"
+    assert list(folder.iterdir()) == []
+
+
+def test_what_runs_cost_comes_back_by_folder(tmp_path):
+    for seconds in (2.5, 3):
+        note_spent(tmp_path / "map", seconds=seconds, runs=1)
+    assert read_spent(tmp_path) == {
+        tmp_path / "map": [{"seconds": 2.5, "runs": 1}, {"seconds": 3, "runs": 1}]
+    }
+    note_spent(tmp_path, seconds=None, runs=1)
+    with pytest.raises(CorruptDataError, match=r"spent\.jsonl, line 1, lacks seconds"):
+        read_spent(tmp_path)

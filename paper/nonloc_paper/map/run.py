@@ -33,7 +33,7 @@ from nonloc.outcomes import LockedRunError
 from nonloc_paper.data.dataset import Dataset
 from nonloc_paper.map.cells import MapCell, MapPart
 from nonloc_paper.map.table import MapTable
-from nonloc_paper.map.watching import Watcher
+from nonloc_paper.map.watcher import Watcher
 from nonloc_paper.runs import Run
 from nonloc_paper.training.machine import device_or_best
 from nonloc_paper.training.many import SIDE_BY_SIDE, Ending, fit_many

@@ -1,0 +1,383 @@
+"""keep and restore: copy finished runs into the repository and back; lock its folders and note what runs cost.
+
+    <kept>/<suite>/suite.json               which suite, with which changes
+    <kept>/<suite>/spent.jsonl              one line for every command that trained
+    <kept>/<suite>/<row>/<seed>/            a run folder, like any other, with
+        recipe.json, result.json            as they were; machine and versions are in the result
+        metrics.jsonl, spectra.jsonl        compact, to DIGITS digits
+        spectrum.json, observations.json    the same; images and affinity maps are left out
+        stability.json                      the certificate by `nonloc stability --keep`, if there is one
+        checkpoints/                        the final weights without the optimizer's state, of the row's median seed
+
+<row> is `Row.slug`. Every command that reads a run folder reads these.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from nonloc.outcomes import CorruptDataError, LockedRunError
+from nonloc_paper.runs import (
+    NUMBER,
+    RESTORE,
+    Run,
+    check_holds,
+    check_lines_hold,
+    find_runs,
+    read_json,
+    read_lines,
+    write_atomically,
+    write_json,
+)
+from nonloc_paper.suites.catalog import find_suite
+from nonloc_paper.suites.rows import PLAN, Row, Suite
+from nonloc_paper.training.recipe import Recipe
+
+DIGITS = 7
+COMPACT = ("metrics.jsonl", "spectra.jsonl", "spectrum.json", "observations.json", "stability.json")
+WEIGHTS = ("median", "all", "none")
+PLAN_FIX = "restore it, or delete it"
+SPENT = "spent.jsonl"
+
+
+@contextmanager
+def lock_folder(folder: str | os.PathLike[str], *, wait: bool = False) -> Iterator[None]:
+    """Lock a folder of records, made if missing, for one process at a time.
+
+    The lock is on the folder itself: no file is left in it, and the system frees it when the process ends.
+
+    wait  until another process releases it; False: LockedRunError at once
+    """
+    path = Path(folder)
+    path.mkdir(parents=True, exist_ok=True)
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError as error:
+            raise LockedRunError(
+                f"{path} is in use by another process; wait for it, stop it, or use another --output"
+            ) from error
+        yield
+    finally:
+        os.close(handle)
+
+
+def note_spent(folder: str | os.PathLike[str], **entry: Any) -> None:
+    """Add a line such as {"seconds": 1500.2, "device": "NVIDIA H200", "runs": 8} to spent.jsonl.
+
+    The seconds are wall-clock time, shared by runs side by side; each run's own result has its whole time.
+    """
+    path = Path(folder) / SPENT
+    path.parent.mkdir(parents=True, exist_ok=True)
+    before = path.read_bytes() if path.is_file() else b""
+    write_atomically(path, before + (json.dumps(entry, ensure_ascii=False) + "\n").encode())
+
+
+def read_spent(root: str | os.PathLike[str]) -> dict[Path, list[dict[str, Any]]]:
+    """Return the lines of every spent.jsonl below `root`, by folder; each line has its seconds."""
+    spent = {}
+    for path in sorted(Path(root).rglob(SPENT)):
+        spent[path.parent] = read_lines(path)
+        check_lines_hold(spent[path.parent], {"seconds": NUMBER}, path)
+    return spent
+
+
+@dataclass(frozen=True)
+class KeepReport:
+    """What `keep` did.
+
+    new       runs that were added
+    same      runs that were there already, for this suite or for another
+    weights   runs that have their weights
+    lacking   rows without some of their weights, and what is kept instead
+    size      bytes of this suite's records
+    total     bytes of all records in the folder
+    """
+
+    new: tuple[Path, ...]
+    same: tuple[Path, ...]
+    weights: tuple[Path, ...]
+    lacking: tuple[str, ...]
+    size: int
+    total: int
+
+
+def keep(
+    suite: Suite,
+    runs: str | os.PathLike[str],
+    kept: str | os.PathLike[str],
+    *,
+    changes: Mapping[str, Any] | None = None,
+    weights: str = "median",
+) -> KeepReport:
+    """Copy the finished runs of `suite` from the folder `runs` to `kept`/<suite>; repeating it changes nothing.
+
+    A run that is kept already with another result is a ValueError, and so is a suite kept with other changes. A run
+    kept for another suite is not kept twice: `restore` and the report find it there.
+
+    changes  of all recipes, as `Suite.with_changes` took them; noted in suite.json
+    weights  "median": of the run with the row's median score (the lower one of two), or of the nearest run that has
+             weights. When seeds are added another run may become the median; its weights then replace the first.
+             "all", "none"
+    """
+    check_keep(suite, kept, changes=changes, weights=weights)
+    folder = Path(kept) / suite.name
+    _write_plan(folder, suite, dict(changes or {}))
+    elsewhere = _kept_elsewhere(kept, suite)
+    new: list[Path] = []
+    same: list[Path] = []
+    lacking: list[str] = []
+    for row in suite.rows:
+        sources: dict[int, Run] = {}
+        for recipe in suite.recipes(row):
+            source = Run(Path(runs) / recipe.name)
+            place = elsewhere.get(recipe, kept_path(kept, suite, row, recipe.seed))
+            if source.is_finished and _was_observed(source):
+                sources[recipe.seed] = source
+                (new if _keep_run(source, place) else same).append(place)
+        if lack := _keep_weights(folder / row.slug, sources, weights):
+            lacking.append(f"{row.label} ({lack})")
+    with_weights = tuple(run.path for run in find_runs(folder) if run.has_weights)
+    return KeepReport(
+        tuple(new), tuple(same), with_weights, tuple(lacking), _bytes(folder), _bytes(Path(kept))
+    )
+
+
+def check_keep(
+    suite: Suite,
+    kept: str | os.PathLike[str],
+    *,
+    changes: Mapping[str, Any] | None = None,
+    weights: str = "median",
+    runs: str | os.PathLike[str] | None = None,
+) -> None:
+    """Raise the ValueError that `keep` would raise for its arguments, before anything is trained.
+
+    runs  the folder of the suite's runs, where some may exist already
+    """
+    if weights not in WEIGHTS:
+        raise ValueError(f"weights={weights!r} is unknown; choose one of {', '.join(WEIGHTS)}")
+    path = Path(kept) / suite.name / PLAN
+    now = dict(changes or {})
+    before = read_json(path, fix=PLAN_FIX).get("changes", {}) if path.is_file() else now
+    if before != now:
+        raise ValueError(
+            f"{path.parent} keeps {suite.name} with the changes {before}, not {now}; keep it in another folder"
+        )
+    if runs is None or not Path(kept).is_dir():
+        return
+    elsewhere = _kept_elsewhere(kept, suite)
+    for row in suite.rows:
+        for recipe in suite.recipes(row):
+            source = Run(Path(runs) / recipe.name)
+            target = Run(elsewhere.get(recipe, kept_path(kept, suite, row, recipe.seed)))
+            if source.is_finished and target.is_finished:
+                _check_same(source, target)
+
+
+def kept_path(kept: str | os.PathLike[str], suite: Suite, row: Row, seed: int) -> Path:
+    """Return the folder of the kept run of a row with a seed."""
+    return Path(kept) / suite.name / row.slug / str(seed)
+
+
+def restore(suite: Suite, kept: str | os.PathLike[str], runs: str | os.PathLike[str]) -> list[Recipe]:
+    """Copy the kept runs of `suite`, of whatever suite they were, into the folder `runs`; return their recipes.
+
+    A run that is finished there is left as it is. An unfinished one is replaced: its result is known.
+    """
+    if not Path(kept).is_dir():
+        return []
+    known = {Recipe.of(run): run for run in find_runs(kept) if run.is_finished}
+    restored = []
+    for recipe in (recipe for row in suite.rows for recipe in suite.recipes(row)):
+        if recipe not in known:
+            continue
+        restored.append(recipe)
+        run = Run(Path(runs) / recipe.name)
+        # Another process that holds the run is about to restore it.
+        with suppress(LockedRunError):
+            if not run.is_finished:
+                with run.lock():
+                    _replace_run(known[recipe], run)
+    return restored
+
+
+def _replace_run(source: Run, run: Run) -> None:
+    from nonloc_paper.training.observe import TENSORS
+
+    for path in (run.checkpoints_path, *(run.path / name for name in (*COMPACT, TENSORS))):
+        shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+    # The recipe first, which makes it a run folder; the result last, which says that the rest is there.
+    write_atomically(run.recipe_path, source.recipe_path.read_bytes())
+    if source.checkpoints_path.is_dir():
+        shutil.copytree(source.checkpoints_path, run.checkpoints_path)
+    for name in (*COMPACT, source.result_path.name):
+        if (source.path / name).is_file():
+            write_atomically(run.path / name, (source.path / name).read_bytes())
+
+
+def _kept_elsewhere(kept: str | os.PathLike[str], suite: Suite) -> dict[Recipe, Path]:
+    """The finished runs that are kept for other suites, by recipe."""
+    own = Path(kept) / suite.name
+    return {
+        Recipe.of(run): run.path for run in find_runs(kept) if run.is_finished and own not in run.path.parents
+    }
+
+
+def _bytes(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+def _write_plan(folder: Path, suite: Suite, changes: dict[str, Any]) -> None:
+    """Write suite.json: all rows, whichever were run now, and the largest number of seeds there ever was."""
+    path = folder / PLAN
+    before = read_json(path, fix=PLAN_FIX)
+    own = find_suite(suite.name)
+    seeds = max((len(suite.recipes(row)) for row in suite.rows), default=0)
+    seeds = max(seeds, before.get("seeds") or 0)
+    plan: dict[str, Any] = {
+        "name": suite.name,
+        "rows": [],
+        "changes": changes,
+        "seeds": seeds if seeds > max(len(own.recipes(row)) for row in own.rows) else None,
+        "command": f"nonloc reproduce {suite.name}",
+        "seconds": 0.0,
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    if before != plan:
+        write_json(path, plan, indent=2)
+
+
+def _was_observed(run: Run) -> bool:
+    """Whether the network was observed as it ended; a kept run is never observed again."""
+    from nonloc_paper.training.observe import read_observations
+
+    seen, outcome = read_observations(run), run.read_result()["outcome"]
+    return seen is not None and (outcome["ending"] == "diverged" or seen.get("step") == outcome["step"])
+
+
+def _keep_run(source: Run, place: Path) -> bool:
+    """Copy a run, or what is missing of it; return whether it is new."""
+    target = Run(place)
+    is_new = not target.is_finished
+    if is_new:
+        target.write_recipe(source.read_recipe())
+    else:
+        _check_same(source, target)
+    for name in COMPACT:
+        if (source.path / name).is_file() and (is_new or not (place / name).is_file()):
+            write_atomically(place / name, _compact(source.path / name))
+    if is_new:
+        target.write_result(source.read_result())
+    return is_new
+
+
+def _check_same(source: Run, target: Run) -> None:
+    """Raise a ValueError where a run is kept already with another recipe or result."""
+    differing = ["recipe"] if source.read_recipe() != target.read_recipe() else []
+    differing += ["result"] if source.read_result() != target.read_result() else []
+    if differing:
+        raise ValueError(
+            f"{target.path} keeps a run with another {' and '.join(differing)} than {source.path}; "
+            "remove one of the two"
+        )
+
+
+def _keep_weights(row: Path, sources: Mapping[int, Run], which: str) -> str:
+    """Copy the weights that a row should have; return what is missing, "" if nothing is."""
+    if which == "none":
+        return ""
+    targets = {
+        int(run.path.name): run
+        for run in (find_runs(row) if row.is_dir() else [])
+        if run.is_finished and run.path.parent == row and run.path.name.isdecimal()
+    }
+    ranked = _from_the_median(targets)
+    weighed = [seed for seed in targets if _has_whole_weights(targets[seed])]
+    # Lazily: to know that weights are whole, all of them are read.
+    available = (
+        seed for seed in ranked if seed in weighed or (seed in sources and _has_whole_weights(sources[seed]))
+    )
+    wanted = list(available if which == "all" else islice(available, 1))
+    for seed in wanted:
+        if seed not in weighed:
+            shutil.rmtree(targets[seed].checkpoints_path, ignore_errors=True)
+            _copy_weights(sources[seed], targets[seed])
+    if which == "all":
+        missing = sorted(set(ranked) - set(wanted))
+        return f"without seed {', '.join(map(str, missing))}" if missing else ""
+    # The former median is replaced. More than one were kept with "all", perhaps with no copy elsewhere.
+    if len(weighed) == 1 and wanted and weighed != wanted:
+        shutil.rmtree(targets[weighed[0]].checkpoints_path)
+    if wanted == ranked[:1]:
+        return ""
+    return f"seed {wanted[0]} in place of {ranked[0]}" if wanted else f"none in place of {ranked[0]}"
+
+
+def _has_whole_weights(run: Run) -> bool:
+    from nonloc_paper.training.checkpoint import latest_valid
+
+    with suppress(CorruptDataError):
+        return run.has_weights and latest_valid(run) is not None
+    return False
+
+
+def _from_the_median(targets: Mapping[int, Run]) -> list[int]:
+    """Seeds of finished runs: the one with the median score (the lower one of two) first, then by distance from it."""
+    scores = []
+    for seed, run in targets.items():
+        result = run.read_result()
+        check_holds(result, {"metrics": {}}, run.result_path, RESTORE)
+        score = result["metrics"].get("error", result["metrics"].get("psnr"))
+        if result["outcome"]["ending"] != "diverged" and score is not None:
+            scores.append((score, seed))
+    scores.sort()
+    if not scores:
+        return []
+    middle = scores[(len(scores) - 1) // 2]
+    scores.sort(key=lambda pair: (pair != middle, abs(pair[0] - middle[0]), pair))
+    return [seed for _, seed in scores]
+
+
+def _copy_weights(source: Run, target: Run) -> None:
+    """Copy the weights of the newest checkpoint, which must have the hash that is in the result."""
+    from nonloc_paper.training.checkpoint import latest_valid, save_checkpoint
+    from nonloc_paper.training.state import MODEL, weights_sha256
+    from nonloc_paper.training.trained import network_of
+
+    checkpoint = latest_valid(source)
+    if checkpoint is None:
+        return
+    recipe, result = Recipe.of(source), source.read_result()
+    check_holds(result, {"weights_sha256": str}, source.result_path, RESTORE)
+    if weights_sha256(network_of(checkpoint, recipe)) != result["weights_sha256"]:
+        raise CorruptDataError(
+            f"the weights in {source.path} are not those of its result.json; train it anew"
+        )
+    tensors = {name: value for name, value in checkpoint.tensors.items() if name.startswith(MODEL)}
+    save_checkpoint(target, recipe, replace(checkpoint, tensors=tensors))
+
+
+def _compact(path: Path) -> bytes:
+    """A JSON file, or JSON lines, in as few bytes as possible, with floats to DIGITS digits."""
+
+    def short(value: Any) -> Any:
+        if isinstance(value, float):
+            return float(f"{value:.{DIGITS}g}")
+        if isinstance(value, dict):
+            return {key: short(item) for key, item in value.items()}
+        return [short(item) for item in value] if isinstance(value, list) else value
+
+    values = read_lines(path) if path.suffix == ".jsonl" else [read_json(path)]
+    lines = (json.dumps(short(value), separators=(",", ":"), ensure_ascii=False) + "\n" for value in values)
+    return "".join(lines).encode()
