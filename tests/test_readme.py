@@ -1,6 +1,7 @@
 """The documents: code runs, links lead somewhere, and commands are those that the parsers take."""
 
 import re
+import runpy
 import shlex
 import subprocess
 from pathlib import Path
@@ -75,6 +76,12 @@ def test_benchmarks_and_make_targets_exist(document):
         assert re.search(rf"\b{name}\b", (ROOT / "benchmarks" / "__main__.py").read_text()), name
     for target in re.findall(r"(?:^|`)make ([a-z-]+)", text, re.MULTILINE):
         assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(), re.MULTILINE), target
+
+
+def test_tables_of_the_performance_page_are_those_of_the_records():
+    script = runpy.run_path(str(ROOT / "docs" / "update_tables.py"))
+    text = script["DOCUMENT"].read_text()
+    assert script["filled"](text) == text, "run: python docs/update_tables.py"
 
 
 def test_the_two_commands():

@@ -1,0 +1,74 @@
+"""Fill the tables of docs/performance.md from the records in benchmarks/results.
+
+    python -m benchmarks stage --output benchmarks/results
+    python docs/update_tables.py
+
+A table stands between <!-- NAME --> and <!-- /NAME -->, where NAME.json is its record; below it stand the machine and
+the versions of the record.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks import stage, stage_cpu, table, training_step
+
+ROOT = Path(__file__).parent.parent
+DOCUMENT = ROOT / "docs" / "performance.md"
+RESULTS = ROOT / "benchmarks" / "results"
+VERSIONS = {"torch": "torch", "triton": "Triton", "cuda": "CUDA", "cudnn": "cuDNN", "python": "Python"}
+
+
+def conditions(record: dict[str, Any]) -> str:
+    """Return the machine and the versions of a record, in italics."""
+    machine, versions = record["machine"], record["versions"]
+    threads = "1 thread" if machine["threads"] == 1 else f"{machine['threads']} threads"
+    device = "" if machine["device"] == "cpu" else f"{machine['device']}, "
+    used = ", ".join(f"{word} {versions[name]}" for name, word in VERSIONS.items() if name in versions)
+    return f"*{device}{machine['cpu']}, {machine['cores']} cores, {threads}; {used}.*"
+
+
+def largest_deviations(rows: Sequence[dict[str, Any]]) -> str:
+    """Return the largest deviation of each backend in float64, with the cell that has it."""
+    exact = [row for row in rows if row.get("dtype", "float64") == "float64"]
+    cells = []
+    for backend in dict.fromkeys(row["backend"] for row in exact):
+        of_backend = [row for row in exact if row["backend"] == backend]
+        worst = [(what, max(of_backend, key=lambda row: row[what])) for what in ("value", "gradient")]
+        cells.append(
+            [backend, *(f"{row[what]:.1e} ({row['kind']}, {row['normalize']})" for what, row in worst)]
+        )
+    return table.markdown(["largest deviation", "value", "gradient"], cells)
+
+
+TABLES: dict[str, Callable[[Sequence[dict[str, Any]]], str]] = {
+    "accuracy": largest_deviations,
+    "memory": table.memory_table,
+    "backends": table.backends_table,
+    "stage": stage.table,
+    "stage_cpu": stage_cpu.table,
+    "training": training_step.table,
+    "graphs": table.graphs_table,
+    "certificates": table.certificates_table,
+    "stable": table.stable_table,
+}
+
+
+def filled(text: str) -> str:
+    """Return the document with every table made anew."""
+    for name, make in TABLES.items():
+        record = json.loads((RESULTS / f"{name}.json").read_text())
+        section = f"<!-- {name} -->\n{make(record['rows'])}\n\n{conditions(record)}\n<!-- /{name} -->"
+        text, count = re.subn(
+            rf"<!-- {name} -->.*?<!-- /{name} -->", lambda _, new=section: new, text, flags=re.DOTALL
+        )
+        assert count == 1, f"{DOCUMENT.name} needs one table {name}"
+    return text
+
+
+if __name__ == "__main__":
+    DOCUMENT.write_text(filled(DOCUMENT.read_text()))
