@@ -9,18 +9,21 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, TypeVar
+from typing import Any, TypeGuard, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch._C import _functorch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.autograd import forward_ad
-from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.modules.batchnorm import _NormBase as NormBase
+from torch.nn.modules.conv import _ConvNd as ConvBase
+from torch.nn.utils.parametrize import is_parametrized
 
-__all__ = ["FakeTensorMode"]
+__all__ = ["ConvBase", "FakeTensorMode", "NormBase"]
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+Module = TypeVar("Module", bound=nn.Module)
 
 
 def is_transformed() -> bool:
@@ -100,6 +103,28 @@ def run_eagerly() -> AbstractContextManager[Any]:
     return torch.compiler.set_stance("force_eager")
 
 
-def is_batch_or_instance_norm(module: nn.Module) -> bool:
-    """Return whether a module is one of torch's batch or instance normalisations."""
-    return isinstance(module, _NormBase)
+def is_untouched(
+    module: nn.Module | None, kind: type[Module], *, parametrized: bool = False
+) -> TypeGuard[Module]:
+    """Return whether calling the module runs the forward of the class `kind` and nothing more.
+
+    Code that computes with a module's weights instead of calling it asks this first. Hooks, pruning, the older weight
+    and spectral norms, LoRA and Grad-CAM all change the call. Hooks on all modules at once do not count: profilers use
+    them, and should see what runs without them.
+
+    parametrized  accept `torch.nn.utils.parametrize` too: such weights are right wherever they are read
+    """
+    if module is None:
+        return False
+    own = type(module)
+    if own is not kind and not (parametrized and own.__bases__[0] is kind and is_parametrized(module)):
+        return False
+    if module._forward_hooks or module._forward_pre_hooks:
+        return False
+    if module._backward_hooks or module._backward_pre_hooks:
+        return False
+    # Tracing follows a replaced forward by itself, and cannot read these attributes.
+    is_replaced = not torch.compiler.is_compiling() and (
+        "forward" in module.__dict__ or module._compiled_call_impl is not None
+    )
+    return not is_replaced

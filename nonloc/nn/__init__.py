@@ -21,9 +21,9 @@ _WHERE = {
     "insert": "nonloc.nn.insert",
     "After": "nonloc.nn.insert",
     "Inserted": "nonloc.nn.insert",
-    "feature_trace": "nonloc.nn.features",
-    "logit_spreads": "nonloc.nn.features",
-    "stage_inputs": "nonloc.nn.features",
+    "feature_trace": "nonloc.nn.inspect",
+    "logit_spreads": "nonloc.nn.inspect",
+    "stage_inputs": "nonloc.nn.inspect",
 }
 
 __all__ = list(_WHERE)

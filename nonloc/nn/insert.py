@@ -1,22 +1,22 @@
-"""insert: put a nonlocal module after any submodule of any torch model, or say why that cannot be."""
+"""insert: put a nonlocal module after any submodule of any torch model."""
 
 from __future__ import annotations
 
 import difflib
 import inspect
-from collections.abc import Callable, Collection, Mapping
+import math
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from nonloc._checks import check_choice
-from nonloc.modes import evaluating
+from nonloc._torch_compat import ConvBase, NormBase
+from nonloc.nn.inspect import Inputs, run_model
 from nonloc.nn.nonlocal_module import NonlocalModule
 from nonloc.nn.options import FORMS
-from nonloc.nn.outputs import Output, last_channels, recorded_outputs
-from nonloc.nn.probe import Inputs, call
 from nonloc.nn.stage import DiffusiveStage, OriginalStage, unknown_keyword
 
 Value = nn.Module | Callable[[int], nn.Module] | Mapping[str, Any]
@@ -25,12 +25,12 @@ Value = nn.Module | Callable[[int], nn.Module] | Mapping[str, Any]
 class After(nn.Module):
     """`base`, then `stage`. It stands in the place of the submodule that is now its `base`.
 
-    So after inserting at "layer1.1" the state dict has "layer1.1.base.…", with what was "layer1.1.…" before,
-    and "layer1.1.stage.…". A state dict of the plain model goes to the base; the stage's own entries are then missing,
-    so that loading it takes strict=False, or is done before inserting.
+    After inserting at "layer1.1" the state dict has "layer1.1.base.…", with the entries that were "layer1.1.…" before,
+    and "layer1.1.stage.…". A state dict of the plain model goes to the base. It lacks the stage's own entries, so load
+    it with strict=False, or before inserting.
 
-    What a model asks of its submodules besides their output, as nn.TransformerEncoder asks its first layer for
-    `self_attn`, the base answers; but not for its tensors: who computes with those passes by the stage.
+    A model may read other attributes of its submodules: nn.TransformerEncoder reads `self_attn` of its first layer.
+    The base answers, except for its tensors: computing with those would skip the stage.
     """
 
     def __init__(self, base: nn.Module, stage: nn.Module) -> None:
@@ -44,14 +44,14 @@ class After(nn.Module):
     def _load_from_state_dict(
         self, state_dict: dict[str, Any], prefix: str, *args: Any, **keywords: Any
     ) -> None:
-        # Without this strict=False would pass over the plain model's weights, and leave the base as it began.
+        # Without this strict=False would ignore the plain model's weights, and the base would keep its initial ones.
         names = self.base.state_dict().keys()
         if _is_of_the_plain_model(state_dict, prefix, names):
             moved = [
                 key
                 for key in state_dict
                 if key.startswith(prefix)
-                # What is called after the stage is its own, unless the base has that very name.
+                # An entry "stage.…" is the stage's own, unless the base has that very name.
                 and (not key.startswith(f"{prefix}stage.") or key.removeprefix(prefix) in names)
             ]
             # All are taken out before one is put back: a base may have a child called "base".
@@ -64,21 +64,21 @@ class After(nn.Module):
         try:
             return super().__getattr__(name)
         except AttributeError:
-            # There is no base yet while a copy is made. Private names are marks of that one module, not of this.
+            # There is no base yet while a copy is made. Private names belong to one module alone.
             base = self.__dict__.get("_modules", {}).get("base")
             if base is None or name.startswith("_"):
                 raise
         value = getattr(base, name)
         if isinstance(value, Tensor):
             raise AttributeError(
-                f"{type(self).__name__!r} object has no attribute {name!r}: what is computed with that of its base, "
+                f"{type(self).__name__!r} object has no attribute {name!r}: computing with that of its base, "
                 f"without calling it, would leave out the stage; if you do not mind, take .base.{name}"
             )
         return value
 
 
 def _is_of_the_plain_model(state_dict: Mapping[str, Any], prefix: str, names: Collection[str]) -> bool:
-    """Whether it has the base's entries, called `names`, where they were before the stage was inserted."""
+    """Return whether it has the base's entries, called `names`, where they were before the stage was inserted."""
     before = sum(f"{prefix}{name}" in state_dict for name in names)
     after = sum(f"{prefix}base.{name}" in state_dict for name in names)
     if before or after:
@@ -89,9 +89,9 @@ def _is_of_the_plain_model(state_dict: Mapping[str, Any], prefix: str, names: Co
 
 @dataclass(frozen=True)
 class Inserted:
-    """What one entry of `insert` did.
+    """The result of one entry of `insert`.
 
-    name        the submodule it stands after, as given
+    name        the submodule before it, as in `where`
     path        where it is now in the model
     channels    C; None for a module that does not say
     num_blocks  its sub-blocks; None for a module that has no such number
@@ -105,6 +105,51 @@ class Inserted:
     positions: int | None
 
 
+class _Layer(NamedTuple):
+    """A layer that has `width` channels on `axis`."""
+
+    width: int
+    axis: int
+    is_norm: bool
+
+
+# By class: the attribute that says how many channels there are, their axis, and whether it is a normalisation.
+_LAYERS: tuple[tuple[type[nn.Module], str, int, bool], ...] = (
+    (ConvBase, "out_channels", 1, False),
+    (nn.Linear, "out_features", -1, False),
+    (nn.Embedding, "embedding_dim", -1, False),
+    (NormBase, "num_features", 1, True),
+    (nn.GroupNorm, "num_channels", 1, True),
+)
+
+
+@dataclass(frozen=True)
+class _Output:
+    """The output of a submodule.
+
+    axes  where the channels are, by the layers that ran: (1,) or (−1,), both where they may be on either, none where
+          the layers say nothing
+    """
+
+    shape: torch.Size
+    axes: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+
+    def channels(self, layout: str | None) -> int | None:
+        """Return C; without a layout the layers decide. None where there is no second dimension."""
+        if len(self.shape) < 2:
+            return None
+        return self.shape[-1 if self._is_positions(layout) else 1]
+
+    def positions(self, layout: str | None) -> int:
+        """Return M."""
+        return math.prod(self.shape[1:-1] if self._is_positions(layout) else self.shape[2:])
+
+    def _is_positions(self, layout: str | None) -> bool:
+        return self.axes == (-1,) if layout is None else layout == "positions"
+
+
 def insert(model: nn.Module, where: Mapping[str, Value], *, example: Inputs | None = None) -> list[Inserted]:
     """Put nonlocal modules after the named submodules of `model`, in place.
 
@@ -112,18 +157,18 @@ def insert(model: nn.Module, where: Mapping[str, Value], *, example: Inputs | No
              `lambda channels: DiffusiveStage(channels, 4)`, or a class that needs the channels alone, such as
              `DiffusiveBlock`; or the keywords of a stage with its form,
              {"form": "diffusive", "num_blocks": 4, "init": "zero"}
-    example  an input of the model (a tensor, a tuple of arguments or a dict of keywords). The model runs
-             on it in evaluation mode, once before, and the channels are read off the submodules' outputs, and once
-             after, to see that it still does. Without it channels are taken from the submodules' last layers, and
-             nothing is checked that only shows when a model runs.
+    example  an input of the model (a tensor, a tuple of arguments or a dict of keywords). The model runs on it in
+             evaluation mode: once before, to read the channels off the submodules' outputs, and once after, to see
+             that it still runs. Without it the channels are those of the submodules' last layers, and nothing is
+             checked that only shows when a model runs.
 
-    A stage takes its input as [B, C, *spatial] unless it is told layout="positions", [B, *spatial, C], as tokens
-    are. With an example, a stage without a layout where the layers that ran have their channels last, or may have,
-    is an error that asks for one.
+    A stage takes its input as [B, C, *spatial] unless it has layout="positions", [B, *spatial, C], as for tokens.
+    With an example, a stage without a layout is an error where the layers that ran have their channels last, or may
+    have: give it a layout.
 
-    Weights of the plain model can be loaded before, or with strict=False after it. The modules are new parameters: make
-    the optimizer afterwards. They move to the device and dtype of the submodules they follow. If anything is wrong with
-    any entry, a ValueError says what, and nothing is changed. One place takes one stage.
+    Load the weights of the plain model before, or afterwards with strict=False. Make the optimizer afterwards: the
+    modules are new parameters. They move to the device and dtype of the submodules they follow. If anything is wrong
+    with any entry, a ValueError says what, and nothing is changed. One place takes one stage.
     """
     if not isinstance(where, Mapping):
         raise ValueError(
@@ -139,17 +184,26 @@ def insert(model: nn.Module, where: Mapping[str, Value], *, example: Inputs | No
     for name in where:
         _check_name(name, named)
     bases = {name: named[name] for name in where}
-    outputs = {} if example is None else recorded_outputs(model, bases, example)
+    outputs = {} if example is None else _run_and_record(model, bases, example)
     made = {name: _make(name, bases[name], value, outputs.get(name)) for name, value in where.items()}
-    _check_distinct(made)
-    for name, stage in made.items():
-        _check_fits(name, bases[name], stage, outputs.get(name))
     # Parents are looked up before any of them is replaced: an entry may lie inside another one.
     parents = {name: model.get_submodule(name.rpartition(".")[0]) for name in made}
-    _check_places(parents)
-    after = {
-        name: After(bases[name], _like(bases[name], stage, outputs.get(name))) for name, stage in made.items()
-    }
+    modules: dict[int, str] = {}
+    places: dict[tuple[int, str], str] = {}
+    for name, stage in made.items():
+        if (other := modules.setdefault(id(stage), name)) != name:
+            raise ValueError(f"{other!r} and {name!r} got one module and would share its weights; make two")
+    for name, stage in made.items():
+        _check_fits(name, bases[name], stage, outputs.get(name))
+    for name, parent in parents.items():
+        if (other := places.setdefault((id(parent), name.rpartition(".")[2]), name)) != name:
+            raise ValueError(
+                f"{other!r} and {name!r} are one place, since the model has the module around it twice; name it once"
+            )
+    after = {}
+    for name, stage in made.items():
+        _move_like(stage, bases[name], outputs.get(name))
+        after[name] = After(bases[name], stage)
     _put(parents, after)
     if example is not None:
         try:
@@ -158,7 +212,12 @@ def insert(model: nn.Module, where: Mapping[str, Value], *, example: Inputs | No
             _put(parents, bases)
             raise
     paths = {id(module): path for path, module in model.named_modules()}
-    return [_describe(name, paths[id(stage)], stage, outputs.get(name)) for name, stage in made.items()]
+    inserted = []
+    for name, stage in made.items():
+        channels, blocks, layout = (getattr(stage, key, None) for key in ("channels", "num_blocks", "layout"))
+        positions = outputs[name].positions(layout) if name in outputs else None
+        inserted.append(Inserted(name, paths[id(stage)], channels, blocks, positions))
+    return inserted
 
 
 def _check_name(name: str, named: Mapping[str, nn.Module]) -> None:
@@ -181,7 +240,8 @@ def _check_name(name: str, named: Mapping[str, nn.Module]) -> None:
         )
 
 
-def _make(name: str, base: nn.Module, value: Value, output: Output | None) -> nn.Module:
+def _make(name: str, base: nn.Module, value: Value, output: _Output | None) -> nn.Module:
+    """Return the module that a value of `where` describes."""
     if isinstance(value, nn.Module):
         return value
     if isinstance(value, Mapping):
@@ -201,19 +261,19 @@ def _make(name: str, base: nn.Module, value: Value, output: Output | None) -> nn
     _check_factory(name, value)
     stage = value(channels := _find_channels(name, base, output, None))
     if isinstance(stage, NonlocalModule) and stage.is_layout_given:
-        # Where its channels are the layout says, whatever the layers do.
-        told = _find_channels(name, base, output, stage.layout)
-        stage = stage if told == channels else value(told)
+        # The stage's layout decides where its channels are, and the layers do not.
+        other = _find_channels(name, base, output, stage.layout)
+        stage = stage if other == channels else value(other)
     if not isinstance(stage, nn.Module):
         raise ValueError(f"{name!r}: the factory must return a torch module, got {type(stage).__name__}")
     return stage
 
 
 def _check_factory(name: str, factory: Callable[[int], nn.Module]) -> None:
-    """That the channels are all it needs."""
+    """Raise a ValueError unless the channels are all that the factory needs."""
     try:
         signature = inspect.signature(factory)
-    except (TypeError, ValueError):  # some callables do not tell
+    except (TypeError, ValueError):  # some callables have none
         return
     try:
         signature.bind(1)
@@ -226,8 +286,8 @@ def _check_factory(name: str, factory: Callable[[int], nn.Module]) -> None:
         ) from error
 
 
-def _find_channels(name: str, base: nn.Module, output: Output | None, layout: str | None) -> int:
-    channels = last_channels(base) if output is None else output.channels(layout)
+def _find_channels(name: str, base: nn.Module, output: _Output | None, layout: str | None) -> int:
+    channels = _last_channels(base) if output is None else output.channels(layout)
     if channels is not None:
         return channels
     if output is not None:
@@ -237,37 +297,18 @@ def _find_channels(name: str, base: nn.Module, output: Output | None, layout: st
     )
 
 
-def _check_distinct(made: Mapping[str, nn.Module]) -> None:
-    seen: dict[int, str] = {}
-    for name, stage in made.items():
-        other = seen.setdefault(id(stage), name)
-        if other != name:
-            raise ValueError(f"{other!r} and {name!r} got one module and would share its weights; make two")
-
-
-def _check_places(parents: Mapping[str, nn.Module]) -> None:
-    """That no two names mean one place, as they do below a module that a model has twice."""
-    seen: dict[tuple[int, str], str] = {}
-    for name, parent in parents.items():
-        other = seen.setdefault((id(parent), name.rpartition(".")[2]), name)
-        if other != name:
-            raise ValueError(
-                f"{other!r} and {name!r} are one place, since the model has the module around it twice; name it once"
-            )
-
-
-def _check_fits(name: str, base: nn.Module, stage: nn.Module, output: Output | None) -> None:
-    """That the module takes the submodule's output, as far as both are known."""
+def _check_fits(name: str, base: nn.Module, stage: nn.Module, output: _Output | None) -> None:
+    """Raise a ValueError unless the module takes the submodule's output, as far as both are known."""
     if isinstance(stage, NonlocalModule) and output is not None:
-        if not stage.is_layout_given:
-            _check_told(name, output)
+        if not stage.is_layout_given and -1 in output.axes:
+            _ask_for_layout(name, output)
         if len(output.shape) < 3:
             raise ValueError(
                 f"{name!r} puts out {list(output.shape)}, which has no positions for a stage to join; name a "
                 "submodule before the pooling or the head"
             )
     channels, layout = getattr(stage, "channels", None), getattr(stage, "layout", None)
-    expected = last_channels(base) if output is None else output.channels(layout)
+    expected = _last_channels(base) if output is None else output.channels(layout)
     if isinstance(channels, int) and expected is not None and channels != expected:
         source = "by its last layer; pass example= to measure it"
         hint = ""
@@ -285,10 +326,8 @@ def _check_fits(name: str, base: nn.Module, stage: nn.Module, output: Output | N
             raise ValueError(f"{name!r} puts out what its stage does not take: {error}") from error
 
 
-def _check_told(name: str, output: Output) -> None:
-    """That a stage without a layout follows no output whose channels are last, or may be."""
-    if -1 not in output.axes:
-        return
+def _ask_for_layout(name: str, output: _Output) -> None:
+    """Raise the ValueError for a stage without a layout after an output whose channels are last, or may be."""
     shape, second, last = list(output.shape), output.shape[1], output.shape[-1]
     if second == last or 1 in output.axes:
         channels = f"{last} channels" if second == last else f"channels, {second} or {last},"
@@ -308,15 +347,24 @@ def _put(parents: Mapping[str, nn.Module], modules: Mapping[str, nn.Module]) -> 
 
 
 def _check_runs(model: nn.Module, example: Inputs, after: Mapping[str, After]) -> None:
-    """That the model, which ran on the example before, runs with its stages, and through each of them: it may do more
-    with a submodule than call it, or hold it by another name."""
+    """Raise a ValueError unless the model runs with its stages on the example, and through each of them.
+
+    It may do more with a submodule than call it, or hold it by another name.
+    """
     ran: set[str] = set()
-    # Not by hooks: torch's own transformer layers go another way where there are any.
+
+    def noting(name: str, forward: Callable[..., Any]) -> Callable[..., Any]:
+        def noted(*args: Any, **keywords: Any) -> Any:
+            ran.add(name)
+            return forward(*args, **keywords)
+
+        return noted
+
+    # Not by hooks: torch's own transformer layers run other code where there are any.
     for name, one in after.items():
-        one.__dict__["forward"] = _noting(ran, name, one.forward)
+        one.__dict__["forward"] = noting(name, one.forward)
     try:
-        with evaluating(model):
-            call(model, example)
+        run_model(model, example)
     except Exception as error:
         raise ValueError(
             f"the model runs on the example, but no more with a stage after {', '.join(map(repr, after))}, so nothing "
@@ -333,40 +381,129 @@ def _check_runs(model: nn.Module, example: Inputs, after: Mapping[str, After]) -
         )
 
 
-def _noting(ran: set[str], name: str, forward: Callable[..., Any]) -> Callable[..., Any]:
-    def noted(*args: Any, **keywords: Any) -> Any:
-        ran.add(name)
-        return forward(*args, **keywords)
-
-    return noted
-
-
-def _like(base: nn.Module, stage: nn.Module, output: Output | None) -> nn.Module:
-    """The module on the submodule's device, in its dtype and its mode; of one without parameters, on those of its
-    output, where that was seen."""
+def _move_like(stage: nn.Module, base: nn.Module, output: _Output | None) -> None:
+    """Move the module to the submodule's device, dtype and mode; without parameters, to those of its output."""
     stage.train(base.training)
-    for tensor in base.parameters():
-        if tensor.dtype.is_floating_point:
-            # One that puts out wider numbers than its weights are has a reason. Narrower ones may be autocast's.
-            dtype = tensor.dtype if output is None else _wider(tensor.dtype, output.dtype)
-            return stage.to(device=tensor.device, dtype=dtype)
-    if output is not None and output.dtype.is_floating_point:
-        return stage.to(device=output.device, dtype=output.dtype)
-    return stage
+    weight = next((one for one in base.parameters() if one.dtype.is_floating_point), None)
+    if weight is None:
+        if output is not None:
+            stage.to(device=output.device, dtype=output.dtype)
+        return
+    dtype = weight.dtype
+    if output is not None:
+        # A submodule may put out wider numbers than its weights. Narrower ones may be autocast's.
+        try:
+            dtype = torch.promote_types(weight.dtype, output.dtype)
+        except RuntimeError:  # torch does not widen eight bits by itself
+            dtype = output.dtype
+    stage.to(device=weight.device, dtype=dtype)
 
 
-def _wider(one: torch.dtype, other: torch.dtype) -> torch.dtype:
+def _run_and_record(
+    model: nn.Module, modules: Mapping[str, nn.Module], example: Inputs
+) -> dict[str, _Output]:
+    """Run the model once on the example; return the output of each module."""
+    outputs: dict[str, _Output] = {}
+    ran: list[tuple[_Layer, torch.Size]] = []
+
+    def note(layer: _Layer) -> Any:
+        def hook(module: nn.Module, args: Any, output: Any) -> None:
+            if isinstance(output, Tensor) and not output.is_nested:
+                ran.append((layer, output.shape))
+
+        return hook
+
+    def record(name: str) -> Any:
+        def hook(module: nn.Module, args: Any, output: Any) -> None:
+            if not isinstance(output, Tensor):
+                raise ValueError(
+                    f"{name!r} puts out a {type(output).__name__}; a stage can follow only a tensor"
+                )
+            if output.is_nested:
+                raise ValueError(
+                    f"{name!r} puts out a nested tensor, without a shape; nn.TransformerEncoder makes none with "
+                    "enable_nested_tensor=False"
+                )
+            if not output.dtype.is_floating_point:
+                raise ValueError(f"{name!r} puts out {output.dtype}; a stage can follow only floating point")
+            axes = _channel_axes(output.shape, ran)
+            first = outputs.setdefault(name, _Output(output.shape, axes, output.dtype, output.device))
+            if first.shape != output.shape:
+                raise ValueError(
+                    f"{name!r} runs more than once, on {list(first.shape)} and {list(output.shape)}; "
+                    "name a submodule that runs in one place"
+                )
+
+        return hook
+
+    # Layers first: a named submodule may be a layer itself, and must be noted before its output is recorded.
+    layers = [(module, layer) for module in model.modules() if (layer := _layer(module)) is not None]
+    handles = [module.register_forward_hook(note(layer)) for module, layer in layers]
+    handles += [module.register_forward_hook(record(name)) for name, module in modules.items()]
     try:
-        return torch.promote_types(one, other)
-    except RuntimeError:  # eight bits are never widened by themselves
-        return other
+        run_model(model, example)
+    finally:
+        for handle in handles:
+            handle.remove()
+    if silent := [name for name in modules if name not in outputs]:
+        raise ValueError(
+            f"{', '.join(silent)} never ran on the example, so a stage there would never run either"
+        )
+    return outputs
 
 
-def _describe(name: str, path: str, stage: nn.Module, output: Output | None) -> Inserted:
-    return Inserted(
-        name,
-        path,
-        getattr(stage, "channels", None),
-        getattr(stage, "num_blocks", None),
-        None if output is None else output.positions(getattr(stage, "layout", None)),
-    )
+def _channel_axes(shape: torch.Size, ran: list[tuple[_Layer, torch.Size]]) -> tuple[int, ...]:
+    """Return where the channels of an output are, by the layers that ran before it in their order."""
+    if len(shape) < 3 or not ran:
+        return ()
+    # Pooling, cropping and appended positions keep the order of the axes; with other dimensions they have moved.
+    alike = [
+        (before == shape, layer.axis)
+        for layer, before in ran
+        if len(before) == len(shape) and shape[layer.axis] == layer.width
+    ]
+    if alike:
+        same = [axis for is_same, axis in alike if is_same]
+        return (same[-1] if same else alike[-1][1],)
+    layer, before = ran[-1]
+    axes = tuple(axis for axis in (1, -1) if shape[axis] == layer.width)
+    # As many dimensions and numbers, but others, as after a pixel shuffle: an equal width may be chance.
+    is_rearranged = len(before) == len(shape) and sorted(before) != sorted(shape)
+    return (1, -1) if axes and is_rearranged and before.numel() == shape.numel() else axes
+
+
+def _last_channels(base: nn.Module) -> int | None:
+    """Return C by the last convolution or linear map and the normalisation after it; None where they disagree."""
+    width: int | None = None
+    normalized: int | None = None
+    for layer in _layers(base):
+        if layer.is_norm:
+            normalized = layer.width
+        else:
+            width, normalized = layer.width, None
+    if width is None or normalized is None or width == normalized:
+        return width if width is not None else normalized
+    return None
+
+
+def _layers(base: nn.Module) -> Iterator[_Layer]:
+    """Yield the layers in their order; those inside a nonlocal module say nothing about its output."""
+    layer = _layer(base)
+    if layer is not None:
+        yield layer
+    if not isinstance(base, NonlocalModule):
+        for child in base.children():
+            yield from _layers(child)
+
+
+def _layer(module: nn.Module) -> _Layer | None:
+    """Return the module as a layer; None for one without channels of its own."""
+    if isinstance(module, NonlocalModule):
+        return _Layer(module.channels, -1 if module.layout == "positions" else 1, False)
+    # A normalisation over several axes does not say which of them is the channels.
+    if isinstance(module, (nn.LayerNorm, nn.RMSNorm)) and len(module.normalized_shape) == 1:
+        return _Layer(module.normalized_shape[0], -1, True)
+    for kind, attribute, axis, is_norm in _LAYERS:
+        if isinstance(module, kind):
+            return _Layer(getattr(module, attribute), axis, is_norm)
+    return None

@@ -1,36 +1,40 @@
-"""StableWeightMap: a W that cannot make a diffusive sub-block grow, whatever is learned."""
+"""StableWeightMap: a W with which no diffusive sub-block can make its input grow, whatever is learned."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from types import ModuleType
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from nonloc._checks import check_whole
+from nonloc._lazy import triton_module
+from nonloc._torch_compat import needs_plain_torch
 from nonloc.modes import evaluating
-from nonloc.nn.orthonormal import orthonormal_part
 from nonloc.nn.weight import initialize_map
 from nonloc.ops import Affinity
 from nonloc.ops.bounds import universal_weight_limit
 
-# Where nothing moves (the delta kernel) every w is stable; this one keeps W finite.
+# With the delta kernel nothing moves, and every w is stable; this one keeps W finite.
 LARGEST_LIMIT = 2.0
+LARGEST_TILE = 2**14  # numbers that one Triton program holds
 
 
 class StableWeightMap(nn.Module):
     """W = w V (I + VᵀV)⁻¹ Vᵀ with V [C, r]: symmetric, with eigenvalues w σ²/(1 + σ²) in [0, w) for every V.
 
-    w is what `universal_weight_limit` knows of the kernel. With the orthonormal columns of V stacked upon the identity,
-    [V; I] = [Q; P] R, it is W = w Q Qᵀ: that needs no inverse, holds its bound to rounding however large V is, and
-    gives the kernel r channels to work on, (w Q, Qᵀ). In half precision that rounding is one of 2⁻⁸ or 2⁻¹¹ in Q.
-    W is quadratic in V, so V = 0 is no place to start from.
-    V is read as `v.weight`, and `v` is never called: what works by hooks has no effect on it, parametrizations have.
+    w is the kernel's `universal_weight_limit`. With the orthonormal columns of [V; I] = [Q; P] R it is W = w Q Qᵀ.
+    That needs no inverse, holds its bound to rounding however large V is, and lets the kernel work on r channels:
+    (w Q, Qᵀ). In half precision the rounding of Q is 2⁻⁸ or 2⁻¹¹. W is quadratic in V: its gradient at V = 0 is 0.
+    `v` is never called, only `v.weight` is read: hooks have no effect on it, parametrizations have.
 
     No input grows in the norm of its kernel, ‖z‖² = Σ_i π_i |z_i|²: π = 𝒞 under "row" with one embedding, the
-    stationary law with two, 1 under "sinkhorn". "concat" with two embeddings may have positions that no other listens
-    to: they weigh 0 under π, and the bound is about the rest.
+    stationary law with two, 1 under "sinkhorn". "concat" with two embeddings may have positions of which no other
+    takes anything: they weigh 0 under π, and the bound is about the rest.
     """
 
     def __init__(self, channels: int, *, hidden: int | None) -> None:
@@ -51,15 +55,15 @@ class StableWeightMap(nn.Module):
         return F.linear(change, self.limit * self._orthonormal())
 
     def factors(self) -> tuple[Tensor, Tensor]:
-        """The pair (w Q [C, r], Qᵀ [r, C]), as `propagate` takes it."""
+        """Return the pair (w Q [C, r], Qᵀ [r, C]), as `propagate` takes it."""
         orthonormal = self._orthonormal()
         return self.limit * orthonormal, orthonormal.mT
 
     def matrix(self) -> Tensor:
-        """W [C, C], differentiable."""
+        """Return W [C, C], differentiable."""
         outer, inner = self.factors()
         product = outer @ inner
-        # A product may round its two halves differently.
+        # A matrix product may round W_ij and W_ji differently.
         return (product + product.mT) / 2
 
     def reset(self, init: str, std: float) -> None:
@@ -70,24 +74,24 @@ class StableWeightMap(nn.Module):
         return f"limit={self.limit:g}"
 
     def _orthonormal(self) -> Tensor:
-        """Q [C, r], the upper part of the orthonormal columns of [V; I], in V's dtype."""
+        """Return Q [C, r], the upper part of the orthonormal columns of [V; I], in V's dtype."""
         v = self.v.weight
-        # Half precision has no QR; its own rounding is then far larger than this one's.
+        # Half precision has no QR.
         tall = v.to(torch.promote_types(v.dtype, torch.float32))
-        # A rounding below 1, so that no eigenvalue is carried above w.
+        # A rounding below 1, so that no eigenvalue is above w.
         shrink = 1 - 4 * torch.finfo(tall.dtype).eps
         return (shrink * orthonormal_part(tall)).to(v.dtype)
 
 
 def check_stable(*, uses_differences: bool, bias: bool, batch_norm: bool, init: str) -> None:
-    """ValueError for what would break the bound of weight="stable", or keep it from learning."""
+    """Raise a ValueError for options that break the bound of weight="stable", or keep it from learning."""
     if not uses_differences:
         raise ValueError(
             'weight="stable" belongs to the diffusive form: z + W K z grows along every eigenvector of K with a '
             'positive eigenvalue; use DiffusiveStage, or weight="factored"'
         )
-    for name, given in (("bias", bias), ("batch_norm", batch_norm)):
-        if given:
+    for name, flag in (("bias", bias), ("batch_norm", batch_norm)):
+        if flag:
             raise ValueError(f'{name}=True would break the bound of weight="stable"; drop one of the two')
     if init == "zero":
         raise ValueError(
@@ -97,10 +101,11 @@ def check_stable(*, uses_differences: bool, bias: bool, batch_norm: bool, init: 
 
 
 def known_limit(embeddings: Iterable[nn.Module], channels: int) -> float:
-    """The w that is stable for every input of these affinity modules; ValueError, naming what to use, if none is."""
-    found = [_affinity_of(embedding, channels) for embedding in embeddings]
-    limits = [universal_weight_limit(affinity) for affinity in found]
-    for affinity, limit in zip(found, limits, strict=True):
+    """Return the w that is stable for every input of these affinity modules; a ValueError if there is none."""
+    affinities = [_affinity_of(embedding, channels) for embedding in embeddings]
+    limits = [LARGEST_LIMIT]
+    for affinity in affinities:
+        limit = universal_weight_limit(affinity)
         if limit is None:
             reason = f"normalize={affinity.normalize!r} has degrees without a bound"
             use = 'normalize="row" or "sinkhorn"'
@@ -109,31 +114,78 @@ def known_limit(embeddings: Iterable[nn.Module], channels: int) -> float:
             raise ValueError(
                 f'weight="stable" knows no weight that is stable for every input here, since {reason}; use {use}'
             )
-    # Each step is non-expansive in the norm of its own kernel; only these kernels all have the same.
-    if len(found) > 1 and any(a.normalize != "sinkhorn" and a.kind != "delta" for a in found):
+        limits.append(limit)
+    # Each step is non-expansive in the norm of its own kernel; only these kernels have one norm in common.
+    if len(affinities) > 1 and any(a.normalize != "sinkhorn" and a.kind != "delta" for a in affinities):
         raise ValueError(
             'weight="stable" with share_affinity=False needs kernels with one norm in common, which '
-            f'normalize={found[0].normalize!r} does not give; use share_affinity=True, or normalize="sinkhorn"'
+            f'normalize={affinities[0].normalize!r} does not give; use share_affinity=True, or normalize="sinkhorn"'
         )
-    return min(LARGEST_LIMIT, *(limit for limit in limits if limit is not None))
+    return min(limits)
 
 
 def _affinity_of(embedding: nn.Module, channels: int) -> Affinity:
-    """What the module makes of two positions: its kind, normalisation and sides, which are the same for any input."""
+    """Return the affinity of two positions: its kind, normalisation and sides are the same for any input."""
     parameter = next(embedding.parameters(), torch.empty(0))
     two = torch.zeros(1, 2, channels, dtype=parameter.dtype, device=parameter.device)
     use = 'use affinity="heat" or "embedded_gaussian", or weight="factored" and ask `certify` afterwards'
     with evaluating(embedding):
         try:
-            found = embedding(two)
+            affinity = embedding(two)
         except (RuntimeError, ValueError, IndexError) as error:
             raise ValueError(
                 'weight="stable" asks the affinity module what it makes of two positions, x [1, 2, '
                 f"{channels}], and it failed ({error}); {use}"
             ) from error
-    if not isinstance(found, Affinity):
+    if not isinstance(affinity, Affinity):
         raise ValueError(
             'weight="stable" needs an affinity module whose kernel is known for every input, that is one that returns '
-            f"an Affinity, and {type(embedding).__name__} returns a {type(found).__name__}; {use}"
+            f"an Affinity, and {type(embedding).__name__} returns a {type(affinity).__name__}; {use}"
         )
-    return found
+    return affinity
+
+
+def orthonormal_part(v: Tensor) -> Tensor:
+    """Return Q [C, r] with [V; I] = [Q; P] R, for V [C, r] in float32 or float64: QQᵀ = V (I + VᵀV)⁻¹ Vᵀ.
+
+    R is upper triangular. The signs of its diagonal, and so those of Q's columns, depend on the implementation.
+    A CUDA graph may not be able to hold cuSOLVER, which torch's QR calls. On CUDA a small V therefore goes through a
+    Triton kernel: a modified Gram–Schmidt in float64, whose loss of orthogonality, about 1e-16 σ(V), is far below a
+    rounding of float32.
+    """
+    if v.is_cuda and v.dtype == torch.float32 and not needs_plain_torch() and _fits(v):
+        return _Columns.apply(v)
+    identity = torch.eye(v.shape[1], dtype=v.dtype, device=v.device)
+    return torch.linalg.qr(torch.cat([v, identity])).Q[: v.shape[0]]
+
+
+class _Columns(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, v: Tensor) -> Tensor:
+        kernel = _triton_kernel()
+        assert kernel is not None
+        q, p = kernel.columns(v)
+        ctx.save_for_backward(q, p)
+        return q
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dq: Tensor) -> Tensor:
+        q, p = ctx.saved_tensors
+        with torch.autocast(dq.device.type, enabled=False):
+            return gradient(dq.to(q.dtype), q, p)
+
+
+def gradient(dq: Tensor, q: Tensor, p: Tensor) -> Tensor:
+    """Return dV from dQ, for a QR decomposition of [V; I] of which only Q is used, with P = R⁻¹."""
+    lower = -(dq.mT @ q).tril()
+    return (dq + q @ (lower + lower.tril(-1).mT)) @ p.mT
+
+
+def _fits(v: Tensor) -> bool:
+    rows, columns = (1 << (size - 1).bit_length() for size in (sum(v.shape), v.shape[1]))
+    return v.numel() > 0 and rows * columns <= LARGEST_TILE and _triton_kernel() is not None
+
+
+def _triton_kernel() -> ModuleType | None:
+    return triton_module("nonloc.nn.orthonormal_kernel")

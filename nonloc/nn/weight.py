@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TypeGuard, TypeVar, cast
+from typing import cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.parametrize import is_parametrized
 
 from nonloc._checks import check_choice, check_whole
-
-_M = TypeVar("_M", bound=nn.Module)
+from nonloc._torch_compat import is_untouched
 
 
 def initialize_map(linear: nn.Linear, init: str, std: float) -> None:
@@ -50,31 +48,6 @@ def apply_map(linear: nn.Linear, x: Tensor) -> Tensor:
         raise ValueError(
             f"the module has weights in {has} and its input is {got}; use module.to({got}) or x.to({has}){autocast}"
         ) from error
-
-
-def is_untouched(module: nn.Module | None, kind: type[_M], *, parametrized: bool = False) -> TypeGuard[_M]:
-    """Return whether calling the module runs the forward of the class `kind` and nothing more.
-
-    Code that computes with a module's weights instead of calling it asks this first. Hooks, pruning, the older weight
-    and spectral norms, LoRA and Grad-CAM all change the call. Hooks on all modules at once do not count: profilers use
-    them, and should see what runs without them.
-
-    parametrized  accept `torch.nn.utils.parametrize` too: such weights are right wherever they are read
-    """
-    if module is None:
-        return False
-    own = type(module)
-    if own is not kind and not (parametrized and own.__bases__[0] is kind and is_parametrized(module)):
-        return False
-    if module._forward_hooks or module._forward_pre_hooks:
-        return False
-    if module._backward_hooks or module._backward_pre_hooks:
-        return False
-    # Tracing follows a replaced forward by itself, and cannot read these attributes.
-    is_replaced = not torch.compiler.is_compiling() and (
-        "forward" in module.__dict__ or module._compiled_call_impl is not None
-    )
-    return not is_replaced
 
 
 class WeightMap(nn.Module):

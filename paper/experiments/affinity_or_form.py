@@ -23,7 +23,7 @@ import torch
 from torch import nn
 
 from nonloc import logit_spread
-from nonloc.nn.features import stage_inputs
+from nonloc.nn.inspect import stage_inputs
 from nonloc.nn.stage import stages
 from nonloc_paper.data.load import load
 from nonloc_paper.networks.build import build

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from nonloc.nn.features import feature_trace, logit_spreads, stage_inputs
+from nonloc.nn.inspect import feature_trace, logit_spreads, stage_inputs
 from nonloc.nn.stage import DiffusiveStage, OriginalStage
 from nonloc.ops import kernel_matrix
 

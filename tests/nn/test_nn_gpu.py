@@ -5,8 +5,8 @@ import copy
 import pytest
 import torch
 
-from nonloc.nn.features import feature_trace
 from nonloc.nn.insert import insert
+from nonloc.nn.inspect import feature_trace
 from nonloc.nn.stage import DiffusiveStage, OriginalStage
 
 DEVICE = "cuda"

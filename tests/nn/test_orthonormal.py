@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from interpreted import interpreted
-from nonloc.nn import orthonormal
-from nonloc.nn.orthonormal import gradient, orthonormal_part
+from nonloc.nn import stable_weight
+from nonloc.nn.stable_weight import gradient, orthonormal_part
 
 
 @pytest.fixture(scope="module")
@@ -66,10 +66,10 @@ def test_the_gradient_is_that_of_qr(shape):
 
 
 def test_the_function_has_both(kernel, monkeypatch):
-    monkeypatch.setattr(orthonormal, "_kernels", lambda: kernel)
+    monkeypatch.setattr(stable_weight, "_triton_kernel", lambda: kernel)
     torch.manual_seed(4)
     v = torch.randn(8, 4, requires_grad=True)
-    found = orthonormal._Columns.apply(v)
+    found = stable_weight._Columns.apply(v)
     exact = v.detach().double().requires_grad_()
     wanted, _ = by_qr(exact)
     weight = torch.randn(8, 4)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from nonloc.nn.features import feature_trace
+from nonloc.nn.inspect import feature_trace
 from nonloc.nn.stage import DiffusiveStage, OriginalStage
 from nonloc.ops import SparseAffinity, dirichlet_energy, kernel_matrix
 from nonloc.processes.graphs import horizon

@@ -5,8 +5,8 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrizations, prune
 
+from nonloc._torch_compat import is_untouched
 from nonloc.nn.stage import DiffusiveStage, OriginalStage
-from nonloc.nn.weight import is_untouched
 
 
 @pytest.fixture

@@ -55,7 +55,7 @@ def certify(
     subject, given  an affinity with weights as `propagate` takes them, or one W [C, C] for a single sub-block, where a
                     number w stands for w I; or a trained stage with an input, any object that has `weights()` and
                     `affinity(x)` or `affinities(x)`
-    mask            of the stage's input, as the stage takes it; `nonloc.nn.features.stage_inputs` gives (name, stage,
+    mask            of the stage's input, as the stage takes it; `nonloc.nn.inspect.stage_inputs` gives (name, stage,
                     x, mask) for every stage of a model. An affinity has its own
     form            "diffusive": z + diffuse(affinity, z) Wᵀ; "original": z + aggregate(affinity, z) Wᵀ. When left out,
                     that of the stage, or "diffusive"

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from nonloc._lazy import triton_module
-from nonloc._torch_compat import is_batch_or_instance_norm, needs_plain_torch
+from nonloc._torch_compat import NormBase, needs_plain_torch
 
 FUSED_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 MAX_CHANNELS = 1024
@@ -72,9 +72,7 @@ def activated(norm: nn.Module, x: Tensor) -> Tensor:
     `nn.SyncBatchNorm.convert_sync_batchnorm`, and others that know a BatchNorm2d by its class, leave the ReLU behind.
     """
     y = norm(x)
-    is_plain = (is_batch_or_instance_norm(norm) or isinstance(norm, nn.GroupNorm)) and not isinstance(
-        norm, NormReLU
-    )
+    is_plain = isinstance(norm, (NormBase, nn.GroupNorm)) and not isinstance(norm, NormReLU)
     return y.relu() if is_plain else y
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from nonloc.modes import evaluating
-from nonloc.nn.features import stage_inputs
+from nonloc.nn.inspect import stage_inputs
 from nonloc.ops import kernel_logit_spreads
 from nonloc.outcomes import NonlocError
 from nonloc.processes.stability import certify

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from torch import Tensor, nn
 
-from nonloc.nn.weight import is_untouched
+from nonloc._torch_compat import is_untouched
 from nonloc_paper.fast.convolution import Convolution
 from nonloc_paper.fast.norm_relu import NormReLU, activated
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from nonloc.nn.features import stage_inputs
+from nonloc.nn.inspect import stage_inputs
 from nonloc.nn.stage import stages
 from nonloc.ops import largest_logit_spread
 from nonloc.processes.stability import certify, cfl_limit

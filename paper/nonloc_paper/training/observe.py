@@ -17,7 +17,7 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from nonloc.nn.features import feature_trace, stage_inputs
+from nonloc.nn.inspect import feature_trace, stage_inputs
 from nonloc.nn.stable_weight import StableWeightMap
 from nonloc.nn.stage import stages
 from nonloc.nn.weight import WeightMap

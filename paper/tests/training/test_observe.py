@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 from tiny import tiny_data, tiny_recipe
 
 from nonloc.nn import feature_trace, stages
-from nonloc.nn.features import stage_inputs
+from nonloc.nn.inspect import stage_inputs
 from nonloc.ops import kernel_matrix
 from nonloc.spectrum import STABLE_CAPTION, weight_spectrum
 from nonloc_paper.runs import Run

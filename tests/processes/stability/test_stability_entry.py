@@ -10,7 +10,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from stages import norm_of, random_affinity, random_weights, whole_map
 
-from nonloc.nn.features import stage_inputs
+from nonloc.nn.inspect import stage_inputs
 from nonloc.nn.stage import DiffusiveStage, OriginalStage
 from nonloc.ops import NORMALIZATIONS, Affinity, SparseAffinity, aggregate, diffuse, kernel_matrix, propagate
 from nonloc.processes.diffusion import Diffusion
