@@ -13,7 +13,9 @@ help: ## Show the targets
 
 $(STAMP): pyproject.toml paper/pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "Installing nonloc and nonloc-paper into $(VENV); torch is the large part."
 	$(PIP) -e '.[plots,graphs]' -e ./paper
+	@echo "Done. The command is $(BIN)/nonloc; after 'source $(BIN)/activate' it is nonloc."
 	@touch $@
 
 $(VENV)/.tested: $(STAMP)
@@ -24,24 +26,24 @@ $(VENV)/.linted: $(VENV)/.tested
 	$(PIP) -e '.[dev]'
 	@touch $@
 
-install: $(STAMP) ## Make the virtual environment with both distributions in it
+install: $(STAMP) ## Make the virtual environment with both distributions, and what running them needs
 
 demo: $(STAMP) ## Train the demo networks (a few minutes on two cores) and write demo/report.html
 	$(BIN)/nonloc reproduce demo --output demo
 
-test: $(VENV)/.tested ## Run the ordinary tests, on all cores
+test: $(VENV)/.tested ## Run the tests of both distributions, on all cores
 	$(BIN)/python -m pytest -q -n auto
 
-test-slow: $(VENV)/.tested ## Run the long tests: kill -9 twenty times, memory at full size, the whole demo
+test-slow: $(VENV)/.tested ## Run the slow tests: kill -9 twenty times, memory at full size, the whole demo
 	$(BIN)/python -m pytest -q -m slow --timeout 3600
 
 test-long: $(VENV)/.tested ## Look for counter-examples: every property on 1,000 new examples
 	HYPOTHESIS_PROFILE=long $(BIN)/python -m pytest -q tests/properties tests/ops tests/processes paper/tests/theory --timeout 3600
 
-test-gpu: ## Run the tests that need a CUDA device, with whichever Python has torch
+test-gpu: ## Run the tests that need a CUDA device, with the Python named by PYTHON=
 	$(PYTHON) -m pytest -q -m gpu
 
-lint: $(VENV)/.linted ## Style and types
+lint: $(VENV)/.linted ## Check style and types, with tools that are installed here first
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
 
 format: $(VENV)/.linted ## Rewrite the files in the house style

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import nonloc
 from nonloc.cli.commands import find_commands, load_command
 from nonloc.cli.parser import make_command_parser, with_underscores
 
@@ -93,3 +94,7 @@ def test_the_two_commands():
     assert done.returncode == 0, done.stderr
     assert "nonloc reproduce demo" in done.stdout
     assert "pytest" in done.stdout
+
+
+def test_citation_has_the_version_of_the_package():
+    assert f"\nversion: {nonloc.__version__}\n" in (ROOT / "CITATION.cff").read_text()
