@@ -1,15 +1,15 @@
-"""Nonlocal means is one step of a nonlocal diffusion: remove noise from a photograph, beside scikit-image.
+"""Nonlocal means is one step of a nonlocal diffusion: remove noise from a photograph, compared with scikit-image.
 
     python examples/denoise.py
 
 Positions are pixels, features are patches, the kernel is heat, and its rows sum to 1: then z + diffuse(z) = K z is the
-nonlocal means of Buades, Coll and Morel. It sees the whole image, and still there is no M × M matrix.
+nonlocal means of Buades, Coll and Morel. It uses the whole image without an M × M matrix.
 
-Noise keeps even equal patches 2σ² apart, but no patch from itself, so K holds on to the noisy pixel too much. The
-second method lets a pixel count as far from itself as noise would put it: Σ_j Ω_ij (z_j − z_i), which knows nothing of
-the self weight, divided by the row sums with exp(−2σ²/h²) in the place of Ω_ii = 1. scikit-image takes off 2σ² too.
+Noise puts equal patches at a distance of 2σ², but a patch is at distance 0 from itself: K keeps too much of the noisy
+pixel. The second method corrects the self weight. It divides Σ_j Ω_ij (z_j − z_i), which does not contain it, by the
+row sums with exp(−2σ²/h²) in the place of Ω_ii = 1. scikit-image subtracts 2σ² too.
 
-Every method gets the patch and the bandwidth that serve it best against the clean image, so none is judged by a guess.
+Every method gets the patch and the bandwidth with which it is nearest to the clean image.
 """
 
 import math
@@ -53,7 +53,7 @@ def one_step_less_noise(noisy: torch.Tensor, radius: int, bandwidth: float) -> t
 def scikit_image(noisy: torch.Tensor, radius: int, bandwidth: float) -> torch.Tensor:
     from skimage.restoration import denoise_nl_means
 
-    found = denoise_nl_means(
+    denoised = denoise_nl_means(
         noisy.movedim(0, -1).numpy(),
         patch_size=2 * radius + 1,
         patch_distance=11,
@@ -61,7 +61,7 @@ def scikit_image(noisy: torch.Tensor, radius: int, bandwidth: float) -> torch.Te
         sigma=SIGMA,
         channel_axis=-1,
     )
-    return torch.from_numpy(found).movedim(-1, 0)
+    return torch.from_numpy(denoised).movedim(-1, 0)
 
 
 def main() -> None:
@@ -73,7 +73,7 @@ def main() -> None:
     try:
         import skimage
     except ImportError:
-        print("scikit-image is not installed: its side of the comparison is left out")
+        print("scikit-image is not installed: it is left out of the comparison")
     else:
         methods[f"scikit-image {skimage.__version__}"] = scikit_image
     for name, method in methods.items():

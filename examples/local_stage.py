@@ -1,4 +1,4 @@
-"""A stage that looks only at neighbours: a window in place of all positions.
+"""A local stage: each position gets something from its neighbours only, in a window.
 
     python examples/local_stage.py
 

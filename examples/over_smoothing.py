@@ -2,8 +2,8 @@
 
     python examples/over_smoothing.py
 
-Replace `model`, `batches` and the name in `WHERE` by yours. A few steps on random labels stand here for a training:
-they show how to look, and not what a trained network would show.
+Replace `model`, `batches` and the name in `WHERE` by yours. Here a few steps on random labels stand for training:
+they show how to look, not what a trained network shows.
 """
 
 import torch
@@ -80,11 +80,13 @@ def main() -> None:
         print(f"{kind.__name__}, trained")
         show_features(network, images)
         # The features above are those of one batch. A certificate is about every signal, with the kernel as it is
-        # at what really reaches the stage: that is what stage_inputs records.
+        # at the stage's real input, which stage_inputs records.
         for name, stage, x, _ in stage_inputs(network, images):
             show_weights(stage)
-            found = certify(stage, x[:2])
-            print(f"  {name}: {found.verdict}, growth × {found.growth:.3f} ({found.reason})")
+            certificate = certify(stage, x[:2])
+            print(
+                f"  {name}: {certificate.verdict}, growth × {certificate.growth:.3f} ({certificate.reason})"
+            )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Diffuse on your own point cloud: a graph of neighbours, steps that are stable, and walkers that see the same.
+"""Diffuse on your own point cloud: a graph of neighbours, stable steps, and walkers with the same law.
 
     python examples/point_cloud.py
 
@@ -12,7 +12,7 @@ import torch
 from nonloc import Diffusion, cfl_limit, simulate
 from nonloc.processes import JumpProcess, neighbors
 
-POINTS, NEIGHBORS = 1000, 10
+POINTS, NEIGHBORS, WALKERS = 1000, 10, 20_000
 
 
 def cloud(generator: torch.Generator) -> torch.Tensor:
@@ -30,7 +30,7 @@ def main() -> None:
     signal = torch.linspace(-1, 1, POINTS, dtype=torch.float64) + 0.5 * noise
     z0 = signal.view(1, -1, 1)  # [B, M, C]: one sample, a number a point
 
-    # "auto" takes the scale from the distances: a kernel that is 1 for all neighbours, or 0 for all, tells nothing.
+    # "auto" takes the scale from the distances: a kernel that is 1, or 0, for all neighbours is useless.
     # "sinkhorn" makes K symmetric, so that it is the plain mean that stays; "row" would keep one weighted by 𝒞.
     graph = neighbors(points, NEIGHBORS, scale="auto", normalize="sinkhorn")
     print(f"{graph.matrix.values().numel():,} of {POINTS**2:,} pairs are joined")
@@ -38,7 +38,7 @@ def main() -> None:
     limit = cfl_limit(graph)
     print(f"the largest stable step is {limit.limit:.3f} ({limit.kind}: {limit.reason})")
 
-    # Up to the limit every step is an honest smoothing: the mean stays and the variance falls.
+    # Up to the limit every step smooths: the mean stays and the variance falls.
     process, time = Diffusion(graph), 100.0
     exact = simulate(process, z0, num_steps=1, step_size=time, stepper="exact").final
     for part in (0.9, 0.45, 0.225):
@@ -46,7 +46,7 @@ def main() -> None:
         walked = simulate(process, z0, num_steps=steps, step_size=time / steps, save_every=steps)
         moved = float((walked.mean[-1] - walked.mean[0]).abs().max())
         first, last = (float(v.mean()) for v in (walked.variance[0], walked.variance[-1]))
-        # Euler's error is proportional to the step; the exact stepper is what it goes to.
+        # Euler's error is proportional to the step; its limit is the exact stepper.
         error = float((walked.final - exact).abs().max())
         print(
             f"{steps:4d} steps of {time / steps:.3f}: mean moved by {moved:.0e}, "
@@ -62,10 +62,10 @@ def main() -> None:
     start = torch.zeros(1, POINTS, 1, dtype=torch.float64)
     start[0, 0] = 1  # all of them begin at the inner end
     law = simulate(walk, start, num_steps=1, step_size=time, stepper="exact").final.flatten()
-    ends = walk.sample_paths(20_000, until=time, start=0, only_final=True, generator=generator)
+    ends = walk.sample_paths(WALKERS, until=time, start=0, only_final=True, generator=generator)
     seen = float(signal[ends].mean())
-    # K is symmetric, so walkers that start at i see on average what diffusion leaves at i.
-    print(f"20,000 walkers: {seen:+.4f} on average; their law says {float(law @ signal):+.4f}, ", end="")
+    # K is symmetric: the average signal of walkers that start at i is what diffusion leaves at i.
+    print(f"{WALKERS:,} walkers: {seen:+.4f} on average; their law says {float(law @ signal):+.4f}, ", end="")
     print(f"diffusion {float(exact[0, 0, 0]):+.4f}")
     # The slowest difference between two starts shrinks by the factor e in the time 1 / gap.
     gap = float(walk.spectral_gap().value)
