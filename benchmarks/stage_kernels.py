@@ -17,7 +17,7 @@ import torch
 
 from benchmarks.table import markdown
 from nonloc.ops import Affinity, propagate
-from nonloc.ops.fused_launch import Launcher
+from nonloc.ops.fused.launch import Launcher
 
 EXPONENTIALS_A_CLOCK = 16
 LAUNCHES = 10  # in one captured graph

@@ -13,7 +13,7 @@ _WHERE = {
     "kernel_matrix": "nonloc.ops.functional",
     "dirichlet_energy": "nonloc.ops.functional",
     "estimate": "nonloc.ops.cost",
-    "logit_spread": "nonloc.ops.spread",
+    "logit_spread": "nonloc.ops.exponential",
     "OriginalBlock": "nonloc.nn.stage",
     "DiffusiveBlock": "nonloc.nn.stage",
     "OriginalStage": "nonloc.nn.stage",

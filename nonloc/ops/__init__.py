@@ -1,10 +1,14 @@
 """The nonlocal operator: functions on tensors [B, M, C], with nothing learned."""
 
 from nonloc.ops.affinity import KINDS, NORMALIZATIONS, Affinity
+from nonloc.ops.bounds import row_sums, self_adjoint_weights
 from nonloc.ops.cost import Cost, estimate
+from nonloc.ops.exponential import kernel_logit_spreads, largest_logit_spread, logit_spread
 from nonloc.ops.functional import (
     BACKENDS,
+    adjoint,
     aggregate,
+    apply_adjoint,
     choose_backend,
     diffuse,
     dirichlet_energy,
@@ -12,10 +16,8 @@ from nonloc.ops.functional import (
     prepare,
     propagate,
 )
-from nonloc.ops.inner import adjoint, apply_adjoint, row_sums, self_adjoint_weights
-from nonloc.ops.operator import Operator
+from nonloc.ops.normalize import Operator
 from nonloc.ops.sparse import SparseAffinity
-from nonloc.ops.spread import kernel_logit_spreads, largest_logit_spread, logit_spread
 
 __all__ = [
     "BACKENDS",

@@ -198,3 +198,42 @@ def how_to_batch(name: str, value: Any) -> str:
     if dims == 3:
         return f"use {tensor}"
     return f"an image [B, C, H, W] becomes one by {tensor}.flatten(2).transpose(1, 2)"
+
+
+def position_weights(affinity: Affinity, dtype: torch.dtype) -> Tensor:
+    """The weight of each giver [B or 1, M']: its measure, and 0 where it is masked."""
+    if affinity.measure is None:
+        weights = torch.ones(1, affinity.right.shape[1], dtype=dtype, device=affinity.right.device)
+    else:
+        weights = affinity.measure.to(dtype).unsqueeze(0)
+    return weights if affinity.mask is None else weights * affinity.mask
+
+
+def valid_positions(affinity: Affinity) -> Tensor:
+    """[B, M] bool: the mask, or everything."""
+    if affinity.mask is not None:
+        return affinity.mask
+    return torch.ones(affinity.left.shape[:2], dtype=torch.bool, device=affinity.left.device)
+
+
+def without_masked(affinity: Affinity) -> Affinity:
+    """The same with zeros at masked positions, so that NaN in the padding cannot reach the others."""
+    if affinity.mask is None:
+        return affinity
+    keep = affinity.mask.unsqueeze(-1)
+    left = torch.where(keep, affinity.left, 0)
+    right = left if affinity.right is affinity.left else torch.where(keep, affinity.right, 0)
+    return replace(affinity, left=left, right=right)
+
+
+def centred(affinity: Affinity, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Both sides minus the mean of the givers with weight: the expansion of |l − r|² then cancels little."""
+    left, right = affinity.left.to(dtype), affinity.right.to(dtype)
+    with torch.no_grad():
+        if affinity.mask is None and affinity.measure is None:
+            centre = right.mean(1, keepdim=True)
+        else:
+            counts = (position_weights(affinity, dtype) > 0).unsqueeze(-1)
+            total = torch.where(counts, right, 0).sum(1, keepdim=True)
+            centre = total / counts.sum(1, keepdim=True).clamp(min=1)
+    return left - centre.detach(), right - centre.detach()

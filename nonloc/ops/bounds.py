@@ -13,18 +13,84 @@ A signed Ω has no such bound. Positions without measure weigh nothing in the no
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from nonloc.ops.affinity import Affinity
-from nonloc.ops.functional import without_masked
-from nonloc.ops.inner import has_negative_entries, row_sums
-from nonloc.ops.operator import inverse_or_zero, position_weights
+from nonloc.ops import exponential, normalize, sparse
+from nonloc.ops.affinity import Affinity, position_weights, without_masked
+from nonloc.ops.arithmetic import inverse_or_zero
+from nonloc.ops.functional import compute_dtype, prepare
 from nonloc.ops.sparse import SparseAffinity, weights
 
 STOCHASTIC = ("row", "sinkhorn")
+
+
+def row_sums(affinity: Affinity | SparseAffinity) -> Tensor:
+    """Σ_j K_ij [B, M], the degrees of the positions (B = 1 for a sparse affinity)."""
+    with torch.no_grad():
+        return prepare(affinity, compute_dtype(affinity)).sums.squeeze(-1)
+
+
+def self_adjoint_weights(affinity: Affinity | SparseAffinity) -> Tensor | None:
+    """π ≥ 0 [B, M] with π_i K_ij = π_j K_ji, so that ℒ is self-adjoint in ⟨u, v⟩ = Σ_i π_i u_i·v_i; or None.
+
+    None when Ω is not symmetric by value, and when it has row sums 𝒞_i below 0 under "row", where π = μ 𝒞 is no
+    weight. Masked positions weigh 0. π matters up to a factor: where 𝒞 would overflow, it is scaled to stay finite.
+    """
+    with torch.no_grad():
+        if not has_symmetric_kernel(affinity):
+            return None
+        dtype = compute_dtype(affinity)
+        if isinstance(affinity, SparseAffinity):
+            measure = weights(affinity, dtype).squeeze(-1)
+        else:
+            measure = position_weights(affinity, dtype)
+        if affinity.normalize != "row":
+            return measure.expand(affinity.batch, -1).contiguous()
+        if isinstance(affinity, Affinity) and affinity.kind in ("gaussian", "heat"):
+            query, key, row, logged = exponential.log_sides(
+                replace(without_masked(affinity), normalize="none"), dtype
+            )
+            logs = row + exponential.log_sums(query, key, logged)
+            # Each sample times a constant, where its largest sum would leave the range of the dtype.
+            peak, limit = logs.amax(-1, keepdim=True), 0.7 * math.log(torch.finfo(dtype).max)
+            sums = (logs - (peak - peak.clamp(-limit, limit))).exp()
+        else:
+            sums = prepare(replace(affinity, normalize="none"), dtype).sums.squeeze(-1)
+            if bool((sums < 0).any()) or (bool((sums == 0).any()) and has_negative_entries(affinity)):
+                return None
+        return measure * sums
+
+
+def has_symmetric_kernel(affinity: Affinity | SparseAffinity) -> bool:
+    """Return whether Ω_ij = Ω_ji by value, without making the matrix."""
+    if isinstance(affinity, SparseAffinity):
+        return sparse.is_symmetric(affinity)
+    if not affinity.is_square:
+        return False
+    if affinity.kind == "delta" or affinity.left is affinity.right:
+        return True
+    affinity = without_masked(affinity)
+    dtype = compute_dtype(affinity)
+    return normalize.is_symmetric(
+        affinity, affinity.left.detach().to(dtype), affinity.right.detach().to(dtype)
+    )
+
+
+def has_negative_entries(affinity: Affinity | SparseAffinity) -> bool:
+    """Return whether some Ω_ij < 0, without making the matrix."""
+    if isinstance(affinity, SparseAffinity):
+        return sparse.has_negative(affinity)
+    if affinity.kind != "dot":
+        return False
+    affinity = without_masked(affinity)
+    dtype = compute_dtype(affinity)
+    return normalize.has_negative(
+        affinity, affinity.left.detach().to(dtype), affinity.right.detach().to(dtype)
+    )
 
 
 def universal_weight_limit(affinity: Affinity | SparseAffinity) -> float | None:

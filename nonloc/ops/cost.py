@@ -26,7 +26,7 @@ from nonloc.ops.affinity import Affinity
 from nonloc.ops.exponential import BLOCK_ENTRIES
 from nonloc.ops.functional import BACKENDS, choose_backend, propagate
 from nonloc.ops.fused import lacks
-from nonloc.ops.fused_launch import without_launches
+from nonloc.ops.fused.launch import without_launches
 from nonloc.ops.sinkhorn import fixed_steps
 from nonloc.ops.tally import Allocations, Products, launched_macs
 

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from nonloc.ops.operator import full_precision
+from nonloc.ops.arithmetic import full_precision
 
 Gradients = tuple[Tensor | None, ...]
 

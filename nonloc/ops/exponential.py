@@ -8,7 +8,8 @@ in the last dimension would each send the CPU's attention back to M² memory wit
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,17 +17,12 @@ from torch.nn.functional import pad, scaled_dot_product_attention
 from torch.utils.checkpoint import checkpoint
 
 from nonloc._torch_compat import is_fake, is_forward_mode, is_open_size, is_transformed
-from nonloc.ops.affinity import Affinity
+from nonloc.ops import reference
+from nonloc.ops.affinity import Affinity, centred, position_weights, valid_positions, without_masked
+from nonloc.ops.arithmetic import inverse_or_zero, zero_or_nan
 from nonloc.ops.derivatives import differentiable_as
-from nonloc.ops.operator import (
-    Operator,
-    centred,
-    inverse_or_zero,
-    nothing_or_nan,
-    position_weights,
-    valid_positions,
-)
-from nonloc.ops.sinkhorn import LogApply, Matvec, Scaling, scaled
+from nonloc.ops.normalize import Operator
+from nonloc.ops.sinkhorn import LogApply, Matvec, Scaling, solve_scaling
 
 # Entries of a block of rows that exist at one time, B · rows · M' of them: few enough for memory to be used again
 # from the heap rather than mapped and cleared anew for every block, which cost three times the arithmetic.
@@ -39,16 +35,15 @@ LARGEST_MISS = 2**-10
 
 
 def prepare(affinity: Affinity, dtype: torch.dtype) -> Operator:
-    """Row normalisation through attention where that is exact and lean, blocks of rows elsewhere."""
+    """K through attention for "row", where attention is exact and has linear memory; by blocks of rows elsewhere."""
     weights = position_weights(affinity, dtype)
     query, key, row, column = logit_factors(affinity, dtype)
-    valid = valid_positions(affinity)
-    keep = valid.unsqueeze(-1)
+    keep = valid_positions(affinity).unsqueeze(-1)
     if affinity.normalize == "row":
         given = (weights.sum(-1) != 0).view(-1, 1, 1)
         sums = (keep & given).to(dtype)
         # Attention takes a row of NaN for a row without givers and answers 0.
-        sums = sums + nothing_or_nan(query, -1) + nothing_or_nan(key, -1).sum(1, keepdim=True)
+        sums = sums + zero_or_nan(query, -1) + zero_or_nan(key, -1).sum(1, keepdim=True)
         is_weighted = affinity.mask is not None or affinity.measure is not None
         if is_weighted or affinity.kind == "heat":
             logged = column + log_weights(weights) if is_weighted else column
@@ -61,15 +56,10 @@ def prepare(affinity: Affinity, dtype: torch.dtype) -> Operator:
         share = 1.0 if affinity.normalize == "none" else inverse_or_zero(weights.sum(-1)).view(-1, 1, 1)
         factor = share * keep if affinity.mask is not None or affinity.normalize == "count" else share
         givers = weights.unsqueeze(-1)
-        apply = lean_apply(query, key, row, column)
+        apply = apply_by_blocks(query, key, row, column)
         return Operator(lambda z: factor * apply(givers * z), factor * apply(givers * ones))
-    logged = column + log_weights(weights)
-    if affinity.normalize == "symmetric":
-        half = -0.5 * (row + log_sums(query, key, logged))
-    else:
-        half = sinkhorn_scaling(query, key, row, logged, column, weights, valid)
-    kernel = lean_apply(query, key, row + half, logged + half)
-    # Where nobody gives, LOG_ZERO is on both sides of the quotient and would cancel.
+    kernel = apply_by_blocks(*log_sides(affinity, dtype))
+    # Where no giver has weight, LOG_ZERO is on both sides of the quotient and would cancel.
     givers = (weights != 0).unsqueeze(-1).to(dtype)
     return Operator(lambda z: keep * kernel(givers * z), keep * kernel(givers * ones))
 
@@ -83,6 +73,37 @@ def logit_factors(affinity: Affinity, dtype: torch.dtype) -> tuple[Tensor, Tenso
     row = -affinity.scale * left.square().sum(-1)
     column = -affinity.scale * right.square().sum(-1)
     return 2 * affinity.scale * left, right, row, column
+
+
+def log_sides(affinity: Affinity, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """q, k, a [B, M], b [B, M'] with K_ij = exp(q_i·k_j + a_i + b_j): normalize.py's table in logarithms.
+
+    Rows without a giver of weight, and masked rows, are left to the caller: their logarithms mean nothing.
+    """
+    weights = position_weights(affinity, dtype)
+    query, key, row, column = logit_factors(affinity, dtype)
+    logged = column + log_weights(weights)
+    if affinity.normalize == "none":
+        return query, key, row, logged
+    if affinity.normalize == "count":
+        return query, key, row + inverse_or_zero(weights.sum(-1, keepdim=True)).log(), logged
+    if affinity.normalize == "row":
+        return query, key, -log_sums(query, key, logged), logged
+    if affinity.normalize == "symmetric":
+        half = -0.5 * (row + log_sums(query, key, logged))
+    else:
+        half = sinkhorn_scaling(query, key, row, logged, column, weights, valid_positions(affinity))
+    return query, key, row + half, logged + half
+
+
+def adjoint(affinity: Affinity, dtype: torch.dtype) -> Matvec:
+    """p -> Kᵀ p, with K_ij = exp(q_i·k_j + a_i + b_j) read by columns."""
+    weights = position_weights(affinity, dtype)
+    query, key, a, b = log_sides(affinity, dtype)
+    receives = (valid_positions(affinity) & (weights.sum(-1, keepdim=True) != 0)).unsqueeze(-1)
+    gives = (weights != 0).unsqueeze(-1)
+    apply = apply_by_blocks(key, query, b, torch.where(receives.squeeze(-1), a, LOG_ZERO))
+    return lambda p: gives * apply(receives * p)
 
 
 def log_weights(weights: Tensor) -> Tensor:
@@ -126,7 +147,7 @@ def _attention(query: Tensor, key: Tensor, z: Tensor, column: Tensor | None = No
 
 def _half_serves(affinity: Affinity) -> bool:
     """On the GPU, attention takes half precision as it is: its logits and sums are float32 inside. Its gradients round
-    as `fused_kernels.query_kernel` says, which matters where rows of K are nearly one number."""
+    as `fused.kernels.query_kernel` says, which matters where rows of K are nearly one number."""
     half = (torch.float16, torch.bfloat16)
     return (
         affinity.left.is_cuda and affinity.left.dtype == affinity.right.dtype and affinity.left.dtype in half
@@ -166,7 +187,7 @@ def _widened(x: Tensor, width: int) -> Tensor:
     return pad(x, (0, width - x.shape[-1])).unsqueeze(1).contiguous()
 
 
-def lean_apply(query: Tensor, key: Tensor, row: Tensor, column: Tensor) -> Callable[[Tensor], Tensor]:
+def apply_by_blocks(query: Tensor, key: Tensor, row: Tensor, column: Tensor) -> Callable[[Tensor], Tensor]:
     """z -> Σ_j exp(q_i·k_j + a_i + b_j) z_j."""
     return lambda z: _by_blocks(_exp_rows, query, row.unsqueeze(-1), key, column, z)
 
@@ -225,11 +246,60 @@ def sinkhorn_scaling(
     def between(
         x: Tensor, query: Tensor, key: Tensor, row: Tensor, logged: Tensor, column: Tensor, weights: Tensor
     ) -> Matvec:
-        apply = lean_apply(query, key, row + x, column + x)
+        apply = apply_by_blocks(query, key, row + x, column + x)
         return lambda v: valid * apply((valid * v).unsqueeze(-1)).squeeze(-1)
 
     def mass(*theta: Tensor) -> Tensor:
         return theta[-1] * valid
 
     scaling = Scaling(log_apply, between, mass, valid, query.dtype, largest=row.detach())
-    return scaled(scaling, query, key, row, logged, column, weights)
+    return solve_scaling(scaling, query, key, row, logged, column, weights)
+
+
+@torch.no_grad()
+def logit_spread(affinity: Affinity) -> Tensor:
+    """max_j − min_j of log Ω_ij for each row [B, M], without gradients, in float32, or float64 for such features.
+
+    Watch it when training diverges. At 0 a row of the kernel is a plain mean; at hundreds it picks single positions.
+    Most diverged runs of the trainability map had such rows 50 steps before; most others had not (paper/pages/map.md).
+    Logits divided by √d (`scaled=True`) and smaller initial maps make it smaller.
+
+    For kernels with logits, "gaussian" and "heat". Masked givers and givers of weight 0 do not count; a masked row has
+    0. Memory is linear in M.
+    """
+    if not isinstance(affinity, Affinity) or affinity.kind not in ("gaussian", "heat"):
+        got = repr(affinity.kind) if isinstance(affinity, Affinity) else type(affinity).__name__
+        raise ValueError(
+            f'logit_spread takes an Affinity of kind "gaussian" or "heat", got {got}; the affinities '
+            "of a stage are stage.affinities(x), and nonloc.logit_spreads(model, x) serves all stages of a model"
+        )
+    affinity = without_masked(affinity)
+    dtype = torch.promote_types(affinity.left.dtype, torch.float32)
+    gives = position_weights(affinity, dtype).unsqueeze(1) > 0
+    rows = max(1, BLOCK_ENTRIES // max(1, affinity.batch * affinity.right.shape[1]))
+    spreads = []
+    # The centre depends on all rows, so it is subtracted before they are split.
+    both = centred(affinity, dtype) if affinity.kind == "heat" else (affinity.left, affinity.right)
+    for left in both[0].split(rows, 1):
+        block = Affinity(left, both[1], affinity.kind, scale=affinity.scale)
+        logits = reference.logits(block, dtype)
+        highest = logits.masked_fill(~gives, -torch.inf).amax(-1)
+        spreads.append(highest - logits.masked_fill(~gives, torch.inf).amin(-1))
+    has_any = valid_positions(affinity) & gives.any(-1)
+    return torch.where(has_any, torch.cat(spreads, 1), 0)
+
+
+def kernel_logit_spreads(affinities: Iterable[Any]) -> list[float]:
+    """The largest spread of each kernel that has logits; an affinity that sub-blocks share counts once."""
+    kernels = {id(one): one for one in affinities}.values()
+    return [
+        float(logit_spread(one).amax()) if one.batch else 0.0
+        for one in kernels
+        if isinstance(one, Affinity) and one.kind in ("gaussian", "heat")
+    ]
+
+
+def largest_logit_spread(affinities: Iterable[Any]) -> float | None:
+    """The largest spread of all kernels; None where none has logits, NaN where one has NaN."""
+    spreads = kernel_logit_spreads(affinities)
+    return float(torch.tensor(spreads, dtype=torch.float64).max()) if spreads else None

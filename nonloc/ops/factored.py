@@ -1,7 +1,7 @@
 """Exact shortcuts with memory linear in M, forward and backward, without new GPU code.
 
 dot       Ω v = scale · L (Rᵀ v): linear in time too
-concat    Ω v by suffix sums over the sorted right side: M log M                      (suffix_sums.py)
+concat    Ω v by suffix sums over the sorted right side: M log M
 delta     a diagonal
 gaussian, heat   "row" through scaled_dot_product_attention, the rest by blocks of rows   (exponential.py)
 """
@@ -10,21 +10,14 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
-from nonloc._torch_compat import can_read_values, needs_derivative
+from nonloc._torch_compat import can_read_values
 from nonloc.ops import exponential
-from nonloc.ops.affinity import Affinity
-from nonloc.ops.operator import (
-    Normalized,
-    Omega,
-    Operator,
-    inverse_or_zero,
-    inverse_root_or_zero,
-    position_weights,
-    valid_positions,
-)
-from nonloc.ops.sinkhorn import LogApply, Matvec, Scaling, log_positive, no_support, scaled
-from nonloc.ops.suffix_sums import relu_sum
+from nonloc.ops.affinity import Affinity, position_weights, valid_positions
+from nonloc.ops.arithmetic import inverse_or_zero, zero_or_nan
+from nonloc.ops.normalize import Omega, Operator, normalized
+from nonloc.ops.sinkhorn import Matvec, no_support
 
 
 def prepare(affinity: Affinity, dtype: torch.dtype) -> Operator:
@@ -48,66 +41,6 @@ def product(affinity: Affinity, left: Tensor, right: Tensor) -> Omega:
     return Omega(lambda left, right: lambda v: scale * (left @ (right.mT @ v)), left, right)
 
 
-def normalized(omega: Matvec, weights: Tensor, affinity: Normalized, dtype: torch.dtype) -> Operator:
-    """K from the product v -> Ω v; weights are [B or 1, M', 1]."""
-    receiver, giver, sums = sides(omega, weights, affinity, dtype)
-    return Operator(lambda z: receiver * omega(giver * z), sums)
-
-
-def sides(
-    omega: Matvec, weights: Tensor, affinity: Normalized, dtype: torch.dtype
-) -> tuple[Tensor | float, Tensor, Tensor]:
-    """(a, b, s) with K = diag(a) Ω diag(b) and row sums s, each [B, M, 1] (a may be the number 1)."""
-    weights = weights.expand(affinity.batch, -1, -1)
-    sums = omega(weights)
-    if affinity.normalize == "none":
-        return 1.0, weights, sums
-    if affinity.normalize == "count":
-        share = inverse_or_zero(weights.sum(1, keepdim=True))
-        return share, weights, share * sums
-    if affinity.normalize == "row":
-        shares = inverse_or_zero(sums)
-        return shares, weights, (shares != 0).to(sums.dtype)
-    if affinity.normalize == "symmetric":
-        side = inverse_root_or_zero(sums)
-    else:
-        valid = affinity.mask
-        if valid is None:
-            valid = torch.ones(weights.shape[:2], dtype=torch.bool, device=weights.device)
-        side = _scaling(_seen_through(omega, sums), weights, valid, dtype).exp().unsqueeze(-1)
-    giver = weights * side
-    return side, giver, side * omega(giver)
-
-
-def _seen_through(omega: Matvec, sums: Tensor) -> Omega:
-    """The product with the tensors that it depends on; a plain function hides them, and may only if none counts."""
-    if isinstance(omega, Omega):
-        return omega
-    if needs_derivative(sums):
-        raise ValueError(
-            'the derivative of normalize="sinkhorn" needs to know what Ω is made from; give omega as an Omega'
-        )
-    return Omega(lambda: omega)
-
-
-def _scaling(omega: Omega, weights: Tensor, valid: Tensor, dtype: torch.dtype) -> Tensor:
-    """x = log u of the Sinkhorn normalisation [B, M], with its derivatives."""
-    make, tensors = omega.make, omega.tensors
-
-    def log_apply(weights: Tensor, *tensors: Tensor) -> LogApply:
-        omega = make(*tensors)
-        return lambda x: log_positive(omega(weights * x.exp().unsqueeze(-1)))
-
-    def between(x: Tensor, weights: Tensor, *tensors: Tensor) -> Matvec:
-        omega, side = make(*tensors), (x.exp() * valid).unsqueeze(-1)
-        return lambda v: (side * omega(side * v.unsqueeze(-1))).squeeze(-1)
-
-    def mass(weights: Tensor, *tensors: Tensor) -> Tensor:
-        return weights.squeeze(-1) * valid
-
-    return scaled(Scaling(log_apply, between, mass, valid, dtype), weights, *tensors)
-
-
 def _diagonal(weights: Tensor, affinity: Affinity) -> Operator:
     diagonal = weights.expand(affinity.batch, -1, -1)
     if affinity.normalize == "sinkhorn" and can_read_values(diagonal):
@@ -123,3 +56,38 @@ def _diagonal(weights: Tensor, affinity: Affinity) -> Operator:
 
 def _only_valid(operator: Operator, keep: Tensor) -> Operator:
     return Operator(lambda z: operator.apply(z) * keep, operator.sums * keep)
+
+
+def relu_sum(left: Tensor, right: Tensor) -> Matvec:
+    """v [B, M', C] -> Σ_j relu(l_i + r_j) v_j [B, M, C] in M log M, for left [B, M, 1] and right [B, M', 1].
+
+    With r sorted, the active j of a row are a suffix: those with r_j > −l_i. Let k be the first of them. Then
+
+        Σ_{j≥k} (l_i + r_j) v_j = (l_i + r_k) V_k + N_k,   V_k = Σ_{j≥k} v_j,   N_k = Σ_{j≥k} (r_j − r_k) v_j
+
+    and N_k is a suffix sum of (r_t − r_{t−1}) V_t. The simpler l_i V_k + Σ r_j v_j would subtract two large numbers
+    where a row is barely active.
+    """
+    ordered, order = torch.sort(right.squeeze(-1), dim=1)
+    with torch.no_grad():
+        first = torch.searchsorted(ordered.contiguous(), -left.squeeze(-1).contiguous(), right=True)
+    gaps = pad(ordered.diff(dim=1), (1, 0)).unsqueeze(-1)
+    # One more entry for rows without an active j: there V and N are 0.
+    rise = left + pad(ordered, (0, 1)).gather(1, first).unsqueeze(-1)
+
+    def apply(v: Tensor) -> Tensor:
+        sums = _suffix_sum(_take(v, order))
+        moments = _suffix_sum(gaps * sums) - gaps * sums
+        active = rise * _take(pad(sums, (0, 0, 0, 1)), first) + _take(pad(moments, (0, 0, 0, 1)), first)
+        return active + zero_or_nan(v, 1) + zero_or_nan(right, 1)
+
+    return apply
+
+
+def _suffix_sum(v: Tensor) -> Tensor:
+    return v.flip(1).cumsum(1).flip(1)
+
+
+def _take(v: Tensor, index: Tensor) -> Tensor:
+    """Rows of v [B, M, C] at index [B, K]."""
+    return v.gather(1, index.unsqueeze(-1).expand(-1, -1, v.shape[-1]))

@@ -26,10 +26,11 @@ import torch
 from torch import Tensor
 
 from nonloc._torch_compat import is_open_size
-from nonloc.ops import factored, fused, reference, sparse
-from nonloc.ops.affinity import Affinity, how_to_batch
-from nonloc.ops.checks import check_kernel_values
-from nonloc.ops.operator import Operator, energy, full_precision, without_masked
+from nonloc.ops import exponential, factored, fused, reference, sparse
+from nonloc.ops.affinity import Affinity, how_to_batch, position_weights, without_masked
+from nonloc.ops.arithmetic import full_precision
+from nonloc.ops.normalize import Operator, check_kernel_values, sides
+from nonloc.ops.sinkhorn import Matvec
 from nonloc.ops.sparse import SparseAffinity
 
 Weights = Sequence[Tensor | tuple[Tensor, Tensor]] | Tensor
@@ -116,14 +117,25 @@ def dirichlet_energy(affinity: Affinity | SparseAffinity, z: Tensor, *, backend:
         return energy(operator, signal).to(z.dtype)
 
 
+def energy(operator: Operator, z: Tensor) -> Tensor:
+    """½ Σ_ij K_ij |z_i − z_j|² of each sample [B], for z [B, M, C] in the compute dtype."""
+    # A constant has no energy; without the mean, less cancels. Only positions that receive something count in it.
+    receives = (operator.sums != 0).to(z.dtype)
+    z = z - (receives * z).sum(1, keepdim=True) / receives.sum(1, keepdim=True).clamp(min=1)
+    squares = z.square().sum(-1, keepdim=True)
+    cross = (z * operator.apply(z)).sum(-1, keepdim=True)
+    terms = operator.apply(squares) + operator.sums * squares - 2 * cross
+    return 0.5 * terms.sum((1, 2))
+
+
 def prepare(affinity: Affinity | SparseAffinity, dtype: torch.dtype, *, backend: str = "auto") -> Operator:
-    """K made ready once, for many products: what `aggregate` and `diffuse` do before each of theirs.
+    """K prepared once for many products: what `aggregate` and `diffuse` do before each product.
 
     `operator.apply` takes z [B, M, C] in `dtype` with zeros at masked positions, and gives K z.
     """
     if backend == "auto":
         backend = choose_backend(affinity)
-        # Who asks for more than the features have does not want their precision.
+        # A wider dtype than that of the features asks for more precision than fused kernels have.
         if backend == "fused" and dtype != compute_dtype(affinity):
             backend = "factored"
     if backend not in BACKENDS:
@@ -136,6 +148,43 @@ def prepare(affinity: Affinity | SparseAffinity, dtype: torch.dtype, *, backend:
     affinity = without_masked(affinity)
     check_kernel_values(affinity, dtype)
     return BACKENDS[backend](affinity, dtype)
+
+
+def apply_adjoint(affinity: Affinity | SparseAffinity, p: Tensor) -> Tensor:
+    """Kᵀ p [B, M', C] for p [B, M, C]: how laws move when K_ij is the probability of i → j."""
+    dtype = compute_dtype(affinity, p)
+    if affinity.mask is not None:
+        p = torch.where(affinity.mask.unsqueeze(-1), p, 0)
+    with full_precision(p):
+        return adjoint(affinity, dtype)(p.to(dtype)).to(p.dtype)
+
+
+def adjoint(affinity: Affinity | SparseAffinity, dtype: torch.dtype | None = None) -> Matvec:
+    """p -> Kᵀ p, prepared once for many products; p in `dtype` (the affinity's own when left out).
+
+    Kᵀ = diag(b) Ωᵀ diag(a), and Ωᵀ is Ω with left and right exchanged: memory stays linear in M.
+    """
+    dtype = compute_dtype(affinity) if dtype is None else dtype
+    if isinstance(affinity, SparseAffinity):
+        sparse.check_values(affinity)
+        forward = backward = sparse.product(affinity.matrix, dtype)
+        if not sparse.is_symmetric(affinity):
+            backward = sparse.product(sparse.transposed(affinity.matrix), dtype)
+        a, b, _ = sides(forward, sparse.weights(affinity, dtype), affinity, dtype)
+        return lambda p: b * backward(a * p)
+    affinity = without_masked(affinity)
+    check_kernel_values(affinity, dtype)
+    if affinity.kind == "delta":
+        return lambda p: aggregate(affinity, p)
+    if affinity.kind in ("gaussian", "heat"):
+        return exponential.adjoint(affinity, dtype)
+    left, right = affinity.left.to(dtype), affinity.right.to(dtype)
+    forward, backward = factored.product(affinity, left, right), factored.product(affinity, right, left)
+    a, b, _ = sides(forward, position_weights(affinity, dtype).unsqueeze(-1), affinity, dtype)
+    if affinity.mask is None:
+        return lambda p: b * backward(a * p)
+    keep = affinity.mask.unsqueeze(-1)
+    return lambda p: b * backward(a * (keep * p))
 
 
 def choose_backend(affinity: Affinity | SparseAffinity, z: Tensor | None = None) -> str:

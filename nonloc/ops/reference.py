@@ -9,16 +9,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from nonloc.ops.affinity import Affinity
-from nonloc.ops.operator import (
-    Operator,
-    centred,
-    inverse_or_zero,
-    inverse_root_or_zero,
-    position_weights,
-    valid_positions,
-)
-from nonloc.ops.sinkhorn import log_positive, log_scaling_dense
+from nonloc.ops.affinity import Affinity, centred, position_weights, valid_positions
+from nonloc.ops.arithmetic import inverse_or_zero, inverse_root_or_zero, log_positive
+from nonloc.ops.normalize import Operator
+from nonloc.ops.sinkhorn import log_scaling_dense
 
 
 def prepare(affinity: Affinity, dtype: torch.dtype) -> Operator:

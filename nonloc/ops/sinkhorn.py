@@ -27,8 +27,8 @@ import torch
 from torch import Tensor
 
 from nonloc._torch_compat import can_read_values, is_fake, is_vmapped, needs_derivative, needs_plain_torch
+from nonloc.ops.arithmetic import inverse_or_zero
 from nonloc.ops.derivatives import solution
-from nonloc.ops.operator import inverse_or_zero
 
 MAX_HALVINGS = 200
 MAX_NEWTON = 12
@@ -259,7 +259,7 @@ class _Newton:
         return solution(_Newton(self.scaling, not self.is_transposed), u, x, *theta)
 
 
-def scaled(scaling: Scaling, *theta: Tensor) -> Tensor:
+def solve_scaling(scaling: Scaling, *theta: Tensor) -> Tensor:
     """x = log u [B, M] with its derivatives of every order; in an exported program, without them."""
     if torch.compiler.is_exporting() or not any(needs_derivative(t) for t in theta):
         return scaling.solve(*theta)
@@ -269,9 +269,3 @@ def scaled(scaling: Scaling, *theta: Tensor) -> Tensor:
             'forward mode or within torch.compile; use backend="reference"'
         )
     return solution(scaling, *theta)
-
-
-def log_positive(sums: Tensor, empty: float = -torch.inf) -> Tensor:
-    """log of [B, M, 1] as [B, M], and `empty`, without a gradient, where it is not positive; NaN stays NaN."""
-    is_empty = sums <= 0
-    return torch.where(is_empty, empty, torch.where(is_empty, 1, sums).log()).squeeze(-1)

@@ -11,9 +11,8 @@ import torch
 from torch import Tensor
 
 from nonloc._torch_compat import can_read_values, is_differentiated_by_func, is_forward_mode, is_transformed
-from nonloc.ops import factored
 from nonloc.ops.affinity import NORMALIZATIONS, Affinity, check_measure
-from nonloc.ops.operator import Omega, Operator
+from nonloc.ops.normalize import Omega, Operator, normalized
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,7 +100,7 @@ class SparseAffinity:
 def prepare(affinity: SparseAffinity, dtype: torch.dtype) -> Operator:
     """The affinity as a way to apply it: one pass over the entries for each product."""
     check_values(affinity)
-    return factored.normalized(product(affinity.matrix, dtype), weights(affinity, dtype), affinity, dtype)
+    return normalized(product(affinity.matrix, dtype), weights(affinity, dtype), affinity, dtype)
 
 
 def weights(affinity: SparseAffinity, dtype: torch.dtype) -> Tensor:

@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
-from nonloc.ops.fused_launch import Launch
+from nonloc.ops.fused.launch import Launch
 
 
 class Allocations(TorchDispatchMode):

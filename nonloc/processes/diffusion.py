@@ -10,9 +10,8 @@ from torch import Tensor
 
 from nonloc._checks import is_number
 from nonloc.ops import Affinity, SparseAffinity
-from nonloc.ops.bounds import is_definite, stable_weight_limit
-from nonloc.ops.inner import has_negative_entries
-from nonloc.ops.operator import energy
+from nonloc.ops.bounds import has_negative_entries, is_definite, stable_weight_limit
+from nonloc.ops.functional import energy
 from nonloc.processes.process import Process
 from nonloc.processes.ready_kernel import ReadyKernel
 

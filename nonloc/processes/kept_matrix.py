@@ -12,10 +12,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from nonloc.ops import Affinity, Operator, SparseAffinity, choose_backend, exponential, factored, prepare
-from nonloc.ops.checks import check_kernel_values
-from nonloc.ops.functional import without_masked
-from nonloc.ops.operator import inverse_or_zero, position_weights, valid_positions
+from nonloc.ops import Affinity, Operator, SparseAffinity, choose_backend, exponential, normalize, prepare
+from nonloc.ops.affinity import position_weights, valid_positions, without_masked
+from nonloc.ops.arithmetic import inverse_or_zero
+from nonloc.ops.normalize import check_kernel_values
 
 LARGEST_MATRIX = 2**28  # bytes, B · M · M of them: M = 5,792 in float64, 8,192 in float32
 BLOCK_ENTRIES = 2**18  # of the rows that are made at one time: they stay in the cache
@@ -82,7 +82,7 @@ def _scaled(
     half = torch.where(valid, -0.5 * (row + exponential.log_sums(query, key, given)), 0)
     kernel = _exponentials(query, key, row + half, column + half)
     try:
-        receiver, giver, _ = factored.sides(
+        receiver, giver, _ = normalize.sides(
             lambda v: kernel @ v, weights.unsqueeze(-1), affinity, query.dtype
         )
         is_moderate = bool((torch.as_tensor(receiver) < MOST_SCALING).all())

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from nonloc.ops import Affinity, Operator, SparseAffinity
-from nonloc.ops.functional import without_masked
+from nonloc.ops.affinity import without_masked
 
 
 def check_affinity(affinity: Any, name: str = "affinity") -> None:

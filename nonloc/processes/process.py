@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from torch import Tensor
 
 from nonloc.ops import Affinity, SparseAffinity
-from nonloc.ops.operator import energy
+from nonloc.ops.functional import energy
 from nonloc.processes.ready_kernel import ReadyKernel
 
 

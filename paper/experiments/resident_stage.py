@@ -2,7 +2,7 @@
 
 One program has one sample. k and the present g of all its positions lie in shared memory, so that the loop over them
 has neither loads nor barriers, and the g of the next sub-block is written beside the present one. Everything else is
-as in nonloc/ops/fused_kernels.py: same formulas, same names, logarithms to base 2. Half precision only; Hopper's
+as in nonloc/ops/fused/kernels.py: same formulas, same names, logarithms to base 2. Half precision only; Hopper's
 warp-group products. docs/performance.md says why it was given up.
 """
 
@@ -66,7 +66,7 @@ def _row_bound(
     BLOCKS: gl.constexpr, ROWS: gl.constexpr, STEP: gl.constexpr, D: gl.constexpr,
     over_step: gl.constexpr, over_depth: gl.constexpr,
 ):  # fmt: skip
-    """As `_row_bound` of nonloc/ops/fused_kernels.py."""
+    """As `_row_bound` of nonloc/ops/fused/kernels.py."""
     line: gl.constexpr = gl.SliceLayout(1, over_step)
     nothing = gl.zeros([ROWS, STEP], gl.float32, over_step)
     wide = gl.load(Q + _places(start, ROWS, D, over_depth)).to(gl.float32)

@@ -5,7 +5,7 @@ K (dK − δ), each of whose rows sums to 0; δ comes from stored outputs. Ways 
 
   ideal     neither δ nor the logits' gradient is rounded
   stored    δ from the rounded outputs, as flash attention takes it, and as the fused stage once did
-  exact     the row sum that rounding leaves is taken out, as nonloc/ops/fused_kernels.py does
+  exact     the row sum that rounding leaves is taken out, as nonloc/ops/fused/kernels.py does
 
   python docs/experiments/rounded_delta.py training --data-dir DIR
 
@@ -57,7 +57,7 @@ def rounded(x: Tensor) -> Tensor:
 
 
 class DenseStage(torch.autograd.Function):
-    """Sub-blocks with one K, a matrix; the names are those of nonloc/ops/fused_kernels.py."""
+    """Sub-blocks with one K, a matrix; the names are those of nonloc/ops/fused/kernels.py."""
 
     @staticmethod
     def forward(

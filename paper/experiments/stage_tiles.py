@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 
 from benchmarks.stage_kernels import launch, record, time_launches
-from nonloc.ops.fused_launch import Tile
+from nonloc.ops.fused.launch import Tile
 
 FORWARD = [
     Tile(block, step, warps, stages, registers)

@@ -5,7 +5,7 @@ import torch
 
 from benchmarks import accuracy
 from nonloc.ops import BACKENDS, KINDS, NORMALIZATIONS
-from nonloc.ops.fused_launch import is_interpreted
+from nonloc.ops.fused.launch import is_interpreted
 
 
 def test_every_cell_is_within_its_limit():

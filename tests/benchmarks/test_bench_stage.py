@@ -9,7 +9,7 @@ from benchmarks import stage, stage_cpu, stage_paths
 from benchmarks.__main__ import main
 from benchmarks.stage_paths import WAYS, Way, exact, naive
 from nonloc.ops import Affinity, propagate
-from nonloc.ops.fused_launch import is_interpreted
+from nonloc.ops.fused.launch import is_interpreted
 
 CPU = torch.device("cpu")
 SMALL = stage.Shape(1, 40, 2)

@@ -19,8 +19,9 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from nonloc.ops import Affinity, fused_kernels, propagate
-from nonloc.ops.fused_launch import Launcher, without_launches
+from nonloc.ops import Affinity, propagate
+from nonloc.ops.fused import kernels
+from nonloc.ops.fused.launch import Launcher, without_launches
 
 TOOLS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
 TYPES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
@@ -54,7 +55,7 @@ def launches(dtype: torch.dtype, width: int, channels: int, blocks: int) -> dict
 
 
 def compiled(kernel: str, tensors: tuple[Any, ...], constants: dict[str, Any], tile: Any) -> dict[str, int]:
-    function = getattr(fused_kernels, kernel)
+    function = getattr(kernels, kernel)
     signature, fixed, hints = {}, {}, {}
     values = dict(zip(function.arg_names, tensors, strict=False)) | constants
     for place, name in enumerate(function.arg_names):

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from nonloc.ops import Affinity, aggregate, kernel_matrix
-from nonloc.ops.inner import has_negative_entries, has_symmetric_kernel
+from nonloc.ops.bounds import has_negative_entries, has_symmetric_kernel
 from problems import EXACT, features
 
 

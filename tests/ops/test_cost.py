@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from nonloc.ops import Affinity, estimate, propagate
-from nonloc.ops.fused_launch import is_interpreted
+from nonloc.ops.fused.launch import is_interpreted
 from problems import CELLS, EXACT
 
 interpreted = pytest.mark.skipif(not is_interpreted(), reason="Triton compiles for the GPU here")

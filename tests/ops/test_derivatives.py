@@ -8,7 +8,16 @@ from torch.autograd import forward_ad, grad
 from torch.func import grad as func_grad
 from torch.func import jacfwd, jacrev, jvp, vmap
 
-from nonloc.ops import NORMALIZATIONS, Affinity, SparseAffinity, diffuse, factored, functional, sinkhorn
+from nonloc.ops import (
+    NORMALIZATIONS,
+    Affinity,
+    SparseAffinity,
+    diffuse,
+    factored,
+    functional,
+    normalize,
+    sinkhorn,
+)
 from nonloc.ops.derivatives import differentiable_as
 from problems import CELLS, EXACT, affinity, features, generator, relative
 
@@ -254,10 +263,12 @@ def test_a_plain_function_may_not_hide_what_a_scaling_depends_on():
     a = affinity("dot", "sinkhorn")
     x = a.left.clone().requires_grad_()
     weights = torch.ones(1, 6, 1, dtype=torch.float64)
-    with pytest.raises(ValueError, match="give omega as an Omega"):
-        factored.sides(lambda v: x @ (x.mT @ v), weights, a, torch.float64)
-    hidden = factored.sides(lambda v: a.left @ (a.left.mT @ v), weights, a, torch.float64)
-    known = factored.sides(factored.product(replace(a, scale=1.0), a.left, a.left), weights, a, torch.float64)
+    with pytest.raises(ValueError, match="Omega"):
+        normalize.sides(lambda v: x @ (x.mT @ v), weights, a, torch.float64)
+    hidden = normalize.sides(lambda v: a.left @ (a.left.mT @ v), weights, a, torch.float64)
+    known = normalize.sides(
+        factored.product(replace(a, scale=1.0), a.left, a.left), weights, a, torch.float64
+    )
     assert torch.equal(hidden[1], known[1])
 
 

@@ -15,7 +15,7 @@ from nonloc.ops import (
     prepare,
     propagate,
 )
-from nonloc.ops.fused_launch import Launcher, _groups, is_interpreted
+from nonloc.ops.fused.launch import Launcher, _groups, is_interpreted
 
 pytestmark = pytest.mark.skipif(
     not is_interpreted(), reason="Triton compiles for the GPU here: test_fused_gpu.py"

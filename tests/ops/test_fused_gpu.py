@@ -9,7 +9,7 @@ from fused_problems import Problem, by, by_hand, errors, poison
 
 from nonloc.nn.stage import DiffusiveStage
 from nonloc.ops import Affinity, choose_backend, propagate
-from nonloc.ops.fused_launch import Launcher
+from nonloc.ops.fused.launch import Launcher
 
 pytestmark = pytest.mark.gpu
 

@@ -44,9 +44,9 @@ def test_givers_may_be_others_than_receivers():
 def test_blocks_of_rows_change_nothing(monkeypatch):
     x, y = torch.randn(2, 2, 50, 4, dtype=torch.float64)
     whole = logit_spread(Affinity(x, y, "heat"))
-    monkeypatch.setattr("nonloc.ops.spread.BLOCK_ENTRIES", 7 * 100)
+    assert exponential.BLOCK_ENTRIES >= 2 * 50 * 50
+    monkeypatch.setattr(exponential, "BLOCK_ENTRIES", 7 * 100)
     torch.testing.assert_close(logit_spread(Affinity(x, y, "heat")), whole)
-    assert exponential.BLOCK_ENTRIES >= 2 * 50 * 50, "or the first was in blocks, too"
 
 
 def test_half_precision_is_computed_in_float32():
@@ -89,12 +89,12 @@ def test_it_keeps_no_graph():
     ids=["dot", "sparse"],
 )
 def test_a_kernel_without_logits_says_so(affinity, name):
-    with pytest.raises(ValueError, match=rf'only kinds "gaussian" and "heat" have logits, not \'{name}\''):
+    with pytest.raises(ValueError, match=f"logit_spread takes an Affinity .* got .*{name}"):
         logit_spread(affinity)
 
 
 def test_whoever_gives_a_stage_is_told_where_its_affinities_are():
-    with pytest.raises(ValueError, match=r"takes an Affinity, got DiffusiveStage; .*stage.affinities\(x\)"):
+    with pytest.raises(ValueError, match=r"got DiffusiveStage; .*stage.affinities\(x\)"):
         logit_spread(DiffusiveStage(4, 1))
 
 

@@ -4,7 +4,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nonloc.ops.suffix_sums import relu_sum
+from nonloc.ops.factored import relu_sum
 from problems import relative
 
 

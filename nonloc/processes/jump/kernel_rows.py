@@ -8,8 +8,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from nonloc.ops import Affinity, SparseAffinity, exponential, factored, kernel_matrix, sparse
-from nonloc.ops.operator import position_weights, valid_positions
+from nonloc.ops import Affinity, SparseAffinity, exponential, factored, kernel_matrix, normalize, sparse
+from nonloc.ops.affinity import position_weights, valid_positions
 
 Apply = Callable[[Tensor], Tensor]
 
@@ -24,7 +24,7 @@ def row_normalized(affinity: Affinity | SparseAffinity) -> Affinity | SparseAffi
             return affinity
         omega: Apply = sparse.product(affinity.matrix, affinity.matrix.dtype)
         weights = sparse.weights(affinity, affinity.matrix.dtype)
-        giver = factored.sides(omega, weights, affinity, affinity.matrix.dtype)[1]
+        giver = normalize.sides(omega, weights, affinity, affinity.matrix.dtype)[1]
         return replace(affinity, normalize="row", measure=giver.flatten())
     dtype = affinity.left.dtype
     weights = position_weights(affinity, dtype)
@@ -43,7 +43,7 @@ def row_normalized(affinity: Affinity | SparseAffinity) -> Affinity | SparseAffi
     if affinity.kind == "delta":
         return replace(affinity, normalize="row", mask=None, measure=weights.flatten())
     omega = factored.product(affinity, affinity.left, affinity.right)
-    giver = factored.sides(omega, weights.unsqueeze(-1), affinity, dtype)[1]
+    giver = normalize.sides(omega, weights.unsqueeze(-1), affinity, dtype)[1]
     return replace(affinity, normalize="row", mask=None, measure=giver.flatten())
 
 

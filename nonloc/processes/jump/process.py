@@ -7,10 +7,9 @@ from torch import Tensor
 
 from nonloc._checks import is_number
 from nonloc.ops import Affinity, SparseAffinity
-from nonloc.ops.bounds import STOCHASTIC
+from nonloc.ops.arithmetic import inverse_or_zero
+from nonloc.ops.bounds import STOCHASTIC, has_negative_entries, has_symmetric_kernel
 from nonloc.ops.functional import compute_dtype
-from nonloc.ops.inner import has_negative_entries, has_symmetric_kernel
-from nonloc.ops.operator import inverse_or_zero
 from nonloc.processes.jump.classes import class_laws
 from nonloc.processes.jump.mixing import MixingTime, mixing_time
 from nonloc.processes.jump.paths import sample_paths

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from nonloc.ops.inner import has_symmetric_kernel
-from nonloc.ops.operator import inverse_root_or_zero
+from nonloc.ops.arithmetic import inverse_root_or_zero
+from nonloc.ops.bounds import has_symmetric_kernel
 from nonloc.processes.jump.classes import LARGEST, closed_classes
 from nonloc.processes.jump.stationary import LARGEST_DENSE, valid_positions
 from nonloc.processes.jump.transitions import Transitions

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from nonloc.ops import Affinity, SparseAffinity, adjoint, choose_backend, kernel_matrix, prepare
+from nonloc.ops.affinity import without_masked
+from nonloc.ops.arithmetic import inverse_or_zero
 from nonloc.ops.bounds import wide
-from nonloc.ops.functional import without_masked
-from nonloc.ops.operator import inverse_or_zero
 from nonloc.processes.kept_matrix import keeps_matrix, kept_matrix
 from nonloc.processes.kernel_checks import check_operator, check_overflow
 

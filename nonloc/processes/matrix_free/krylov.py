@@ -12,7 +12,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from nonloc.ops.operator import inverse_or_zero
+from nonloc.ops.arithmetic import inverse_or_zero
 
 Apply = Callable[[Tensor], Tensor]  # v [B, N] -> A v [B, N]
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from nonloc.ops.operator import inverse_or_zero
+from nonloc.ops.arithmetic import inverse_or_zero
 
 MAX_PRODUCTS = 3000
 FIRST_LOOK = 24

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from nonloc.ops.operator import inverse_or_zero
+from nonloc.ops.arithmetic import inverse_or_zero
 from nonloc.outcomes import NonlocError
 from nonloc.processes.matrix_free.krylov import KrylovSpace, safe_norm
 

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from nonloc.ops import Affinity, SparseAffinity, kernel_matrix, row_sums, self_adjoint_weights
-from nonloc.ops.inner import has_negative_entries
-from nonloc.ops.operator import inverse_or_zero
+from nonloc.ops.arithmetic import inverse_or_zero
+from nonloc.ops.bounds import has_negative_entries
 from nonloc.ops.sparse import check_values
 from nonloc.processes.jump.classes import joined_positions
 from nonloc.processes.kernel_checks import check_overflow

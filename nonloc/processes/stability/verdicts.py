@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from nonloc.ops import Affinity, SparseAffinity, prepare, self_adjoint_weights
-from nonloc.ops.bounds import is_definite, stable_weight_limit
-from nonloc.ops.inner import has_negative_entries
+from nonloc.ops.bounds import has_negative_entries, is_definite, stable_weight_limit
 from nonloc.processes.jump.process import STOCHASTIC, JumpProcess
 from nonloc.processes.kernel_checks import check_operator
 from nonloc.processes.matrix_free.solvers import NotSolvedError

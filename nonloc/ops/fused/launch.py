@@ -139,13 +139,13 @@ class Launcher:
             written_down.append(Launch(kernel, self.batch, m, constants))
             return
         # Only where something is launched there must be Triton.
-        from nonloc.ops import fused_kernels
+        from nonloc.ops.fused import kernels
 
         options: dict[str, Any] = {"num_warps": tile.warps, "num_stages": tile.stages}
         if tile.registers is not None and not is_interpreted():
             options["maxnreg"] = tile.registers
         # Triton takes None for a pointer that is not there.
-        getattr(fused_kernels, kernel)[(-(-m // tile.block), self.batch)](
+        getattr(kernels, kernel)[(-(-m // tile.block), self.batch)](
             *tensors,
             BLOCK=tile.block,
             EVEN=m % tile.block == 0 and (tile.step == 0 or m % tile.step == 0),
