@@ -51,21 +51,21 @@ def test_links_and_anchors_exist(document):
         assert not anchor or anchor in anchors(path), target
 
 
-def commands(text):
-    """Return every `nonloc …` of a document, from its sentences and from its shell blocks."""
+def code(text):
+    """Return the lines of a document's shell blocks, and the code in its sentences."""
     blocks = re.findall(r"```sh\n(.*?)```", text, re.DOTALL)
     lines = [part.partition("  #")[0] for block in blocks for part in re.split(r"\n|&&", block)]
     spans = re.findall(r"`([^`]+)`", " ".join(re.sub(r"```.*?```", "", text, flags=re.DOTALL).split()))
-    return [line.strip() for line in (*lines, *spans) if re.match(r"\s*nonloc [-a-z]", line)]
+    return [line.strip() for line in (*lines, *spans)]
 
 
 @pytest.mark.parametrize("document", DOCUMENTS)
 def test_commands_are_those_that_the_parsers_take(document):
     known = find_commands()
-    for line in commands((ROOT / document).read_text()):
-        words = with_underscores(shlex.split(line)[1:])
-        if words == ["--help"] or "…" in line or "|" in line:
+    for line in code((ROOT / document).read_text()):
+        if not re.match(r"nonloc [-a-z]", line) or line == "nonloc --help" or "…" in line:
             continue
+        words = with_underscores(shlex.split(line)[1:])
         assert words[0] in known, line
         if len(words) > 1:  # a command alone is a name; with arguments it is meant to be run
             make_command_parser(words[0], load_command(known[words[0]])).parse_args(words[1:])
@@ -73,11 +73,13 @@ def test_commands_are_those_that_the_parsers_take(document):
 
 @pytest.mark.parametrize("document", DOCUMENTS)
 def test_benchmarks_and_make_targets_exist(document):
-    text = (ROOT / document).read_text()
-    for name in re.findall(r"python -m benchmarks ([a-z_]+)", text):
-        assert re.search(rf"\b{name}\b", (ROOT / "benchmarks" / "__main__.py").read_text()), name
-    for target in re.findall(r"(?:^|`)make ([a-z-]+)", text, re.MULTILINE):
-        assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(), re.MULTILINE), target
+    benchmarks = (ROOT / "benchmarks" / "__main__.py").read_text()
+    makefile = (ROOT / "Makefile").read_text()
+    for line in code((ROOT / document).read_text()):
+        if name := re.match(r"python -m benchmarks ([a-z_]+)", line):
+            assert re.search(rf"\b{name[1]}\b", benchmarks), line
+        if target := re.match(r"make ([a-z-]+)", line):
+            assert re.search(rf"^{target[1]}:", makefile, re.MULTILINE), line
 
 
 def test_tables_of_the_performance_page_are_those_of_the_records():
