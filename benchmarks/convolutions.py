@@ -118,13 +118,13 @@ Way = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 def _ours(name: str) -> Way:
-    from nonloc_paper.networks import convolution_launch as launch
+    from nonloc_paper.fast import convolution_kernels as kernels
 
     if name == "forward":
-        return lambda x, grad, weight: launch.convolve(x, weight)
+        return lambda x, grad, weight: kernels.convolve(x, weight)
     if name == "input_gradient":
-        return lambda x, grad, weight: launch.input_gradient(grad, weight)
-    return lambda x, grad, weight: launch.weight_gradient(x, grad, weight)
+        return lambda x, grad, weight: kernels.input_gradient(grad, weight)
+    return lambda x, grad, weight: kernels.weight_gradient(x, grad, weight)
 
 
 def _torchs(name: str) -> Way:

@@ -13,8 +13,6 @@ import torch
 from torch import Tensor
 
 from nonloc_paper.data.dataset import Dataset, Split
-from nonloc_paper.fast.convolution import Convolution
-from nonloc_paper.fast.norm_relu import NormReLU
 from nonloc_paper.networks.build import build
 from nonloc_paper.runs import Run
 from nonloc_paper.training.convoy import Convoy
@@ -48,9 +46,6 @@ class PlainLoop:
         options = replace(recipe.stage, backend=None if is_baseline else "reference")
         with initialization(recipe.seed):
             model = build(recipe.network, dataset.num_classes, **asdict(options))
-        for module in model.modules():
-            if isinstance(module, (NormReLU, Convolution)):
-                module.fused = False
         layout = torch.channels_last if recipe.channels_last else torch.contiguous_format
         self.model = model.to(device).to(memory_format=layout).train()  # type: ignore[call-overload]
         self.optimizer = torch.optim.SGD(

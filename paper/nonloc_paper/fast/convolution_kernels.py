@@ -1,41 +1,40 @@
-"""Convolutions of few channels in Triton: the images and the gradient to them, and the gradient to the weights.
+"""Convolutions of few channels in Triton: forward, the gradient to the input, the gradient to the weights.
 
-Images are matrices [positions, channels] with contiguous channels, which is what channels-last images are. Around
-each position lie KERNEL × KERNEL taps; tap and channel together are a column, and a row of all columns is what a
-position sees. What lies outside the image, and columns that only fill up a tile, are zeros on both sides of a product.
+Images are matrices [positions, channels] with contiguous channels: the layout of channels-last images. A 3×3 kernel
+has nine taps around each position. A column is a tap and a channel; a position reads one row of all columns. Taps
+outside the image, and columns that only fill a tile, count as zeros.
 
-The gradient to the images is the same kernel as the convolution, with the taps flipped (FLIP) and the channels of
-input and output exchanged. The gradient to the weights is a sum over all positions: it is taken in parts, and the
-parts are added up by a second launch in a fixed order. No atomics, so the bits are the same every time.
+The gradient to the input uses the kernel of the forward pass, with flipped taps (FLIP) and the channels of input and
+output exchanged. The gradient to the weights is a sum over all positions. One launch sums parts of the positions; a
+second launch adds the parts in a fixed order. There are no atomics, so the bits are always the same.
 """
 
 from __future__ import annotations
 
+from functools import lru_cache
+
+import torch
 import triton
 import triton.language as tl
+from torch import Tensor
+
+# Programs that a launch should have: two for each of the 132 multiprocessors of an H100 or H200.
+PROGRAMS = 264
+# A tensor core takes 64 rows at a time; the other sides of a product have at least 16.
+WIDE, NARROW = 64, 16
+# Numbers of the parts that a program adds up at a time.
+SUMMED = 4096
 
 
 @triton.jit(do_not_specialize=["positions"])
 def conv_kernel(
-    x_ptr,
-    weight_ptr,
-    out_ptr,
-    positions,
-    weight_out_stride,
-    weight_in_stride,
-    weight_y_stride,
-    weight_x_stride,
-    HEIGHT: tl.constexpr,
-    WIDTH: tl.constexpr,
-    KERNEL: tl.constexpr,
-    CHANNELS: tl.constexpr,
-    OUT_CHANNELS: tl.constexpr,
-    FLIP: tl.constexpr,
-    BLOCK_P: tl.constexpr,
-    BLOCK_C: tl.constexpr,
-    BLOCK_O: tl.constexpr,
-):
-    """BLOCK_P positions of BLOCK_O output channels; what they see is walked over BLOCK_C columns at a time."""
+    x_ptr, weight_ptr, out_ptr, positions,
+    weight_out_stride, weight_in_stride, weight_y_stride, weight_x_stride,
+    HEIGHT: tl.constexpr, WIDTH: tl.constexpr, KERNEL: tl.constexpr,
+    CHANNELS: tl.constexpr, OUT_CHANNELS: tl.constexpr, FLIP: tl.constexpr,
+    BLOCK_P: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_O: tl.constexpr,
+):  # fmt: skip
+    """Compute BLOCK_P positions of BLOCK_O output channels, reading BLOCK_C columns at a time."""
     COLUMNS: tl.constexpr = KERNEL * KERNEL * CHANNELS
     at = tl.program_id(0) * BLOCK_P + tl.arange(0, BLOCK_P)
     outs = tl.program_id(1) * BLOCK_O + tl.arange(0, BLOCK_O)
@@ -56,36 +55,25 @@ def conv_kernel(
         exists = (columns < COLUMNS)[:, None] & (outs < OUT_CHANNELS)[None, :]
         weight = tl.load(weight_ptr + places[:, None] + outs[None, :] * weight_out_stride, exists, 0.0)
         sums = tl.dot(seen, weight, sums, input_precision="ieee")
-    kept = (at < positions)[:, None] & (outs < OUT_CHANNELS)[None, :]
-    tl.store(out_ptr + at[:, None] * OUT_CHANNELS + outs[None, :], sums.to(out_ptr.dtype.element_ty), kept)
+    exists = (at < positions)[:, None] & (outs < OUT_CHANNELS)[None, :]
+    tl.store(out_ptr + at[:, None] * OUT_CHANNELS + outs[None, :], sums.to(out_ptr.dtype.element_ty), exists)
 
 
 @triton.jit(do_not_specialize=["positions", "tiles"])
 def conv_weight_parts_kernel(
-    x_ptr,
-    grad_ptr,
-    parts_ptr,
-    positions,
-    tiles,
-    HEIGHT: tl.constexpr,
-    WIDTH: tl.constexpr,
-    KERNEL: tl.constexpr,
-    CHANNELS: tl.constexpr,
-    OUT_CHANNELS: tl.constexpr,
-    GROUP: tl.constexpr,
-    TURNED: tl.constexpr,
-    BLOCK_R: tl.constexpr,
-    BLOCK_C: tl.constexpr,
-    BLOCK_O: tl.constexpr,
-):
-    """A part's Σ over its positions of grad · x at each tap; for each place in a GROUP a part of its own.
+    x_ptr, grad_ptr, parts_ptr, positions, tiles,
+    HEIGHT: tl.constexpr, WIDTH: tl.constexpr, KERNEL: tl.constexpr,
+    CHANNELS: tl.constexpr, OUT_CHANNELS: tl.constexpr,
+    GROUP: tl.constexpr, TURNED: tl.constexpr,
+    BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_O: tl.constexpr,
+):  # fmt: skip
+    """Sum grad · x over the positions of a part, for each tap; each place in a GROUP makes its own part.
 
-    GROUP neighbours in a line of an image are one row, so that few channels still make a tile that is wide enough.
-    A row of x then has the columns (line of taps, place s, channel), with GROUP + KERNEL − 1 places, and a row of grad
-    the columns (place r, channel), with GROUP places. Of the products of all with all those are kept whose s − r is a
-    tap.
+    GROUP neighbours in a line of an image are one row, so that few channels still fill a wide tile. A row of x then has
+    the columns (line of taps, place s, channel), with GROUP + KERNEL − 1 places. A row of grad has the columns (place
+    r, channel), with GROUP places. The tile holds all products; those where s − r is a tap are stored.
 
-    TURNED  the larger side of the tile is grad's, and goes first into the product
+    TURNED  grad has the larger side of the tile and comes first in the product
     """
     PLACES: tl.constexpr = GROUP + KERNEL - 1
     part = tl.program_id(0)
@@ -111,28 +99,20 @@ def conv_weight_parts_kernel(
     if not TURNED:
         sums = tl.trans(sums)
     x = s[None, :] - r[:, None]
-    kept = (x >= 0) & (x < KERNEL) & has_column & has_out[:, None]
+    is_tap = (x >= 0) & (x < KERNEL) & has_column & has_out[:, None]
     rows = (part * GROUP + r) * OUT_CHANNELS + outs % OUT_CHANNELS
     places = ((y * KERNEL)[None, :] + x) * CHANNELS + (columns % CHANNELS)[None, :]
-    tl.store(parts_ptr + rows[:, None] * (KERNEL * KERNEL * CHANNELS) + places, sums, kept)
+    tl.store(parts_ptr + rows[:, None] * (KERNEL * KERNEL * CHANNELS) + places, sums, is_tap)
 
 
 @triton.jit(do_not_specialize=["parts"])
 def conv_weight_sum_kernel(
-    parts_ptr,
-    grad_weight_ptr,
-    parts,
-    weight_out_stride,
-    weight_in_stride,
-    weight_y_stride,
-    weight_x_stride,
-    KERNEL: tl.constexpr,
-    CHANNELS: tl.constexpr,
-    OUT_CHANNELS: tl.constexpr,
-    BLOCK_R: tl.constexpr,
-    BLOCK_E: tl.constexpr,
-):
-    """The sum of all parts, as the weights lie in memory. Each part is [out channel, line, tap, channel]."""
+    parts_ptr, grad_weight_ptr, parts,
+    weight_out_stride, weight_in_stride, weight_y_stride, weight_x_stride,
+    KERNEL: tl.constexpr, CHANNELS: tl.constexpr, OUT_CHANNELS: tl.constexpr,
+    BLOCK_R: tl.constexpr, BLOCK_E: tl.constexpr,
+):  # fmt: skip
+    """Add all parts, each [out channel, line, tap, channel], and store the sum with the strides of the weights."""
     COLUMNS: tl.constexpr = KERNEL * KERNEL * CHANNELS
     numbers = tl.program_id(0) * BLOCK_E + tl.arange(0, BLOCK_E)
     exists = numbers < OUT_CHANNELS * COLUMNS
@@ -149,16 +129,138 @@ def conv_weight_sum_kernel(
 
 @triton.jit
 def _steps(y, x, KERNEL: tl.constexpr, WIDTH: tl.constexpr):
-    """How many positions it is from the centre to the tap (y, x)."""
+    """Return the number of positions from the centre to the tap (y, x)."""
     return (y - KERNEL // 2) * WIDTH + x - KERNEL // 2
 
 
 @triton.jit
 def _is_inside(at, y, x, positions, KERNEL: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr):
-    """Whether the taps (y, x) of the positions `at` are in the image, [positions, taps]."""
+    """Return whether the taps (y, x) of the positions `at` are in the image, [positions, taps]."""
     inside = (at < positions)[:, None] & (x >= 0)[None, :]
     if KERNEL != 1:
         from_left = (at % WIDTH)[:, None] + x[None, :] - KERNEL // 2
         from_top = (at // WIDTH % HEIGHT)[:, None] + y[None, :] - KERNEL // 2
         inside &= (from_left >= 0) & (from_left < WIDTH) & (from_top >= 0) & (from_top < HEIGHT)
     return inside
+
+
+def convolve(x: Tensor, weight: Tensor) -> Tensor:
+    """Return the convolution with zeros around the images, [B, O, H, W] channels-last.
+
+    x       [B, C, H, W]  channels-last; bfloat16 or float16
+    weight  [O, C, K, K]  K odd; the dtype of x, any strides
+    """
+    return _convolve(x, weight, weight.stride(0), weight.stride(1), weight.shape[0], flip=False)
+
+
+def input_gradient(grad: Tensor, weight: Tensor) -> Tensor:
+    """Return the gradient to x, [B, C, H, W], from the gradient to the output, [B, O, H, W] channels-last."""
+    return _convolve(grad, weight, weight.stride(1), weight.stride(0), weight.shape[1], flip=True)
+
+
+def _convolve(
+    x: Tensor, weight: Tensor, out_stride: int, in_stride: int, out_channels: int, *, flip: bool
+) -> Tensor:
+    batch, channels, height, width = x.shape
+    kernel = weight.shape[2]
+    positions = batch * height * width
+    tile = make_tile(positions, kernel, channels, out_channels)
+    size = (batch, out_channels, height, width)
+    out = torch.empty(size, dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
+    grid = triton.cdiv(positions, tile["BLOCK_P"]), triton.cdiv(out_channels, tile["BLOCK_O"])
+    conv_kernel[grid](
+        x, weight, out, positions, out_stride, in_stride, *weight.stride()[2:], **_images(height, width, kernel),
+        KERNEL=kernel, CHANNELS=channels, OUT_CHANNELS=out_channels, FLIP=flip, **tile,
+    )  # fmt: skip
+    return out
+
+
+def weight_gradient(x: Tensor, grad: Tensor, weight: Tensor) -> Tensor:
+    """Return the gradient to the weights, with the size, dtype and strides of `weight`; its values are not read.
+
+    x, grad  [B, C, H, W] and [B, O, H, W], channels-last, of one dtype
+    """
+    batch, channels, height, width = x.shape
+    out_channels, _, kernel, _ = weight.shape
+    positions = batch * height * width
+    most_parts, tile = make_part_tile(positions, width, kernel, channels, out_channels)
+    group, columns, outputs = tile["GROUP"], tile["BLOCK_C"], tile["BLOCK_O"]
+    part_rows = group * tile["BLOCK_R"]
+    tiles = triton.cdiv(positions, most_parts * part_rows)
+    parts = triton.cdiv(positions, tiles * part_rows)
+    sums = x.new_empty((parts * group, weight.numel()), dtype=torch.float32)
+    out = torch.empty_like(weight)
+    grid = (
+        parts,
+        triton.cdiv(kernel * (group + kernel - 1) * channels, columns),
+        triton.cdiv(group * out_channels, outputs),
+    )
+    sizes = {"KERNEL": kernel, "CHANNELS": channels, "OUT_CHANNELS": out_channels}
+    # The larger side of a product comes first, where the tensor cores take many rows.
+    conv_weight_parts_kernel[grid](
+        x, grad, sums, positions, tiles, **_images(height, width, kernel), **sizes,
+        TURNED=outputs > columns, **tile,
+    )  # fmt: skip
+    block = _block(weight.numel() // PROGRAMS, 256)
+    conv_weight_sum_kernel[(triton.cdiv(weight.numel(), block),)](
+        sums, out, len(sums), *out.stride(), **sizes, BLOCK_R=SUMMED // block, BLOCK_E=block
+    )
+    return out
+
+
+@lru_cache(maxsize=1024)
+def make_tile(positions: int, kernel: int, channels: int, out_channels: int) -> dict[str, int]:
+    """Return the tile of a convolution, measured to be fast on an H200."""
+    seen = kernel * kernel * channels
+    # 16 channels are read tap by tap, straight into registers; a 1×1 kernel reads all its columns at once.
+    columns = 16 if kernel > 1 and channels == 16 else _block(seen, 2 * WIDE if kernel == 1 else WIDE)
+    is_deep = columns > WIDE
+    return {
+        "BLOCK_P": 2 * WIDE if is_deep or positions >= 2 * WIDE * 256 else WIDE,
+        "BLOCK_C": columns,
+        "BLOCK_O": _block(out_channels, WIDE),
+        "num_warps": 8 if is_deep else 4,
+        "num_stages": 1 if columns >= seen or columns == 16 else 3,
+    }
+
+
+@lru_cache(maxsize=1024)
+def make_part_tile(
+    positions: int, width: int, kernel: int, channels: int, out_channels: int
+) -> tuple[int, dict[str, int]]:
+    """Return (the most parts, the tile) of a weight gradient, measured to be fast on an H200.
+
+    More parts keep more programs busy, but each part is written and read again. So the parts take less memory than x
+    and the gradient, unless every multiprocessor then has no program.
+    """
+    group = _group(positions, width, kernel, channels, out_channels)
+    seen = kernel * (group + kernel - 1) * channels
+    columns, outputs = _block(seen, WIDE), _block(group * out_channels, WIDE)
+    blocks = triton.cdiv(seen, columns) * triton.cdiv(group * out_channels, outputs)
+    operands = 2 * positions * (channels + out_channels)
+    part = 2 * 4 * group * kernel * kernel * channels * out_channels
+    parts = min(triton.cdiv(PROGRAMS, blocks), max(operands // part, triton.cdiv(PROGRAMS // 2, blocks)))
+    # A group makes as many parts as it has places.
+    parts = max(1, parts * 2 // group) if group > 2 else parts
+    # Channels that are read one by one cannot be copied ahead.
+    stages = 1 if channels % 8 != 0 else 3
+    tile = {"GROUP": group, "BLOCK_R": 64, "BLOCK_C": columns, "BLOCK_O": outputs}
+    return parts, tile | {"num_warps": 4, "num_stages": stages}
+
+
+def _group(positions: int, width: int, kernel: int, channels: int, out_channels: int) -> int:
+    """Return the largest group that fits in a tile; it divides the width, or all positions of a 1×1 kernel."""
+    for group in (2,) if channels % 8 != 0 else (4, 2):
+        fits = (group + kernel - 1) * channels <= WIDE and group * out_channels <= WIDE
+        if fits and (positions if kernel == 1 else width) % group == 0:
+            return group
+    return 1
+
+
+def _block(size: int, most: int) -> int:
+    return min(max(triton.next_power_of_2(size), NARROW), most)
+
+
+def _images(height: int, width: int, kernel: int) -> dict[str, int]:
+    # A 1×1 kernel does not need the size of the images, which would be another compilation.
+    return {"HEIGHT": 0, "WIDTH": 0} if kernel == 1 else {"HEIGHT": height, "WIDTH": width}

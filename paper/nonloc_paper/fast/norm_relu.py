@@ -1,83 +1,52 @@
-"""NormReLU: batch normalisation and the ReLU after it as one module, fused on CUDA."""
+"""Run an `nn.BatchNorm2d` and the ReLU after it through Triton kernels, with the residual sum before them."""
 
 from __future__ import annotations
 
-from types import ModuleType
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from nonloc._lazy import triton_module
-from nonloc._torch_compat import NormBase, needs_plain_torch
+from nonloc._torch_compat import is_untouched, needs_plain_torch
 
-FUSED_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 MAX_CHANNELS = 1024
 
 
-class NormReLU(nn.BatchNorm2d):
-    """relu(BN(x)) for features [B, C, H, W], with the parameters, buffers and names of `nn.BatchNorm2d`.
+def run_norm_relu(norm: nn.Module, x: Tensor) -> Tensor:
+    """Return relu(norm(x)), through the kernels where they apply, else by plain torch."""
+    return run_sum_norm_relu(norm, x)[1]
 
-    On CUDA, for channels-last features of at most 1024 channels, it is two launches forward and two backward
-    (`norm_relu_kernels`), with sums in float32 and the same result every time; elsewhere it is plain torch.
-    `torch.compile` gets the plain form, which it fuses by itself.
 
-    fused  False keeps to plain torch on CUDA too, which can be differentiated twice
+def run_sum_norm_relu(
+    norm: Any, x: Tensor, added: Tensor | None = None, stride: int = 1
+) -> tuple[Tensor, Tensor]:
+    """Return (x + added, relu(norm(x + added))), through the kernels where they apply, else by plain torch.
+
+    The kernels take channels-last features on CUDA, and an `nn.BatchNorm2d` without hooks. In training they add inside
+    the norm's first launch. They are deterministic.
+
+    stride  the kernels activate only every stride-th pixel, in both directions; plain torch activates all
     """
-
-    fused: bool = True
-
-    def forward(self, x: Tensor) -> Tensor:
-        if self.fuses(x):
-            return self.sum_and_activation(x)[1]
-        return super().forward(x).relu()
-
-    def sum_and_activation(
-        self, x: Tensor, added: Tensor | None = None, stride: int = 1
-    ) -> tuple[Tensor, Tensor]:
-        """(x + added, relu(BN(x + added)) at every stride-th pixel), without a pass over the features for either.
-
-        What BN does depends on all pixels, also with a stride.
-        """
-        is_alike = added is None or (added.shape == x.shape and added.dtype == x.dtype and self.fuses(added))
-        if is_alike and self.fuses(x):
-            if added is not None and not self.training:
-                x, added = x + added, None
-            with torch.cuda.device(x.device):
-                total, out = _Fused.apply(x, added, self.weight, self.bias, self, stride)
+    if added is not None:
+        is_alike = added.shape == x.shape and added.dtype == x.dtype
+        if not (is_alike and norm.training and _is_fast(norm, x) and _is_fast(norm, added)):
+            x, added = x + added, None
+    if not _is_fast(norm, x):
+        return x, F.relu(norm(x))
+    with torch.cuda.device(x.device):
+        if norm.training:
+            total, out = FastNormReLU.apply(x, added, norm.weight, norm.bias, norm, stride)
             return x if added is None else total, out
-        x = x if added is None else x + added
-        return x, self(x)[:, :, ::stride, ::stride]
-
-    def fuses(self, x: Tensor) -> bool:
-        """Whether x is normalised by the fused kernels."""
-        if not (self.fused and x.is_cuda) or needs_plain_torch() or _launches() is None:
-            return False
-        state = (self.weight, self.bias, self.running_mean, self.running_var)
-        return (
-            x.dim() == 4
-            and x.dtype in FUSED_DTYPES
-            and x.is_contiguous(memory_format=torch.channels_last)
-            and self.num_features == x.shape[1] <= MAX_CHANNELS
-            and 2 * x.shape[1] <= x.numel() < 2**31
-            and self.momentum is not None
-            and all(value is not None and value.dtype == torch.float32 for value in state)
-        )
+        state = (norm.weight, norm.bias, norm.running_mean, norm.running_var)
+        return x, _kernels().activation(x, *state, norm.eps, stride=stride)
 
 
-def activated(norm: nn.Module, x: Tensor) -> Tensor:
-    """relu(norm(x)): of a NormReLU, or of a plain norm that was put in its place.
-
-    `nn.SyncBatchNorm.convert_sync_batchnorm`, and others that know a BatchNorm2d by its class, leave the ReLU behind.
-    """
-    y = norm(x)
-    is_plain = isinstance(norm, (NormBase, nn.GroupNorm)) and not isinstance(norm, NormReLU)
-    return y.relu() if is_plain else y
-
-
-class _Fused(torch.autograd.Function):
-    """(the sum, None if there is nothing to add; the activation)."""
+class FastNormReLU(torch.autograd.Function):
+    """Training: (the sum, or None if there is nothing to add; the activation)."""
 
     @staticmethod
     def forward(
@@ -86,49 +55,56 @@ class _Fused(torch.autograd.Function):
         added: Tensor | None,
         weight: Tensor,
         bias: Tensor,
-        norm: NormReLU,
+        norm: Any,
         stride: int,
     ) -> tuple[Tensor | None, Tensor]:
-        launch = _launches()
-        assert launch is not None
-        mean, variance = norm.running_mean, norm.running_var
         ctx.set_materialize_grads(False)
-        ctx.is_training, ctx.epsilon, ctx.stride = norm.training, norm.eps, stride
-        ctx.has_added = added is not None
-        if norm.training:
-            buffers = (mean, variance, norm.num_batches_tracked)
-            x, out, mean, inverse = launch.moments_and_activation(
-                x, weight, bias, *buffers, norm.momentum, norm.eps, added=added, stride=stride
-            )
-            torch.autograd.graph.increment_version([buffer for buffer in buffers if buffer is not None])
-            ctx.save_for_backward(x, weight, bias, mean, inverse)
-        else:
-            out = launch.activation(x, weight, bias, mean, variance, norm.eps, stride=stride)
-            ctx.save_for_backward(x, weight, bias, mean, variance)
+        ctx.stride, ctx.has_added = stride, added is not None
+        buffers = [norm.running_mean, norm.running_var, norm.num_batches_tracked]
+        x, out, mean, inverse = _kernels().moments_and_activation(
+            x, weight, bias, *buffers, norm.momentum, norm.eps, added=added, stride=stride
+        )
+        torch.autograd.graph.increment_version(buffers)
+        ctx.save_for_backward(x, weight, bias, mean, inverse)
         return (x if added is not None else None), out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, more: Tensor | None, grad: Tensor | None) -> tuple[Tensor | None, ...]:
-        launch = _launches()
-        assert launch is not None
         if grad is None:
             return more, more if ctx.has_added else None, None, None, None, None
-        x, weight, bias, mean, spread = ctx.saved_tensors
-        inverse = spread if ctx.is_training else (spread + ctx.epsilon).rsqrt()
-        grad_x, grad_weight, grad_bias = launch.gradients(
-            x,
-            grad.contiguous(memory_format=torch.channels_last),
-            weight,
-            bias,
-            mean,
-            inverse,
-            through_statistics=ctx.is_training,
-            more=None if more is None else more.contiguous(memory_format=torch.channels_last),
-            stride=ctx.stride,
+        x, weight, bias, mean, inverse = ctx.saved_tensors
+        grad = grad.contiguous(memory_format=torch.channels_last)
+        more = None if more is None else more.contiguous(memory_format=torch.channels_last)
+        grad_x, grad_weight, grad_bias = _kernels().gradients(
+            x, grad, weight, bias, mean, inverse, more=more, stride=ctx.stride
         )
         return grad_x, grad_x if ctx.has_added else None, grad_weight, grad_bias, None, None
 
 
-def _launches() -> ModuleType | None:
-    return triton_module("nonloc_paper.fast.norm_relu_launch")
+def _is_fast(norm: nn.Module, x: Tensor) -> bool:
+    """Return whether the kernels normalise x: for training, or for evaluation without gradients."""
+    if not x.is_cuda or needs_plain_torch() or _kernels() is None or not is_untouched(norm, nn.BatchNorm2d):
+        return False
+    state = (norm.weight, norm.bias, norm.running_mean, norm.running_var)
+    return (
+        x.dim() == 4
+        and x.dtype in DTYPES
+        and x.is_contiguous(memory_format=torch.channels_last)
+        and norm.num_features == x.shape[1] <= MAX_CHANNELS
+        and 2 * x.shape[1] <= x.numel() < 2**31
+        and norm.momentum is not None
+        and all(value is not None and value.dtype == torch.float32 for value in state)
+        and (norm.training or not _needs_gradient(norm, x))
+    )
+
+
+def _needs_gradient(norm: nn.BatchNorm2d, x: Tensor) -> bool:
+    return torch.is_grad_enabled() and (
+        x.requires_grad or norm.weight.requires_grad or norm.bias.requires_grad
+    )
+
+
+def _kernels() -> Any:
+    """Return the module with the kernels, or None where Triton is not installed."""
+    return triton_module("nonloc_paper.fast.norm_relu_kernels")

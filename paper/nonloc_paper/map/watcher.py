@@ -17,6 +17,7 @@ from nonloc.outcomes import NonlocError
 from nonloc.processes.stability import certify
 from nonloc.spectrum import weight_spectrum
 from nonloc_paper.data.dataset import Dataset
+from nonloc_paper.fast import accelerate
 from nonloc_paper.networks.build import build
 from nonloc_paper.runs import Run
 from nonloc_paper.training.recipe import Recipe
@@ -104,11 +105,11 @@ class Watcher:
         self, recipe: Recipe, data: Dataset, device: torch.device
     ) -> tuple[nn.Module, Tensor]:
         """A network of the run's kind, to hold its states; the images are made once for all runs that see the same."""
-        model = build(recipe.network, num_classes=data.num_classes, **recipe.stage.to_dict()).to(device)
+        model = build(recipe.network, num_classes=data.num_classes, **recipe.stage.to_dict())
         what = (recipe.task, recipe.data, recipe.train_images, recipe.pixel_scale, device)
         if what not in self._images:
             self._images[what] = _first_images(recipe, data, device)
-        return model, self._images[what]
+        return accelerate(model).to(device), self._images[what]
 
 
 class _Seen(NamedTuple):

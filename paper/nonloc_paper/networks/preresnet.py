@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nonloc._checks import check_choice, check_whole
-from nonloc_paper.fast.convolution import Convolution
-from nonloc_paper.fast.norm_relu import NormReLU, activated
 from nonloc_paper.networks.residual import (
     ResidualBlock,
     StageFactory,
@@ -31,14 +30,14 @@ GROUPS = {
 
 
 class PreResNet(nn.Module):
-    """[B, 3, H, W] -> logits [B, num_classes]; height and width are halved twice.
+    """Classifier [B, 3, H, W] -> logits [B, num_classes]; height and width are halved twice.
 
     blocks_per_group  n, the residual blocks at each of the three resolutions
     variant           "bottleneck" (He's widths, 9n + 2 layers), "keras" (the widths of the Keras example,
                       9n + 2), "basic" (6n + 2) or "public" (He's widths, 9n + 2, another block)
     stages            {residual block, counted from 1 over the whole network: factory channels -> module}
 
-    Three variants differ in their blocks' widths alone; "public" strides later and shortcuts x: see `ResidualBlock`.
+    Three variants differ only in the widths of their blocks. "public" has another block: see `ResidualBlock`.
     """
 
     def __init__(
@@ -54,7 +53,7 @@ class PreResNet(nn.Module):
         check_choice("variant", variant, GROUPS)
         check_whole("num_classes", num_classes)
         self.depth = LAYERS_PER_GROUP[variant] * blocks_per_group + 2
-        self.stem = Convolution(3, STEM, 3, padding=1, bias=False)
+        self.stem = nn.Conv2d(3, STEM, 3, padding=1, bias=False)
         blocks: list[ResidualBlock] = []
         channels = STEM
         for group, (width, out) in enumerate(GROUPS[variant]):
@@ -67,9 +66,9 @@ class PreResNet(nn.Module):
                 channels = out
         initialize_convolutions(nn.ModuleList([self.stem, *blocks]))
         self.trunk = Trunk(blocks, stages or {})
-        self.norm = NormReLU(channels)
+        self.norm = nn.BatchNorm2d(channels)
         self.head = nn.Linear(channels, num_classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        features = activated(self.norm, self.trunk(self.stem(x)))
+        features = F.relu(self.norm(self.trunk(self.stem(x))))
         return self.head(features.mean((2, 3)))

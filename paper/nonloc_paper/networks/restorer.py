@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nonloc._checks import check_whole
-from nonloc_paper.fast.norm_relu import NormReLU, activated
 from nonloc_paper.networks.residual import StageFactory, Trunk, bottleneck, initialize_convolutions
 from nonloc_paper.networks.spec import RESTORER_BLOCKS
 
 
 class Restorer(nn.Module):
-    """[B, 3, H, W] -> [B, 3, H, W]: the input plus a correction.
+    """Denoiser [B, 3, H, W] -> [B, 3, H, W]: the input plus a correction.
 
     conv3×3 to `channels`, four bottleneck residual blocks of half that width, BN-ReLU-conv3×3 to colours.
 
@@ -29,10 +29,10 @@ class Restorer(nn.Module):
         blocks = [bottleneck(channels, channels // 2, channels) for _ in range(RESTORER_BLOCKS)]
         initialize_convolutions(nn.ModuleList([self.stem, *blocks]))
         self.trunk = Trunk(blocks, stages or {})
-        self.norm = NormReLU(channels)
+        self.norm = nn.BatchNorm2d(channels)
         self.head = nn.Conv2d(channels, 3, 3, padding=1)
         for parameter in self.head.parameters():
             nn.init.zeros_(parameter)
 
     def forward(self, x: Tensor) -> Tensor:
-        return x + self.head(activated(self.norm, self.trunk(self.stem(x))))
+        return x + self.head(F.relu(self.norm(self.trunk(self.stem(x)))))

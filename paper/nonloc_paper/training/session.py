@@ -15,6 +15,7 @@ from torch import Tensor
 
 from nonloc.outcomes import CorruptDataError
 from nonloc_paper.data.dataset import Dataset
+from nonloc_paper.fast import accelerate
 from nonloc_paper.networks.build import build
 from nonloc_paper.runs import Run
 from nonloc_paper.training.captured import CapturedEvaluation
@@ -67,7 +68,7 @@ class Session:
             model = build(recipe.network, num_classes=self.num_classes, **asdict(recipe.stage))
         # torch's own annotation of Module.to does not know the memory format alone.
         layout = torch.channels_last if recipe.channels_last else torch.contiguous_format
-        self.model = model.to(device).to(memory_format=layout)  # type: ignore[call-overload]
+        self.model = accelerate(model).to(device).to(memory_format=layout)  # type: ignore[call-overload]
         self.train_step = (TrainingStep if convoy is None else LeanStep)(self.model, self.task, recipe)
         self._generator = torch.Generator(device)
         self._convoy = convoy

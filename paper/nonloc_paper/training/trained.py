@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from nonloc.outcomes import Outcome
+from nonloc_paper.fast import accelerate
 from nonloc_paper.networks.build import build
 from nonloc_paper.runs import Run
 from nonloc_paper.training.checkpoint import Checkpoint, latest_valid
@@ -36,12 +37,12 @@ def newest_checkpoint(run: Run) -> Checkpoint:
 
 
 def network_of(checkpoint: Checkpoint, recipe: Recipe, device: torch.device | str = "cpu") -> nn.Module:
-    """The network of `checkpoint`, in eval mode on `device`."""
+    """The network of `checkpoint`, accelerated as in training, in eval mode on `device`."""
     # The initial values are replaced at once, but drawing them must not disturb the caller's generators.
     with initialization(recipe.seed):
         model = build(recipe.network, num_classes=checkpoint.num_classes, **asdict(recipe.stage))
     restore_model(model, checkpoint.tensors)
-    return model.to(device).eval()
+    return accelerate(model).to(device).eval()
 
 
 def _why_no_checkpoint(run: Run) -> str:

@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 
-import nonloc
+import nonloc_paper
 from nonloc.nn.stage import DiffusiveStage, OriginalStage, stages
 from nonloc_paper.networks.build import build, count_parameters, describe
 from nonloc_paper.networks.spec import NetworkSpec
@@ -97,4 +97,4 @@ def test_frozen_parameters_are_not_counted():
 
 
 def test_public_name():
-    assert nonloc.build is build
+    assert nonloc_paper.build is build

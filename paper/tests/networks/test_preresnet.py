@@ -114,6 +114,6 @@ def test_the_public_layout_strides_in_the_3x3_and_shortcuts_x_itself():
     assert [convolution.stride for convolution in block.convolutions] == [(1, 1), (2, 2), (1, 1)]
     x = torch.randn(2, 64, 8, 8)
     first, second, third = block.convolutions
-    y = first(block.norms[0](x))
-    y = third(block.norms[2](second(block.norms[1](y))))
+    y = first(torch.relu(block.norms[0](x)))
+    y = third(torch.relu(block.norms[2](second(torch.relu(block.norms[1](y))))))
     torch.testing.assert_close(block(x), y + block.shortcut(x))
