@@ -6,7 +6,8 @@ The exact backends in float64; the fused one, which knows no float64, in float32
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+from argparse import Namespace
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -14,6 +15,7 @@ import torch
 from torch import Tensor
 
 from benchmarks import double_loop
+from benchmarks.shared import markdown
 from nonloc.ops import BACKENDS, KINDS, NORMALIZATIONS, Affinity, propagate
 from nonloc.ops.fused import is_available
 
@@ -42,6 +44,11 @@ class Deviation:
 
     def to_dict(self) -> dict[str, Any]:
         return {**asdict(self), "passed": self.passed}
+
+
+def measure(options: Namespace, talk: Callable[[str], None]) -> list[dict[str, Any]]:
+    cells = [*deviations(options.trials), *fused_deviations(options.device, options.trials)]
+    return [cell.to_dict() for cell in cells]
 
 
 def deviations(trials: int = 3, positions: int = 6, seed: int = 0) -> Iterator[Deviation]:
@@ -142,3 +149,19 @@ class Problem:
             out.detach(),
             *(torch.zeros_like(w) if g is None else g for g, w in zip(found, wanted, strict=True)),
         ]
+
+
+def table(rows: Sequence[dict[str, Any]]) -> str:
+    cells = [
+        [
+            row["kind"],
+            row["normalize"],
+            # The others are in float64.
+            f"{row['backend']}, float32" if row.get("dtype") == "float32" else row["backend"],
+            f"{row['value']:.1e}",
+            f"{row['gradient']:.1e}",
+            "yes" if row["passed"] else "NO",
+        ]
+        for row in rows
+    ]
+    return markdown(["kind", "normalize", "backend", "value", "gradient", "within limit"], cells)

@@ -1,21 +1,21 @@
 """Reference against factored, in one run: where the matrix is faster, and what "auto" therefore takes.
 
-What is timed must agree first: a backend that is wrong, or a problem whose numbers overflow, is no comparison.
+The two must agree before their times mean anything: a row of other numbers, or of an overflow, does not pass.
 """
 
 from __future__ import annotations
 
 import math
 import statistics
-import time
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from argparse import Namespace
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from benchmarks.shared import format_range, markdown, time_in_turns
 from nonloc.ops import Affinity, choose_backend, propagate
 
 # (batch, positions, embed = channels, sub-blocks): from the demo's stage to a feature map of 64 × 64.
@@ -27,45 +27,23 @@ SHAPES = (
     (8, 1024, 32, 4),
     (1, 4096, 16, 1),
 )
-LIMIT = 1e-4  # of what the two may differ by in float32, relative to the reference in norm: value and every gradient
-NAMES = ("reference", "factored")
 CELLS = (("gaussian", "row"), ("heat", "row"), ("gaussian", "count"), ("dot", "row"), ("concat", "row"))
+NAMES = ("reference", "factored")
+LIMIT = 1e-4  # of ‖factored − reference‖ / ‖reference‖ in float32, value and every gradient
 
 
-@dataclass(frozen=True)
-class Timing:
-    """Milliseconds of forward and backward in float32: the median and the range of `repeats`, turn by turn.
-
-    error   the largest ‖factored − reference‖ / ‖reference‖ of value and gradients; None where one is not finite
-    passed  whether it is within LIMIT; what is not is timed all the same, and makes the command fail
-    """
-
-    kind: str
-    normalize: str
-    batch: int
-    positions: int
-    channels: int
-    num_blocks: int
-    reference: float
-    reference_range: tuple[float, float]
-    factored: float
-    factored_range: tuple[float, float]
-    auto: str
-    repeats: int
-    error: float | None
-    passed: bool
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
+def measure(options: Namespace, talk: Callable[[str], None]) -> list[dict[str, Any]]:
+    return [
+        _measure(kind, normalize, shape, options.repeats, options.device)
+        for kind, normalize in CELLS
+        for shape in SHAPES
+    ]
 
 
-def timings(repeats: int = 7, device: str = "cpu") -> Iterator[Timing]:
-    for kind, normalize in CELLS:
-        for shape in SHAPES:
-            yield _time(kind, normalize, shape, repeats, device)
-
-
-def _time(kind: str, normalize: str, shape: tuple[int, int, int, int], repeats: int, device: str) -> Timing:
+def _measure(
+    kind: str, normalize: str, shape: tuple[int, int, int, int], repeats: int, device: torch.device
+) -> dict[str, Any]:
+    """One row: milliseconds of forward and backward, median and range; `error` is None where it is not finite."""
     batch, positions, channels, num_blocks = shape
     generator = torch.Generator().manual_seed(0)
 
@@ -73,8 +51,7 @@ def _time(kind: str, normalize: str, shape: tuple[int, int, int, int], repeats: 
         return torch.randn(*size, generator=generator)
 
     width = 1 if kind == "concat" else channels
-    # Products of two rows of these are about 1, so that no exponential overflows; and rows of positive products have
-    # sums to divide by.
+    # Products of two rows are about 1, so that no exponential overflows. Positive products have sums to divide by.
     left, right = (normal(batch, positions, width) / width**0.25 for _ in range(2))
     if kind == "dot":
         left, right = left.abs(), right.abs()
@@ -82,51 +59,30 @@ def _time(kind: str, normalize: str, shape: tuple[int, int, int, int], repeats: 
     left, right, z, weights = inputs = [value.to(device).requires_grad_() for value in inputs]
     affinity = Affinity(left, right, kind, normalize)
 
-    def work(backend: str) -> None:
-        propagate(affinity, z, weights, backend=backend).sum().backward()
-
-    def found(backend: str) -> list[Tensor]:
+    def solve(backend: str) -> list[Tensor]:
         out = propagate(affinity, z, weights, backend=backend)
         return [out.detach(), *torch.autograd.grad(out.square().sum(), inputs)]
 
-    errors = [
-        float((one - other).norm() / other.norm())
-        for one, other in zip(found("factored"), found("reference"), strict=True)
-    ]
-    # A NaN among them is no number to compare, and no agreement.
+    pairs = zip(solve("factored"), solve("reference"), strict=True)
+    errors = [float((one - other).norm() / other.norm()) for one, other in pairs]
     error = max(errors) if all(map(math.isfinite, errors)) else None
-    seconds = in_turns({name: partial(work, name) for name in NAMES}, repeats, device)
-    reference, factored = (sorted(1e3 * s for s in seconds[name]) for name in NAMES)
-    return Timing(
-        kind,
-        normalize,
-        *shape,
-        statistics.median(reference),
-        (reference[0], reference[-1]),
-        statistics.median(factored),
-        (factored[0], factored[-1]),
-        choose_backend(affinity),
-        repeats,
-        error,
-        error is not None and error <= LIMIT,
-    )
+    times = time_in_turns([partial(solve, name) for name in NAMES], (1, 1), repeats, device)
+    row: dict[str, Any] = {"kind": kind, "normalize": normalize}
+    row |= zip(("batch", "positions", "channels", "num_blocks"), shape, strict=True)
+    for name, mine in zip(NAMES, times, strict=True):
+        row |= {name: statistics.median(mine), f"{name}_range": (min(mine), max(mine))}
+    passed = error is not None and error <= LIMIT
+    return row | {"auto": choose_backend(affinity), "repeats": repeats, "error": error, "passed": passed}
 
 
-def in_turns(works: dict[str, Callable[[], None]], repeats: int, device: str) -> dict[str, list[float]]:
-    """Seconds of each, one after the other in every round, so that a slow moment hits both sides."""
-
-    def finish() -> None:
-        if device != "cpu":
-            torch.cuda.synchronize()
-
-    for work in works.values():
-        work()
-    seconds: dict[str, list[float]] = {name: [] for name in works}
-    for _ in range(repeats):
-        for name, work in works.items():
-            finish()
-            start = time.perf_counter()
-            work()
-            finish()
-            seconds[name].append(time.perf_counter() - start)
-    return seconds
+def table(rows: Sequence[dict[str, Any]]) -> str:
+    cells = [
+        [
+            f"{r['kind']}, {r['normalize']}",
+            f"{r['batch']} × {r['positions']:,} × {r['channels']}, N {r['num_blocks']}",
+            *(format_range(r[name], r[f"{name}_range"], 2) for name in NAMES),
+            r["auto"],
+        ]
+        for r in rows
+    ]
+    return markdown(["kernel", "B × M × C", "reference, ms", "factored, ms", "auto takes"], cells)

@@ -7,12 +7,15 @@ the certificate states; the degree bound is audited too, on its own.
 
 from __future__ import annotations
 
+from argparse import Namespace
 from collections import Counter
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from benchmarks.shared import markdown
 from nonloc.ops import KINDS, NORMALIZATIONS, Affinity, kernel_matrix
 from nonloc.processes.stability.certificate import Certificate
 from nonloc.processes.stability.entry import certify
@@ -21,6 +24,16 @@ from nonloc.processes.stability.verdicts import STATIONARY
 
 # A norm within this of 1 counts as either: both sides are computed with rounding.
 ROUNDING = 1e-9
+
+
+def measure(options: Namespace, talk: Callable[[str], None]) -> list[dict[str, Any]]:
+    rows = []
+    for by_matrix, share in ((True, 1), (False, 3)):
+        row = audit(max(1, options.cases // share), by_matrix=by_matrix)
+        rows.append({**row, "passed": not row["wrong"]})
+        way = "by matrix" if by_matrix else "by bounds"
+        talk(f"{way}: {len(row['wrong'])} wrong of {row['cases']:,}")
+    return rows
 
 
 def audit(cases: int = 10_000, seed: int = 0, by_matrix: bool = True) -> dict[str, Any]:
@@ -141,3 +154,23 @@ def _law(kernel: Tensor, found: Certificate) -> Tensor:
     law = stationary_weights(rates)
     assert law is not None, "a kernel that is positive everywhere has a positive law"
     return law
+
+
+def table(rows: Sequence[dict[str, Any]]) -> str:
+    verdicts = ("stable", "unstable", "not decided")
+    cells = [
+        [
+            "as matrices" if row["by_matrix"] else "by bounds alone",
+            *(f"{row[name]:,}" for name in ("cases", "near the boundary", *verdicts)),
+            str(len(row["wrong"])),
+        ]
+        for row in rows
+    ]
+    shown = markdown(["kernels are looked at", "stages", "within 1e-3 of 1", *verdicts, "wrong"], cells)
+    why = (
+        f"Not decided {'as matrices' if row['by_matrix'] else 'by bounds'}: "
+        + "; ".join(f"{reason}: {count:,}" for reason, count in row["undecided_because"].items())
+        for row in rows
+        if row["undecided_because"]
+    )
+    return "\n\n".join([shown, *why])

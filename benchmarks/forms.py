@@ -4,25 +4,16 @@ from __future__ import annotations
 
 import statistics
 import tempfile
-from collections.abc import Sequence
+from argparse import Namespace
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from benchmarks.side_by_side import (
-    STEPS_PER_EPOCH,
-    WARM_UP_STEPS,
-    LibrarySteps,
-    PlainLoop,
-    Steps,
-    milliseconds_in_turns,
-    random_images,
-    seconds_of,
-)
-from benchmarks.table import markdown
+from benchmarks.shared import format_range, markdown, time_calls, time_in_turns
+from benchmarks.training import STEPS_PER_EPOCH, WARM_UP_STEPS, LibrarySteps, PlainLoop, Steps, random_images
 from nonloc_paper.training.recipe import Recipe
 
 FORMS = ("original", "diffusive")
@@ -30,22 +21,8 @@ BLOCKS = (2, 3, 4)
 PLAIN = "plain loop"
 
 
-@dataclass(frozen=True)
-class Cost:
-    """Milliseconds a step of one network alone on the device, one number a round.
-
-    way  how the step is done; the plain loop computes each form by its equations, with the matrix
-    """
-
-    form: str
-    blocks: int
-    way: str
-    batch_size: int
-    precision: str
-    milliseconds: tuple[float, ...]
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
+def measure(options: Namespace, talk: Callable[[str], None]) -> list[dict[str, Any]]:
+    return costs(options.device, rounds=options.repeats)
 
 
 def costs(
@@ -55,16 +32,17 @@ def costs(
     steps: int | None = None,
     batch_size: int | None = None,
     network: str = "preresnet20/{}-{}@2",
-) -> list[Cost]:
-    """Both forms with 2, 3 and 4 blocks, by the plain loop and by the library, each once in every round.
+) -> list[dict[str, Any]]:
+    """Time both forms with 2, 3 and 4 blocks, by the plain loop and by the library; one number a round.
+
+    The plain loop computes each form by its equations, with the matrix.
 
     steps, batch_size  None: 50 of 128 images on CUDA, 2 of 16 on the CPU
-    network            with the form and the number of blocks left out
+    network            with {} for the form and for the number of blocks
     """
     on_cuda = device.type == "cuda"
     batch_size = batch_size or (128 if on_cuda else 16)
-    steps = steps or (50 if on_cuda else 2)
-    # A start with which both forms train: what is timed are steps, not numbers on their way out.
+    # A start with which both forms train, so that no step is timed on numbers that overflow.
     base = Recipe(batch_size=batch_size, channels_last=on_cuda).with_(
         precision="bfloat16" if on_cuda else "float32", stage={"init": "normal", "init_std": 0.01}
     )
@@ -80,28 +58,25 @@ def costs(
                 ways[form, blocks, "captured" if on_cuda else "the library's step"] = own
         for way in ways.values():
             open_ways.callback(way.close)
-            seconds_of(way, WARM_UP_STEPS, device)
-        times = milliseconds_in_turns(list(ways.values()), rounds, steps, device)
+            time_calls(way.step, WARM_UP_STEPS, device)
+        counts = [steps or (50 if on_cuda else 2)] * len(ways)
+        times = time_in_turns([way.step for way in ways.values()], counts, rounds, device)
     return [
-        Cost(*key, batch_size, base.precision, tuple(found)) for key, found in zip(ways, times, strict=True)
+        {"form": form, "blocks": blocks, "way": way, "batch_size": batch_size}
+        | {"precision": base.precision, "milliseconds": tuple(mine)}
+        for (form, blocks, way), mine in zip(ways, times, strict=True)
     ]
 
 
 def table(rows: Sequence[dict[str, Any]]) -> str:
     """A line for each way and number of blocks: both forms, and their ratio."""
-    found = {(row["way"], row["blocks"], row["form"]): row["milliseconds"] for row in rows}
+    times = {(row["way"], row["blocks"], row["form"]): row["milliseconds"] for row in rows}
+    lines = dict.fromkeys((row["way"], row["blocks"]) for row in rows)
     cells = []
-    for way, blocks in dict.fromkeys((row["way"], row["blocks"]) for row in sorted(rows, key=_order)):
-        original, proposed = (found[way, blocks, form] for form in FORMS)
-        ratio = statistics.median(proposed) / statistics.median(original)
-        cells.append([way, str(blocks), _shown(original), _shown(proposed), f"{ratio:.2f}"])
+    for way, blocks in sorted(lines, key=lambda one: (one[0] != PLAIN, one[1])):
+        pair = [times[way, blocks, form] for form in FORMS]
+        original, proposed = map(statistics.median, pair)
+        shown = [format_range(statistics.median(one), (min(one), max(one))) for one in pair]
+        cells.append([way, str(blocks), *shown, f"{proposed / original:.2f}"])
     headers = ["way", "blocks", "original: ms a step", "proposed: ms a step", "proposed / original"]
     return markdown(headers, cells)
-
-
-def _order(row: dict[str, Any]) -> tuple[bool, int]:
-    return row["way"] != PLAIN, row["blocks"]
-
-
-def _shown(times: Sequence[float]) -> str:
-    return f"{statistics.median(times):.3f} ({min(times):.3f}–{max(times):.3f})"

@@ -1,16 +1,16 @@
-"""A graph of a million points: building it, normalising its rows and ten Euler steps, beside the same work by hand.
+"""A graph of a million points: build it, normalise its rows, take ten Euler steps; the same work by hand.
 
 By hand means scikit-learn's neighbours and scipy's sparse matrices, as a careful user would write it. Both run in one
-process, in turns, and must reach the same state. Seconds are the best of the repeats; memory is the growth of the
-process's resident memory while one of them works (Linux), beside the state and the points that both are given.
+process, in turns, and must reach the same state. Seconds are the best of the repeats. Memory is the growth of the
+process's resident memory while one of them works (Linux); points and start are not counted.
 """
 
 from __future__ import annotations
 
 import gc
-import json
 import time
-from collections.abc import Callable
+from argparse import Namespace
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,24 +18,21 @@ import numpy as np
 import torch
 
 from benchmarks.memory import resident
+from benchmarks.shared import format_size, markdown
 from nonloc.processes.diffusion import Diffusion
 from nonloc.processes.graphs import neighbors
 from nonloc.processes.simulate import simulate
-
-try:
-    import scipy.sparse as scipy_sparse
-    from sklearn.neighbors import NearestNeighbors
-except ImportError:  # an extra; `compare` says which
-    scipy_sparse = None
 
 STEP_SIZE = 0.5
 LIMIT = 1e-12  # of the two final states, whose entries are about 1
 
 
+def measure(options: Namespace, talk: Callable[[str], None]) -> list[dict[str, Any]]:
+    return [compare()]
+
+
 def compare(points: int = 1_000_000, k: int = 16, steps: int = 10, *, repeats: int = 3) -> dict[str, Any]:
     """Random points in the unit square, one channel: seconds and peak bytes of each, their ratios, the difference."""
-    if scipy_sparse is None:
-        raise ImportError("this comparison needs scipy and scikit-learn; pip install 'nonloc[analysis]'")
     generator = torch.Generator().manual_seed(0)
     x = torch.rand(points, 2, generator=generator, dtype=torch.float64)
     z = torch.randn(points, generator=generator, dtype=torch.float64)
@@ -69,6 +66,9 @@ def _ours(x: torch.Tensor, z: torch.Tensor, k: int, steps: int) -> np.ndarray:
 
 
 def _by_hand(x: np.ndarray, z: np.ndarray, k: int, steps: int) -> np.ndarray:
+    import scipy.sparse as scipy_sparse
+    from sklearn.neighbors import NearestNeighbors
+
     graph = NearestNeighbors(n_neighbors=k, n_jobs=-1).fit(x).kneighbors_graph(mode="distance")
     np.square(graph.data, out=graph.data)
     np.exp(-graph.data, out=graph.data)
@@ -88,5 +88,12 @@ def _measured(work: Callable[[], np.ndarray]) -> tuple[float, int, np.ndarray]:
     return time.perf_counter() - start, resident("VmHWM") - before, result
 
 
-if __name__ == "__main__":
-    print(json.dumps(compare(), indent=2))
+def table(rows: Sequence[dict[str, Any]]) -> str:
+    (row,) = rows
+    cells = [
+        [name, f"{row['seconds'][side]:.2f} s", format_size(row["peak_bytes"][side])]
+        for side, name in (("nonloc", "nonloc"), ("by_hand", "scikit-learn and scipy by hand"))
+    ]
+    headers = [f"{row['points']:,} points, k = {row['k']}, {row['steps']} steps", "time", "peak memory"]
+    ends = f"Time ratio {row['time_ratio']:.2f}; the final states differ by {row['largest_difference']:.1e}."
+    return f"{markdown(headers, cells)}\n\n{ends}"

@@ -12,13 +12,14 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from argparse import Namespace
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from benchmarks.shared import markdown
 from nonloc.ops import Affinity, diffuse, propagate
 
 # What the linear-memory claim is shown on: kernel, normalisation, positions.
@@ -29,35 +30,27 @@ LADDERS: tuple[tuple[str, str, tuple[int, ...]], ...] = (
 )
 
 
-@dataclass(frozen=True)
-class Measurement:
-    """Forward and backward of `diffuse` with gradients to left, right and z; batch 1, float32.
-
-    num_blocks  not 0: of a stage of that many sub-blocks instead, d = r = C / 2, with gradients to all W as well
-    """
-
-    kind: str
-    normalize: str
-    backend: str
-    positions: int
-    channels: int
-    peak_bytes: int
-    seconds: float
-    num_blocks: int = 0
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
+def measure(options: Namespace, talk: Callable[[str], None]) -> list[dict[str, Any]]:
+    rows = []
+    for kind, normalize, sizes in LADDERS:
+        for positions in sizes:
+            rows.append(measure_size(kind, normalize, positions))
+            talk(f"{kind} at M = {positions:,}: {rows[-1]['peak_bytes'] / 2**20:.1f} MiB")
+    return rows
 
 
-def measure(
+def measure_size(
     kind: str,
     normalize: str,
     positions: int,
     channels: int = 16,
     backend: str = "factored",
     num_blocks: int = 0,
-) -> Measurement:
-    """One size, in a fresh process, so that no earlier size's memory is counted."""
+) -> dict[str, Any]:
+    """Measure forward and backward of `diffuse`, batch 1, float32, in a process of its own.
+
+    num_blocks  not 0: of a stage of that many sub-blocks instead, d = r = C / 2, with gradients to all W as well
+    """
     job = json.dumps([kind, normalize, positions, channels, backend, num_blocks, torch.get_num_threads()])
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.memory", job],
@@ -69,16 +62,11 @@ def measure(
     )
     if done.returncode != 0:
         raise RuntimeError(f"measuring {job} failed:\n{done.stderr.strip()}")
-    return Measurement(**json.loads(done.stdout.splitlines()[-1]))
-
-
-def ladder(kind: str, normalize: str, sizes: Sequence[int], channels: int = 16) -> Iterator[Measurement]:
-    for positions in sizes:
-        yield measure(kind, normalize, positions, channels)
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 def exponent(sizes: Sequence[float], values: Sequence[float]) -> float:
-    """The slope p of log value against log size, by least squares: value ~ size^p."""
+    """Return the slope p of log value against log size, by least squares: value ~ size^p."""
     x, y = [math.log(s) for s in sizes], [math.log(v) for v in values]
     mean_x, mean_y = sum(x) / len(x), sum(y) / len(y)
     covariance = sum((a - mean_x) * (b - mean_y) for a, b in zip(x, y, strict=True))
@@ -86,6 +74,7 @@ def exponent(sizes: Sequence[float], values: Sequence[float]) -> float:
 
 
 def resident(field: str) -> int:
+    """Return a field of /proc/self/status, such as VmRSS, in bytes."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith(field):
             return int(line.split()[1]) * 1024
@@ -123,8 +112,30 @@ def main(job: str) -> None:
     _work(kind, normalize, positions, channels, backend, num_blocks)
     seconds = time.perf_counter() - start
     peak = resident("VmHWM") - before
-    found = Measurement(kind, normalize, backend, positions, channels, peak, seconds, num_blocks)
-    print(json.dumps(found.to_dict()))
+    row = {
+        "kind": kind,
+        "normalize": normalize,
+        "backend": backend,
+        "positions": positions,
+        "channels": channels,
+    }
+    print(json.dumps(row | {"peak_bytes": peak, "seconds": seconds, "num_blocks": num_blocks}))
+
+
+def table(rows: Sequence[dict[str, Any]]) -> str:
+    """M against peak bytes and seconds, with the exponents of each kernel's memory and time in its last row."""
+    cells = []
+    for row in rows:
+        ladder = [r for r in rows if r["kind"] == row["kind"]]
+        powers = ["", ""]
+        if row is ladder[-1] and len(ladder) > 1:
+            sizes = [r["positions"] for r in ladder]
+            powers = [
+                f"M^{exponent(sizes, [r[name] for r in ladder]):.2f}" for name in ("peak_bytes", "seconds")
+            ]
+        kernel, memory = f"{row['kind']}, {row['normalize']}", f"{row['peak_bytes'] / 2**20:.1f} MiB"
+        cells.append([kernel, f"{row['positions']:,}", memory, f"{row['seconds']:.2f} s", *powers])
+    return markdown(["kernel", "M", "peak memory", "time", "memory grows as", "time grows as"], cells)
 
 
 if __name__ == "__main__":

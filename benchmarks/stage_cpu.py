@@ -1,111 +1,80 @@
-"""A stage on the CPU: with the matrix and without it, time and memory."""
+"""A stage on the CPU, with the matrix and without it: time and memory."""
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from argparse import Namespace
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from benchmarks.backends import in_turns
-from benchmarks.memory import measure, stage_inputs
-from benchmarks.stage import relative_errors
-from benchmarks.stage_paths import exact
-from benchmarks.table import markdown
+from benchmarks.memory import measure_size, stage_inputs
+from benchmarks.shared import format_range, format_size, markdown, time_in_turns
+from benchmarks.stage import Stage, exact, gradients, relative_errors
 from nonloc.ops import Affinity, propagate
 
 CHANNELS, BLOCKS = 64, 4
 POSITIONS = (1024, 4096, 8192)
-CHECKED = 1024  # positions: in float64 and with a graph, more would take longer than the measurement
+CHECKED = 1024  # positions: in float64 with a graph, more would take longer than the measurement
 LIMIT = 1e-4
 BACKENDS = {"naive": "reference", "factored": "factored"}
+CPU = torch.device("cpu")
 
 
-@dataclass(frozen=True)
-class CpuTiming:
-    """Forward and backward of a gaussian stage in float32, batch 1, with gradients to everything.
+def measure(options: Namespace, talk: Callable[[str], None]) -> list[dict[str, Any]]:
+    """Return a row for each way and size, batch 1, float32; no times where a way is far from float64.
 
-    milliseconds, range  the median and (lowest, highest), by `repeats` in turns
+    milliseconds, range  of forward and backward with gradients to everything, the median and (lowest, highest)
     peak_bytes           the growth of a fresh process's memory
-    error                the largest ‖found − float64‖ / ‖float64‖ of value and gradients at M = 1024; None: not finite
+    error                the largest ‖found − float64‖ / ‖float64‖ at M = 1024; None: not finite
     """
-
-    positions: int
-    channels: int
-    blocks: int
-    way: str
-    milliseconds: float | None
-    range: tuple[float, float] | None
-    peak_bytes: int | None
-    error: float | None
-    passed: bool
-    repeats: int
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
-
-def timings(repeats: int, talk: Callable[[str], None]) -> Iterator[CpuTiming]:
-    """Both ways at every size; neither where one of them gives other numbers than float64."""
     errors = {way: worst_error(backend) for way, backend in BACKENDS.items()}
-    if not max(errors.values()) <= LIMIT:
-        for way, error in errors.items():
-            finite = error if math.isfinite(error) else None
-            yield CpuTiming(CHECKED, CHANNELS, BLOCKS, way, None, None, None, finite, error <= LIMIT, 0)
-        return
-    for positions in POSITIONS:
+    timed = max(errors.values()) <= LIMIT
+    rows = []
+    for positions in POSITIONS if timed else (CHECKED,):
         torch.manual_seed(0)
-        inputs = stage_inputs(positions, CHANNELS, BLOCKS)
-        works: dict[str, Callable[[], None]] = {
-            way: partial(_work, inputs, backend) for way, backend in BACKENDS.items()
-        }
-        seconds = in_turns(works, repeats, "cpu")
-        for way, backend in BACKENDS.items():
-            peak = measure("gaussian", "row", positions, CHANNELS, backend, BLOCKS).peak_bytes
-            times = sorted(1e3 * s for s in seconds[way])
-            median, extremes = statistics.median(times), (times[0], times[-1])
-            talk(f"{way} at M = {positions:,}: {median:.0f} ms, {peak / 2**20:.0f} MiB")
-            yield CpuTiming(
-                positions, CHANNELS, BLOCKS, way, median, extremes, peak, errors[way], True, repeats
-            )
+        leaves = stage_inputs(positions, CHANNELS, BLOCKS)
+        cotangent = torch.randn_like(leaves[2])
+        works = [partial(gradients, stage(backend), leaves, cotangent) for backend in BACKENDS.values()]
+        times = time_in_turns(works, (1, 1), options.repeats if timed else 0, CPU)
+        for (way, backend), mine in zip(BACKENDS.items(), times, strict=True):
+            row: dict[str, Any] = {"positions": positions, "channels": CHANNELS, "blocks": BLOCKS, "way": way}
+            row |= {"milliseconds": None, "range": None, "peak_bytes": None}
+            row["error"] = errors[way] if math.isfinite(errors[way]) else None
+            row |= {"passed": errors[way] <= LIMIT, "repeats": len(mine)}
+            if timed:
+                peak = measure_size("gaussian", "row", positions, CHANNELS, backend, BLOCKS)["peak_bytes"]
+                row |= {"milliseconds": statistics.median(mine), "range": (min(mine), max(mine))}
+                row["peak_bytes"] = peak
+                talk(f"{way} at M = {positions:,}: {row['milliseconds']:.0f} ms, {peak / 2**20:.0f} MiB")
+            rows.append(row)
+    return rows
 
 
-def worst_error(backend: str, positions: int = CHECKED) -> float:
+def stage(backend: str) -> Stage:
+    def compute(q: Tensor, k: Tensor, x: Tensor, w_z: Tensor, w_g: Tensor) -> Tensor:
+        return propagate(Affinity(q, k, "gaussian"), x, list(zip(w_z, w_g, strict=True)), backend=backend)
+
+    return compute
+
+
+def worst_error(backend: str) -> float:
     torch.manual_seed(0)
-    inputs = stage_inputs(positions, CHANNELS, BLOCKS)
-    truth = exact(*inputs)
-    cotangent = torch.randn(truth.shape)
-    wanted = [truth.detach(), *torch.autograd.grad(truth, inputs, cotangent.double())]
-    value = _stage(inputs, backend)
-    found = [value.detach(), *torch.autograd.grad(value, inputs, cotangent)]
-    return max(relative_errors(found, wanted).values())
-
-
-def _stage(inputs: Sequence[torch.Tensor], backend: str) -> torch.Tensor:
-    left, right, z, w_z, w_g = inputs
-    pairs = list(zip(w_z, w_g, strict=True))
-    return propagate(Affinity(left, right, "gaussian"), z, pairs, backend=backend)
-
-
-def _work(inputs: Sequence[torch.Tensor], backend: str) -> None:
-    value = _stage(inputs, backend)
-    torch.autograd.grad(value.square().sum(), inputs)
+    leaves = stage_inputs(CHECKED, CHANNELS, BLOCKS)
+    cotangent = torch.randn_like(leaves[2])
+    truth = gradients(exact, leaves, cotangent.double())
+    return max(relative_errors(gradients(stage(backend), leaves, cotangent), truth).values())
 
 
 def table(rows: Sequence[dict[str, Any]]) -> str:
     cells = []
     for row in rows:
-        measured = ["not timed", "–"]
-        if row["milliseconds"] is not None:
-            low, high = row["range"]
-            measured = [
-                f"{row['milliseconds']:.0f} ({low:.0f}–{high:.0f})",
-                f"{row['peak_bytes'] / 2**20:,.0f} MiB",
-            ]
+        timed = row["milliseconds"] is not None
+        time = format_range(row["milliseconds"], row["range"], 0) if timed else "not timed"
         error = "not finite" if row["error"] is None else f"{row['error']:.0e}"
-        cells.append([f"{row['positions']:,}", row["way"], *measured, error])
+        cells.append([f"{row['positions']:,}", row["way"], time, format_size(row["peak_bytes"]), error])
     return markdown(["M", "way", "ms", "peak memory", "error"], cells)

@@ -15,7 +15,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import stage, stage_cpu, table, training_step
+from benchmarks import backends, certificates, graphs, memory, stable, stage, stage_cpu, training
+from benchmarks.shared import markdown
 
 ROOT = Path(__file__).parent.parent
 DOCUMENT = ROOT / "docs" / "performance.md"
@@ -42,19 +43,19 @@ def largest_deviations(rows: Sequence[dict[str, Any]]) -> str:
         cells.append(
             [backend, *(f"{row[what]:.1e} ({row['kind']}, {row['normalize']})" for what, row in worst)]
         )
-    return table.markdown(["largest deviation", "value", "gradient"], cells)
+    return markdown(["largest deviation", "value", "gradient"], cells)
 
 
 TABLES: dict[str, Callable[[Sequence[dict[str, Any]]], str]] = {
     "accuracy": largest_deviations,
-    "memory": table.memory_table,
-    "backends": table.backends_table,
+    "memory": memory.table,
+    "backends": backends.table,
     "stage": stage.table,
     "stage_cpu": stage_cpu.table,
-    "training": training_step.table,
-    "graphs": table.graphs_table,
-    "certificates": table.certificates_table,
-    "stable": table.stable_table,
+    "training": training.table,
+    "graphs": graphs.table,
+    "certificates": certificates.table,
+    "stable": stable.table,
 }
 
 

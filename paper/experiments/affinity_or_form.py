@@ -1,6 +1,6 @@
 """Which of the two things the paper changes lets a stage begin large: differences, or an affinity computed once?
 
-    python docs/experiments/affinity_or_form.py
+    python paper/experiments/affinity_or_form.py
 
 trains the demo's row with a large start, 4 sub-blocks, in both forms with three affinities:
 

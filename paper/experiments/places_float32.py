@@ -2,7 +2,7 @@
 
     nonloc reproduce table1 --rows "different places (proposed)" --seeds 1 --device cpu --kept null --output OUT \\
         --set precision=float32 channels_last=false --data-dir DATA
-    python docs/experiments/places_float32.py OUT/runs/… COPIES DATA > docs/experiments/float32/different_places.json
+    python paper/experiments/places_float32.py OUT/runs/… COPIES DATA > paper/experiments/float32/different_places.json
 
 A run keeps its newest checkpoint only: COPIES is a folder to which each was copied when it was there. Of every stage
 the largest difference of two logits in a row is told, over the first 32 training images.

@@ -7,13 +7,13 @@ K (dK − δ), each of whose rows sums to 0; δ comes from stored outputs. Ways 
   stored    δ from the rounded outputs, as flash attention takes it, and as the fused stage once did
   exact     the row sum that rounding leaves is taken out, as nonloc/ops/fused/kernels.py does
 
-  python docs/experiments/rounded_delta.py training --data-dir DIR
+  python paper/experiments/rounded_delta.py training --data-dir DIR
 
 trains PreResNet-20 with 4 diffusive sub-blocks of weight="stable" after residual block 2 on CIFAR-10 at 16 × 16, all
 maps begun with deviation 1/√fan_in, rate 0.1, batch 128, whose logits become large, the exact way; and compares the
 gradients of a batch now and then. About 7 minutes on one core.
 
-  python docs/experiments/rounded_delta.py trained RUN [RUN ...] --data-dir DIR
+  python paper/experiments/rounded_delta.py trained RUN [RUN ...] --data-dir DIR
 
 compares them on 16 training images for networks that were trained. Both put what they find into rounded_delta.json
 beside this file.

@@ -1,13 +1,14 @@
 """The stage's bench: ways that give float64's numbers are timed, all others are not, and it is said why."""
 
 import json
+from argparse import Namespace
 
 import pytest
 import torch
 
-from benchmarks import stage, stage_cpu, stage_paths
+from benchmarks import stage, stage_cpu
 from benchmarks.__main__ import main
-from benchmarks.stage_paths import WAYS, Way, exact, naive
+from benchmarks.stage import WAYS, Way, exact, naive
 from nonloc.ops import Affinity, propagate
 from nonloc.ops.fused.launch import is_interpreted
 
@@ -18,9 +19,9 @@ SMALL = stage.Shape(1, 40, 2)
 def timings(monkeypatch, ways, **keywords):
     monkeypatch.setattr(stage, "WAYS", ways)
     said = []
-    rows = stage.timings(SMALL, CPU, dtype=torch.float32, repeats=2, talk=said.append, **keywords)
+    rows = stage.measure_shape(SMALL, CPU, dtype=torch.float32, repeats=2, talk=said.append, **keywords)
     assert len(said) == len(rows) == len(ways)
-    json.dumps([row.to_dict() for row in rows], allow_nan=False)
+    json.dumps(rows, allow_nan=False)
     return rows
 
 
@@ -31,23 +32,23 @@ def not_compiled():
 @pytest.mark.skipif(not is_interpreted(), reason="Triton compiles for the GPU here")
 def test_rows_and_table_on_the_cpu(monkeypatch):
     rows = timings(monkeypatch, not_compiled())
-    assert [row.way for row in rows] == ["fused", "naive", "SDPA flash", "SDPA cuDNN"]
+    assert [row["way"] for row in rows] == ["fused", "naive", "SDPA flash", "SDPA cuDNN"]
     *timed, refused = rows
     for row in timed:
-        assert row.passed
-        assert row.error < 1e-4
-        assert row.eager_range[0] <= row.eager <= row.eager_range[1]
-        assert row.ratio == row.eager / rows[0].eager
-        assert row.reason is None
+        assert row["passed"]
+        assert row["error"] < 1e-4
+        assert row["eager_range"][0] <= row["eager"] <= row["eager_range"][1]
+        assert row["ratio"] == row["eager"] / rows[0]["eager"]
+        assert row["reason"] is None
     # There is no cuDNN on a CPU: a row that says so, and no failure.
-    assert refused.passed
-    assert refused.eager is None
-    assert "RuntimeError" in refused.reason
-    lines = stage.table([row.to_dict() for row in rows]).splitlines()
+    assert refused["passed"]
+    assert refused["eager"] is None
+    assert "RuntimeError" in refused["reason"]
+    lines = stage.table(rows).splitlines()
     assert len(lines) == 6
     assert "1 × 40, N 2" in lines[2]
     assert "1.00×" in lines[2]
-    assert refused.reason[:50] in lines[-1]
+    assert refused["reason"][:50] in lines[-1]
 
 
 def with_fused(way):
@@ -60,15 +61,15 @@ def test_other_numbers_get_no_time(monkeypatch):
         return naive(q, 1.5 * k, x, w_z, w_g)
 
     right, wrong = timings(monkeypatch, with_fused(Way(lambda: off)))
-    assert right.passed
-    assert right.eager > 0
-    assert not wrong.passed
-    assert wrong.error > stage.LIMIT
-    assert wrong.eager is None
-    assert wrong.ratio is None
-    last = stage.table([right.to_dict(), wrong.to_dict()]).splitlines()[-1]
+    assert right["passed"]
+    assert right["eager"] > 0
+    assert not wrong["passed"]
+    assert wrong["error"] > stage.LIMIT
+    assert wrong["eager"] is None
+    assert wrong["ratio"] is None
+    last = stage.table([right, wrong]).splitlines()[-1]
     assert "not timed: an error above 3e-02" in last
-    assert f"{wrong.error:.1e} ({wrong.error_of})" in last
+    assert f"{wrong['error']:.1e} ({wrong['error_of']})" in last
 
 
 @pytest.mark.parametrize("name", ["q", "x", "W_g"])
@@ -82,16 +83,16 @@ def test_a_wrong_gradient_is_found(monkeypatch, name):
         return naive(*inputs)
 
     _, wrong = timings(monkeypatch, with_fused(Way(lambda: off)))
-    assert not wrong.passed
-    assert wrong.error_of == name
-    assert wrong.error == pytest.approx(0.2, rel=1e-3)
+    assert not wrong["passed"]
+    assert wrong["error_of"] == name
+    assert wrong["error"] == pytest.approx(0.2, rel=1e-3)
 
 
 def test_what_is_not_finite_gets_no_time(monkeypatch):
     _, wrong = timings(monkeypatch, with_fused(Way(lambda: lambda *inputs: naive(*inputs) * torch.nan)))
-    assert not wrong.passed
-    assert wrong.error is None
-    assert "not finite" in stage.table([wrong.to_dict()])
+    assert not wrong["passed"]
+    assert wrong["error"] is None
+    assert "not finite" in stage.table([wrong])
 
 
 def test_the_fused_stage_may_not_refuse(monkeypatch):
@@ -109,45 +110,43 @@ def not_made():
 def test_a_large_matrix_is_left_out(monkeypatch):
     monkeypatch.setattr(stage, "LARGEST_MATRIX", 100)
     _, left_out = timings(monkeypatch, with_fused(Way(not_made, has_matrix=True)))
-    assert left_out.reason.startswith("left out: its matrix takes")
-    assert left_out.passed
+    assert left_out["reason"].startswith("left out: its matrix takes")
+    assert left_out["passed"]
 
 
 def test_compiling_has_a_limit(monkeypatch):
-    clock = stage._Clock(compiling=1000.0)
-    _, left_out = timings(monkeypatch, with_fused(Way(not_made, compiles=True)), clock=clock)
-    assert left_out.reason == "left out: 1000 s of compiling are enough"
-    clock = stage._Clock()
-    timings(monkeypatch, with_fused(Way(lambda: naive, compiles=True)), clock=clock)
-    assert clock.compiling > 0
+    _, left_out = timings(monkeypatch, with_fused(Way(not_made, compiles=True)), compiling=[1000.0])
+    assert left_out["reason"] == "left out: 1000 s of compiling are enough"
+    seconds = []
+    timings(monkeypatch, with_fused(Way(lambda: naive, compiles=True)), compiling=seconds)
+    assert sum(seconds) > 0
 
 
 def test_the_exact_stage_is_the_reference_a_few_rows_at_a_time(monkeypatch):
-    monkeypatch.setattr(stage_paths, "EXACT_ENTRIES", 2 * 40 * 7)
-    leaves, cotangent = stage._inputs(stage.Shape(2, 40, 3), CPU, torch.float32)
-    found = stage._gradients(exact, leaves, cotangent.double())
+    monkeypatch.setattr(stage, "EXACT_ENTRIES", 2 * 40 * 7)
+    leaves, cotangent = stage.make_inputs(stage.Shape(2, 40, 3), CPU, torch.float32)
+    found = stage.gradients(exact, leaves, cotangent.double())
 
     def reference(q, k, x, w_z, w_g):
         q, k, x, w_z, w_g = (t.double() for t in (q, k, x, w_z, w_g))
         return propagate(Affinity(q, k, "gaussian"), x, list(zip(w_z, w_g, strict=True)), backend="reference")
 
-    wanted = stage._gradients(reference, leaves, cotangent.double())
+    wanted = stage.gradients(reference, leaves, cotangent.double())
     assert max(stage.relative_errors(found, wanted).values()) < 1e-6  # the gradients are rounded to float32
 
 
 def test_the_cpus_rows_table_and_files(monkeypatch, tmp_path, capsys):
-    monkeypatch.setattr(stage_cpu, "POSITIONS", (64, 1500))
+    monkeypatch.setattr(stage_cpu, "POSITIONS", (1500,))
+    monkeypatch.setattr(stage_cpu, "CHECKED", 128)
     assert main(["stage", "--device", "cpu", "--repeats", "2", "--output", str(tmp_path)]) == 0
     kept = json.loads((tmp_path / "stage_cpu.json").read_text())
     assert kept["command"] == "python -m benchmarks stage --device cpu"
     rows = kept["rows"]
-    assert [(row["positions"], row["way"]) for row in rows] == [
-        (64, "naive"), (64, "factored"), (1500, "naive"), (1500, "factored"),
-    ]  # fmt: skip
+    assert [(row["positions"], row["way"]) for row in rows] == [(1500, "naive"), (1500, "factored")]
     assert all(row["error"] < 1e-5 and row["range"][0] <= row["milliseconds"] for row in rows)
-    matrix, lean = rows[2:]
+    matrix, factored = rows
     assert matrix["peak_bytes"] > 2 * 4 * 1500**2
-    assert lean["peak_bytes"] < matrix["peak_bytes"] / 2
+    assert factored["peak_bytes"] < matrix["peak_bytes"] / 2
     assert (tmp_path / "stage_cpu.md").read_text() in capsys.readouterr().out
 
 
@@ -155,7 +154,7 @@ def test_on_the_cpu_other_numbers_get_no_time(monkeypatch):
     monkeypatch.setattr(
         stage_cpu, "worst_error", lambda backend: float("inf") if backend == "factored" else 1e-7
     )
-    rows = [row.to_dict() for row in stage_cpu.timings(1, talk=print)]
+    rows = stage_cpu.measure(Namespace(repeats=1), print)
     assert [(row["way"], row["passed"], row["milliseconds"]) for row in rows] == [
         ("naive", True, None),
         ("factored", False, None),
@@ -166,10 +165,10 @@ def test_on_the_cpu_other_numbers_get_no_time(monkeypatch):
 @pytest.mark.gpu
 def test_cuda_captured_and_eager(monkeypatch):
     monkeypatch.setattr(stage, "WAYS", not_compiled())
-    rows = stage.timings(stage.Shape(8, 512, 2), torch.device("cuda"), repeats=2)
+    rows = stage.measure_shape(stage.Shape(8, 512, 2), torch.device("cuda"), repeats=2)
     for row in rows:
-        if row.way != "SDPA cuDNN" or row.reason is None:
-            assert row.passed
-            assert row.captured_range[0] <= row.captured <= row.captured_range[1]
-            assert row.ratio == row.captured / rows[0].captured
-            assert row.memory > 0
+        if row["way"] != "SDPA cuDNN" or row["reason"] is None:
+            assert row["passed"]
+            assert row["captured_range"][0] <= row["captured"] <= row["captured_range"][1]
+            assert row["ratio"] == row["captured"] / rows[0]["captured"]
+            assert row["memory"] > 0

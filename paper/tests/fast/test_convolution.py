@@ -15,7 +15,7 @@ from fast_problems import (
 )
 from torch import nn
 
-from benchmarks.profile_step import kind_of
+from benchmarks.profile import kind_of
 from interpreted import interpreted
 from nonloc_paper.fast import convolution
 from nonloc_paper.fast.convolution import MOST_CHANNELS, is_own, run_convolution

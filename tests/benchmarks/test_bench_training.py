@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from benchmarks import training_step
-from benchmarks.side_by_side import LibrarySteps, PlainLoop, random_images
+from benchmarks import training
+from benchmarks.training import LibrarySteps, PlainLoop, random_images
 from nonloc_paper.training.recipe import Recipe
 
 CPU = torch.device("cpu")
@@ -23,18 +23,18 @@ def test_the_library_trains_as_the_plain_loop_does(network, tmp_path):
 
 
 def test_rows_and_table_on_the_cpu(monkeypatch):
-    monkeypatch.setattr(training_step, "CHECKED_STEPS", 2)
-    found = training_step.timings("preresnet8-basic/baseline", CPU, **SMALL)
-    assert [(row.way, row.runs) for row in found] == [("plain loop", 1), ("the library's step", 1)]
-    assert all(row.passed and row.range[0] <= row.milliseconds <= row.range[1] for row in found)
-    assert found[0].gain == 1
-    lines = training_step.table([row.to_dict() for row in found]).splitlines()
+    monkeypatch.setattr(training, "CHECKED_STEPS", 2)
+    found = training.measure_network("preresnet8-basic/baseline", CPU, **SMALL)
+    assert [(row["way"], row["runs"]) for row in found] == [("plain loop", 1), ("the library's step", 1)]
+    assert all(row["passed"] and row["range"][0] <= row["milliseconds"] <= row["range"][1] for row in found)
+    assert found[0]["gain"] == 1
+    lines = training.table(found).splitlines()
     assert len(lines) == 4
     assert "1.00×" in lines[2]
 
 
 def test_other_losses_get_no_time(monkeypatch):
-    monkeypatch.setattr(training_step, "CHECKED_STEPS", 2)
+    monkeypatch.setattr(training, "CHECKED_STEPS", 2)
     honest = PlainLoop.step
 
     def other(self):
@@ -42,29 +42,29 @@ def test_other_losses_get_no_time(monkeypatch):
         self.losses[-1] = self.losses[-1] * 1.01
 
     monkeypatch.setattr(PlainLoop, "step", other)
-    (row,) = training_step.timings("preresnet8-basic/baseline", CPU, **SMALL)
-    assert not row.passed
-    assert row.milliseconds is None
-    assert row.difference == pytest.approx(0.01, rel=0.02)
-    assert "no: no time" in training_step.table([row.to_dict()])
+    (row,) = training.measure_network("preresnet8-basic/baseline", CPU, **SMALL)
+    assert not row["passed"]
+    assert row["milliseconds"] is None
+    assert row["difference"] == pytest.approx(0.01, rel=0.02)
+    assert "no: no time" in training.table([row])
 
 
 def test_losses_that_are_not_finite_do_not_pass(monkeypatch):
-    monkeypatch.setattr(training_step, "CHECKED_STEPS", 2)
+    monkeypatch.setattr(training, "CHECKED_STEPS", 2)
     monkeypatch.setattr(LibrarySteps, "losses", lambda self: [float("nan")])
-    (row,) = training_step.timings("preresnet8-basic/baseline", CPU, **SMALL)
-    assert not row.passed
+    (row,) = training.measure_network("preresnet8-basic/baseline", CPU, **SMALL)
+    assert not row["passed"]
 
 
 @pytest.mark.gpu
 def test_cuda_captured_steps_alone_and_side_by_side():
-    found = training_step.timings(
+    found = training.measure_network(
         "preresnet20/baseline", torch.device("cuda"), side_by_side=(2,), repeats=2, steps=5
     )
-    assert [(row.way, row.runs) for row in found] == [
+    assert [(row["way"], row["runs"]) for row in found] == [
         ("plain loop", 1),
         ("captured", 1),
         ("captured, 2 side by side", 2),
     ]
-    assert all(row.passed and row.memory > 0 for row in found)
-    assert found[1].milliseconds < found[0].milliseconds
+    assert all(row["passed"] and row["memory"] > 0 for row in found)
+    assert found[1]["milliseconds"] < found[0]["milliseconds"]

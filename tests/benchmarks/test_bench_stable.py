@@ -1,11 +1,10 @@
 """The audit of the stable stage passes, and a stage that can break does not."""
 
-from benchmarks import stable_stage
-from benchmarks.table import stable_table
+from benchmarks import stable
 
 
 def test_a_small_audit_passes_and_its_control_fails():
-    rows = stable_stage.audit(inputs=6)
+    rows = stable.audit(inputs=6)
     assert [(row["dtype"], row["embedding"], row["passed"]) for row in rows] == [
         ("float64", "shared", True),
         ("float64", "separate", True),
@@ -13,14 +12,14 @@ def test_a_small_audit_passes_and_its_control_fails():
         ("float32", "separate", True),
     ]
     assert all(row["control"] > 1.01 for row in rows)
-    assert "1 + " in stable_table(rows)
+    assert "1 + " in stable.table(rows)
 
 
 def test_weights_above_their_limit_do_not_pass(monkeypatch):
-    growth = stable_stage._growth
+    growth = stable._growth
 
     def with_larger_weights(affinity, law, z, weights):
         return growth(affinity, law, z, [1.5 * weight for weight in weights])
 
-    monkeypatch.setattr(stable_stage, "_growth", with_larger_weights)
-    assert not all(row["passed"] for row in stable_stage.audit(inputs=3))
+    monkeypatch.setattr(stable, "_growth", with_larger_weights)
+    assert not all(row["passed"] for row in stable.audit(inputs=3))

@@ -1,17 +1,19 @@
 """An audit of `weight="stable"`: 64 sub-blocks with saturated weights, on inputs chosen to grow if anything can.
 
-Growth is ‖Z^N‖ / ‖Z⁰‖ in the kernel's own norm ‖z‖² = Σ_i π_i |z_i|². Beside it a control: the same stage with a W just
-above the exact limit 2/λ_max, which must fail the same test.
+Growth is ‖Z^N‖ / ‖Z⁰‖ in the kernel's own norm ‖z‖² = Σ_i π_i |z_i|². The control is the same stage with a W just above
+the exact limit 2/λ_max; it must fail the same test.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from argparse import Namespace
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from benchmarks.shared import markdown
 from nonloc.nn.stage import DiffusiveStage
 from nonloc.ops import Affinity, kernel_matrix, propagate, self_adjoint_weights
 from nonloc.processes.jump.process import JumpProcess
@@ -20,6 +22,10 @@ BLOCKS, POSITIONS, CHANNELS = 64, 24, 6
 LIMITS = {torch.float64: 1e-12, torch.float32: 1e-5}
 # V of every size: nearly nothing, moderate, and so large that every eigenvalue of W is w to rounding.
 SIZES = (1e-3, 1.0, 1e4)
+
+
+def measure(options: Namespace, talk: Callable[[str], None]) -> list[dict[str, Any]]:
+    return audit(max(1, options.cases // 10))
 
 
 def audit(inputs: int = 1000, seed: int = 0) -> list[dict[str, Any]]:
@@ -103,3 +109,20 @@ def _growth(affinity: Affinity, law: Tensor, z: Tensor, weights: Sequence[Tensor
         return float((law.unsqueeze(-1) * state[0].double().square()).sum().sqrt())
 
     return size(propagate(affinity, z, list(weights))) / size(z)
+
+
+def table(rows: Sequence[dict[str, Any]]) -> str:
+    names = ("constant", "top mode", "random", "control")
+
+    def growth(value: float) -> str:
+        return f"1 {'+' if value >= 1 else '−'} {abs(value - 1):.1e}"
+
+    cells = [
+        [
+            f"{row['dtype']}, {row['embedding']}",
+            *(growth(row[name]) for name in (*names, "allowed")),
+            "yes" if row["passed"] else "NO",
+        ]
+        for row in rows
+    ]
+    return markdown([f"growth over {rows[0]['blocks']} sub-blocks", *names, "allowed", "passed"], cells)

@@ -1,0 +1,250 @@
+"""The training step of nonloc_paper against a plain PyTorch loop, in one run: the same losses first, then the time."""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+import warnings
+from argparse import Namespace
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from benchmarks.shared import format_range, format_size, markdown, time_calls, time_in_turns
+from nonloc_paper.data.dataset import Dataset, Split
+from nonloc_paper.networks.build import build
+from nonloc_paper.runs import Run
+from nonloc_paper.training.convoy import Convoy
+from nonloc_paper.training.precision import precision_of
+from nonloc_paper.training.randomness import epoch_order, initialization, step_generator
+from nonloc_paper.training.recipe import Recipe
+from nonloc_paper.training.session import Session
+from nonloc_paper.training.streams import on_stream
+from nonloc_paper.training.tasks import TASKS, Classification
+
+NETWORKS = ("preresnet20/baseline", "preresnet20/diffusive-5@2")
+SIDE_BY_SIDE = (2, 4, 8)
+# Float32 steps whose losses are compared before anything is timed, and how far they may differ, relatively.
+CHECKED_STEPS = 5
+LIMIT = 1e-3
+STEPS_PER_EPOCH = 100
+WARM_UP_STEPS = 3
+
+
+class Steps(Protocol):
+    """Something that trains step by step."""
+
+    def step(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class PlainLoop:
+    """The step as one writes it in PyTorch, nothing fused or captured; a nonlocal stage by its equations."""
+
+    def __init__(self, recipe: Recipe, dataset: Dataset, device: torch.device) -> None:
+        self.recipe, self.device = recipe, device
+        self.task = TASKS[recipe.task](recipe, dataset, device)
+        if isinstance(self.task, Classification):
+            self.task.fused = False
+        is_baseline = recipe.network.endswith("/baseline")
+        options = replace(recipe.stage, backend=None if is_baseline else "reference")
+        with initialization(recipe.seed):
+            model = build(recipe.network, dataset.num_classes, **asdict(options))
+        layout = torch.channels_last if recipe.channels_last else torch.contiguous_format
+        self.model = model.to(device).to(memory_format=layout).train()  # type: ignore[call-overload]
+        self.optimizer = torch.optim.SGD(
+            self.model.parameters(),
+            recipe.learning_rate,
+            momentum=recipe.momentum,
+            weight_decay=recipe.weight_decay,
+        )
+        self.steps_per_epoch = -(-len(self.task.train) // recipe.batch_size)
+        self.done = 0
+        self.losses: list[Tensor] = []
+
+    def step(self) -> None:
+        recipe, (epoch, number) = self.recipe, divmod(self.done, self.steps_per_epoch)
+        if number == 0:
+            self.order = epoch_order(recipe.seed, epoch, len(self.task.train)).to(self.device)
+        indices = self.order[number * recipe.batch_size : (number + 1) * recipe.batch_size]
+        generator = step_generator(recipe.seed, epoch, number, self.device)
+        inputs, targets = self.task.train_batch(indices, generator)
+        if recipe.channels_last:
+            inputs = inputs.contiguous(memory_format=torch.channels_last)
+        self.optimizer.zero_grad()
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=recipe.precision == "bfloat16"):
+            outputs = self.model(inputs)
+        loss = self.task.loss(outputs.float(), targets)
+        loss.backward()
+        self.optimizer.step()
+        self.losses.append(loss.detach())
+        self.done += 1
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class LibrarySteps:
+    """A session as `fit` has it, or several in one convoy as `fit_many` has them, always in their first epoch."""
+
+    def __init__(
+        self, recipe: Recipe, dataset: Dataset, device: torch.device, folder: Path, runs: int = 1
+    ) -> None:
+        self.convoy = Convoy(device) if device.type == "cuda" else None
+        self.stream = None if self.convoy is None else self.convoy.stream
+        with on_stream(self.stream):
+            self.sessions = [
+                Session(
+                    recipe.with_(seed=recipe.seed + number),
+                    Run(folder / str(number)),
+                    dataset,
+                    device,
+                    convoy=self.convoy,
+                )
+                for number in range(runs)
+            ]
+
+    def step(self) -> None:
+        """Take one step of each run."""
+        with on_stream(self.stream), warnings.catch_warnings():
+            # A step that falls back to the plain loop must not be timed as a captured one.
+            warnings.filterwarnings("error", message=".*cannot be captured", category=RuntimeWarning)
+            for session in self.sessions:
+                if session.step_in_epoch == session.steps_per_epoch:
+                    session.step_in_epoch = 0
+                session.take_step()
+            if self.convoy is not None:
+                self.convoy.depart()
+
+    def close(self) -> None:
+        with on_stream(self.stream):
+            for session in self.sessions:
+                session.close()
+
+    def losses(self) -> list[float]:
+        """Return the losses of the first run."""
+        session = self.sessions[0]
+        with on_stream(self.stream):
+            session.send_losses()
+            for event in session.arrivals():
+                event.synchronize()
+            return session.read_losses()
+
+
+def random_images(count: int, device: torch.device) -> Dataset:
+    """Random images and labels in CIFAR-10's shape: what a step costs does not depend on what is in them."""
+    generator = torch.Generator().manual_seed(0)
+
+    def split(size: int) -> Split:
+        images = torch.randint(0, 256, (size, 3, 32, 32), dtype=torch.uint8, generator=generator)
+        return Split(images, torch.randint(0, 10, (size,), generator=generator))
+
+    return Dataset("cifar10", split(count), split(10), tuple("0123456789")).to(device)
+
+
+def measure(options: Namespace, talk: Callable[[str], None]) -> list[dict[str, Any]]:
+    """Both networks: the paper's batch on CUDA, a small one on the CPU, where the stage has its matrix."""
+    batch_size = 128 if options.device.type == "cuda" else 16
+    return [
+        row
+        for network in NETWORKS
+        for row in measure_network(network, options.device, batch_size=batch_size, repeats=options.repeats)
+    ]
+
+
+def measure_network(
+    network: str,
+    device: torch.device,
+    *,
+    batch_size: int = 128,
+    side_by_side: Sequence[int] = SIDE_BY_SIDE,
+    repeats: int = 7,
+    steps: int | None = None,
+) -> list[dict[str, Any]]:
+    """Return a row for each way to train, timed in turns; one row without times if the losses disagree.
+
+    side_by_side  how many runs at a time, after one alone; on CUDA only
+    steps         in each of the `repeats`; None is 50 on CUDA and 2 on the CPU
+
+    Of a row: milliseconds and range are of one step of one run; memory is what torch reserved on the device without
+    the images; gain is against the plain loop; difference is the largest relative one of a loss, in float32.
+    """
+    on_cuda = device.type == "cuda"
+    recipe = Recipe(network, batch_size=batch_size)
+    dataset = random_images(batch_size * STEPS_PER_EPOCH, device)
+    name = "captured" if on_cuda else "the library's step"
+    row: dict[str, Any] = {"network": network, "way": name, "runs": 1, "batch_size": batch_size}
+    row |= {"precision": "float32", "milliseconds": None, "range": None, "memory": None, "gain": None}
+    with tempfile.TemporaryDirectory() as folder:
+        difference = _difference(recipe, dataset, device, Path(folder))
+        # NaN does not pass either.
+        row |= {"difference": difference, "passed": difference <= LIMIT}
+        if not row["passed"]:
+            return [row]
+        if on_cuda:
+            recipe = recipe.with_(precision="bfloat16", channels_last=True)
+        rows: list[dict[str, Any]] = []
+        ways: list[Steps] = []
+        try:
+            for runs in (0, 1, *(side_by_side if on_cuda else ())):
+                before = _reserved(device)
+                ways.append(
+                    LibrarySteps(recipe, dataset, device, Path(folder, str(runs)), runs)
+                    if runs
+                    else PlainLoop(recipe, dataset, device)
+                )
+                time_calls(ways[-1].step, WARM_UP_STEPS, device)
+                title = "plain loop" if not runs else name if runs == 1 else f"{name}, {runs} side by side"
+                memory = _reserved(device) - before if on_cuda else None
+                rows.append(row | {"way": title, "runs": max(1, runs), "memory": memory})
+            counts = [steps or (50 if on_cuda else 2)] * len(ways)
+            times = time_in_turns([way.step for way in ways], counts, repeats, device)
+        finally:
+            for way in ways:
+                way.close()
+    for row, mine in zip(rows, times, strict=True):
+        each = [one / row["runs"] for one in mine]
+        row |= {"precision": recipe.precision, "milliseconds": statistics.median(each)}
+        row |= {"range": (min(each), max(each)), "gain": rows[0]["milliseconds"] / statistics.median(each)}
+    return rows
+
+
+def _difference(recipe: Recipe, dataset: Dataset, device: torch.device, folder: Path) -> float:
+    """Return the largest relative difference of a loss between the two ways, in float32."""
+    plain = PlainLoop(recipe, dataset, device)
+    library = LibrarySteps(recipe, dataset, device, folder / "check")
+    for _ in range(CHECKED_STEPS):
+        with precision_of(recipe, device):
+            plain.step()
+        library.step()
+    found = torch.tensor(library.losses(), dtype=torch.float64)
+    library.close()
+    wanted = torch.stack(plain.losses).cpu().double()
+    if len(found) < len(wanted):  # they end with the first that is not finite
+        return float("inf")
+    return float(((found - wanted) / wanted).abs().max())
+
+
+def _reserved(device: torch.device) -> int:
+    if device.type != "cuda":
+        return 0
+    torch.cuda.empty_cache()
+    return torch.cuda.memory_reserved(device)
+
+
+def table(rows: Sequence[dict[str, Any]]) -> str:
+    """The timings, or that the losses disagree and by how much."""
+    cells = []
+    for row in rows:
+        times = ["", "", "no: no time"]
+        if row["passed"]:
+            shown = format_range(row["milliseconds"], row["range"])
+            times = [shown, format_size(row["memory"]), f"{row['gain']:.2f}×"]
+        cells.append([row["network"], row["way"], *times, f"{row['difference']:.0e}"])
+    headers = ["network", "way", "ms a step and run", "memory", "against the plain loop", "losses differ by"]
+    return markdown(headers, cells)
