@@ -1,7 +1,5 @@
 """Layouts agree, masks hide, sub-sampling pools; and what does not fit is refused."""
 
-import re
-
 import pytest
 import torch
 from torch.nn import functional as F
@@ -23,16 +21,6 @@ def image(*spatial, batch=2):
 
 @pytest.mark.parametrize("kind", STAGES)
 @pytest.mark.parametrize("spatial", [(12,), (3, 4), (2, 2, 3)])
-def test_layouts_agree(kind, spatial):
-    x = image(*spatial)
-    expected = made(kind, layout="positions")(x.flatten(2).transpose(1, 2))
-    result = made(kind)(x)
-    assert result.shape == x.shape
-    torch.testing.assert_close(result.flatten(2).transpose(1, 2), expected)
-
-
-@pytest.mark.parametrize("kind", STAGES)
-@pytest.mark.parametrize("spatial", [(3, 4), (2, 2, 3)])
 @pytest.mark.parametrize("masked", [False, True])
 def test_channels_may_be_last_behind_several_axes(kind, spatial, masked):
     x = image(*spatial)
@@ -50,13 +38,6 @@ def test_memory_format_of_the_input_is_kept(kind):
     channels_last = made(kind)(x.contiguous(memory_format=torch.channels_last))
     assert channels_last.is_contiguous(memory_format=torch.channels_last)
     torch.testing.assert_close(channels_last, made(kind)(x))
-
-
-@pytest.mark.parametrize("kind", STAGES)
-def test_positions_may_be_permuted(kind):
-    x = image(10)
-    order = torch.randperm(10, generator=torch.Generator().manual_seed(2))
-    torch.testing.assert_close(made(kind)(x[:, :, order]), made(kind)(x)[:, :, order])
 
 
 @pytest.mark.parametrize("kind", STAGES)
@@ -83,23 +64,6 @@ def test_nan_in_the_padding_reaches_neither_values_nor_gradients(kind, shared):
     stage(x, mask)[mask].sum().backward()
     assert all(parameter.grad.isfinite().all() for parameter in stage.parameters())
     assert all(state[mask].isfinite().all() for state in stage.states(x, mask))
-
-
-@pytest.mark.parametrize("kind", STAGES)
-@pytest.mark.parametrize("shared", [True, False])
-def test_mask_reaches_the_affinity_of_every_sub_block(kind, shared):
-    mask = torch.ones(2, 3, 4, dtype=torch.bool)
-    mask[:, 0] = False
-    stage = made(kind, share_affinity=shared)
-    found = [stage.affinity(image(3, 4), mask=mask), *stage.affinities(image(3, 4), mask=mask)]
-    assert len(found) == 3
-    assert all(torch.equal(affinity.mask, mask.flatten(1)) for affinity in found)
-
-
-@pytest.mark.parametrize("mask", [torch.ones(2, 12, dtype=torch.bool), torch.ones(2, 3, 4)])
-def test_wrong_mask_is_refused(mask):
-    with pytest.raises(ValueError, match=r"mask must be a bool tensor \[2, 3, 4\]"):
-        made(DiffusiveStage)(image(3, 4), mask)
 
 
 @pytest.mark.parametrize(("spatial", "stride"), [((9,), 3), ((4, 6), 2), ((5, 5), 2), ((2, 4, 4), (1, 2, 2))])
@@ -142,60 +106,46 @@ def test_subsample_says_what_it_needs(keywords, message):
         OriginalBlock(C, **keywords)
 
 
-def test_subsample_without_a_key_left_is_refused():
-    with pytest.raises(ValueError, match="subsample=4 leaves no key"):
-        made(OriginalStage, subsample=4)(image(3, 8))
-
-
-def test_subsample_and_mask_are_refused_together():
-    with pytest.raises(ValueError, match="mask and subsample"):
-        made(OriginalStage, subsample=2)(image(4, 4), torch.ones(2, 4, 4, dtype=torch.bool))
+def double(*shape):
+    return torch.zeros(shape, dtype=torch.float64)
 
 
 @pytest.mark.parametrize(
-    ("layout", "shape", "message"),
+    ("keywords", "x", "mask", "message"),
     [
-        ("positions", (2, C), r"layout='positions' takes \[B, M, C\]"),
-        ("positions", (2, C, 3, 3), 'read as .B, H, W, C., has 3; use layout="channels_first"'),
-        ("channels_first", (2, 3, C), 'read as .B, C, L., has 3; use layout="positions"'),
-        ("channels_first", (C, 3), "add a batch dimension"),
-        ("channels_first", (2, 5, 3, 3), "the module has 4 channels and its input .* has 5"),
-        ("positions", (2, C, 3), "has 3"),
+        ({"layout": "positions"}, double(2, C), None, r"layout='positions' takes \[B, M, C\]"),
+        (
+            {"layout": "positions"},
+            double(2, C, 3, 3),
+            None,
+            'as .B, H, W, C., has 3; use layout="channels_first"',
+        ),
+        ({}, double(2, 3, C), None, 'read as .B, C, L., has 3; use layout="positions"'),
+        ({}, double(C, 3), None, "add a batch dimension"),
+        ({}, double(2, 5, 3, 3), None, "the module has 4 channels and its input .* has 5"),
+        ({}, double(C, 5, 6), None, r"one sample without a batch is x\[None\]"),
+        ({}, double(2, C, 0, 3), None, r"an input \[2, 4, 0, 3\] has no position"),
+        ({}, torch.ones(2, C, 3, dtype=torch.int64), None, r"got torch.int64; use x.float\(\)"),
+        ({}, torch.ones(2, C, 3, dtype=torch.complex64), None, "got torch.complex64; use x.real"),
+        ({}, (double(2, C, 3),), None, "takes a tensor, got tuple"),
+        (
+            {},
+            double(2, C, 3, 4),
+            torch.ones(2, 12, dtype=torch.bool),
+            r"mask must be a bool tensor \[2, 3, 4\]",
+        ),
+        ({}, double(2, C, 3, 4), torch.ones(2, 3, 4), r"mask must be a bool tensor \[2, 3, 4\]"),
+        ({}, double(2, C, 3, 4), [[True]], "got list; use torch.as_tensor"),
+        (
+            {"subsample": 2},
+            double(1, C, 1, 1),
+            None,
+            "subsample=2 leaves no key.*leave it out, or a larger input",
+        ),
+        ({"subsample": 4}, double(1, C, 3, 8), None, "subsample=4 leaves no key.*use a smaller one"),
+        ({"subsample": 2}, double(2, C, 4, 4), torch.ones(2, 4, 4, dtype=torch.bool), "mask and subsample"),
     ],
 )
-def test_input_that_does_not_fit_is_refused(layout, shape, message):
+def test_a_wrong_input_is_refused_with_the_fix(keywords, x, mask, message):
     with pytest.raises(ValueError, match=message):
-        made(DiffusiveStage, layout=layout)(torch.zeros(shape, dtype=torch.float64))
-
-
-@pytest.mark.parametrize(
-    ("dtype", "fix"), [(torch.int64, "x.float()"), (torch.uint8, "x.float()"), (torch.complex64, "x.real")]
-)
-def test_input_that_is_not_floating_point_is_refused(dtype, fix):
-    message = re.escape(f"takes floating point, got {dtype}; use {fix}")
-    with pytest.raises(ValueError, match=message):
-        made(DiffusiveStage)(torch.ones(2, C, 3, 3, dtype=dtype))
-
-
-def test_input_that_is_no_tensor_is_refused():
-    with pytest.raises(ValueError, match="takes a tensor, got tuple"):
-        made(DiffusiveStage)((image(3, 3),))
-
-
-@pytest.mark.parametrize(
-    ("shape", "keywords", "fix"),
-    [
-        ((1, C, 1, 1), {"subsample": 2}, "leave it out, or a larger input"),
-        ((1, C, 3, 3), {"subsample": 4}, "use a smaller one, or a larger input"),
-        ((C, 5, 6), {}, r"one sample without a batch is x\[None\]"),
-        ((2, C, 0, 3), {}, r"an input \[2, 4, 0, 3\] has no position"),
-    ],
-)
-def test_shapes_that_cannot_be_used_name_what_can(shape, keywords, fix):
-    with pytest.raises(ValueError, match=fix):
-        made(OriginalStage, **keywords)(torch.randn(shape, dtype=torch.double))
-
-
-def test_a_mask_that_is_no_tensor_is_refused():
-    with pytest.raises(ValueError, match=r"\[2, 3, 3\], got list; use torch.as_tensor"):
-        made(DiffusiveStage)(image(3, 3), mask=[[True]])
+        made(OriginalStage, **keywords)(x, mask)

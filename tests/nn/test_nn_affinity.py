@@ -42,12 +42,6 @@ def test_gaussian_is_the_softmax_of_dot_products(x):
     torch.testing.assert_close(kernel_matrix(made(Gaussian)(x)), expected)
 
 
-def test_embedded_gaussian_is_the_softmax_of_embedded_dot_products(x):
-    module = made(EmbeddedGaussian)
-    logits = (x @ module.theta.weight.T) @ (x @ module.phi.weight.T).mT
-    torch.testing.assert_close(kernel_matrix(module(x)), logits.softmax(-1))
-
-
 def test_scaled_divides_the_logits_by_the_root_of_the_width(x):
     module = made(EmbeddedGaussian, embed=4, scaled=True)
     logits = (x @ module.theta.weight.T) @ (x @ module.phi.weight.T).mT / 2
@@ -94,11 +88,6 @@ def test_shared_embedding_gives_one_tensor_for_both_sides(kind, x):
     assert affinity.left is affinity.right
 
 
-def test_separate_embeddings_give_an_asymmetric_kernel(x):
-    kernel = kernel_matrix(made(EmbeddedGaussian, normalize="none")(x))
-    assert (kernel - kernel.mT).abs().max() > 1e-3
-
-
 @pytest.mark.parametrize("kind", [Gaussian, EmbeddedGaussian, DotProduct, Concatenation, Heat])
 @pytest.mark.parametrize("shared", [True, False])
 def test_keys_give_the_columns_of_a_subset(kind, shared, x):
@@ -106,86 +95,11 @@ def test_keys_give_the_columns_of_a_subset(kind, shared, x):
     torch.testing.assert_close(kernel_matrix(module(x, x[:, 1:4])), kernel_matrix(module(x))[:, :, 1:4])
 
 
-@pytest.mark.parametrize(
-    ("name", "normalize"),
-    [
-        ("gaussian", "row"),
-        ("embedded_gaussian", "row"),
-        ("heat", "row"),
-        ("delta", "row"),
-        ("dot", "count"),
-        ("concat", "count"),
-    ],
-)
-def test_default_normalization(name, normalize):
-    assert AFFINITIES[name](C).normalize == normalize
-
-
-def test_embedding_has_half_the_channels_and_at_least_one():
-    assert (EmbeddedGaussian(6).width, EmbeddedGaussian(1).width) == (3, 1)
-
-
-def test_bias_belongs_to_the_embeddings():
-    assert EmbeddedGaussian(C, bias=True).phi.bias is not None
-    assert not list(Gaussian(C, bias=True).parameters())
-
-
-def test_unknown_name_lists_the_choices():
-    with pytest.raises(
-        ValueError, match=r"affinity='softmax' is unknown; choose one of gaussian, embedded_gaussian"
-    ):
-        make_affinity("softmax", C)
-
-
-def test_unknown_normalization_lists_the_choices():
-    with pytest.raises(ValueError, match="normalize='rows' is unknown; choose one of row, count"):
-        EmbeddedGaussian(C, normalize="rows")
-
-
-@pytest.mark.parametrize(
-    ("kind", "embed"), [(Gaussian, 3), (Delta, 3), (Concatenation, 3), (EmbeddedGaussian, 0)]
-)
-def test_embed_without_a_meaning_is_refused(kind, embed):
-    with pytest.raises(ValueError, match="embed"):
-        kind(C, embed=embed)
-
-
-@pytest.mark.parametrize("kind", [Concatenation, Delta])
-def test_scaled_without_a_scale_is_refused(kind):
-    with pytest.raises(ValueError, match="scaled=True has no meaning"):
-        kind(C, scaled=True)
-
-
 def test_module_is_taken_as_it_is_and_factory_is_called():
     module = Heat(C)
     assert make_affinity(module, C) is module
     assert isinstance(make_affinity(Heat, C), Heat)
     assert make_affinity(lambda channels: Heat(channels, embed=2), C).width == 2
-
-
-def test_module_for_other_channels_is_refused():
-    with pytest.raises(ValueError, match=r"made for 4 channels, the nonlocal module has 6"):
-        make_affinity(Heat(4), C)
-
-
-def test_keywords_beside_a_module_are_refused():
-    with pytest.raises(ValueError, match="embed, normalize can be set only for an affinity given by name"):
-        make_affinity(Heat(C), C, embed=2, normalize="row", scaled=False)
-
-
-@pytest.mark.parametrize("value", [3, lambda channels: channels])
-def test_what_is_no_affinity_is_refused(value):
-    with pytest.raises(ValueError, match="factory"):
-        make_affinity(value, C)
-
-
-def test_any_module_that_returns_an_affinity_will_do(x):
-    class Constant(nn.Module):
-        def forward(self, x):
-            return Affinity(torch.zeros_like(x), torch.zeros_like(x), "gaussian")
-
-    kernel = kernel_matrix(make_affinity(Constant(), C)(x))
-    torch.testing.assert_close(kernel, torch.full_like(kernel, 1 / M))
 
 
 def test_a_mask_joins_the_one_that_the_affinity_has():
@@ -197,3 +111,25 @@ def test_a_mask_joins_the_one_that_the_affinity_has():
     own, given = torch.tensor([[True, True, True, False]]), torch.tensor([[True, True, False, True]])
     stage = DiffusiveStage(2, 1, affinity=Own(), layout="positions")
     assert stage.affinity(x, given).mask.tolist() == [[True, True, False, False]]
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            lambda: EmbeddedGaussian(C, normalize="rows"),
+            "normalize='rows' is unknown; choose one of row, count",
+        ),
+        (lambda: Gaussian(C, embed=3), "embed=3: Gaussian has no embedding"),
+        (lambda: Concatenation(C, embed=3), "embed=3: Concatenation has embed=1 alone"),
+        (lambda: EmbeddedGaussian(C, embed=0), "embed must be a whole number"),
+        (lambda: Concatenation(C, scaled=True), "scaled=True has no meaning"),
+        (lambda: make_affinity(Heat(4), C), "made for 4 channels, the nonlocal module has 6"),
+        (lambda: make_affinity(Heat(C), C, embed=2, normalize="row"), "embed, normalize can be set only"),
+        (lambda: make_affinity(3, C), "a module, or a factory"),
+        (lambda: make_affinity(lambda channels: channels, C), "the affinity factory must return"),
+    ],
+)
+def test_a_wrong_affinity_is_refused(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()

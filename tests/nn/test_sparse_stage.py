@@ -6,9 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from nonloc.nn.inspect import feature_trace
 from nonloc.nn.stage import DiffusiveStage, OriginalStage
-from nonloc.ops import SparseAffinity, dirichlet_energy, kernel_matrix
+from nonloc.ops import SparseAffinity, kernel_matrix
 from nonloc.processes.graphs import horizon
 
 C, HEIGHT, WIDTH = 4, 3, 5
@@ -111,13 +110,6 @@ def test_graph_in_an_attribute_is_copied_with_the_stage(kind, x):
     torch.testing.assert_close(copy.deepcopy(stage)(x), stage(x))
 
 
-def test_trace_knows_the_energy_on_a_graph(x):
-    stage = made(DiffusiveStage)
-    (trace,) = feature_trace(stage, x)
-    energy = dirichlet_energy(stage.affinity(x), stage(x).flatten(2).mT).mean()
-    assert trace["blocks"][1]["after"]["energy"] == pytest.approx(float(energy.detach()), rel=1e-5)
-
-
 def test_mask_says_what_to_do_instead(x):
     mask = torch.ones(2, HEIGHT, WIDTH, dtype=torch.bool)
     stage = made(DiffusiveStage)
@@ -126,50 +118,38 @@ def test_mask_says_what_to_do_instead(x):
             ask(x, mask=mask)
 
 
-def test_what_the_refusal_of_a_mask_advises_leaves_a_position_alone(x):
-    class Holed(Window):
-        def forward(self, x):
-            matrix = super().forward(x).matrix.to_dense()
-            matrix[:, 3] = matrix[3] = 0
-            return SparseAffinity(matrix.to_sparse_csr())
-
-    stage = DiffusiveStage(C, 2, affinity=Holed(), init="torch").double()
-    other = x.flatten(2).clone()
-    other[..., 3] = 7
-    found, changed = (stage(z).flatten(2) for z in (x, other.view_as(x)))
-    assert torch.equal(found[..., 3], x.flatten(2)[..., 3])
-    keep = torch.arange(M) != 3
-    assert torch.equal(found[..., keep], changed[..., keep])
+class OneSize(Window):
+    def forward(self, x):
+        return super().forward(x.view(-1, M, C))
 
 
-def test_stable_weight_says_what_to_use():
-    with pytest.raises(ValueError, match='returns a SparseAffinity; use affinity="heat".*weight="factored"'):
-        DiffusiveStage(C, 2, affinity=Window(), weight="stable")
+class TakesKeys(Window):
+    def forward(self, x, keys=None):
+        return super().forward(x)
 
 
-def test_stable_weight_says_why_a_module_for_one_size_cannot_be_asked():
-    class OneSize(Window):
-        def forward(self, x):
-            return super().forward(x.view(-1, M, C))
-
-    with pytest.raises(ValueError, match=r"what it makes of two positions, x \[1, 2, 4\], and it failed"):
-        DiffusiveStage(C, 2, affinity=OneSize(), weight="stable")
+class Matrix(Window):
+    def forward(self, x):
+        return kernel_matrix(super().forward(x))
 
 
-def test_subsampled_keys_are_refused(x):
-    class TakesKeys(Window):
-        def forward(self, x, keys=None):
-            return super().forward(x)
-
-    stage = OriginalStage(C, 1, affinity=TakesKeys(), subsample=2).double()
-    with pytest.raises(ValueError, match="drop subsample"):
-        stage(x)
-
-
-def test_module_that_returns_no_affinity_is_refused(x):
-    class Matrix(Window):
-        def forward(self, x):
-            return kernel_matrix(super().forward(x))
-
-    with pytest.raises(ValueError, match="must return an Affinity or a SparseAffinity, got Tensor"):
-        DiffusiveStage(C, 1, affinity=Matrix()).double()(x)
+@pytest.mark.parametrize(
+    ("kind", "keywords", "message"),
+    [
+        (
+            DiffusiveStage,
+            {"affinity": Window(), "weight": "stable"},
+            "returns a SparseAffinity; use affinity=",
+        ),
+        (
+            DiffusiveStage,
+            {"affinity": OneSize(), "weight": "stable"},
+            r"two positions, x \[1, 2, 4\], and it failed",
+        ),
+        (OriginalStage, {"affinity": TakesKeys(), "subsample": 2}, "drop subsample"),
+        (DiffusiveStage, {"affinity": Matrix()}, "must return an Affinity or a SparseAffinity, got Tensor"),
+    ],
+)
+def test_a_use_without_a_meaning_is_refused(kind, keywords, message, x):
+    with pytest.raises(ValueError, match=message):
+        made(kind, **keywords)(x)

@@ -1,13 +1,19 @@
-"""Batch normalisation after W_Z, and its folding into weights()."""
+"""The linear maps of a stage: how they start, biases, normalisation, dtypes, and what replaces them."""
+
+import math
 
 import pytest
 import torch
+from torch import nn
+from torch.nn.utils import parametrizations, prune
 
-from nonloc.nn.stage import DiffusiveStage, OriginalStage
-from nonloc.nn.weight import WeightMap
+from nonloc._torch_compat import is_untouched
+from nonloc.nn.stage import DiffusiveStage, OriginalBlock, OriginalStage
+from nonloc.nn.weight import WeightMap, apply_map
 from nonloc.ops import aggregate, diffuse
 
-C, M = 4, 7
+C, M = 6, 7
+STAGES = [OriginalStage, DiffusiveStage]
 
 
 @pytest.fixture
@@ -15,22 +21,67 @@ def x():
     return torch.randn(3, M, C, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 
 
-def trained(kind, x, **keywords):
-    """A stage whose running statistics, γ and β are not the ones it began with, in evaluation mode."""
+def made(kind=DiffusiveStage, num_blocks=2, **keywords):
     torch.manual_seed(0)
-    stage = kind(C, 2, layout="positions", init="torch", batch_norm=True, **keywords).double()
-    for weight in stage.maps:
-        torch.nn.init.normal_(weight.norm.weight)
-        torch.nn.init.normal_(weight.norm.bias)
-    for _ in range(3):
-        stage(x)
-    return stage.eval()
+    return kind(C, num_blocks, **{"layout": "positions", "init_std": 0.3} | keywords).double()
+
+
+@pytest.mark.parametrize(
+    ("keywords", "expected"),
+    [
+        ({}, [0.01, 0.01, 0.01]),
+        ({"init": "normal", "init_std": 0.3}, [0.3, 0.3, 0.3]),
+        ({"init": "kaiming"}, [math.sqrt(2 / 256), math.sqrt(2 / 128), math.sqrt(2 / 128)]),
+        ({"init": "fan_in"}, [128**-0.5, 256**-0.5, 256**-0.5]),
+        ({"init": "torch"}, [(3 * 128) ** -0.5, (3 * 256) ** -0.5, (3 * 256) ** -0.5]),
+        ({"init": "zero"}, [0.0, (3 * 256) ** -0.5, (3 * 256) ** -0.5]),
+    ],
+)
+def test_deviations_of_w_z_w_g_and_theta(keywords, expected):
+    torch.manual_seed(0)
+    stage = DiffusiveStage(256, 1, **keywords)
+    maps = (stage.maps[0].w_z, stage.maps[0].w_g, stage.embeddings[0].theta)
+    # 32,768 entries a map: the sample deviation is known to 0.4 %, so 2 % is five of its own deviations.
+    assert [float(one.weight.detach().std()) for one in maps] == pytest.approx(expected, rel=0.02)
+
+
+@pytest.mark.parametrize("kind", STAGES)
+@pytest.mark.parametrize("keywords", [{}, {"bias": True}, {"batch_norm": True}, {"weight": "full"}])
+def test_zero_is_the_identity_in_training_too_and_learns_at_the_first_step(kind, keywords, x):
+    stage = made(kind, init="zero", **keywords)
+    result = stage(x)
+    assert torch.equal(result, x)
+    result.square().sum().backward()
+    weight = stage.maps[0]
+    assert (weight.w_z if weight.norm is None else weight.norm).weight.grad.abs().max() > 0
+    assert weight.norm is None or weight.w_z.weight.abs().min() > 0
+
+
+def test_bias_of_w_g_exists_only_where_it_can_matter_and_starts_at_zero():
+    original, diffusive = (made(kind, bias=True).maps[0] for kind in STAGES)
+    assert diffusive.w_g.bias is None
+    assert not any(one.bias.any() for one in (original.w_g, original.w_z, diffusive.w_z))
+
+
+def test_biases_shift_the_original_block_as_written(x):
+    torch.manual_seed(0)
+    block = OriginalBlock(C, bias=True, affinity="gaussian", init="torch", layout="positions").double()
+    weight = block.maps[0]
+    kernel = (x @ x.mT).softmax(-1)
+    change = kernel @ (x @ weight.w_g.weight.T + weight.w_g.bias) @ weight.w_z.weight.T + weight.w_z.bias
+    torch.testing.assert_close(block(x), x + change)
 
 
 @pytest.mark.parametrize("weight", ["factored", "full"])
 @pytest.mark.parametrize(("kind", "operate"), [(OriginalStage, aggregate), (DiffusiveStage, diffuse)])
 def test_weights_have_the_normalization_folded_in(kind, operate, weight, x):
-    stage = trained(kind, x, weight=weight)
+    stage = made(kind, init="torch", batch_norm=True, weight=weight)
+    for one in stage.maps:
+        nn.init.normal_(one.norm.weight)
+        nn.init.normal_(one.norm.bias)
+    for _ in range(3):
+        stage(x)
+    stage.eval()
     z = x
     for w, one, affinity in zip(stage.weights(), stage.maps, stage.affinities(x), strict=True):
         norm = one.norm
@@ -39,31 +90,113 @@ def test_weights_have_the_normalization_folded_in(kind, operate, weight, x):
     torch.testing.assert_close(stage(x), z)
 
 
-def test_batch_statistics_are_those_of_the_change_over_batch_and_positions(x):
-    torch.manual_seed(0)
-    one = WeightMap(
-        C, hidden=None, weight="factored", inner_bias=False, outer_bias=False, batch_norm=True
-    ).double()
+def test_batch_statistics_are_those_of_the_change_over_batch_and_valid_positions(x):
+    options = {"inner_bias": False, "outer_bias": False, "batch_norm": True}
+    one = WeightMap(C, hidden=None, weight="factored", **options).double()
     one.norm.eps = 1e-14
     change = one.outer(one.inner(x))
     torch.testing.assert_close(change.mean((0, 1)), torch.zeros(C, dtype=x.dtype), rtol=0, atol=1e-12)
     torch.testing.assert_close(change.var((0, 1), unbiased=False), torch.ones(C, dtype=x.dtype))
-
-
-def test_batch_statistics_leave_the_padding_out(x):
-    torch.manual_seed(0)
-    stage = DiffusiveStage(
-        C, 1, layout="positions", init="torch", batch_norm=True, share_affinity=False
-    ).double()
+    stage = made(num_blocks=1, batch_norm=True)
     mask = torch.ones(3, M, dtype=torch.bool)
     mask[:, 5:] = False
     torch.testing.assert_close(stage(x, mask)[:, :5], stage(x[:, :5]))
 
 
-def test_map_is_linear_only_without_bias_and_normalization():
-    def made(**keywords):
-        return WeightMap(C, hidden=None, weight="factored", **keywords)
+@pytest.mark.parametrize("kind", STAGES)
+@pytest.mark.parametrize(
+    "keywords", [{}, {"affinity": "gaussian", "bias": True}], ids=["embedding", "weight"]
+)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float64])
+def test_an_input_of_another_dtype_is_refused_with_the_fix(kind, keywords, dtype, x):
+    stage = made(kind, **keywords).float()
+    with pytest.raises(
+        ValueError, match=rf"weights in torch.float32 and its input is {dtype}; use"
+    ) as caught:
+        stage(x.to(dtype))
+    assert ("autocast" in str(caught.value)) == (dtype == torch.float16)
+    assert stage.to(dtype)(x.to(dtype)).dtype == dtype
 
-    assert made(inner_bias=False, outer_bias=False, batch_norm=False).factors() is not None
-    assert made(inner_bias=False, outer_bias=True, batch_norm=False).factors() is None
-    assert made(inner_bias=False, outer_bias=False, batch_norm=True).factors() is None
+
+def test_dtypes_that_torch_accepts_are_accepted(x):
+    with torch.autocast("cpu", torch.bfloat16):
+        assert made().float()(x.half()).dtype == torch.float16
+    # No map before the operator: `propagate` computes in the widest dtype.
+    assert made(affinity="gaussian").float()(x).dtype == torch.float64
+
+
+def test_other_errors_are_those_of_torch():
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        apply_map(nn.Linear(3, 3).double(), torch.ones(2, 4).double())
+
+
+class Doubled(nn.Module):
+    """Another module in the place of a map, as LoRA puts one there."""
+
+    def __init__(self, base):
+        super().__init__()
+        self.base = base
+        self.weight, self.in_features = base.weight, base.in_features
+
+    def forward(self, x):
+        return 2 * self.base(x)
+
+
+def test_only_a_plain_module_of_this_very_class_is_untouched():
+    linear = nn.Linear(2, 2)
+    assert is_untouched(linear, nn.Linear)
+    assert not is_untouched(linear, nn.Module)
+    assert not is_untouched(None, nn.Linear)
+    handle = linear.register_full_backward_hook(lambda *_: None)
+    assert not is_untouched(linear, nn.Linear)
+    handle.remove()
+    assert is_untouched(linear, nn.Linear)
+    linear.forward = lambda x: x
+    assert not is_untouched(linear, nn.Linear)
+
+
+def test_a_hook_on_all_modules_touches_none():
+    handle = nn.modules.module.register_module_forward_hook(lambda *_: None)
+    try:
+        assert is_untouched(nn.Linear(2, 2), nn.Linear)
+    finally:
+        handle.remove()
+
+
+def test_weights_with_a_parametrization_may_be_read():
+    linear = parametrizations.weight_norm(nn.Linear(2, 2))
+    assert not is_untouched(linear, nn.Linear)
+    assert is_untouched(linear, nn.Linear, parametrized=True)
+
+
+@pytest.mark.parametrize("kind", STAGES)
+@pytest.mark.parametrize("name", ["w_z", "w_g"])
+def test_a_module_in_the_place_of_a_map_is_called(kind, name, x):
+    stage, expected = made(kind), made(kind)
+    setattr(stage.maps[0], name, Doubled(getattr(stage.maps[0], name)))
+    with torch.no_grad():
+        getattr(expected.maps[0], name).weight.mul_(2)
+    torch.testing.assert_close(stage(x), expected(x))
+
+
+def test_a_hook_on_a_map_is_called(x):
+    stage = made()
+    for one in stage.maps:
+        one.w_z.register_forward_hook(lambda _, inputs, output: 0 * output)
+    torch.testing.assert_close(stage(x), x)
+
+
+def test_the_older_spectral_norm_is_trained(x):
+    stage = made()
+    linear = nn.utils.spectral_norm(stage.maps[0].w_z)
+    stage(x).sum().backward()
+    assert linear.weight_orig.grad.abs().max() > 0
+
+
+def test_pruned_maps_train_for_more_than_a_step(x):
+    stage = made()
+    prune.l1_unstructured(stage.maps[1].w_z, "weight", amount=0.5)
+    for _ in range(2):
+        stage(x).sum().backward()
+    grad = stage.maps[1].w_z.weight_orig.grad
+    assert bool((grad[stage.maps[1].w_z.weight_mask == 0] == 0).all())

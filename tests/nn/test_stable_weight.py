@@ -1,23 +1,25 @@
-"""A stage that cannot grow: W = w V (I + VᵀV)⁻¹ Vᵀ stays within what its kernel bears, for every V and every input."""
+"""A stage that cannot grow: W = w V (I + VᵀV)⁻¹ Vᵀ stays within the limit of its kernel, for every V and input."""
 
-import copy
 import re
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from interpreted import interpreted
+from nonloc.nn import stable_weight
 from nonloc.nn.affinity import DotProduct, Heat
-from nonloc.nn.stage import DiffusiveBlock, DiffusiveStage, OriginalBlock, OriginalStage
+from nonloc.nn.stable_weight import gradient, orthonormal_part
+from nonloc.nn.stage import DiffusiveBlock, DiffusiveStage, OriginalStage
 from nonloc.ops import Affinity, propagate
 from nonloc.processes.jump.process import JumpProcess
 from nonloc.processes.stability import certify
 from nonloc.processes.stability.own_norm import own_norm
 
 C = 4
-# Keywords, and the w that their kernel bears.
-BEARABLE = [
+# Keywords, and the limit w of their kernel.
+LIMITS = [
     ({}, 1.0),
     ({"affinity": "embedded_gaussian", "shared_embedding": True}, 2.0),
     ({"affinity": "embedded_gaussian", "shared_embedding": True, "normalize": "sinkhorn"}, 2.0),
@@ -49,7 +51,7 @@ def features(seed=0, batch=1, positions=7):
 
 
 def law(affinity):
-    """π of the kernel's own norm; a stationary law where some positions are left for ever and weigh nothing."""
+    """Return π of the kernel's own norm; where some positions weigh 0, it is a stationary law."""
     norm = own_norm(affinity)
     return norm.weights if norm.is_own else JumpProcess(affinity).stationary_law()[0]
 
@@ -64,8 +66,8 @@ def test_w_is_the_formula(hidden):
         assert weight.rank == (hidden or C // 2)
 
 
-@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e3, 1e8, 1e100])
-def test_eigenvalues_lie_between_nothing_and_w_however_large_v_is(scale):
+@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e100])
+def test_eigenvalues_lie_between_0_and_w_however_large_v_is(scale):
     for w in made(scale=scale, hidden=C, affinity="heat").weights():
         assert torch.equal(w, w.T)
         values = torch.linalg.eigvalsh(w.detach())
@@ -74,7 +76,7 @@ def test_eigenvalues_lie_between_nothing_and_w_however_large_v_is(scale):
 
 
 def test_the_bound_survives_columns_that_are_nearly_the_same():
-    """What an inverse of I + VᵀV would lose to rounding."""
+    """An inverse of I + VᵀV would lose this to rounding."""
     stage = made(affinity="heat", hidden=3)
     with torch.no_grad():
         v = stage.maps[0].v.weight
@@ -83,13 +85,12 @@ def test_the_bound_survives_columns_that_are_nearly_the_same():
     assert float(torch.linalg.eigvalsh(stage.weights()[0].detach())[-1]) < 2
 
 
-@pytest.mark.parametrize(("keywords", "limit"), BEARABLE)
-def test_w_is_what_the_kernel_bears(keywords, limit):
+@pytest.mark.parametrize(("keywords", "limit"), LIMITS)
+def test_w_is_the_limit_of_the_kernel(keywords, limit):
     assert {weight.limit for weight in made(**keywords).maps} == {limit}
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
-@given(st.sampled_from(BEARABLE), st.integers(0, 10**6), st.floats(-3, 12), st.floats(-1, 1), st.booleans())
+@given(st.sampled_from(LIMITS), st.integers(0, 10**6), st.floats(-3, 12), st.floats(-1, 1), st.booleans())
 def test_nothing_grows_through_64_sub_blocks(case, seed, log_weight, log_input, masked):
     stage = made(64, 10**log_weight, seed, **case[0])
     x = 10**log_input * features(seed)
@@ -106,7 +107,7 @@ def test_nothing_grows_through_64_sub_blocks(case, seed, log_weight, log_input, 
         assert float(sizes[1]) <= float(sizes[0]) * (1 + 1e-10)
 
 
-@pytest.mark.parametrize(("keywords", "limit"), BEARABLE[:1] + BEARABLE[4:5])
+@pytest.mark.parametrize(("keywords", "limit"), LIMITS[:1] + LIMITS[4:5])
 def test_the_bound_is_needed(keywords, limit):
     """The same stage with three times the weight does grow, so the test above could have failed."""
     stage = made(64, 1e6, hidden=C, **keywords)
@@ -117,7 +118,7 @@ def test_the_bound_is_needed(keywords, limit):
     assert float((weights * grown.square()).sum()) > 10 * float((weights * x.square()).sum())
 
 
-@pytest.mark.parametrize(("keywords", "limit"), BEARABLE)
+@pytest.mark.parametrize(("keywords", "limit"), LIMITS)
 def test_one_call_and_step_by_step_agree(keywords, limit):
     stage, x = made(**keywords), features()
     torch.testing.assert_close(stage.states(x)[-1], stage(x))
@@ -156,56 +157,13 @@ def test_it_learns():
         target = teacher(x)
     optimizer = torch.optim.Adam(student.maps.parameters(), lr=0.03)
     losses = []
-    for _ in range(150):
+    for _ in range(100):
         optimizer.zero_grad()
         loss = (student(x) - target).square().mean()
         loss.backward()
         optimizer.step()
         losses.append(float(loss.detach()))
     assert losses[-1] < 0.01 * losses[0]
-
-
-def test_state_dict_and_copies():
-    x = features()
-    stage, other = made(seed=0), made(seed=1)
-    assert not torch.equal(stage(x), other(x))
-    other.load_state_dict(stage.state_dict())
-    assert torch.equal(stage(x), other(x))
-    assert torch.equal(copy.deepcopy(stage)(x), stage(x))
-
-
-@pytest.mark.parametrize("init", ["normal", "kaiming", "torch", "fan_in"])
-def test_init_draws_v(init):
-    torch.manual_seed(0)
-    stage = DiffusiveStage(64, 1, weight="stable", init=init, init_std=0.02)
-    deviation = float(stage.maps[0].v.weight.detach().std())
-    expected = {"normal": 0.02, "kaiming": (2 / 64) ** 0.5, "torch": (3 * 32) ** -0.5, "fan_in": 32**-0.5}
-    assert deviation == pytest.approx(expected[init], rel=0.08)
-
-
-def test_compiles_as_one_graph():
-    stage, x = made(affinity="heat"), features(batch=2)
-    torch._dynamo.reset()
-    compiled = torch.compile(stage, fullgraph=True, backend="aot_eager")
-    grads = []
-    for module in (stage, compiled):
-        stage.zero_grad()
-        module(x).square().sum().backward()
-        grads.append([parameter.grad.clone() for parameter in stage.parameters()])
-    torch.testing.assert_close(compiled(x), stage(x))
-    torch.testing.assert_close(grads[1], grads[0])
-
-
-@pytest.mark.slow
-def test_compiles_with_the_default_compiler():
-    stage, x = made().float(), features(batch=2).float()
-    torch._dynamo.reset()
-    torch.testing.assert_close(torch.compile(stage, fullgraph=True)(x), stage(x), rtol=1e-4, atol=1e-5)
-
-
-def test_exports():
-    stage, x = made(), features(batch=2)
-    torch.testing.assert_close(torch.export.export(stage, (x,)).module()(x), stage(x))
 
 
 def test_autocast_half_precision_and_meta_device():
@@ -216,7 +174,7 @@ def test_autocast_half_precision_and_meta_device():
     assert result.dtype == torch.float32
     # A bfloat16 has 8 bits: a few roundings of 2⁻⁹ of numbers of size 1.
     assert (result - expected).abs().max() < 0.03
-    assert copy.deepcopy(stage).to(torch.bfloat16)(x.bfloat16()).dtype == torch.bfloat16
+    assert stage.to(torch.bfloat16)(x.bfloat16()).dtype == torch.bfloat16
     with torch.device("meta"):
         assert DiffusiveStage(C, 2, weight="stable")(torch.empty(2, C, 3, 5)).shape == (2, C, 3, 5)
 
@@ -232,17 +190,10 @@ def test_affinity_modules_and_blocks():
     assert DiffusiveBlock(C, weight="stable", affinity=Narrow()).maps[0].limit == 1.0
 
 
-def test_repr_names_the_rank_and_the_limit():
-    text = repr(DiffusiveStage(8, 2, weight="stable"))
-    assert "weight=stable, hidden=4" in text
-    assert "limit=1" in text
-
-
 @pytest.mark.parametrize(
     ("call", "message"),
     [
         (lambda: OriginalStage(C, 2, weight="stable"), 'use DiffusiveStage, or weight="factored"'),
-        (lambda: OriginalBlock(C, weight="stable"), "belongs to the diffusive form"),
         (lambda: made(batch_norm=True), 'batch_norm=True would break the bound of weight="stable"'),
         (lambda: made(bias=True), 'bias=True would break the bound of weight="stable"'),
         (lambda: made(init="zero"), 'use init="normal" with a small init_std'),
@@ -277,3 +228,120 @@ def test_the_kernel_moves_with_the_input_and_that_has_no_bound(size):
     slope = torch.autograd.functional.jacobian(stage, x)[0, 0, 0, 0, 0, 0].item()
     assert slope == pytest.approx(1 - w / 2 + w * size / 4, rel=1e-12)
     assert certify(stage, x).verdict == "stable"
+
+
+# orthonormal_part: its Triton kernel in the interpreter and its gradient, against QR in float64.
+
+
+@pytest.fixture(scope="module")
+def kernel():
+    with interpreted("nonloc.nn.orthonormal_kernel") as module:
+        yield module
+
+
+def by_qr(v):
+    """(Q, P) in float64, with the signs that make R's diagonal positive."""
+    rank = v.shape[1]
+    q, r = torch.linalg.qr(torch.cat([v.double(), torch.eye(rank, dtype=torch.float64)]))
+    q = q * r.diagonal().sign()
+    return q[: len(v)], q[len(v) :]
+
+
+SHAPES = [(16, 8), (7, 5), (1, 1), (2, 6)]
+
+
+@pytest.mark.parametrize("size", [1e-3, 1e4])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_kernel_finds_the_columns_of_qr(kernel, shape, size):
+    torch.manual_seed(0)
+    v = size * torch.randn(shape)
+    for found, wanted in zip(kernel.columns(v), by_qr(v), strict=True):
+        assert found.dtype == torch.float32
+        torch.testing.assert_close(found.double(), wanted, rtol=1e-6, atol=1e-7)
+
+
+def test_the_columns_stay_orthonormal_where_v_is_nearly_singular(kernel):
+    """Four columns that differ in the seventh digit, a million times as large as the identity below them."""
+    torch.manual_seed(1)
+    v = 1e6 * (torch.randn(16, 1) + 1e-7 * torch.randn(16, 4))
+    both = torch.cat(kernel.columns(v)).double()
+    torch.testing.assert_close(both.mT @ both, torch.eye(4, dtype=torch.float64), rtol=0, atol=1e-6)
+
+
+def test_a_transposed_v_is_read_as_it_lies(kernel):
+    torch.manual_seed(2)
+    v = torch.randn(5, 9).mT
+    torch.testing.assert_close(kernel.columns(v)[0].double(), by_qr(v)[0], rtol=1e-6, atol=1e-7)
+
+
+def test_what_is_not_a_number_stays_none(kernel):
+    v = torch.randn(8, 4)
+    v[2, 0] = torch.nan
+    assert bool(kernel.columns(v)[0].isnan().all())
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_gradient_is_that_of_qr(shape):
+    torch.manual_seed(3)
+    v = torch.randn(shape, dtype=torch.float64, requires_grad=True)
+    q, p = by_qr(v)
+    dq = torch.randn_like(q)
+    (wanted,) = torch.autograd.grad(q, v, dq)
+    torch.testing.assert_close(gradient(dq, q.detach(), p.detach()), wanted, rtol=1e-10, atol=1e-12)
+
+
+def test_the_function_has_both(kernel, monkeypatch):
+    monkeypatch.setattr(stable_weight, "_triton_kernel", lambda: kernel)
+    torch.manual_seed(4)
+    v = torch.randn(8, 4, requires_grad=True)
+    found = stable_weight._Columns.apply(v)
+    exact = v.detach().double().requires_grad_()
+    wanted, _ = by_qr(exact)
+    weight = torch.randn(8, 4)
+    torch.testing.assert_close(found.double(), wanted, rtol=1e-6, atol=1e-7)
+    (gradient_found,) = torch.autograd.grad(found, v, weight)
+    (gradient_wanted,) = torch.autograd.grad(wanted, exact, weight.double())
+    torch.testing.assert_close(gradient_found.double(), gradient_wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_on_the_cpu_it_is_qr():
+    torch.manual_seed(5)
+    v = torch.randn(6, 3, dtype=torch.float64)
+    q = orthonormal_part(v)
+    wanted = v @ torch.linalg.inv(torch.eye(3, dtype=torch.float64) + v.mT @ v) @ v.mT
+    torch.testing.assert_close(q @ q.mT, wanted)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("shape", [(64, 32), (7, 5), (128, 64), (256, 128)])
+def test_cuda_value_and_gradient_in_a_captured_graph(shape):
+    """The last of them is too large for the kernel, and is not captured."""
+    torch.manual_seed(6)
+    v = torch.randn(shape, device="cuda", requires_grad=True)
+    weight = torch.randn(shape, device="cuda")
+
+    def both():
+        q = orthonormal_part(v)
+        product = q @ q.mT  # free of the columns' signs
+        return product.detach(), *torch.autograd.grad((product * (weight @ weight.mT)).sum(), v)
+
+    exact = v.detach().double().requires_grad_()
+    inside = torch.linalg.inv(torch.eye(shape[1], dtype=torch.float64, device="cuda") + exact.mT @ exact)
+    product = exact @ inside @ exact.mT
+    wanted = [
+        product.detach(),
+        *torch.autograd.grad((product * (weight @ weight.mT).double()).sum(), exact),
+    ]
+    found = both()
+    if shape[0] < 256:
+        stream = torch.cuda.Stream()
+        with torch.cuda.stream(stream):
+            both()
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            found = both()
+        graph.replay()
+        torch.cuda.synchronize()
+    for one, other in zip(found, wanted, strict=True):
+        assert float((one.double() - other).norm() / other.norm()) < 1e-5
