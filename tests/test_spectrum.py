@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 
-from nonloc.spectrum import CAPTION, Spectrum, random_band, symmetric_part, weight_spectrum
+from nonloc.spectrum import Spectrum, random_band, symmetric_part, weight_spectrum
 
 
 def rotation(size, seed=0):
@@ -33,7 +33,9 @@ def test_top_trace_and_energies():
     spectrum = Spectrum(torch.tensor([1.0, -2.0, 0.5, -0.1]))
     assert spectrum.eigenvalues.dtype == torch.float64
     assert spectrum.top(2).tolist() == [-2.0, 1.0]
-    assert spectrum.top(99).numel() == 4
+    assert (spectrum.top(0).numel(), spectrum.top(99).numel()) == (0, 4)
+    with pytest.raises(ValueError, match="k must be a whole number ≥ 0, got -1"):
+        spectrum.top(-1)
     assert spectrum.trace == pytest.approx(-0.6)
     assert spectrum.positive_energy == pytest.approx(1.25)
     assert spectrum.negative_energy == pytest.approx(4.01)
@@ -48,11 +50,6 @@ def test_trace_and_energy_are_those_of_the_matrix():
     assert spectrum.positive_energy + spectrum.negative_energy == pytest.approx(energy)
 
 
-def test_of_a_pair_the_positive_eigenvalue_comes_first():
-    w = torch.tensor([[0.0, 1.0], [1.0, 0.0]])
-    assert weight_spectrum(w).eigenvalues.tolist() == pytest.approx([1.0, -1.0])
-
-
 def test_single_precision_is_computed_in_double():
     w = factored(16, 8).float()
     torch.testing.assert_close(
@@ -63,7 +60,7 @@ def test_single_precision_is_computed_in_double():
     )
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(2))
 def test_inertia_trap(seed):
     """Nearly positive semi-definite by its energy, and still with as many negative eigenvalues as positive ones."""
     generator = torch.Generator().manual_seed(seed)
@@ -82,12 +79,6 @@ def test_round_trip_by_json():
     assert values["negative_share"] == spectrum.negative_share
 
 
-def test_zero_matrix_has_no_share():
-    spectrum = weight_spectrum(torch.zeros(3, 3))
-    assert math.isnan(spectrum.negative_share)
-    assert spectrum.to_dict()["negative_share"] is None
-
-
 def test_symmetric_part_is_differentiable_and_takes_batches():
     w = torch.randn(2, 3, 3, dtype=torch.float64, requires_grad=True)
     torch.testing.assert_close(symmetric_part(w), (w + w.transpose(1, 2)) / 2)
@@ -103,6 +94,7 @@ def test_symmetric_part_is_differentiable_and_takes_batches():
         (torch.tensor([[1.0, math.nan], [0.0, 1.0]]), "not finite"),
         (torch.tensor([[math.inf, 0.0], [0.0, 1.0]]), "not finite"),
         ([[1.0]], "w must be square, .* got list"),
+        (1j * torch.eye(3), "w must be real"),
     ],
 )
 def test_what_has_no_spectrum_is_refused(w, message):
@@ -143,13 +135,6 @@ def test_band_tells_a_learned_matrix_from_a_random_one():
     assert spectrum.negative_share < band.negative_share[0]
 
 
-def test_band_depends_on_its_seed_alone():
-    first = random_band(8, 4, 1.0, seed=3)
-    torch.randn(5)
-    assert torch.equal(first.low, random_band(8, 4, 1.0, seed=3).low)
-    assert not torch.equal(first.low, random_band(8, 4, 1.0, seed=4).low)
-
-
 def test_band_is_json_and_zero_for_norm_zero():
     band = random_band(4, 2, 0.0).to_dict()
     assert json.loads(json.dumps(band, allow_nan=False)) == band
@@ -165,27 +150,14 @@ def test_wrong_band_is_refused(arguments):
         random_band(*arguments)
 
 
-def test_caption_says_why_signs_are_not_counted():
-    assert "says nothing" in CAPTION
-    assert "rank" in CAPTION
-
-
 def test_band_of_full_rank_is_that_of_one_normal_matrix():
     """Wigner's edge: the largest |λ| of sym(W) tends to √2 ‖W‖ / √C. A product of two factors goes 20 % beyond it."""
     assert float(random_band(64, 64, 8.0).high[0]) == pytest.approx(math.sqrt(2), rel=0.06)
 
 
-def test_what_is_complex_has_no_spectrum():
-    with pytest.raises(ValueError, match="w must be real"):
-        weight_spectrum(1j * torch.eye(3))
-
-
-def test_the_share_of_small_eigenvalues_is_known():
+def test_the_share_of_small_eigenvalues_is_known_and_zero_has_none():
+    spectrum = weight_spectrum(torch.zeros(3, 3))
+    assert math.isnan(spectrum.negative_share)
+    assert spectrum.to_dict()["negative_share"] is None
     w = torch.diag(torch.tensor([3e-170, -4e-170], dtype=torch.float64))
     assert weight_spectrum(w).negative_share == pytest.approx(16 / 25)
-
-
-def test_top_takes_whole_numbers_from_0():
-    assert len(weight_spectrum(torch.eye(3)).top(0)) == 0
-    with pytest.raises(ValueError, match="k must be a whole number ≥ 0, got -1"):
-        weight_spectrum(torch.eye(3)).top(-1)

@@ -1,6 +1,5 @@
-"""Properties of the modules, the spectra of their weights, and the values that describe networks and runs."""
+"""Properties of the modules and of the spectra of their weights."""
 
-import json
 from dataclasses import dataclass
 
 import pytest
@@ -11,19 +10,14 @@ from torch import nn
 
 from nonloc.nn import DiffusiveStage, OriginalBlock, OriginalStage
 from nonloc.nn.insert import insert
-from nonloc.nn.options import StageOptions
+from nonloc.nn.options import NORMALIZATIONS
 from nonloc.ops import aggregate, propagate
-from nonloc.spectrum import Spectrum, weight_spectrum
-from nonloc_paper.networks.spec import NetworkSpec
-from nonloc_paper.training.recipe import OPTIMIZERS, PRECISIONS, SCHEDULES, Recipe
+from nonloc.spectrum import weight_spectrum
 from problems import generator, relative
 
-# What a kernel with features of any sign can be normalised by, with one embedding and with two.
+# The normalisations of each kernel for features of any sign, with one embedding and with two.
 SHARED = {
-    "gaussian": ("row", "count", "none", "symmetric", "sinkhorn"),
-    "embedded_gaussian": ("row", "count", "none", "symmetric", "sinkhorn"),
-    "heat": ("row", "count", "none", "symmetric", "sinkhorn"),
-    "delta": ("row", "count", "none", "symmetric", "sinkhorn"),
+    **dict.fromkeys(("gaussian", "embedded_gaussian", "heat", "delta"), NORMALIZATIONS),
     "dot": ("count", "none"),
     "concat": ("row", "count", "none"),
 }
@@ -81,8 +75,8 @@ def cases(
     shared = affinity not in SEPARATE or draw(st.booleans())
     normalize = draw(st.sampled_from((SHARED if shared else SEPARATE)[affinity]))
     share_affinity = draw(st.booleans()) if share_affinity is None else share_affinity
-    # Exponentials that nothing divides and that follow the state they make grow soon leave no digit to compare, and
-    # then leave the numbers: see test_a_stage_that_leaves_the_numbers.
+    # Exponentials without a division, of a state that they make grow, soon overflow:
+    # see test_a_stage_that_overflows.
     is_wild = "gaussian" in affinity and normalize in ("count", "none") and not share_affinity
     return Case(
         form=draw(st.sampled_from(forms)),
@@ -145,8 +139,8 @@ def test_a_stage_of_permuted_positions_is_its_output_permuted(case):
 
 
 @pytest.mark.parametrize("normalize", ["count", "none"])
-def test_a_stage_that_leaves_the_numbers_does_so_at_the_same_place_in_any_order(normalize):
-    """Found by the properties above: three blocks whose kernel exp(z·z) follows a state that it makes grow."""
+def test_a_stage_that_overflows_does_so_at_the_same_place_in_any_order(normalize):
+    """Three blocks whose kernel exp(z·z) follows a state that it makes grow."""
     case = Case("original", "gaussian", normalize, True, "full", False, 3, 1, batch=2, positions=3, seed=2)
     stage, order = case.stage(), torch.tensor([2, 0, 1])
     x = case.normal(2, 2, 3, 1) / 2 * torch.tensor([[[2.0]], [[0.1]]], dtype=torch.float64)
@@ -217,16 +211,6 @@ def square(size, seed):
 
 
 @given(st.integers(1, 8), SEEDS)
-def test_a_spectrum_has_the_trace_and_the_energy_of_its_matrix(size, seed):
-    w = square(size, seed)
-    found = weight_spectrum(w)
-    assert abs(found.trace - float(w.trace())) <= 1e-12 * size
-    energy = float(((w + w.mT) / 2).square().sum())
-    assert abs(found.positive_energy + found.negative_energy - energy) <= 1e-12 * energy
-    assert bool((found.eigenvalues.abs().diff() <= 0).all())
-
-
-@given(st.integers(1, 8), SEEDS)
 def test_a_spectrum_does_not_see_an_orthogonal_change_of_channels(size, seed):
     w, turn = square(size, seed), torch.linalg.qr(square(size, seed + 1)).Q
     # Sorted by value: two of one magnitude and opposite sign may change places by rounding.
@@ -239,85 +223,3 @@ def test_a_spectrum_does_not_see_the_antisymmetric_part(size, seed):
     w, other = square(size, seed), square(size, seed + 1)
     first, second = (weight_spectrum(one).eigenvalues.sort().values for one in (w, w + other - other.mT))
     assert relative(second, first) <= 1e-12
-
-
-@given(st.integers(1, 8), SEEDS)
-def test_a_spectrum_goes_through_json_and_back(size, seed):
-    found = weight_spectrum(square(size, seed))
-    again = Spectrum.from_dict(json.loads(json.dumps(found.to_dict())))
-    assert torch.equal(again.eigenvalues, found.eigenvalues)
-
-
-@st.composite
-def specs(draw):
-    family = draw(st.sampled_from(("preresnet", "restorer")))
-    variant = (
-        draw(st.sampled_from(("bottleneck", "keras", "basic"))) if family == "preresnet" else "bottleneck"
-    )
-    n = draw(st.integers(1, 20))
-    size = n + 1 if family == "restorer" else n * (6 if variant == "basic" else 9) + 2
-    form = draw(st.sampled_from((None, "original", "diffusive")))
-    if form is None:
-        return NetworkSpec(family, size, variant)
-    places = draw(st.sets(st.integers(1, 4 if family == "restorer" else 3 * n), min_size=1, max_size=4))
-    return NetworkSpec(family, size, variant, form, draw(st.integers(1, 9)), tuple(sorted(places)))
-
-
-@given(specs())
-def test_a_spec_is_what_its_text_says(spec):
-    assert NetworkSpec.parse(str(spec)) == spec
-    assert str(NetworkSpec.parse(str(spec))) == str(spec)
-
-
-@given(specs(), specs())
-def test_specs_are_equal_exactly_when_their_texts_are(first, second):
-    assert (first == second) == (str(first) == str(second))
-
-
-POSITIVE = st.floats(1e-6, 1e3)
-OPTIONS = st.builds(
-    StageOptions,
-    affinity=st.none() | st.sampled_from(tuple(SHARED)),
-    embed=st.none() | st.integers(1, 9),
-    weight=st.none() | st.sampled_from(("factored", "full")),
-    shared_embedding=st.none() | st.booleans(),
-    normalize=st.none() | st.sampled_from(SHARED["heat"]),
-    init_std=st.none() | POSITIVE,
-    subsample=st.none() | st.integers(2, 4),
-)
-EPOCHS = st.sets(st.integers(1, 200), max_size=4).map(lambda chosen: tuple(sorted(chosen)))
-RECIPES = st.builds(
-    Recipe,
-    network=specs().map(str),
-    stage=OPTIONS,
-    epochs=st.integers(1, 300),
-    steps_per_epoch=st.none() | st.integers(1, 500),
-    optimizer=st.sampled_from(OPTIMIZERS),
-    learning_rate=POSITIVE | st.integers(1, 3),
-    schedule=st.sampled_from(SCHEDULES),
-    milestones=EPOCHS,
-    precision=st.sampled_from(PRECISIONS),
-    pixel_scale=POSITIVE | st.just("std"),
-    spectrum_epochs=EPOCHS,
-    augment=st.booleans(),
-    seed=SEEDS,
-)
-
-
-@given(OPTIONS)
-def test_stage_options_go_through_json_and_back(options):
-    assert StageOptions.from_dict(json.loads(json.dumps(options.to_dict()))) == options
-    assert StageOptions(**options.keywords()) == options
-
-
-@given(RECIPES)
-def test_a_recipe_goes_through_json_and_back(recipe):
-    again = Recipe.from_dict(json.loads(json.dumps(recipe.to_dict())))
-    assert again == recipe
-    assert again.sha256 == recipe.sha256
-    assert again.differences(recipe) == []
-
-
-@given(RECIPES, RECIPES)
-def test_recipes_have_one_hash_exactly_when_nothing_differs(first, second):
-    assert (first.sha256 == second.sha256) == (first == second) == (not first.differences(second))
