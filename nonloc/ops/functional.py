@@ -256,19 +256,19 @@ def _check_z(affinity: Affinity | SparseAffinity, z: Tensor, positions: int) -> 
         raise ValueError(f"z is on {z.device}, the affinity on {device}; move both to one device")
 
 
-def _is_weight(item: object) -> bool:
-    if isinstance(item, (tuple, list)):
-        return len(item) == 2 and all(isinstance(part, Tensor) for part in item)
-    return isinstance(item, Tensor)
-
-
 def _weight_pairs(weights: Weights, channels: int) -> list[tuple[Tensor, Tensor | None]]:
     """Each item as (outer, inner): W = outer, or W = outer inner."""
     is_one = not isinstance(weights, (Tensor, Iterable)) or (
         isinstance(weights, Tensor) and weights.dim() < 3
     )
     items = [weights] if is_one else list(weights)
-    if is_one or not all(_is_weight(item) for item in items):
+    is_wrong = is_one
+    for item in items:
+        if isinstance(item, (tuple, list)):
+            is_wrong |= len(item) != 2 or not (isinstance(item[0], Tensor) and isinstance(item[1], Tensor))
+        else:
+            is_wrong |= not isinstance(item, Tensor)
+    if is_wrong:
         raise ValueError(
             f"weights must hold a matrix or a pair for each sub-block; one W [{channels}, {channels}] goes in as [W], "
             f"a number w as [w * torch.eye({channels})]"
