@@ -286,4 +286,4 @@ def _numpy_dtype(dtype: torch.dtype) -> type[np.floating]:
 
 def _require_scipy() -> None:
     if scipy_sparse is None:
-        raise ImportError("graphs need scipy, which is not installed; pip install 'nonloc[analysis]'")
+        raise ImportError("graphs need scipy, which is not installed; pip install 'nonloc[graphs]'")

@@ -159,7 +159,7 @@ def _counted(num_steps: int, progress: bool) -> Iterable[int]:
     if not progress:
         return steps
     if tqdm is None:
-        raise ValueError("progress=True needs tqdm; pip install 'nonloc[train]', or leave progress out")
+        raise ValueError("progress=True needs tqdm; pip install 'nonloc[plots]', or leave progress out")
     return tqdm(steps, desc="simulate", unit="step")
 
 

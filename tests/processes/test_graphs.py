@@ -207,7 +207,7 @@ def test_wrong_arguments_name_the_fix(make, message):
 
 def test_without_scipy_the_extra_is_named(monkeypatch):
     monkeypatch.setattr(module, "scipy_sparse", None)
-    with pytest.raises(ImportError, match=r"nonloc\[analysis\]"):
+    with pytest.raises(ImportError, match=r"nonloc\[graphs\]"):
         neighbors(cloud(5), 2)
 
 

@@ -62,7 +62,7 @@ def _archive(source: Source, folder: Path, wanted: dict[str, Member], progress: 
         import requests
     except ImportError as error:
         raise MissingDataError(
-            f"Downloading {source.title} needs pooch: `pip install nonloc[train]`"
+            f"Downloading {source.title} needs pooch: `pip install nonloc-paper`"
         ) from error
     files = [member.file for member in wanted.values()]
     downloader = pooch.HTTPDownloader(progressbar=progress, chunk_size=CHUNK)

@@ -23,7 +23,7 @@ def data_folder(data_dir: str | os.PathLike[str] | None = None) -> Path:
         import pooch
     except ImportError as error:
         raise MissingDataError(
-            f"No data folder was given: pass data_dir, set {FOLDER_VARIABLE}, or `pip install nonloc[train]` "
+            f"No data folder was given: pass data_dir, set {FOLDER_VARIABLE}, or `pip install nonloc-paper` "
             "for the default one in your cache"
         ) from error
     return Path(pooch.os_cache("nonloc"))

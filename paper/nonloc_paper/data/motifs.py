@@ -63,7 +63,7 @@ def load_photographs() -> Images:
     except ImportError as error:
         raise MissingDataError(
             "The motifs are cut out of two photographs that come with scikit-learn and are read by pillow; "
-            "one of them is not installed: `pip install nonloc[analysis]`"
+            "one of them is not installed: `pip install nonloc[graphs]`"
         ) from error
     by_name = {str(path).replace("\\", "/").rpartition("/")[2]: i for i, path in enumerate(found.filenames)}
     return np.stack([found.images[by_name[name]] for name in PHOTOGRAPHS])

@@ -197,7 +197,7 @@ def test_without_the_photographs_the_error_names_the_extra(
     package: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(MissingDataError, match=r"nonloc\[analysis\]"):
+    with pytest.raises(MissingDataError, match=r"nonloc\[graphs\]"):
         load_motifs()
 
 
