@@ -126,7 +126,7 @@ def test_what_is_said_to_people_is_how_a_simulation_ends(capsys, picture, tmp_pa
 
 def test_a_long_simulation_says_so_beforehand(capsys, picture, tmp_path, monkeypatch):
     from nonloc.cli import simulate as module
-    from nonloc.processes import kept_matrix
+    from nonloc.processes import kernel
 
     command = ["simulate", "diffusion", "--image", str(picture), "--size", "40", "--radius", "0", "--steps", "1",
                "--output", str(tmp_path)]  # fmt: skip
@@ -134,7 +134,7 @@ def test_a_long_simulation_says_so_beforehand(capsys, picture, tmp_path, monkeyp
     assert main(command) == 0
     assert "pairs, too many" not in capsys.readouterr().out  # 1,280 pixels: the matrix is made in no time
     monkeypatch.setattr("nonloc.ops.functional.REFERENCE_ENTRIES", dict.fromkeys(("row", "sinkhorn"), 0))
-    monkeypatch.setattr(kept_matrix, "LARGEST_MATRIX", 8 * 20**4)
+    monkeypatch.setattr(kernel, "LARGEST_MATRIX", 8 * 20**4)
     assert main(command) == 0
     told = capsys.readouterr().out
     assert "1,280 pixels are 1,638,400 pairs" in told

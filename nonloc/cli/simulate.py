@@ -152,9 +152,9 @@ def _told_cost(affinity: Any, z: Any, options: Namespace) -> str:
     import time
 
     from nonloc.ops import Affinity, aggregate, choose_backend
-    from nonloc.processes.kept_matrix import LARGEST_MATRIX, keeps_matrix
+    from nonloc.processes.kernel import LARGEST_MATRIX, stores_matrix
 
-    if choose_backend(affinity) == "reference" or keeps_matrix(affinity, z.dtype):
+    if choose_backend(affinity) == "reference" or stores_matrix(affinity, z.dtype):
         return ""
     size = affinity.positions
     few = Affinity(

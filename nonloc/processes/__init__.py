@@ -4,10 +4,10 @@ from nonloc._lazy import lazy
 
 # One line a name, sorted by file.
 _WHERE = {
-    "cell_kernel": "nonloc.processes.continuum.averaged",
+    "cell_kernel": "nonloc.processes.continuum.continuum",
     "Continuum": "nonloc.processes.continuum.continuum",
-    "hilbert_schmidt_norm": "nonloc.processes.continuum.hilbert_schmidt",
-    "HorizonKernel": "nonloc.processes.continuum.horizon_kernel",
+    "hilbert_schmidt_norm": "nonloc.processes.continuum.continuum",
+    "HorizonKernel": "nonloc.processes.continuum.horizon",
     "ReversalGrowth": "nonloc.processes.continuum.local",
     "local_laplacian": "nonloc.processes.continuum.local",
     "reversal_growth": "nonloc.processes.continuum.local",
@@ -20,15 +20,15 @@ _WHERE = {
     "neighbors": "nonloc.processes.graphs",
     "MixingTime": "nonloc.processes.jump.mixing",
     "JumpProcess": "nonloc.processes.jump.process",
-    "SpectralGap": "nonloc.processes.jump.spectral",
-    "NotSolvedError": "nonloc.processes.matrix_free.solvers",
+    "SpectralGap": "nonloc.processes.jump.mixing",
+    "NotSolvedError": "nonloc.processes.solvers",
     "Process": "nonloc.processes.process",
     "simulate": "nonloc.processes.simulate",
     "Certificate": "nonloc.processes.stability.certificate",
-    "certify": "nonloc.processes.stability.entry",
-    "cfl_limit": "nonloc.processes.stability.entry",
+    "certify": "nonloc.processes.stability.certify",
+    "cfl_limit": "nonloc.processes.stability.cfl",
     "CFLLimit": "nonloc.processes.stability.cfl",
-    "STEPPERS": "nonloc.processes.steppers",
+    "STEPPERS": "nonloc.processes.simulate",
     "Trajectory": "nonloc.processes.trajectory",
 }
 

@@ -12,8 +12,8 @@ from nonloc._checks import is_number
 from nonloc.ops import Affinity, SparseAffinity
 from nonloc.ops.bounds import has_negative_entries, is_definite, stable_weight_limit
 from nonloc.ops.functional import energy
+from nonloc.processes.kernel import PreparedKernel
 from nonloc.processes.process import Process
-from nonloc.processes.ready_kernel import ReadyKernel
 
 Weight = float | Tensor
 FollowingAffinity = Callable[[Tensor], Affinity | SparseAffinity]
@@ -29,12 +29,12 @@ class _KernelProcess(Process):
         weight: Weight = 1.0,
         backwards: bool = False,
     ) -> None:
-        self._kernel: ReadyKernel | None = None
+        self._kernel: PreparedKernel | None = None
         self._follow: FollowingAffinity | None = None
         if callable(affinity):
             self._follow, self.is_linear, self.follows_state = affinity, False, True
         else:
-            self._kernel = ReadyKernel(affinity, "affinity")
+            self._kernel = PreparedKernel(affinity, "affinity")
             self.affinity = self._kernel.affinity
         self.weight = _checked_weight(weight)
         self.backwards = backwards
@@ -48,11 +48,11 @@ class _KernelProcess(Process):
         operator, signal = self._kernel_at(z).at(z)
         return energy(operator, signal).to(torch.promote_types(z.dtype, torch.float32))
 
-    def _kernel_at(self, z: Tensor) -> ReadyKernel:
+    def _kernel_at(self, z: Tensor) -> PreparedKernel:
         if self._kernel is not None:
             return self._kernel
         assert self._follow is not None
-        return ReadyKernel(self._follow(z), "affinity(z)", is_fixed=False)
+        return PreparedKernel(self._follow(z), "affinity(z)", is_fixed=False)
 
     def __repr__(self) -> str:
         return _describe(type(self).__name__, self.affinity, self.weight, self.backwards)

@@ -8,17 +8,17 @@ from torch import Tensor
 
 from nonloc.ops import Affinity, SparseAffinity
 from nonloc.ops.functional import energy
-from nonloc.processes.ready_kernel import ReadyKernel
+from nonloc.processes.kernel import PreparedKernel
 
 
 class Process(ABC):
     """dz/dt = rate(z) in continuous time, z ← z + h · rate(z) in discrete time.
 
-    `affinity` is the kernel the process moves by, None where it has none or where the kernel follows the state.
+    `affinity` is the kernel of the process, None where it has none or where the kernel follows the state.
     `is_linear` says that rate is linear in z, which the steppers "exact" and "implicit" need.
 
-    A process of one's own that moves by a fixed affinity makes it ready once, with `nonloc.ops.prepare`: `diffuse`
-    would normalise it anew in every step, which for "sinkhorn" is most of the work.
+    A new process with a fixed affinity prepares it once, with `nonloc.ops.prepare`: `diffuse` would normalise it in
+    every step, which for "sinkhorn" is most of the work.
 
         class Reaction(Process):
             is_linear = False
@@ -39,10 +39,10 @@ class Process(ABC):
         """dz/dt [B, M, C] at z [B, M, C]."""
 
     def check_state(self, z: Tensor) -> None:  # noqa: B027
-        """A ValueError where a simulation must not begin at z [B, M, C]. Here it may begin anywhere."""
+        """Raise a ValueError where a simulation must not begin at z [B, M, C]. By default it may begin anywhere."""
 
     def checked_euler_step(self, step_size: float) -> float:
-        """h, or a ValueError where z + h · rate(z) means nothing for it. Here every h > 0 is allowed."""
+        """Return h, or raise a ValueError where z + h · rate(z) has no meaning. By default every h > 0 is allowed."""
         return step_size
 
     def certified_euler_step(self) -> float | None:
@@ -50,8 +50,8 @@ class Process(ABC):
         return None
 
     def range_euler_step(self) -> float | None:
-        """h up to which Euler steps keep every channel within the values that it has at some time, as the process
-        itself does; None where no such h is known."""
+        """h up to which Euler steps keep every channel in the range of its values before, as the process itself does;
+        None where no such h is known."""
         return None
 
     def inner_weights(self) -> Tensor | None:
@@ -63,16 +63,12 @@ class Process(ABC):
         return None
 
     def energy(self, z: Tensor) -> Tensor | None:
-        """The Dirichlet energy [B] of z in the eyes of the kernel, None where there is no kernel."""
+        """The Dirichlet energy [B] of z for the kernel, None where there is no kernel."""
         if self.affinity is None:
             return None
-        operator, signal = self._seen_kernel(self.affinity).at(z)
+        prepared: PreparedKernel | None = self.__dict__.get("_prepared")
+        if prepared is None or self.__dict__["_prepared_for"] is not self.affinity:
+            prepared = PreparedKernel(self.affinity, "affinity", is_fixed=False)
+            self.__dict__.update(_prepared=prepared, _prepared_for=self.affinity)
+        operator, signal = prepared.at(z)
         return energy(operator, signal).to(z.dtype)
-
-    def _seen_kernel(self, affinity: Affinity | SparseAffinity) -> ReadyKernel:
-        """The affinity made ready, once for as long as the process has the same one."""
-        known: tuple[Affinity | SparseAffinity, ReadyKernel] | None = self.__dict__.get("_seen")
-        if known is None or known[0] is not affinity:
-            known = affinity, ReadyKernel(affinity, "affinity", is_fixed=False)
-            self.__dict__["_seen"] = known
-        return known[1]

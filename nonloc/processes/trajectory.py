@@ -9,14 +9,35 @@ from torch import Tensor
 
 from nonloc.ops import Affinity, SparseAffinity
 from nonloc.outcomes import Outcome
-from nonloc.processes.ending import ended
 from nonloc.processes.process import Process
+
+
+@dataclass(frozen=True)
+class SimulationOutcome(Outcome):
+    """The Outcome of a simulation.
+
+    "finished" means that all steps were taken, not that a steady state was reached. `step` is the number of a state
+    and `metrics["time"]` its time: of the last state, or of the first that ran away.
+    """
+
+    @property
+    def sentence(self) -> str:
+        return f"The simulation {_describe(self)}. {self.message}".rstrip()
+
+
+def _describe(outcome: Outcome) -> str:
+    """ "finished", or "ran away at step 2 (t = 6)"."""
+    if outcome.ending != "diverged":
+        return outcome.ending
+    time = outcome.metrics.get("time")
+    return f"ran away at step {outcome.step}" + ("" if time is None else f" (t = {time:g})")
 
 
 @dataclass(frozen=True, eq=False)
 class Trajectory:
-    """S saved states in the order of time, the first and the last always among them; what is measured of states in
-    half precision is kept in float32.
+    """S saved states in the order of time, the first and the last always among them.
+
+    Means, variances and energies of states in half precision are float32.
 
     states         [S, B, M, C]
     times          [S] float64 on the CPU
@@ -26,8 +47,8 @@ class Trajectory:
     variance       [S, B, C]  the mean of |z − mean|², the paper's var(z)
     energy         [S, B]     ½ Σ_ij K_ij |z_i − z_j|²; None where the process has no kernel
     outcome        how it ended: "finished" where all steps were taken, which does not mean that a steady state was
-                   reached, or "diverged"; `outcome.step` of a diverged one is the state that was not finite, or, where
-                   all are, the first from which on Euler steps beyond the limit of stability run away
+                   reached, or "diverged"; `outcome.step` is then the first state that is not finite, or, where all
+                   are finite, the first from which on Euler steps beyond the limit of stability run away
     """
 
     states: Tensor
@@ -49,7 +70,7 @@ class Trajectory:
     def __repr__(self) -> str:
         saved, batch, positions, channels = self.states.shape
         text = (
-            f"Trajectory({ended(self.outcome)}: {saved} states of [{batch}, {positions}, {channels}], "
+            f"Trajectory({_describe(self.outcome)}: {saved} states of [{batch}, {positions}, {channels}], "
             f"t = {float(self.times[0]):g} … {float(self.times[-1]):g}"
         )
         if self.variance.numel():
@@ -68,14 +89,14 @@ class Recorder:
         affinity = process.affinity
         self._energy = process.energy
         self._mask = None if affinity is None or affinity.mask is None else affinity.mask.unsqueeze(-1)
-        # Squares of what half precision holds are soon beyond it.
+        # Squares of numbers in half precision overflow soon.
         self._dtype = torch.promote_types(z0.dtype, torch.float32)
         like = z0.new_empty(0, dtype=self._dtype)
         self._plain = None if affinity is None else _shares(_position_weights(affinity), like)
         self._balance = _shares(process.mean_weights(), like)
         try:
             self._states = torch.empty(saved, *z0.shape, dtype=z0.dtype, device=z0.device)
-        except RuntimeError:  # no room, in torch's words
+        except RuntimeError:  # torch's error for too little memory
             size = saved * z0.numel() * z0.element_size() / 2**30
             raise ValueError(
                 f"{saved:,} states need {size:,.1f} GiB, which {z0.device} does not have; use a larger save_every"
@@ -84,7 +105,7 @@ class Recorder:
         self._rows: dict[str, list[Tensor]] = {"mean": [], "weighted_mean": [], "variance": [], "energy": []}
 
     def save(self, time: float, z: Tensor) -> None:
-        """The state z [B, M, C] at a time, and its numbers."""
+        """Save the state z [B, M, C] at a time, and its numbers."""
         self._states[len(self._times)] = z
         self._times.append(time)
         energy = self._energy(z)
@@ -98,7 +119,7 @@ class Recorder:
             self._rows["energy"].append(energy)
 
     def finish(self, outcome: Outcome) -> Trajectory:
-        """What was saved, as one value."""
+        """Return the trajectory of all saved states."""
 
         def rows(name: str) -> Tensor | None:
             return torch.stack(self._rows[name]) if self._rows[name] else None
@@ -115,7 +136,7 @@ class Recorder:
 
 
 def _position_weights(affinity: Affinity | SparseAffinity) -> Tensor | None:
-    """The measure without the masked positions [B or 1, M], None where all count alike."""
+    """The measure without the masked positions [B or 1, M], None where all weights are equal."""
     if affinity.mask is None:
         return None if affinity.measure is None else affinity.measure.unsqueeze(0)
     return affinity.mask if affinity.measure is None else affinity.mask * affinity.measure
@@ -126,7 +147,7 @@ def _shares(weights: Tensor | None, like: Tensor) -> Tensor | None:
     if weights is None:
         return None
     weights = weights.double()
-    # Where nothing weighs anything, as in a graph without edges, all count alike.
+    # Where all weights are 0, as in a graph without edges, all positions count equally.
     weights = torch.where(weights.sum(-1, keepdim=True) == 0, 1, weights)
     return (weights / weights.sum(-1, keepdim=True)).unsqueeze(-1).to(like)
 

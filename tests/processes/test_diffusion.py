@@ -5,7 +5,7 @@ import torch
 
 from nonloc.ops import Affinity, SparseAffinity, diffuse, dirichlet_energy, kernel_matrix
 from nonloc.processes import DampedFlow, Diffusion, simulate
-from nonloc.processes import ready_kernel as module
+from nonloc.processes import kernel as module
 from problems import CELLS, affinity, features, generator, relative, signal
 
 C = 4
@@ -78,8 +78,8 @@ def test_a_diffusion_whose_kernel_follows_the_state():
 
 def test_the_kernel_is_made_ready_once(monkeypatch):
     calls = []
-    real = module.ready
-    monkeypatch.setattr(module, "ready", lambda *args: calls.append(args) or real(*args))
+    real = module.prepare_many
+    monkeypatch.setattr(module, "prepare_many", lambda *args: calls.append(args) or real(*args))
     process = Diffusion(affinity("heat", "sinkhorn"))
     z = signal(process.affinity)
     for _ in range(3):

@@ -6,7 +6,7 @@ import textwrap
 import torch
 
 from nonloc.ops import Affinity, diffuse, dirichlet_energy, prepare
-from nonloc.processes import Process, ready_kernel, simulate
+from nonloc.processes import Process, kernel, simulate
 from problems import features, relative, signal
 
 
@@ -35,8 +35,8 @@ def test_the_example_moves_by_its_equation():
 
 def test_the_energy_of_every_state_is_taken_with_a_kernel_that_is_made_ready_once(monkeypatch):
     calls = []
-    real = ready_kernel.prepare
-    monkeypatch.setattr(ready_kernel, "prepare", lambda *args: calls.append(args) or real(*args))
+    real = kernel.prepare
+    monkeypatch.setattr(kernel, "prepare", lambda *args: calls.append(args) or real(*args))
     a = doubly_stochastic()
     simulate(example()(a), signal(a), num_steps=5, step_size=0.1)
     assert len(calls) == 1

@@ -13,7 +13,7 @@ from nonloc.ops import (
     self_adjoint_weights,
 )
 from nonloc.processes import DampedFlow, Diffusion, horizon, neighbors, simulate
-from nonloc.processes.matrix_free.krylov import dense_exponential
+from nonloc.processes.krylov import dense_exponential
 from problems import features, generator, relative, signal
 
 pytestmark = pytest.mark.gpu

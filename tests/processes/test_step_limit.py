@@ -8,7 +8,7 @@ from generators import path_graph
 
 from nonloc.ops import Affinity
 from nonloc.processes import DampedFlow, Diffusion, cfl_limit, simulate
-from nonloc.processes.step_limit import estimated_euler_step, told_limit
+from nonloc.processes.watch import describe_limit, estimate_euler_step
 from problems import features, signal
 
 DEFINITE = torch.tensor([[1.0, 0.5], [0.5, 1.0]], dtype=torch.float64)  # eigenvalues 0.5 and 1.5
@@ -22,7 +22,7 @@ def heat(normalize):
 @pytest.mark.parametrize("normalize", ["row", "count", "none", "symmetric", "sinkhorn"])
 def test_the_estimate_is_the_limit_of_a_small_kernel(normalize):
     a = heat(normalize)
-    found = estimated_euler_step(Diffusion(a, weight=DEFINITE), signal(a, 2))
+    found = estimate_euler_step(Diffusion(a, weight=DEFINITE), signal(a, 2))
     assert found == pytest.approx(cfl_limit(a).limit / 1.5, rel=1e-9)
 
 
@@ -46,11 +46,11 @@ def test_the_step_that_is_named_works(process, works):
 
 def test_the_step_that_is_named_keeps_a_tenth_away_from_the_estimate():
     """K has the largest eigenvalue 1, so that 2 is the limit."""
-    told = told_limit(DampedFlow(heat("row")), signal(heat("row"), 2))
+    told = describe_limit(DampedFlow(heat("row")), signal(heat("row"), 2))
     assert told == ", which Lanczos estimates at 2; step_size = 1.8 works"
 
 
 def test_nothing_is_said_of_a_process_that_may_grow():
     a = heat("row")
-    assert estimated_euler_step(Diffusion(a, backwards=True), signal(a, 2)) is None
+    assert estimate_euler_step(Diffusion(a, backwards=True), signal(a, 2)) is None
     assert Diffusion(a, backwards=True).certified_euler_step() is None

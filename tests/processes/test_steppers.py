@@ -8,7 +8,7 @@ from generators import generator_matrix, path_graph, vectors
 
 from nonloc.ops import NORMALIZATIONS, Affinity, SparseAffinity
 from nonloc.processes import DampedFlow, Diffusion, Process, neighbors, simulate
-from nonloc.processes.steppers import STEPPERS
+from nonloc.processes.simulate import STEPPERS
 from problems import affinity, features, generator, relative, signal
 
 C = 3

@@ -15,7 +15,7 @@ from nonloc.ops import (
     self_adjoint_weights,
 )
 from nonloc.processes import DampedFlow, Diffusion, JumpProcess, simulate
-from nonloc.processes.stability.entry import cfl_limit
+from nonloc.processes.stability import cfl_limit
 from problems import relative
 
 STOCHASTIC = ("row", "sinkhorn")

@@ -3,10 +3,10 @@
 from nonloc._lazy import lazy
 
 _WHERE = {
-    "cell_kernel": "nonloc.processes.continuum.averaged",
+    "cell_kernel": "nonloc.processes.continuum.continuum",
     "Continuum": "nonloc.processes.continuum.continuum",
-    "hilbert_schmidt_norm": "nonloc.processes.continuum.hilbert_schmidt",
-    "HorizonKernel": "nonloc.processes.continuum.horizon_kernel",
+    "hilbert_schmidt_norm": "nonloc.processes.continuum.continuum",
+    "HorizonKernel": "nonloc.processes.continuum.horizon",
     "ReversalGrowth": "nonloc.processes.continuum.local",
     "local_laplacian": "nonloc.processes.continuum.local",
     "reversal_growth": "nonloc.processes.continuum.local",

@@ -1,16 +1,28 @@
-"""Continuum: the integral operator ℒz(x) = ∫ ρ(x, y) (z(y) − z(x)) dy on [0, 1]^d, and its discretisation."""
+"""Continuum: the integral operator ℒz(x) = ∫ ρ(x, y) (z(y) − z(x)) dy on [0, 1]^d, and its discretisation.
+
+Which part of ℒ is Hilbert–Schmidt: ℒz(x) = ∫ ρ(x, y) z(y) dy − d(x) z(x) with the degree d(x) = ∫ ρ(x, y) dy. The norm
+of the integral is (∬ ρ²)^½. A multiplication has no finite norm unless it is 0: on M points its norm is (Σ_i d_i²)^½,
+which grows like √M.
+
+The kernel matrix of a transition density p(x, y), ∫ p(x, y) dy = 1: the paper takes 𝒦_ij to be the average of p(x_i, ·)
+over cell j and calls it a Markov matrix whose columns sum to 1. The average lacks the measure of the cell, 1/M for M
+cells, so its rows sum to M. With the measure it is the rows that sum to 1, for a walker at x_i must go somewhere. The
+columns do as well only where ∫ p(x, y) dx = 1 too.
+"""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from nonloc.ops import KINDS, Affinity, SparseAffinity, diffuse
-from nonloc.processes.continuum.horizon_kernel import HorizonKernel
+from nonloc._checks import check_choice, check_whole
+from nonloc.ops import KINDS, Affinity, SparseAffinity, diffuse, kernel_matrix, row_sums
+from nonloc.processes.continuum.horizon import HorizonKernel
 from nonloc.processes.continuum.quadrature import Quadrature, quadrature
 from nonloc.processes.diffusion import Diffusion
 from nonloc.processes.graphs import horizon
@@ -21,6 +33,8 @@ Features = Callable[[Tensor], Tensor]  # x [M, d] -> u(x) [M, k]
 # A kernel given as a function is tabulated: 2^27 entries are 2 GiB with their indices.
 LARGEST_TABLE = 2**27
 BLOCK_ENTRIES = 2**22
+PARTS = ("integral", "multiplication")
+FORMS = ("average", "probability")
 
 
 class Continuum:
@@ -79,7 +93,7 @@ class Continuum:
         values = function(self.points)
         if not isinstance(values, Tensor) or values.dim() not in (1, 2) or len(values) != len(self.points):
             raise ValueError(
-                f"function must give [M] or [M, C] for the {len(self.points)} points, got {described(values)}; "
+                f"function must give [M] or [M, C] for the {len(self.points)} points, got {describe_shape(values)}; "
                 "torch.full((len(x),), c) is a constant"
             )
         return values.reshape(len(self.points), -1).unsqueeze(0)
@@ -98,20 +112,15 @@ class Continuum:
 
     def __repr__(self) -> str:
         kernel = self.kernel
-        name = (
-            kernel
-            if isinstance(kernel, str)
-            else repr(kernel)
-            if isinstance(kernel, HorizonKernel)
-            else "ρ(x, y)"
-        )
+        is_function = not isinstance(kernel, (str, HorizonKernel))
+        name = "ρ(x, y)" if is_function else str(kernel)
         return f"Continuum({name} {self.affinity.normalize}, {self.rule}, d = {self.dimension}, M = {len(self.points)})"
 
     def _of_kind(self, kind: str, features: Features | None, scale: float, normalize: str) -> Affinity:
         u = self.points if features is None else features(self.points)
         if not isinstance(u, Tensor) or u.dim() != 2 or len(u) != len(self.points):
             raise ValueError(
-                f"features must give [M, k] = [{len(self.points)}, k] for the points, got {described(u)}"
+                f"features must give [M, k] = [{len(self.points)}, k] for the points, got {describe_shape(u)}"
             )
         if not bool(torch.isfinite(u).all()):
             raise ValueError("features gave values that are not finite; u must be bounded on all of [0, 1]^d")
@@ -148,19 +157,93 @@ class Continuum:
             return SparseAffinity(table.to_sparse_csr(), normalize, measure=self.weights)
 
 
+def hilbert_schmidt_norm(continuum: Continuum, part: str = "integral") -> float:
+    """The Hilbert–Schmidt norm of one part of the discrete operator in L².
+
+    "integral"        (Σ_ij ρ_ij² μ_i μ_j)^½, which tends to (∬ ρ²)^½ under refinement
+    "multiplication"  (Σ_i d_i²)^½, which tends to infinity
+    """
+    if not isinstance(continuum, Continuum):
+        raise ValueError(f"continuum must be a Continuum, got {type(continuum).__name__}")
+    check_choice("part", part, PARTS)
+    affinity = continuum.affinity
+    if affinity.normalize != "none":
+        raise ValueError(f'the continuum must have normalize="none", got {affinity.normalize!r}')
+    if part == "multiplication":
+        return float(row_sums(affinity).norm())
+    weights = continuum.weights
+    squares = (
+        _sparse_squares(affinity, weights)
+        if isinstance(affinity, SparseAffinity)
+        else _squares(affinity, weights)
+    )
+    return float((weights * squares).sum().sqrt())
+
+
+def _squares(affinity: Affinity, weights: Tensor) -> Tensor:
+    """Σ_j ρ_ij² μ_j [M], a block of rows at a time."""
+    size = max(1, BLOCK_ENTRIES // affinity.positions)
+    sums = []
+    for rows in affinity.left.split(size, 1):
+        # K carries μ_j once.
+        kernel = kernel_matrix(replace(affinity, left=rows)).squeeze(0)
+        sums.append((kernel.square() / weights).sum(-1))
+    return torch.cat(sums)
+
+
+def _sparse_squares(affinity: SparseAffinity, weights: Tensor) -> Tensor:
+    matrix = affinity.matrix
+    with_squares = torch.sparse_csr_tensor(
+        matrix.crow_indices(),
+        matrix.col_indices(),
+        matrix.values().square(),
+        matrix.shape,
+        check_invariants=False,
+    )
+    return with_squares @ weights
+
+
+def cell_kernel(
+    density: PairKernel, num_cells: int, *, form: str = "probability", dimension: int = 1, nodes: int = 8
+) -> Tensor:
+    """𝒦 [M, M] of a transition density p on equal cells with centres x_i, in float64.
+
+    density  p(x, y) for x [R, 1, d] and y [1, S, d], values [R, S]
+    form     "average": the mean of p(x_i, ·) over cell j, as the paper writes it; rows sum to M
+             "probability": its integral over cell j, P(x_i → cell j); rows sum to 1
+    nodes    Gauss–Legendre points an axis in each cell
+    """
+    check_choice("form", form, FORMS)
+    if not callable(density):
+        raise ValueError(f"density must be a function p(x, y) of points, got {type(density).__name__}")
+    check_whole("nodes", nodes)
+    centres = quadrature(num_cells, dimension=dimension).points
+    if (len(centres) * nodes**dimension) * len(centres) > LARGEST_TABLE:
+        raise ValueError(
+            f"{len(centres)} cells with {nodes**dimension} nodes each would need "
+            f"{len(centres) ** 2 * nodes**dimension:.1e} values of the density; use fewer cells or nodes"
+        )
+    inner = quadrature(nodes, dimension=dimension, rule="gauss")
+    within = (inner.points - 0.5) / num_cells
+    targets = (centres.unsqueeze(1) + within).view(-1, dimension)
+    values = pair_values(density, centres, targets, "density")
+    averages = values.reshape(len(centres), len(centres), -1) @ inner.weights
+    return averages if form == "average" else averages / len(centres)
+
+
 def pair_values(kernel: PairKernel, x: Tensor, y: Tensor, name: str = "kernel") -> Tensor:
     """ρ(x, y) [R, S] for points x [R, d] and y [S, d], in their dtype; a ValueError where it is no such table."""
     values = kernel(x.unsqueeze(1), y.unsqueeze(0))
     if not isinstance(values, Tensor) or values.shape not in ((len(x), len(y)), ()):
         raise ValueError(
             f"{name} must give values [{len(x)}, {len(y)}] for x {[len(x), 1, x.shape[1]]} and y "
-            f"{[1, len(y), y.shape[1]]}, got {described(values)}; sum or norm over the last axis"
+            f"{[1, len(y), y.shape[1]]}, got {describe_shape(values)}; sum or norm over the last axis"
         )
     if not bool(torch.isfinite(values).all()):
         raise ValueError(f"{name} gave values that are not finite; it must be bounded, also for x = y")
     return values.to(x).expand(len(x), len(y))
 
 
-def described(value: Any) -> str:
+def describe_shape(value: Any) -> str:
     """The shape of a tensor, or the type of anything else."""
     return str(list(value.shape)) if isinstance(value, Tensor) else type(value).__name__

@@ -1,4 +1,4 @@
-"""The local heat equation beside the nonlocal one, and what happens to both when time is reversed."""
+"""The local heat equation, and how fast it and the nonlocal one grow when time is reversed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from nonloc.ops import SparseAffinity, kernel_matrix, row_sums
 from nonloc.processes.continuum.continuum import Continuum, PairKernel
-from nonloc.processes.continuum.horizon_kernel import HorizonKernel
+from nonloc.processes.continuum.horizon import HorizonKernel
 from nonloc.processes.continuum.quadrature import quadrature
 
 LARGEST_DENSE = 2048

@@ -5,7 +5,7 @@ from nonloc._lazy import lazy
 _WHERE = {
     "MixingTime": "nonloc.processes.jump.mixing",
     "JumpProcess": "nonloc.processes.jump.process",
-    "SpectralGap": "nonloc.processes.jump.spectral",
+    "SpectralGap": "nonloc.processes.jump.mixing",
 }
 
 __all__ = list(_WHERE)

@@ -1,4 +1,13 @@
-"""Mixing time: when the law of a walker no longer tells where it started."""
+"""How fast the laws of a jump process approach the stationary one: the spectral gap and the mixing time.
+
+In L²(π), P is similar to S = diag(√π) P diag(1/√π), which has √π as its eigenvector for 1 and is symmetric where the
+process is reversible. On what is orthogonal to √π,
+
+    continuous time   d/dt |f|² ≤ −2 (1 − λ) |f|²   with λ the largest eigenvalue of (S + Sᵀ)/2
+    discrete time     |P f| ≤ σ |f|                 with σ the largest singular value of S
+
+for every process. For a reversible one, λ is the second eigenvalue of P and σ the second largest |eigenvalue|.
+"""
 
 from __future__ import annotations
 
@@ -8,19 +17,47 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from nonloc._checks import is_number
-from nonloc.processes.jump.spectral import SpectralGap, falls_apart
+from nonloc._checks import check_choice, is_number
+from nonloc.ops.arithmetic import inverse_root_or_zero
+from nonloc.ops.bounds import has_symmetric_kernel
+from nonloc.processes.jump.stationary import LARGEST_CLASSES, LARGEST_DENSE, closed_classes, valid_positions
 from nonloc.processes.jump.transitions import Transitions
-from nonloc.processes.matrix_free.krylov import dense_exponential
+from nonloc.processes.krylov import dense_exponential, lanczos
 
-# Continuous times are found to 2^−20, a millionth of the mean waiting time.
-FINEST = 20
-LARGEST = 50  # no walk is followed for more than 2^50 jumps
+METHODS = ("auto", "dense", "lanczos")
+# An eigenvalue this close to 1, times M, is 1 up to rounding: there are several closed classes.
+ROUNDING = 16 * torch.finfo(torch.float64).eps
+MAX_PRODUCTS = 3000
+LANCZOS_TOLERANCE = 1e-5  # of the residual, relative to the gap
+FINEST_TIME = 20  # continuous times are accurate to 2^−20, a millionth of the mean waiting time
+LONGEST_TIME = 50  # no walk is followed for more than 2^50 jumps
+
+
+@dataclass(frozen=True, eq=False)
+class SpectralGap:
+    """The gap, and how reliable it is.
+
+    value     [B]   1 − λ₂ (absolute: 1 − max |λ|) for a reversible process; otherwise a rate at which deviations from
+                    π surely shrink in L²(π). 0: there are several stationary laws (absolute: or the walk is periodic,
+                    or a step of a process that is not reversible shrinks nothing)
+    kind      "exact": from all eigenvalues; "estimate": by Lanczos, from above, for its λ₂ is never too large
+    absolute  whether it is that of discrete time with h = 1
+    residual  [B]   of Lanczos: an eigenvalue lies this close to its λ₂; None for "exact"
+    """
+
+    value: Tensor
+    kind: str
+    absolute: bool
+    residual: Tensor | None = None
+
+    def __float__(self) -> float:
+        """The value, for a batch of one."""
+        return float(self.value)
 
 
 @dataclass(frozen=True, eq=False)
 class MixingTime:
-    """The first time at which max_i ½ Σ_j |P_t(i, j) − π_j| ≤ epsilon, over the starts i that are not left for good.
+    """The first time at which max_i ½ Σ_j |P_t(i, j) − π_j| ≤ epsilon, over the starts i that are not left for ever.
 
     bound     [B]   log(1 / (ε √π_min)) / gap, which is never too small; infinite where the gap is 0
     exact     [B]   the time itself (continuous: to 1e-6), where the gap is "exact"; else None. Infinite where it
@@ -36,30 +73,103 @@ class MixingTime:
     discrete: bool
 
 
+def spectral_gap(transitions: Transitions, law: Tensor, absolute: bool, method: str) -> SpectralGap:
+    """The gap over the positions with π > 0; positions that no walker visits in the long run do not count."""
+    check_choice("method", method, METHODS)
+    with torch.no_grad():
+        if method == "dense" or (method == "auto" and transitions.positions <= LARGEST_DENSE):
+            second, residual = _second_dense(transitions, law, absolute), None
+        else:
+            is_symmetric = has_symmetric_kernel(transitions.affinity)
+            if not is_symmetric:
+                # The smallest values of a law that was found by iteration are noise: leave out a billionth of it.
+                law = torch.where(law > 1e-9 / transitions.positions, law, 0)
+                law = law / law.sum(-1, keepdim=True)
+            second, residual = _second_lanczos(transitions, law, absolute, is_symmetric)
+    gap = 1 - second
+    gap = torch.where(gap <= ROUNDING * transitions.positions, 0, gap)
+    # A single position has nothing left to approach; a walker in another closed class never approaches this law.
+    gap = torch.where((law > 0).sum(-1) > 1, gap, 1)
+    gap = torch.where(_has_several_classes(transitions, law, by_matrix=residual is None), 0, gap)
+    return SpectralGap(gap, "exact" if residual is None else "estimate", absolute, residual)
+
+
 def mixing_time(transitions: Transitions, law: Tensor, gap: SpectralGap, epsilon: float) -> MixingTime:
-    """The bound from the gap, and the exact time beside it where the gap is exact."""
+    """The bound by the gap; and the exact time where the gap is exact."""
     if not is_number(epsilon) or not 0 < epsilon < 1:
         raise ValueError(f"epsilon must be a number between 0 and 1, a distance of laws, got {epsilon!r}")
     epsilon = float(epsilon)
     smallest = torch.where(law > 0, law, torch.inf).amin(-1)
     bound = -(epsilon * smallest.sqrt()).log() / gap.value
-    exact = None
-    if gap.kind == "exact":
-        matrix = transitions.matrix()
-        apart = falls_apart(transitions, law, by_matrix=True)
-        times = [
-            math.inf if apart[b] else _exact(matrix[b], law[b], epsilon, gap.absolute)
-            for b in range(len(law))
-        ]
-        exact = torch.tensor(times, dtype=law.dtype, device=law.device)
-        # Not after 2^50 jumps: never, where no rate is known; or rounding keeps the laws apart.
-        exact = torch.where(exact.isnan() & (gap.value == 0), torch.inf, exact)
-    kind = "certified" if gap.kind == "exact" else "estimate"
-    return MixingTime(bound, exact, kind, float(epsilon), gap.absolute)
+    if gap.kind != "exact":
+        return MixingTime(bound, None, "estimate", epsilon, gap.absolute)
+    never = _has_several_classes(transitions, law, by_matrix=True)
+    times = [
+        math.inf if one_never else _exact_time(matrix, one_law, epsilon, gap.absolute)
+        for matrix, one_law, one_never in zip(transitions.matrix(), law, never, strict=True)
+    ]
+    exact = torch.tensor(times, dtype=law.dtype, device=law.device)
+    # NaN: not after 2^50 jumps. That is never where the gap is 0; elsewhere rounding keeps the laws apart.
+    exact = torch.where(exact.isnan() & (gap.value == 0), torch.inf, exact)
+    return MixingTime(bound, exact, "certified", epsilon, gap.absolute)
 
 
-def _exact(matrix: Tensor, law: Tensor, epsilon: float, discrete: bool) -> float:
-    """By doubling the time until the walk has mixed, and halving the step on the way back; the distance never grows."""
+def _has_several_classes(transitions: Transitions, law: Tensor, by_matrix: bool) -> Tensor:
+    """[B]: whether there are several closed classes; without the matrix, by the positions that are never left."""
+    valid = valid_positions(transitions) > 0
+    if by_matrix and transitions.positions <= LARGEST_CLASSES:
+        numbers = [closed_classes(*one) for one in zip(transitions.matrix(), valid, strict=True)]
+        return torch.tensor([int(one.max()) > 0 for one in numbers], dtype=torch.bool, device=law.device)
+    alone = transitions.stays & valid
+    return alone.sum(-1) + ((law > 0) & ~alone).any(-1).long() > 1
+
+
+def _second_dense(transitions: Transitions, law: Tensor, absolute: bool) -> Tensor:
+    """λ or σ [B] from the matrix."""
+    root, inverse = law.sqrt(), inverse_root_or_zero(law)
+    similar = root.unsqueeze(-1) * transitions.matrix() * inverse.unsqueeze(-2)
+    top = root.unsqueeze(-1) * root.unsqueeze(-2)
+    if absolute:
+        return torch.linalg.matrix_norm(similar - top, 2)
+    # √π and positions with π = 0 get eigenvalues below all others, which are ≥ −1.
+    below = 3 * top + torch.diag_embed(2 * (law == 0).to(law.dtype))
+    return torch.linalg.eigvalsh(0.5 * (similar + similar.mT) - below)[:, -1]
+
+
+def _second_lanczos(
+    transitions: Transitions, law: Tensor, absolute: bool, is_symmetric: bool
+) -> tuple[Tensor, Tensor]:
+    """λ or σ [B] from products alone, from below, and the residual."""
+    root, inverse = law.sqrt(), inverse_root_or_zero(law)
+
+    def without_top(v: Tensor) -> Tensor:
+        return v - root * (root * v).sum(-1, keepdim=True)
+
+    def forward(v: Tensor) -> Tensor:
+        return root * transitions.average((inverse * v).unsqueeze(-1)).squeeze(-1)
+
+    def backward(v: Tensor) -> Tensor:
+        return inverse * transitions.move((root * v).unsqueeze(-1)).squeeze(-1)
+
+    def apply(v: Tensor) -> Tensor:
+        v = without_top(v)
+        if absolute:
+            image = forward(forward(v)) if is_symmetric else backward(forward(v))
+        else:
+            image = forward(v) if is_symmetric else 0.5 * (forward(v) + backward(v))
+        return without_top(image)
+
+    def is_enough(value: Tensor, residual: Tensor) -> Tensor:
+        return residual <= LANCZOS_TOLERANCE * (1 - value).clamp(min=1e-12)
+
+    start = torch.rand(law.shape, generator=torch.Generator().manual_seed(0), dtype=law.dtype)
+    start = without_top((law > 0) * (start.to(law.device) - 0.5))
+    _, value, residual = lanczos(apply, start, MAX_PRODUCTS, is_enough)
+    return (value.clamp(min=0).sqrt(), residual) if absolute else (value, residual)
+
+
+def _exact_time(matrix: Tensor, law: Tensor, epsilon: float, discrete: bool) -> float:
+    """Double the time until the walk has mixed, then halve the step on the way back; the distance never grows."""
     starts = law > 0
 
     def is_mixed(power: Tensor) -> bool:
@@ -68,24 +178,23 @@ def _exact(matrix: Tensor, law: Tensor, epsilon: float, discrete: bool) -> float
     identity = torch.eye(len(law), dtype=law.dtype, device=law.device)
     if is_mixed(identity):
         return 0.0
-    generator = matrix - identity
 
     def exponential(time: float) -> Tensor:
-        return dense_exponential(time * generator.unsqueeze(0))[0]
+        return dense_exponential(time * (matrix - identity).unsqueeze(0))[0]
 
     powers = [(1.0, matrix if discrete else exponential(1.0))]
     while not is_mixed(powers[-1][1]):
         time, power = powers[-1]
-        if time >= 2**LARGEST:
+        if time >= 2**LONGEST_TIME:
             return math.nan
         power = power @ power
         powers.append((2 * time, power / power.sum(-1, keepdim=True)))
     if not discrete:
-        finer = [2.0**-k for k in range(1, FINEST + 1)]
-        powers = [(time, exponential(time)) for time in reversed(finer)] + powers
-    reached, state = 0.0, identity
+        shorter = [2.0**-k for k in range(FINEST_TIME, 0, -1)]
+        powers = [(time, exponential(time)) for time in shorter] + powers
+    elapsed, state = 0.0, identity
     for time, power in reversed(powers):
         further = state @ power
         if not is_mixed(further):
-            reached, state = reached + time, further
-    return reached + powers[0][0]
+            elapsed, state = elapsed + time, further
+    return elapsed + powers[0][0]

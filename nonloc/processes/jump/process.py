@@ -10,13 +10,11 @@ from nonloc.ops import Affinity, SparseAffinity
 from nonloc.ops.arithmetic import inverse_or_zero
 from nonloc.ops.bounds import STOCHASTIC, has_negative_entries, has_symmetric_kernel
 from nonloc.ops.functional import compute_dtype
-from nonloc.processes.jump.classes import class_laws
-from nonloc.processes.jump.mixing import MixingTime, mixing_time
+from nonloc.processes.jump.mixing import MixingTime, SpectralGap, mixing_time, spectral_gap
 from nonloc.processes.jump.paths import sample_paths
-from nonloc.processes.jump.spectral import SpectralGap, spectral_gap
-from nonloc.processes.jump.stationary import BALANCE_TOLERANCE, balance_residual, stationary_law
+from nonloc.processes.jump.stationary import BALANCE_TOLERANCE, balance_residual, class_laws, stationary_law
 from nonloc.processes.jump.transitions import Transitions
-from nonloc.processes.kernel_checks import check_affinity, check_numbers
+from nonloc.processes.kernel import check_affinity
 from nonloc.processes.process import Process
 
 ROUNDING = 1e4  # times eps: what a long simulation may leave below 0
@@ -263,7 +261,6 @@ class JumpProcess(Process):
 
 def _check(affinity: Affinity | SparseAffinity) -> None:
     check_affinity(affinity)
-    check_numbers(affinity)
     if affinity.normalize not in STOCHASTIC:
         raise ValueError(
             f"a jump process needs rows that sum to 1, and normalize={affinity.normalize!r} does not see to that; "

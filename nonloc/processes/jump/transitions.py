@@ -11,8 +11,7 @@ from nonloc.ops import Affinity, SparseAffinity, adjoint, choose_backend, kernel
 from nonloc.ops.affinity import without_masked
 from nonloc.ops.arithmetic import inverse_or_zero
 from nonloc.ops.bounds import wide
-from nonloc.processes.kept_matrix import keeps_matrix, kept_matrix
-from nonloc.processes.kernel_checks import check_operator, check_overflow
+from nonloc.processes.kernel import check_operator, check_overflow, stored_matrix, stores_matrix
 
 Apply = Callable[[Tensor], Tensor]
 
@@ -88,6 +87,6 @@ def _matrix(affinity: Affinity | SparseAffinity, dtype: torch.dtype) -> Tensor |
     """K where many products with it and with its transpose are faster by the matrix, and it fits."""
     if choose_backend(affinity) == "reference":
         return kernel_matrix(affinity)
-    if isinstance(affinity, SparseAffinity) or not keeps_matrix(affinity, dtype):
+    if isinstance(affinity, SparseAffinity) or not stores_matrix(affinity, dtype):
         return None
-    return kept_matrix(affinity, dtype)
+    return stored_matrix(affinity, dtype)

@@ -4,8 +4,8 @@ from nonloc._lazy import lazy
 
 _WHERE = {
     "Certificate": "nonloc.processes.stability.certificate",
-    "certify": "nonloc.processes.stability.entry",
-    "cfl_limit": "nonloc.processes.stability.entry",
+    "certify": "nonloc.processes.stability.certify",
+    "cfl_limit": "nonloc.processes.stability.cfl",
     "CFLLimit": "nonloc.processes.stability.cfl",
 }
 

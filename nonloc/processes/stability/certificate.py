@@ -1,4 +1,4 @@
-"""Certificate: what is known of a stage's stability. Stage: what it is asked of, one sample of it."""
+"""Certificate: what is known of a stage's stability. StageSample: one sample of a stage."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ import torch
 from torch import Tensor
 
 from nonloc.ops import Affinity, SparseAffinity, aggregate, diffuse
+from nonloc.ops.bounds import wide
 
 # Up to here a growth factor above 1 may be rounding and still count as none.
 TOLERANCE = 1e-10
+EXACT_POSITIONS = 1024
 TOLERANCE_NARROW = 1e-3  # for weights in less than float64, which are rounded themselves
 
 
@@ -45,7 +47,7 @@ class Certificate:
 
 
 @dataclass(frozen=True, eq=False)
-class Stage:
+class StageSample:
     """One sample of a stage: a kernel for each sub-block (the same object where they share one), all in float64."""
 
     kernels: list[Affinity | SparseAffinity]
@@ -95,3 +97,13 @@ class Stage:
     def tolerance(self) -> float:
         narrow = self.precision > torch.finfo(torch.float64).eps
         return TOLERANCE_NARROW if narrow else TOLERANCE
+
+
+def split_samples(affinity: Affinity | SparseAffinity) -> list[Affinity | SparseAffinity]:
+    """One affinity of batch 1 for each sample, in float64; a ValueError for an empty batch."""
+    if affinity.batch == 0:
+        raise ValueError("the batch is empty (B = 0); give at least one sample")
+    affinity = wide(affinity)
+    if isinstance(affinity, SparseAffinity):
+        return [affinity]
+    return [affinity.sample(b) for b in range(affinity.batch)]

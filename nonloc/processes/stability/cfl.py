@@ -7,14 +7,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from nonloc._checks import check_whole
 from nonloc.ops import Affinity, SparseAffinity, prepare, self_adjoint_weights
 from nonloc.ops.bounds import has_negative_entries, stable_weight_limit
-from nonloc.processes.kernel_checks import check_operator
-from nonloc.processes.matrix_free.krylov import KrylovSpace
+from nonloc.processes.kernel import check_affinity, check_operator
+from nonloc.processes.krylov import lanczos
+from nonloc.processes.stability.certificate import EXACT_POSITIONS, split_samples
 from nonloc.processes.stability.growth import largest_singular
 from nonloc.processes.stability.own_norm import OwnNorm, own_norm, step_matrix
 
-LANCZOS_VECTORS = 60
+LANCZOS_PRODUCTS = 60
 # Relative to the largest eigenvalue: what counts as 0 and is no sign of anything.
 NOTHING = 1e-12
 LARGEST_CONDITION = 1e8
@@ -41,7 +43,20 @@ class CFLLimit:
     estimate: float | None = None
 
 
-def sample_limit(affinity: Affinity | SparseAffinity, exact_up_to: int) -> CFLLimit:
+def cfl_limit(affinity: Affinity | SparseAffinity, *, exact_up_to: int = EXACT_POSITIONS) -> CFLLimit:
+    """The largest h for which a step z + h ℒz enlarges no signal, in the kernel's own norm; see `CFLLimit`.
+
+    exact_up_to  M up to which the eigenvalues are computed; above it the limit is a bound from below, by what the
+                 kernel is or by its degrees. The smallest limit of the batch is returned.
+    """
+    check_affinity(affinity)
+    check_whole("exact_up_to", exact_up_to, least=0)
+    with torch.no_grad():
+        limits = [_sample_limit(one, exact_up_to) for one in split_samples(affinity)]
+    return min(limits, key=lambda one: one.limit)
+
+
+def _sample_limit(affinity: Affinity | SparseAffinity, exact_up_to: int) -> CFLLimit:
     """The limit of one sample in float64."""
     if affinity.positions > exact_up_to:
         return _by_bound(affinity)
@@ -136,7 +151,7 @@ def _by_bound(affinity: Affinity | SparseAffinity) -> CFLLimit:
     balance = self_adjoint_weights(affinity)
     # Weights of 0 at a position that moves would make the norm blind to it.
     own = balance is not None and bool((balance > 0)[degrees != 0].all())
-    low, high = _lanczos(affinity, balance) if balance is not None else (0.0, 0.0)
+    low, high = _extreme_eigenvalues(affinity, balance) if balance is not None else (0.0, 0.0)
     estimate = None if balance is None else 2 / high if high > 0 else float("inf")
     if balance is not None and low < -1e-8 * max(high, -low) and has_negative_entries(affinity):
         return CFLLimit(
@@ -163,7 +178,7 @@ def _by_bound(affinity: Affinity | SparseAffinity) -> CFLLimit:
     )
 
 
-def _lanczos(affinity: Affinity | SparseAffinity, balance: Tensor) -> tuple[float, float]:
+def _extreme_eigenvalues(affinity: Affinity | SparseAffinity, balance: Tensor) -> tuple[float, float]:
     """The smallest and the largest eigenvalue of L as seen from inside: never outside of the true ones."""
     operator = prepare(affinity, torch.float64)
     roots = balance.double().sqrt()
@@ -175,8 +190,5 @@ def _lanczos(affinity: Affinity | SparseAffinity, balance: Tensor) -> tuple[floa
 
     generator = torch.Generator().manual_seed(0)
     start = torch.randn(1, affinity.positions, dtype=torch.float64, generator=generator).to(roots.device)
-    space = KrylovSpace(apply, start * (roots > 0), LANCZOS_VECTORS)
-    space.extend(LANCZOS_VECTORS)
-    small = space.hessenberg[0, :-1]
-    values = torch.linalg.eigvalsh((small + small.T) / 2)
-    return float(values[0]), float(values[-1])
+    low, high, _ = lanczos(apply, start * (roots > 0), LANCZOS_PRODUCTS)
+    return float(low), float(high)

@@ -16,8 +16,8 @@ from nonloc.ops import Affinity, SparseAffinity, kernel_matrix, row_sums, self_a
 from nonloc.ops.arithmetic import inverse_or_zero
 from nonloc.ops.bounds import has_negative_entries
 from nonloc.ops.sparse import check_values
-from nonloc.processes.jump.classes import joined_positions
-from nonloc.processes.kernel_checks import check_overflow
+from nonloc.processes.jump.stationary import stationary_weights
+from nonloc.processes.kernel import check_overflow
 
 # Of √π A √π⁻¹, relative to its largest entry: what rounding of π and of the kernel may leave.
 ASYMMETRY = 1e-12
@@ -109,38 +109,6 @@ def plain_norm(positions: int, device: torch.device, *, of_several: bool = False
     want = "that the kernels have in common" if of_several else "of the kernel's own"
     weights = torch.ones(positions, dtype=torch.float64, device=device)
     return OwnNorm(weights, f"‖z‖² = Σ_i |z_i|², for want of a norm {want}", False)
-
-
-def stationary_weights(rates: Tensor) -> Tensor | None:
-    """π > 0 [M] with Σ_i π_i (rate i → j) = π_j Σ_k (rate j → k), for rates ≥ 0 [M, M] with an empty diagonal.
-
-    Each set of positions that reach one another has a π of its own. None where a position can be left for ever, so
-    that every such law vanishes there, and where π leaves the range of its dtype.
-    """
-    reach = joined_positions(rates)
-    if not torch.equal(reach, reach.T):
-        return None
-    law = torch.zeros_like(rates[0])
-    pending = torch.ones_like(reach[0])
-    while bool(pending.any()):
-        members = reach[int(pending.int().argmax())].nonzero().squeeze(1)
-        law[members] = _eliminated(rates[members][:, members])
-        pending[members] = False
-    # Below the smallest normal number a law has lost its digits.
-    return law if bool((law.isfinite() & (law >= torch.finfo(law.dtype).tiny)).all()) else None
-
-
-def _eliminated(rates: Tensor) -> Tensor:
-    """The stationary law by taking positions out one by one (Grassmann, Taksar and Heyman): nothing is subtracted,
-    so that every entry is accurate, however small."""
-    rates = rates.clone()
-    for last in range(rates.shape[0] - 1, 0, -1):
-        rates[:last, last] /= rates[last, :last].sum()
-        rates[:last, :last] += torch.outer(rates[:last, last], rates[last, :last])
-    law = torch.ones_like(rates[0])
-    for next_one in range(1, rates.shape[0]):
-        law[next_one] = law[:next_one] @ rates[:next_one, next_one]
-    return law / law.max()
 
 
 def _is_weight(weights: Tensor, moves: Tensor) -> bool:

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from nonloc.ops import Affinity, kernel_matrix, self_adjoint_weights
 from nonloc.processes.diffusion import DampedFlow, Diffusion
+from nonloc.processes.jump.stationary import reachable_positions
 from nonloc.processes.process import Process
 from nonloc.processes.simulate import simulate
-from nonloc.processes.stability.own_norm import joined_positions
 
 ROUNDING = 1e-12  # what counts as equal, relative to the largest entry
 
@@ -99,7 +99,7 @@ class Case:
 
     @property
     def is_connected(self) -> bool:
-        return bool(joined_positions(self.omega).all())
+        return bool(reachable_positions(self.omega).all())
 
     @property
     def has_symmetric_kernel(self) -> bool:

@@ -8,9 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from nonloc.processes.continuum.averaged import cell_kernel
-from nonloc.processes.continuum.continuum import Continuum
-from nonloc.processes.continuum.hilbert_schmidt import hilbert_schmidt_norm
+from nonloc.processes.continuum.continuum import Continuum, cell_kernel, hilbert_schmidt_norm
 from nonloc.processes.continuum.local import reversal_growth
 from nonloc.processes.continuum.quadrature import quadrature
 from nonloc_paper.theory.check import Check

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from nonloc.processes.stability.own_norm import stationary_weights
+from nonloc.processes.jump.stationary import stationary_weights
 from nonloc_paper.theory.case import ROUNDING, Case
 from nonloc_paper.theory.check import Check, conclude
 

@@ -8,7 +8,7 @@ from torch import Tensor
 from nonloc.ops import propagate
 from nonloc.processes.process import Process
 from nonloc.processes.simulate import simulate
-from nonloc.processes.stability.entry import certify, cfl_limit
+from nonloc.processes.stability import certify, cfl_limit
 from nonloc_paper.theory.case import ROUNDING, Case, matrix_of, path
 from nonloc_paper.theory.check import Check, conclude
 

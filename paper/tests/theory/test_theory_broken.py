@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from nonloc.ops import Affinity, aggregate
-from nonloc.processes.continuum.averaged import cell_kernel
-from nonloc.processes.continuum.continuum import Continuum
+from nonloc.processes.continuum.continuum import Continuum, cell_kernel
 from nonloc.processes.continuum.local import ReversalGrowth
 from nonloc.processes.diffusion import DampedFlow, Diffusion
 from nonloc_paper.theory import (

@@ -9,7 +9,7 @@ from chains import order
 
 from nonloc.ops import kernel_matrix
 from nonloc.processes import Continuum, HorizonKernel, hilbert_schmidt_norm
-from nonloc.processes.continuum import hilbert_schmidt
+from nonloc.processes.continuum import continuum as module
 
 
 def product(x, y):
@@ -29,7 +29,7 @@ def test_midpoints_are_of_order_2():
 
 
 def test_a_kind_in_blocks_of_rows_gives_that_of_the_matrix(monkeypatch):
-    monkeypatch.setattr(hilbert_schmidt, "BLOCK_ENTRIES", 40)
+    monkeypatch.setattr(module, "BLOCK_ENTRIES", 40)
     continuum = Continuum("heat", 5, dimension=2, rule="gauss", scale=2.0)
     rho = kernel_matrix(continuum.affinity)[0] / continuum.weights
     expected = (rho.square() * torch.outer(continuum.weights, continuum.weights)).sum().sqrt()

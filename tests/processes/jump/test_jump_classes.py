@@ -6,7 +6,7 @@ from chains import chain, cycle
 
 from nonloc.ops import Affinity
 from nonloc.processes import JumpProcess
-from nonloc.processes.jump import classes
+from nonloc.processes.jump import stationary
 from problems import affinity, features
 
 METHODS = ["dense", "lanczos"]
@@ -93,6 +93,6 @@ def test_a_sample_that_is_not_there_is_refused(sample):
 
 
 def test_a_graph_that_is_too_large_is_refused_with_the_way_out(monkeypatch):
-    monkeypatch.setattr(classes, "LARGEST", 3)
+    monkeypatch.setattr(stationary, "LARGEST_CLASSES", 3)
     with pytest.raises(ValueError, match="M = 4 is more than 3 positions; .*connected_components"):
         JumpProcess(cycle(4)).stationary_laws()

@@ -5,7 +5,7 @@ import torch
 from chains import chain
 
 from nonloc.ops import Affinity, kernel_matrix
-from nonloc.processes.jump.kernel_rows import kernel_rows, row_normalized
+from nonloc.processes.jump.paths import kernel_rows, row_normalized
 from problems import affinity, features, generator, relative
 
 ROWS = torch.tensor([4, 0, 3])

@@ -8,7 +8,7 @@ from chains import chain, cycle, two_states
 
 from nonloc.ops import Affinity
 from nonloc.processes import JumpProcess
-from nonloc.processes.matrix_free.krylov import dense_exponential
+from nonloc.processes.krylov import dense_exponential
 from problems import affinity, features
 
 

@@ -15,7 +15,7 @@ from nonloc.nn.stage import DiffusiveStage, OriginalStage
 from nonloc.ops import NORMALIZATIONS, Affinity, SparseAffinity, aggregate, diffuse, kernel_matrix, propagate
 from nonloc.processes.diffusion import Diffusion
 from nonloc.processes.simulate import simulate
-from nonloc.processes.stability.entry import certify, cfl_limit
+from nonloc.processes.stability import certify, cfl_limit
 from nonloc.processes.stability.own_norm import kernel_size, own_norm, stationary_weights
 from problems import generator
 

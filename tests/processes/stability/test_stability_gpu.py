@@ -5,7 +5,7 @@ import torch
 
 from nonloc.nn.stage import DiffusiveStage
 from nonloc.ops import Affinity
-from nonloc.processes.stability.entry import certify, cfl_limit
+from nonloc.processes.stability import certify, cfl_limit
 from problems import generator
 
 DEVICE = "cuda"

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from nonloc.processes.matrix_free.solvers import NotSolvedError, solve_implicit
+from nonloc.processes.solvers import NotSolvedError, solve_implicit
 from problems import generator
 
 

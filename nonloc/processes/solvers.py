@@ -10,9 +10,7 @@ from torch import Tensor
 
 from nonloc.ops.arithmetic import inverse_or_zero
 from nonloc.outcomes import NonlocError
-from nonloc.processes.matrix_free.krylov import KrylovSpace, safe_norm
-
-Apply = Callable[[Tensor], Tensor]  # v [B, N] -> A v [B, N]
+from nonloc.processes.krylov import Apply, KrylovSpace, safe_norm
 
 TOLERANCE = 1e-12  # of the residual, relative to |z|, sample by sample
 LARGEST_RESIDUAL = 0.1  # beyond it rounding has hidden the whole of z

@@ -8,8 +8,8 @@ import scipy.sparse
 import scipy.sparse.linalg
 import torch
 
-from nonloc.processes.matrix_free import krylov as module
-from nonloc.processes.matrix_free.krylov import KrylovSpace, dense_exponential, exponential_action
+from nonloc.processes import krylov as module
+from nonloc.processes.krylov import KrylovSpace, dense_exponential, exponential_action, lanczos
 from problems import generator, relative
 
 
@@ -169,3 +169,22 @@ def test_arnoldis_relation_and_an_orthonormal_basis():
     basis = space.basis
     assert relative(a @ basis[:, :-1].mT, basis.mT @ space.hessenberg) <= 1e-14
     assert relative(basis @ basis.mT, torch.eye(13, dtype=torch.float64).expand(2, -1, -1)) <= 1e-14
+
+
+@pytest.mark.parametrize("is_enough", [None, lambda high, residual: residual <= 1e-5 * (1 - high)])
+def test_lanczos_finds_the_extreme_eigenvalues_of_each_sample(is_enough):
+    values = torch.stack([torch.linspace(-1, 0.9, 300), torch.linspace(-1, -0.5, 300)]).double()
+    start = torch.rand(2, 300, generator=generator(), dtype=torch.float64)
+    low, high, residual = lanczos(lambda v: values * v, start, 150 if is_enough is None else 3000, is_enough)
+    assert relative(high, values[:, -1]) < 1e-9
+    assert relative(low, values[:, 0]) < 1e-9
+    assert bool((residual < 1e-4).all())
+
+
+@pytest.mark.parametrize("is_enough", [None, lambda high, residual: residual < 0])
+def test_lanczos_ends_with_an_exhausted_space(is_enough):
+    values = torch.tensor([[-0.7, -0.2, -0.2]], dtype=torch.float64)
+    low, high, residual = lanczos(lambda v: values * v, torch.ones_like(values), 60, is_enough)
+    assert float(low) == pytest.approx(-0.7, abs=1e-14)
+    assert float(high) == pytest.approx(-0.2, abs=1e-14)
+    assert float(residual) <= 1e-15

@@ -1,8 +1,9 @@
-"""exp(t A) z without exp(t A): in the Krylov space of z, where A is a small matrix H.
+"""Krylov methods: exp(t A) z, and the extreme eigenvalues of A, from products with A alone.
 
-A step of length τ keeps the error estimate h_{m+1,m} |e_mᵀ τφ₁(τH) e₁|, an integral over the part of the solution
-that has reached the edge of the space, below its share of the tolerance; where the space is too small for the whole
-time, τ is shortened and a new space begins at the state reached. All samples share τ, each has its own space.
+exp(t A) z is computed in the Krylov space of z, where A is a small matrix H. A step of length τ keeps the error
+estimate h_{m+1,m} |e_mᵀ τφ₁(τH) e₁| below its share of the tolerance. It is an integral over the part of the solution
+that has reached the edge of the space. Where the space is too small for the whole time, τ is shortened and a new space
+begins at the new state. All samples share τ, each has its own space.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ LARGEST_SPACE = 40
 BASIS_ENTRIES = 2**28  # of one basis; a larger state gets a smaller space, and more of them
 SMALLEST_SPACE = 8
 MOST_ROUNDING = 1e-3  # of what a mode at rest may be off by: eps · time · |A|
-FIRST_LOOK = 4  # vectors before the error is estimated for the first time, and between two looks
+BETWEEN_ESTIMATES = 4  # vectors between two estimates of the error
+FIRST_RITZ = 24  # products before Lanczos computes eigenvalues for the first time
 
 
 class KrylovSpace:
@@ -29,7 +31,7 @@ class KrylovSpace:
     basis       [B, m + 1, N]
     hessenberg  [B, m + 1, m]
     length      [B], the norm of z
-    A sample whose space is exhausted goes on with zero vectors and zero columns.
+    A sample whose space is exhausted continues with zero vectors and zero columns.
     """
 
     def __init__(self, apply: Apply, z: Tensor, largest: int) -> None:
@@ -56,7 +58,7 @@ class KrylovSpace:
         return self.size == self.largest
 
     def extend(self, count: int) -> None:
-        """Up to `count` more vectors."""
+        """Add up to `count` vectors."""
         for _ in range(min(count, self.largest - self.size)):
             self._add()
 
@@ -65,13 +67,13 @@ class KrylovSpace:
         image = self._apply(self._basis[:, self.size]).unsqueeze(-1)
         size = image.norm(dim=1)
         total = torch.zeros_like(known[..., :1])
-        # Twice is enough: the second pass takes away what rounding left of the first.
+        # The second pass removes what rounding left after the first; a third is not needed.
         for _ in range(2):
             shares = known @ image
             image = image - known.mT @ shares
             total = total + shares
         rest = image.norm(dim=1)
-        # What is left of an exhausted space is rounding, and must not be blown up to length 1.
+        # The rest of an exhausted space is rounding, and must not be scaled to length 1.
         rest = torch.where(rest <= 8 * torch.finfo(rest.dtype).eps * size, 0, rest)
         self._hessenberg[:, : self.size + 1, self.size] = total.squeeze(-1)
         self._hessenberg[:, self.size + 1, self.size] = rest.squeeze(-1)
@@ -89,8 +91,8 @@ def exponential_action(
 ) -> Tensor:
     """exp(time · A) z for z [B, N], each sample within `tolerance` of its own size (near rounding when left out).
 
-    A is known to eps |A|, so that no method knows exp(time · A) better than eps · time · |A|; where that is more than
-    a thousandth, a ValueError names a time that is short enough.
+    A has a rounding error of eps |A|, so exp(time · A) has one of eps · time · |A| by any method. Where that is more
+    than a thousandth, a ValueError names a time that is short enough.
     """
     eps = torch.finfo(z.dtype).eps
     tolerance = 16 * eps if tolerance is None else tolerance
@@ -102,7 +104,7 @@ def exponential_action(
         rest = time - done
         step = min(step, rest)
         while True:
-            space.extend(FIRST_LOOK)
+            space.extend(BETWEEN_ESTIMATES)
             if not bool(torch.isfinite(space.hessenberg).all()):
                 return torch.full_like(z, torch.nan)
             _check_time(time, space.hessenberg)
@@ -120,10 +122,10 @@ def exponential_action(
 
 
 def _is_at_rest(apply: Apply, z: Tensor, hessenberg: Tensor) -> bool:
-    """Whether A z is no more than rounding leaves of it, in every sample.
+    """Whether A z is rounding alone, in every sample.
 
-    What is left of a mode of rate λ is then below 4 eps |A| / λ. It would be gone, or move by λ t times that: either
-    way what is not done is below 4 eps t |A|, as well as exp(tA) is known.
+    A mode of rate λ is then below 4 eps |A| / λ. Further steps would change it by at most 4 eps t |A|, which is the
+    accuracy of exp(tA) itself.
     """
     size = hessenberg.norm(dim=(-2, -1))
     return bool((safe_norm(apply(z)) <= 4 * torch.finfo(z.dtype).eps * size * safe_norm(z)).all())
@@ -140,7 +142,7 @@ def _small_exponential(hessenberg: Tensor, step: float) -> tuple[Tensor, float]:
     column = dense_exponential(step * bordered)[:, :, 0]
     if not bool(torch.isfinite(column).all()):
         return column, float("inf")
-    # Growth is no error: a reversed process is held to the size that it has reached.
+    # Growth is no error: the error of a reversed process is relative to its final size.
     reached = safe_norm(column).clamp(min=1)
     return column, float((column[:, size].abs() / reached).max())
 
@@ -150,6 +152,69 @@ def dense_exponential(matrices: Tensor) -> Tensor:
     # torch computes a single matrix of a norm between 0.002 and 0.05 with a wrong coefficient, to 1e-10 instead of
     # 1e-16 (pytorch/pytorch#196592); two matrices take another path.
     return torch.matrix_exp(torch.cat([matrices, matrices[:1]]))[: matrices.shape[0]]
+
+
+def lanczos(
+    apply: Apply,
+    start: Tensor,
+    most: int,
+    is_enough: Callable[[Tensor, Tensor], Tensor] | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Estimate the extreme eigenvalues of a self-adjoint map v [B, N] -> A v.
+
+    Returns (low, high, residual) [B] each: low and high never lie outside the spectrum, and `residual` says how far
+    high is from an eigenvalue at most. All are NaN where a product is not finite.
+
+    most       products at most
+    is_enough  (high, residual) -> bool [B]; stop when all are True. Such a run may be long, so it stores no vectors.
+               They lose their orthogonality once a value has converged, which adds copies of it and moves none.
+               Without is_enough all products are made, and new vectors are made orthogonal to the stored ones
+    """
+    length = start.norm(dim=-1, keepdim=True)
+    before, vector = torch.zeros_like(start), start * inverse_or_zero(length)
+    diagonals: list[Tensor] = []
+    couplings: list[Tensor] = []
+    coupling = torch.zeros_like(length)
+    stores = is_enough is None and most * start.numel() <= BASIS_ENTRIES
+    most = min(most, max(1, start.shape[-1])) if stores else most
+    basis = start.new_zeros(start.shape[0], most if stores else 0, start.shape[-1])
+    next_estimate = most if is_enough is None else FIRST_RITZ
+    while True:
+        image = apply(vector) - coupling * before
+        share = (image * vector).sum(-1, keepdim=True)
+        image = image - share * vector
+        if stores:
+            basis[:, len(diagonals)] = vector
+            image = image - (basis.mT @ (basis @ image.unsqueeze(-1))).squeeze(-1)
+        size = (share.square() + coupling.square()).sqrt()
+        coupling = image.norm(dim=-1, keepdim=True)
+        # The rest of an exhausted space is rounding.
+        coupling = torch.where(coupling <= 8 * torch.finfo(start.dtype).eps * size, 0, coupling)
+        diagonals.append(share.squeeze(-1))
+        couplings.append(coupling.squeeze(-1))
+        before, vector = vector, image * inverse_or_zero(coupling)
+        is_exhausted = not bool((coupling > 0).any())
+        if len(diagonals) < next_estimate and not is_exhausted:
+            continue
+        low, high, residual = _ritz_values(torch.stack(diagonals, -1), torch.stack(couplings, -1))
+        if is_exhausted or len(diagonals) >= most:
+            return low, high, residual
+        if is_enough is not None and bool(is_enough(high, residual).all()):
+            return low, high, residual
+        next_estimate = min(most, next_estimate + next_estimate // 4)
+
+
+def _ritz_values(diagonal: Tensor, coupling: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The extreme eigenvalues of the tridiagonal matrix with these entries [B, k], and the residual of the largest."""
+    if not bool((diagonal.isfinite() & coupling.isfinite()).all()):
+        nothing = torch.full_like(diagonal[:, 0], torch.nan)
+        return nothing, nothing, nothing
+    # A space that ended continues with zeros, which are no eigenvalues; the first entry lies between the extremes.
+    ended = (coupling == 0).cumsum(-1) - (coupling == 0).to(torch.long) > 0
+    small = torch.diag_embed(torch.where(ended, diagonal[:, :1], diagonal))
+    small = small + torch.diag_embed(coupling[:, :-1], 1) + torch.diag_embed(coupling[:, :-1], -1)
+    values, vectors = torch.linalg.eigh(small)
+    return values[:, 0], values[:, -1], coupling[:, -1] * vectors[:, -1, -1].abs()
 
 
 def _check_time(time: float, hessenberg: Tensor) -> None:

@@ -1,22 +1,28 @@
-"""judge: how a verdict comes about, by the kernel's matrix where it is small and by bounds where it is not."""
+"""certify: whether a stage can make a signal grow. By the kernel's matrix where M is small, by bounds elsewhere."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from math import isfinite, prod
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from nonloc._checks import check_whole, is_number
+from nonloc.modes import evaluating
 from nonloc.ops import Affinity, SparseAffinity, prepare, self_adjoint_weights
-from nonloc.ops.bounds import has_negative_entries, is_definite, stable_weight_limit
-from nonloc.processes.jump.process import STOCHASTIC, JumpProcess
-from nonloc.processes.kernel_checks import check_operator
-from nonloc.processes.matrix_free.solvers import NotSolvedError
+from nonloc.ops.bounds import STOCHASTIC, has_negative_entries, is_definite, stable_weight_limit
+from nonloc.processes.jump.process import JumpProcess
+from nonloc.processes.kernel import check_affinity, check_operator
+from nonloc.processes.solvers import NotSolvedError
 from nonloc.processes.stability import growth as grow
-from nonloc.processes.stability.certificate import Certificate, Stage
+from nonloc.processes.stability.certificate import EXACT_POSITIONS, Certificate, StageSample, split_samples
 from nonloc.processes.stability.growth import Growth
 from nonloc.processes.stability.own_norm import OwnNorm, kernel_size, own_norm, plain_norm, step_matrix
 
+FORMS = ("diffusive", "original")
 LARGEST_WHOLE = 1536  # M · C up to which a stage is looked at as one matrix
 LARGEST_WORK = 2**33  # M · C³ up to which it is looked at eigenvalue by eigenvalue
 # What a repeated pass must grow by, where the norm is not the kernel's own: eigenvalues of such maps are less exact.
@@ -25,9 +31,158 @@ CLEAR_GROWTH = 1 + 1e-6
 CLEAR_REPETITION = 1 + 1e-3  # of a mean over finitely many passes
 STATIONARY = "‖z‖² = Σ_i π_i |z_i|², π the stationary law of the kernel"
 BALANCED = "‖z‖² = Σ_i π_i |z_i|², π of detailed balance"
+SEVERITY = ("stable", "not decided", "unstable")
 
 
-def judge(stage: Stage, exact_up_to: int) -> Certificate:
+def certify(
+    subject: Any,
+    given: Any,
+    *,
+    mask: Tensor | None = None,
+    form: str | None = None,
+    exact_up_to: int = EXACT_POSITIONS,
+) -> Certificate:
+    """Whether a stage is non-expansive for every input: `certify(affinity, weights)`, or `certify(stage, x)`.
+
+    subject, given  an affinity with weights as `propagate` takes them, or one W [C, C] for a single sub-block, where a
+                    number w stands for w I; or a trained stage with an input, any object that has `weights()` and
+                    `affinity(x)` or `affinities(x)`
+    mask            of the stage's input, as the stage takes it; `nonloc.nn.inspect.stage_inputs` gives (name, stage,
+                    x, mask) for every stage of a model. An affinity has its own
+    form            "diffusive": z + diffuse(affinity, z) Wᵀ; "original": z + aggregate(affinity, z) Wᵀ. When left out,
+                    that of the stage, or "diffusive"
+    exact_up_to     M up to which kernels are looked at as matrices; above it bounds decide, or nothing
+
+    The kernel is held as it is at x. A stage with a bias or a batch normalisation (taken as in evaluation) adds the
+    same to every state: the certificate is then about the distance of two states. See `Certificate`.
+    """
+    check_whole("exact_up_to", exact_up_to, least=0)
+    # The search for a signal that grows needs gradients.
+    with torch.inference_mode(False):
+        return _certified(*_unpacked(subject, given, mask, form), exact_up_to)
+
+
+def _certified(
+    affinities: list[Affinity | SparseAffinity], weights: list[Tensor], form: str, exact_up_to: int
+) -> Certificate:
+    precision = max(torch.finfo(weight.dtype).eps for weight in weights) if weights else 0.0
+    with torch.no_grad():
+        # Copies: those that were made in inference mode cannot be differentiated.
+        wide_weights = [weight.to(torch.float64, copy=True).contiguous() for weight in weights]
+        if not all(bool(weight.isfinite().all()) for weight in wide_weights):
+            raise ValueError("weights has entries that are not finite; there is nothing to certify")
+        found = []
+        for sample, kernels in enumerate(zip(*_samples_of_each(affinities), strict=True)):
+            stage = StageSample(list(kernels), wide_weights, form, precision)
+            found.append(replace(_judge(stage, exact_up_to), sample=sample))
+    return max(found, key=lambda one: (SEVERITY.index(one.verdict), one.growth))
+
+
+def _unpacked(
+    subject: Any, given: Any, mask: Tensor | None, form: str | None
+) -> tuple[list[Affinity | SparseAffinity], list[Tensor], str]:
+    """One affinity and one W [C, C] for each sub-block, and the form."""
+    if isinstance(subject, (Affinity, SparseAffinity)):
+        if mask is not None:
+            raise ValueError(
+                "mask goes with a stage and its input; an affinity has its own, Affinity(..., mask=mask)"
+            )
+        weights = _checked_weights(given, subject)
+        affinities: list[Affinity | SparseAffinity] = [subject] * max(1, len(weights))
+    elif callable(getattr(subject, "weights", None)) and hasattr(subject, "affinity"):
+        if not isinstance(given, Tensor):
+            raise ValueError(
+                f"x must be an input of the stage, a tensor, got {type(given).__name__}; "
+                "a stage has its own weights"
+            )
+        form = form or getattr(subject, "form", None)
+        masked = {} if mask is None else {"mask": mask}  # a stage of one's own need not know of masks
+        # A look at a stage in training must not feed its batch normalisation.
+        with evaluating(subject) if isinstance(subject, nn.Module) else torch.no_grad():
+            weights = [weight.detach() for weight in subject.weights()]
+            if hasattr(subject, "affinities"):
+                affinities = list(subject.affinities(given, **masked))
+            else:
+                affinities = [subject.affinity(given, **masked)] * max(1, len(weights))
+    else:
+        raise ValueError(
+            "certify takes an affinity and weights, or a stage (an object with weights() and affinity(x)) and an "
+            f"input, got {type(subject).__name__}"
+        )
+    form = form or "diffusive"
+    if form not in FORMS:
+        raise ValueError(f"form={form!r} is unknown; choose one of {', '.join(FORMS)}")
+    for affinity in affinities:
+        check_affinity(affinity)
+    return affinities, weights, form
+
+
+def _checked_weights(weights: Any, affinity: Affinity | SparseAffinity) -> list[Tensor]:
+    """Each W [C, C], on the affinity's device."""
+    device = affinity.matrix.device if isinstance(affinity, SparseAffinity) else affinity.left.device
+    if _is_number(weights) or (isinstance(weights, Tensor) and weights.dim() == 2):
+        weights = [weights]
+    if not isinstance(weights, (Tensor, Sequence)) or isinstance(weights, str):
+        raise ValueError(
+            "weights must be a number, one W [C, C], a tensor [N, C, C], or a sequence of W, pairs (W_Z, W_g) and "
+            f"numbers, got {type(weights).__name__}"
+        )
+    if isinstance(weights, Tensor) and weights.dim() == 1:
+        raise ValueError(
+            f"weights is {list(weights.shape)}, which may mean two things; use weights.tolist() for one number a "
+            "sub-block, or torch.diag(weights) for one diagonal W"
+        )
+    found = [float(item) if _is_number(item) else _checked_matrix(item, n) for n, item in enumerate(weights)]
+    channels = next((len(one) for one in found if isinstance(one, Tensor)), 1)
+    for n, one in enumerate(found):
+        if isinstance(one, Tensor) and len(one) != channels:
+            raise ValueError(
+                f"weights[{n}] is {list(one.shape)}, one before it [{channels}, {channels}]; all act on the same C"
+            )
+    identity = torch.eye(channels, dtype=torch.float64, device=device)
+    return [one.to(device) if isinstance(one, Tensor) else one * identity for one in found]
+
+
+def _checked_matrix(item: Any, n: int) -> Tensor:
+    """W [C, C] of weights[n], a matrix or a pair of factors."""
+    factors = item if isinstance(item, (tuple, list)) else (item,)
+    matrix = factors[0].detach() if isinstance(factors[0], Tensor) else factors[0]
+    if len(factors) == 2 and _are_chained(*factors):
+        # In float64, so that forming W loses nothing of what the factors are.
+        matrix = factors[0].detach().double() @ factors[1].detach().double()
+    is_square = isinstance(matrix, Tensor) and matrix.dim() == 2 and matrix.shape[0] == matrix.shape[1] > 0
+    if not is_square or len(factors) > 2 or (len(factors) == 2 and not _are_chained(*factors)):
+        shapes = [list(f.shape) if isinstance(f, Tensor) else type(f).__name__ for f in factors]
+        got = shapes[0] if len(shapes) == 1 else shapes
+        raise ValueError(
+            f"weights[{n}] must be W [C, C], a number or a pair (W_Z [C, r], W_g [r, C]), got {got}"
+        )
+    if not matrix.dtype.is_floating_point:
+        raise ValueError(f"weights[{n}] must be floating point and real, got {matrix.dtype}; use .double()")
+    return matrix
+
+
+def _is_number(item: Any) -> bool:
+    if isinstance(item, Tensor):
+        return item.dim() == 0 and not item.is_complex()
+    return is_number(item)
+
+
+def _are_chained(first: Any, second: Any) -> bool:
+    """Whether W_Z W_g can be formed."""
+    tensors = isinstance(first, Tensor) and isinstance(second, Tensor)
+    return tensors and first.dim() == second.dim() == 2 and first.shape[1] == second.shape[0]
+
+
+def _samples_of_each(
+    affinities: list[Affinity | SparseAffinity],
+) -> list[list[Affinity | SparseAffinity]]:
+    """The samples of each sub-block's affinity; where sub-blocks share one, its samples are the same objects."""
+    known = {id(affinity): split_samples(affinity) for affinity in affinities}
+    return [known[id(affinity)] for affinity in affinities]
+
+
+def _judge(stage: StageSample, exact_up_to: int) -> Certificate:
     """The certificate of one sample."""
     if not stage.weights:
         return Certificate("stable", 1.0, "every norm", "no sub-blocks: the identity", 1.0)
@@ -36,7 +191,7 @@ def judge(stage: Stage, exact_up_to: int) -> Certificate:
     return _judge_by_bound(stage)
 
 
-def _judge_by_matrix(stage: Stage) -> Certificate:
+def _judge_by_matrix(stage: StageSample) -> Certificate:
     plain = {kernel: step_matrix(kernel, stage.form) for kernel in set(stage.kernels)}
     norm = own_norm(stage.kernels[0])
     known = {kernel: norm.in_coordinates(matrix) for kernel, matrix in plain.items()}
@@ -85,7 +240,7 @@ def _step_bounds(matrices: list[Tensor], weights: list[Tensor]) -> list[float] |
     return bounds
 
 
-def _decided(stage: Stage, found: Growth, slack: float, norm: OwnNorm, reason: str) -> Certificate:
+def _decided(stage: StageSample, found: Growth, slack: float, norm: OwnNorm, reason: str) -> Certificate:
     factor, radius = found.factor, found.radius
 
     def certificate(verdict: str, why: str, witness: Tensor | None = None) -> Certificate:
@@ -103,7 +258,7 @@ def _decided(stage: Stage, found: Growth, slack: float, norm: OwnNorm, reason: s
     return certificate("not decided", f"{told}. But {_lack(stage)}")
 
 
-def _judge_by_bound(stage: Stage) -> Certificate:
+def _judge_by_bound(stage: StageSample) -> Certificate:
     """Large M: bounds by kernel and normalisation for "stable", a signal that was seen to grow for "unstable"."""
     for kernel in set(stage.kernels):
         check_operator(prepare(kernel, torch.float64), kernel)
@@ -135,7 +290,7 @@ def _judge_by_bound(stage: Stage) -> Certificate:
     return _searched(stage, norm, bound)
 
 
-def _searched(stage: Stage, norm: OwnNorm, bound: float) -> Certificate:
+def _searched(stage: StageSample, norm: OwnNorm, bound: float) -> Certificate:
     found = grow.exhibited_growth(stage.apply, norm.roots, stage.channels)
     repeated = None
     sizes = [kernel_size(kernel) for kernel in stage.kernels]
@@ -158,7 +313,7 @@ def _searched(stage: Stage, norm: OwnNorm, bound: float) -> Certificate:
     return Certificate("unstable", found.factor, norm.text, reason, repeated, witness, norm.weights)
 
 
-def _lack(stage: Stage) -> str:
+def _lack(stage: StageSample) -> str:
     lacks = "the kernel has no norm of its own" if stage.is_shared else "the kernels have no norm in common"
     return f"{lacks}, and in this one even a stable stage may grow"
 
@@ -179,7 +334,7 @@ def _interval(kernel: Affinity | SparseAffinity, form: str) -> tuple[float, floa
     return -largest, 0.0 if is_definite(kernel) else largest
 
 
-def _is_convex_step(stage: Stage) -> bool:
+def _is_convex_step(stage: StageSample) -> bool:
     """Whether each step mixes z and Kz as z − W (z − Kz) with W symmetric and its eigenvalues in [0, 1], where K is
     stochastic and lets every position reach every other by what it is, so that its stationary law is positive."""
     kernel = stage.kernels[0]
@@ -221,5 +376,5 @@ def _first(balance: Tensor | None) -> Tensor | None:
     return None if balance is None else balance[0]
 
 
-def _operator(stage: Stage) -> str:
+def _operator(stage: StageSample) -> str:
     return "L" if stage.form == "diffusive" else "−K"

@@ -1,1 +1,0 @@
-"""Exponentials, solutions and eigenvalues of an operator from its products with vectors alone."""

@@ -1,0 +1,205 @@
+"""Watch: notices from which state on an Euler simulation runs away although its process does not.
+
+Where A is self-adjoint and dissipative in ‖·‖_π, a step T = I + hA is non-expansive for every h up to the limit of
+stability. The changes d_n = z_{n+1} − z_n obey d_{n+1} = T d_n, so they do not grow either. Changes that grow prove
+that h lies beyond the limit. Unlike the states they have no part at rest in which a growing mode could hide.
+
+A kernel that is not symmetric has no such norm, and its changes may grow for a while in any norm. But a diffusion with
+Ω ≥ 0 never leaves the range of its first values. A simulation that leaves it and does not return has run away.
+"""
+
+from __future__ import annotations
+
+from math import floor, isfinite, log10
+
+import torch
+from torch import Tensor
+
+from nonloc.processes.krylov import lanczos
+from nonloc.processes.process import Process
+
+GROWTH = 1 + 1e-9
+# The weight of a valid position with π = 0, as a share of the largest. Such a position is influenced and influences
+# none, so it can run away alone. The weight is so small that other changes stay below GROWTH.
+SMALLEST_WEIGHT = 1e-12
+ROUNDING = 1e3  # times eps and the size of the state: smaller changes are rounding
+WIDENING = 2  # a step that is stable in some norm may overshoot a little, for a while
+LANCZOS_PRODUCTS = 40
+MARGIN = 0.9  # Lanczos estimates λ_max from below, and so the limit from above
+
+
+class Watch:
+    """Watches every Euler step of one simulation."""
+
+    def __init__(self, process: Process, step_size: float) -> None:
+        self._process, self._step_size = process, step_size
+        self._growth = GrowthWatch(process)
+        self._range: RangeWatch | None = None
+
+    def look(self, number: int, before: Tensor, after: Tensor) -> None:
+        """Look at the step from one state [B, M, C] to the next, which has this number."""
+        self._growth.look(number, before, after)
+        if number == 1:  # the kernel is prepared now, so its row sums cost nothing
+            self._range = self._range_watch(before)
+        if self._range is not None:
+            self._range.look(number, after)
+
+    def verdict(self) -> tuple[int, str] | None:
+        """The first state from which on the simulation runs away, and a sentence that says why; None if it does not."""
+        if self._growth.since is not None and self._growth.grown is not None:
+            since, symptom = self._growth.since, "its changes grow"
+            limit = f"beyond the limit of stability{describe_limit(self._process, self._growth.grown)} (see cfl_limit)"
+        elif self._range is not None and self._range.since is not None:
+            since, symptom = (
+                self._range.since,
+                f"its values spread over more than {WIDENING} times their range",
+            )
+            limit = f"too large; with every step_size up to {round_down(self._range.safe):g} values keep their range"
+        else:
+            return None
+        return since, (
+            f"From state {since} on, at time {since * self._step_size:g}, {symptom}, which those of this process never "
+            f"do: step_size = {self._step_size:g} is {limit}."
+        )
+
+    def _range_watch(self, z0: Tensor) -> RangeWatch | None:
+        """For a process without a norm of its own, with a step larger than what surely keeps the range."""
+        if z0.shape[1] < 2 or z0.numel() == 0 or self._process.mean_weights() is not None:
+            return None
+        safe = self._process.range_euler_step()
+        return None if safe is None or self._step_size <= safe else RangeWatch(self._process, z0, safe)
+
+
+class GrowthWatch:
+    """Watches the changes of one simulation.
+
+    since  the number of the first state that was reached by a change larger than the one before; None while there
+           is none, and for a process that is not known to be dissipative
+    grown  that change [B, M, C]
+    """
+
+    def __init__(self, process: Process) -> None:
+        self.since: int | None = None
+        self.grown: Tensor | None = None
+        self._process = process
+        # The weights of the mean are cheap; whether they are also those of the norm is asked when it matters.
+        self._weights = self._positive(process.mean_weights())
+        self._is_norm = False
+        self._change: Tensor | None = None
+
+    def look(self, number: int, before: Tensor, after: Tensor) -> None:
+        """Look at the step from one state [B, M, C] to the next, which has this number."""
+        if self.since is not None or self._weights is None:
+            return
+        last, self._change = self._change, after - before
+        if last is None:
+            self._size_before = _norm(self._change, self._weights)
+            return
+        size = _norm(self._change, self._weights)
+        if self._is_larger(size, before) and not self._is_norm:
+            self._weights, self._is_norm = self._positive(self._process.inner_weights()), True
+            if self._weights is None:
+                return
+            self._size_before, size = (_norm(change, self._weights) for change in (last, self._change))
+        if self._is_norm and self._is_larger(size, before):
+            self.since, self.grown = number, self._change
+        self._size_before = size
+
+    def _positive(self, weights: Tensor | None) -> Tensor | None:
+        """Weights with a small one in place of 0, at valid positions."""
+        if weights is None or bool((weights > 0).all()):
+            return weights
+        weights = torch.where(weights > 0, weights, SMALLEST_WEIGHT * weights.amax(-1, keepdim=True))
+        affinity = self._process.affinity
+        return (
+            weights if affinity is None or affinity.mask is None else torch.where(affinity.mask, weights, 0)
+        )
+
+    def _is_larger(self, size: Tensor, state: Tensor) -> bool:
+        """Whether a change is larger than the one before in any sample, by more than rounding of the state."""
+        if not bool((size > GROWTH * self._size_before).any()):
+            return False
+        assert self._weights is not None
+        floor_ = ROUNDING * torch.finfo(state.dtype).eps * _norm(state, self._weights)
+        return bool((size > GROWTH * self._size_before + floor_).any())
+
+
+class RangeWatch:
+    """Watches the states of one simulation of a process that has no norm of its own.
+
+    since  the first state from which on, up to the last one seen, some channel spreads over positions by more than
+           WIDENING times its first spread; None while there is none
+    safe   the step up to which that cannot be
+    """
+
+    def __init__(self, process: Process, z0: Tensor, safe: float) -> None:
+        self.since: int | None = None
+        self.safe = safe
+        mask = None if process.affinity is None else process.affinity.mask
+        self._masked = None if mask is None else ~mask.unsqueeze(-1)
+        rounding = ROUNDING * torch.finfo(z0.dtype).eps * self._fill(z0, 0).abs().amax((1, 2), keepdim=True)
+        self._largest = WIDENING * self._spread(z0) + rounding.squeeze(1)
+
+    def look(self, number: int, state: Tensor) -> None:
+        """Look at a state [B, M, C] with this number."""
+        is_wide = bool((self._spread(state) > self._largest).any())
+        self.since = (number if self.since is None else self.since) if is_wide else None
+
+    def _spread(self, z: Tensor) -> Tensor:
+        """The largest minus the smallest value of every channel [B, C]."""
+        return self._fill(z, -torch.inf).amax(1) - self._fill(z, torch.inf).amin(1)
+
+    def _fill(self, z: Tensor, value: float) -> Tensor:
+        return z if self._masked is None else z.masked_fill(self._masked, value)
+
+
+def _norm(z: Tensor, weights: Tensor) -> Tensor:
+    """‖z‖_π [B]. Where π = 0, z may be anything, NaN included."""
+    squares = torch.where(weights > 0, z.double().square().sum(-1), 0)
+    return (weights * squares).sum(-1).sqrt()
+
+
+def describe_limit(process: Process, change: Tensor) -> str:
+    """The limit of stability in words, with a step size that works; "" where it is not known.
+
+    change  [B, M, C]: one that grew, so it has a part in what grows
+    """
+    certified, estimate = process.certified_euler_step(), estimate_euler_step(process, change)
+    text = "" if estimate is None else f", which Lanczos estimates at {estimate:.4g}"
+    if certified is not None and 0 < certified < float("inf"):
+        return f"{text}; every step_size up to {round_down(certified):g} is certified to be stable"
+    return text and f"{text}; step_size = {round_down(MARGIN * (estimate or 0)):g} works"
+
+
+def estimate_euler_step(process: Process, change: Tensor) -> float | None:
+    """2 / λ_max(−A) for a process with rate(z) = A z that is self-adjoint under π, by Lanczos: an estimate from above.
+
+    None where there is no π, where nothing moves, and where a position with π = 0 moves.
+    """
+    weights = process.inner_weights()
+    if weights is None or change.numel() == 0 or bool(((weights == 0) & (change != 0).any(-1)).any()):
+        return None
+    start = change.to(torch.promote_types(change.dtype, torch.float32))
+    roots = weights.to(start).sqrt().unsqueeze(-1)
+    inverse = torch.where(roots > 0, 1 / torch.where(roots > 0, roots, 1), 0)
+
+    def apply(v: Tensor) -> Tensor:
+        moved = process.rate(inverse * v.view(start.shape))
+        return -(torch.where(roots > 0, moved, 0) * roots).flatten(1)
+
+    start = torch.where(roots > 0, start, 0)
+    largest = start.abs().amax((1, 2), keepdim=True)
+    start = torch.where(largest > 0, start / torch.where(largest > 0, largest, 1), 0)
+    # A change alone may have lost modes to rounding; a little noise brings them back.
+    noise = torch.randn(start.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    start = start + 0.01 * noise.to(start)
+    high = float(lanczos(apply, (roots * start).flatten(1), LANCZOS_PRODUCTS)[1].max())
+    return 2 / high if high > 0 and isfinite(2 / high) else None
+
+
+def round_down(x: float) -> float:
+    """Round down to three significant digits; a bound that rounding alone has lowered is not lowered further."""
+    if x <= 0:
+        return x
+    unit = 10.0 ** (floor(log10(x)) - 2)
+    return float(f"{floor(x / unit * (1 + 1e-9)) * unit:.3g}")
