@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -10,6 +11,11 @@ from torch import Tensor
 from nonloc.ops import BACKENDS, KINDS, NORMALIZATIONS, Affinity
 
 CELLS = list(itertools.product(KINDS, NORMALIZATIONS))
+# A dozen cells, for what depends little on the cell: every kind and every normalisation more than once.
+SOME_CELLS = CELLS[::2]
+FORMS = ("plain", "masked", "measured", "both")
+# Every cell in one form; neighbours have different forms.
+FORMED_CELLS = [(*cell, FORMS[(n + n // 5) % 4]) for n, cell in enumerate(CELLS)]
 SYMMETRIC = ("symmetric", "sinkhorn")
 EXACT = tuple(name for name in BACKENDS if name != "fused")  # which has no float64, and tests of its own
 
@@ -37,6 +43,27 @@ def affinity(
     if scale is None:
         scale = 0.7 if kind in ("gaussian", "heat", "dot") else 1.0
     return Affinity(left, right, kind, normalize, scale, mask=mask, measure=measure)
+
+
+def decoration(form: str, positions: int = 6) -> dict[str, Tensor]:
+    """Mask [2, M] and measure [M] of a form, as keywords of an affinity."""
+    mask = torch.ones(2, positions, dtype=torch.bool)
+    mask[0, 1], mask[:, -1] = False, False
+    measure = torch.linspace(0.2, 1.4, positions, dtype=torch.float64)
+    chosen = {"masked": {"mask"}, "measured": {"measure"}, "both": {"mask", "measure"}}.get(form, set())
+    return {name: value for name, value in {"mask": mask, "measure": measure}.items() if name in chosen}
+
+
+def peak_bytes(function: Callable[[], object]) -> int:
+    """The peak of the bytes that torch's allocator hands out, from its own memory profiler."""
+    with torch.autograd.profiler.profile(profile_memory=True) as profile:
+        function()
+    events = [e for e in profile.kineto_results.events() if e.name() == "[memory]"]
+    now = peak = 0
+    for event in sorted(events, key=lambda e: e.start_ns()):
+        now += event.nbytes()
+        peak = max(peak, now)
+    return peak
 
 
 def signal(like: Affinity, channels: int = 4, seed: int = 1) -> Tensor:

@@ -4,9 +4,7 @@ import pytest
 import torch
 
 from nonloc.ops import Affinity, SparseAffinity, aggregate
-from problems import EXACT, affinity, features, relative, signal
-
-KINDS = ("gaussian", "heat", "dot", "concat")
+from problems import EXACT, affinity, features
 
 
 def dense(a, backend):
@@ -15,28 +13,11 @@ def dense(a, backend):
 
 
 @pytest.mark.parametrize("backend", EXACT)
-@pytest.mark.parametrize("kind", KINDS)
-def test_rows_and_columns_sum_to_one(kind, backend):
-    k = dense(affinity(kind, "sinkhorn", positions=40), backend)
-    assert float((k.sum(-1) - 1).abs().max()) <= 1e-13
-    assert float((k.sum(-2) - 1).abs().max()) <= 1e-13
-
-
-@pytest.mark.parametrize("backend", EXACT)
 def test_with_a_measure_the_columns_give_the_measure_back(backend):
     measure = torch.linspace(0.1, 2.0, 12, dtype=torch.float64)
     k = dense(affinity("heat", "sinkhorn", positions=12, measure=measure), backend)
     assert float((k.sum(-1) - 1).abs().max()) <= 1e-13
     assert float((measure @ k - measure).abs().max()) <= 1e-13
-
-
-@pytest.mark.parametrize("backend", EXACT)
-def test_gaussian_of_twice_the_scale_is_heat(backend):
-    x = features("gaussian", "sinkhorn", positions=20)
-    z = signal(Affinity(x, x, "gaussian"))
-    gaussian = aggregate(Affinity(x, x, "gaussian", "sinkhorn", 1.4), z, backend=backend)
-    heat = aggregate(Affinity(x, x, "heat", "sinkhorn", 0.7), z, backend=backend)
-    assert relative(gaussian, heat) <= 1e-12
 
 
 @pytest.mark.parametrize("backend", EXACT)
@@ -103,7 +84,7 @@ def ring(weights):
 
 
 @pytest.mark.parametrize("backend", EXACT)
-@pytest.mark.parametrize("count", [10, 50])
+@pytest.mark.parametrize("count", [10, pytest.param(50, marks=pytest.mark.slow)])
 def test_rings_are_scaled_whose_halvings_leave_much(count, backend):
     for seed in range(5):
         weights = torch.rand(count, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) + 0.5

@@ -12,7 +12,6 @@ from nonloc.ops import (
     Affinity,
     SparseAffinity,
     aggregate,
-    choose_backend,
     diffuse,
     dirichlet_energy,
     kernel_matrix,
@@ -69,10 +68,6 @@ def test_one_graph_serves_every_batch(batch, channels):
     assert relative(diffuse(sparse, z), kernel_matrix(sparse) @ z - z) <= 1e-14
 
 
-def test_no_sample_at_all():
-    assert diffuse(both("row")[0], state(0)).shape == (0, M, 3)
-
-
 @pytest.mark.parametrize("index", [torch.int32, torch.int64])
 def test_both_index_types_are_taken(index):
     sparse, dense = both("row")
@@ -118,7 +113,7 @@ def test_nan_reaches_the_neighbours_and_nobody_else():
 
 
 @pytest.mark.parametrize("normalize", SYMMETRIC)
-@pytest.mark.parametrize("row", range(M))
+@pytest.mark.parametrize("row", [0, 4, 8])
 def test_one_wrong_entry_is_found(normalize, row):
     dense = omega(normalize)
     dense[row, (row + 2) % M] += 1e-9
@@ -159,19 +154,6 @@ def test_no_total_support_is_refused():
 def test_wrong_arguments_name_the_fix(arguments, message):
     with pytest.raises(ValueError, match=message):
         SparseAffinity(**{"matrix": omega().to_sparse_csr(), **arguments})
-
-
-def test_a_state_of_other_positions_is_refused():
-    with pytest.raises(ValueError, match=r"batch and positions, \[2, 9, C\]"):
-        diffuse(both("row")[0], torch.zeros(2, 8, 3))
-
-
-def test_what_it_answers():
-    sparse, _ = both("count")
-    assert (sparse.batch, sparse.positions, sparse.normalize, sparse.mask) == (1, M, "count", None)
-    assert choose_backend(sparse) == "factored"
-    with pytest.raises(AttributeError):
-        sparse.normalize = "row"
 
 
 def test_memory_is_that_of_the_entries():
