@@ -1,4 +1,4 @@
-"""Spectra of the learned weights: the eigenvalues of sym(W), and what chance alone would have given."""
+"""Spectra of the learned weights: the eigenvalues of sym(W), and the band of random weights."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ STABLE_CAPTION = (
 
 
 def symmetric_part(w: Tensor) -> Tensor:
-    """(W + Wᵀ)/2 of W [..., C, C]; differentiable, in W's dtype."""
+    """Return (W + Wᵀ)/2 of W [..., C, C]; differentiable, in W's dtype."""
     _check_square(w)
     return (w + w.mT) / 2
 
@@ -47,13 +47,13 @@ class Spectrum:
         object.__setattr__(self, "eigenvalues", _by_magnitude(values))
 
     def top(self, k: int) -> Tensor:
-        """The `k` eigenvalues of largest magnitude (all of them, where there are fewer)."""
+        """Return the `k` eigenvalues of largest magnitude, or all where there are fewer."""
         check_whole("k", k, least=0)
         return self.eigenvalues[:k]
 
     @property
     def trace(self) -> float:
-        """Their sum, which is the trace of W too."""
+        """The sum of the eigenvalues, which is the trace of W too."""
         return float(self.eigenvalues.sum())
 
     @property
@@ -68,8 +68,8 @@ class Spectrum:
 
     @property
     def negative_share(self) -> float:
-        """The negative part of the whole energy, from 0 to 1; not a number for W = 0, which has none."""
-        # Relative to the largest, so that squares of small ones do not vanish.
+        """The negative part of the whole energy, from 0 to 1; NaN for W = 0, which has no energy."""
+        # Relative to the largest, so that squares of small ones do not underflow.
         largest = float(self.eigenvalues.abs().max()) if len(self.eigenvalues) else 0.0
         if not largest:
             return math.nan
@@ -77,7 +77,7 @@ class Spectrum:
         return float(squares[self.eigenvalues < 0].sum() / squares.sum())
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-able; `from_dict` needs the eigenvalues alone, the rest is for readers."""
+        """Return a dict for JSON; `from_dict` needs the eigenvalues alone."""
         share = self.negative_share
         return {
             "eigenvalues": self.eigenvalues.tolist(),
@@ -93,7 +93,7 @@ class Spectrum:
 
 
 def weight_spectrum(w: Tensor) -> Spectrum:
-    """The spectrum of (W + Wᵀ)/2 for W [C, C], in float64."""
+    """Return the spectrum of (W + Wᵀ)/2 for W [C, C], computed in float64."""
     _check_square(w)
     if w.dim() != 2:
         raise ValueError(f"w must be one matrix [C, C], got {list(w.shape)}; take the spectra one by one")
@@ -105,12 +105,12 @@ def weight_spectrum(w: Tensor) -> Spectrum:
 
 @dataclass(frozen=True, eq=False)
 class RandomBand:
-    """Between which values a spectrum lies by chance.
+    """The range of the spectra of random weights.
 
-    low, high       [C]  for the eigenvalue of each order, sorted by magnitude as in `Spectrum`
+    low, high       [C]  of the eigenvalues, sorted by magnitude as in `Spectrum`
     trace           (low, high)
     negative_share  (low, high)
-    quantile        the part of the random matrices that lies inside, for each number by itself
+    quantile        the part of the random matrices that lies inside, separately for each number
     """
 
     low: Tensor
@@ -132,7 +132,7 @@ class RandomBand:
 def random_band(
     channels: int, rank: int, norm: float, samples: int = 400, seed: int = 0, quantile: float = 0.95
 ) -> RandomBand:
-    """The band of the spectra of random W = W_Z W_g [C, C] of this rank and Frobenius norm.
+    """Return the band of the spectra of random W = W_Z W_g [C, C] of this rank and Frobenius norm.
 
     W_Z [C, r] and W_g [r, C] have independent normal entries; W is then scaled to the norm. A rank of C or more
     stands for a full W: one matrix of normal entries.
@@ -145,7 +145,7 @@ def random_band(
         raise ValueError(f"quantile={quantile!r} must lie between 0 and 1")
     values = norm * _random_values(channels, rank, samples, seed)
     energy = values.square().sum(-1)
-    # W = 0 has no share; 0 keeps the band a number.
+    # W = 0 has no share; 0 avoids NaN.
     share = values.clamp(max=0).square().sum(-1) / torch.where(energy > 0, energy, 1)
     tails = torch.tensor([(1 - quantile) / 2, (1 + quantile) / 2], dtype=torch.float64)
 
@@ -159,7 +159,7 @@ def random_band(
 
 @lru_cache(maxsize=64)
 def _random_values(channels: int, rank: int, samples: int, seed: int) -> Tensor:
-    """The eigenvalues of sym(W) of random W of norm 1 [samples, C]: those of another norm are multiples."""
+    """Return the eigenvalues of sym(W) of random W of norm 1 [samples, C]; for other norms they are multiples."""
     generator = torch.Generator().manual_seed(seed)
 
     def normal(rows: int, columns: int) -> Tensor:
@@ -171,7 +171,7 @@ def _random_values(channels: int, rank: int, samples: int, seed: int) -> Tensor:
 
 
 def _by_magnitude(values: Tensor) -> Tensor:
-    """The last dimension sorted by magnitude, the largest first; the positive one of a pair ± before the other."""
+    """Sort the last dimension by magnitude, the largest first; of a pair ±λ the positive one first."""
     values = values.sort(dim=-1, descending=True).values
     return values.gather(-1, values.abs().sort(dim=-1, descending=True, stable=True).indices)
 
@@ -181,4 +181,4 @@ def _check_square(w: Tensor) -> None:
         got = list(w.shape) if isinstance(w, Tensor) else type(w).__name__
         raise ValueError(f"w must be square, [C, C], got {got}; W is W_Z W_g, not one of its factors")
     if w.is_complex():
-        raise ValueError("w must be real, got complex numbers; take w.real if nothing else is in it")
+        raise ValueError("w must be real, got complex numbers; take w.real if its imaginary part is 0")

@@ -1,8 +1,9 @@
-"""Affinities that learn: x [B, M, C] -> Affinity, the embeddings θ and φ of Wang et al. included."""
+"""Affinity modules: x [B, M, C] -> Affinity, with the embeddings θ and φ of Wang et al."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from torch import Tensor, nn
@@ -14,14 +15,14 @@ from nonloc.ops import Affinity, SparseAffinity
 
 
 class PairwiseAffinity(nn.Module):
-    """Abstract: left = θ(x) and right = φ(x), as a value that says what ω is.
+    """Abstract: left = θ(x) and right = φ(x), as an `Affinity` that defines ω.
 
     channels   C
     embed      d, the width of θ and φ; C // 2 when None. Kernels without an embedding refuse it.
     shared     one map for both sides: left *is* right, so Ω is symmetric. None is the kernel's own default.
     normalize  "row", "count", "none", "symmetric" or "sinkhorn"; None is the kernel's own default
     scaled     divide the logits by √d
-    bias       give θ and φ a bias; without an embedding there is nothing to give it to
+    bias       give θ and φ a bias; it has no effect without an embedding
     """
 
     kind: ClassVar[str]
@@ -71,7 +72,10 @@ class PairwiseAffinity(nn.Module):
         return embed
 
     def forward(self, x: Tensor, keys: Tensor | None = None) -> Affinity:
-        """x [B, M, C], the positions that receive; keys [B, M', C], those that give, when they are others."""
+        """Return the affinity of x [B, M, C], the positions that receive.
+
+        keys  [B, M', C], the positions that give; None: those of x
+        """
         left = x if self.theta is None else apply_map(self.theta, x)
         if keys is None and self.phi is None:
             right = left
@@ -121,7 +125,7 @@ class Concatenation(PairwiseAffinity):
     """ω = relu(w·[θ(x_i), φ(x_j)]), divided by the number of positions.
 
     With linear embeddings, w·[θ(x_i), φ(x_j)] = a·x_i + b·x_j exactly, with a = θᵀw₁ and b = φᵀw₂. So the
-    parameters are a and b themselves, one map to one number a side, and no width of the embedding matters.
+    parameters are a and b themselves, one map to one number for each side: embeddings of any width are the same.
     """
 
     kind = "concat"
@@ -131,7 +135,7 @@ class Concatenation(PairwiseAffinity):
 
 
 class Heat(PairwiseAffinity):
-    """ω = exp(−|θ(x_i) − φ(x_j)|²), symmetric and at most 1 with the shared embedding it has by default."""
+    """ω = exp(−|θ(x_i) − φ(x_j)|²), at most 1; symmetric with a shared embedding, the default."""
 
     kind = "heat"
     default_shared = True
@@ -160,7 +164,7 @@ AnyAffinity = Affinity | SparseAffinity
 
 
 def make_affinity(name_or_module: AffinityLike, channels: int, **keywords: Any) -> nn.Module:
-    """An affinity module for `channels` channels.
+    """Return an affinity module for `channels` channels.
 
     name_or_module  one of AFFINITIES, built with `keywords`; a module x [B, M, C] -> Affinity or SparseAffinity,
                     taken as it is; or a factory channels -> module (a class will do)
@@ -168,10 +172,9 @@ def make_affinity(name_or_module: AffinityLike, channels: int, **keywords: Any) 
     if isinstance(name_or_module, str):
         check_choice("affinity", name_or_module, AFFINITIES)
         return AFFINITIES[name_or_module](channels, **keywords)
-    given = sorted(name for name, value in keywords.items() if value not in (None, False))
-    if given:
+    if useless := sorted(name for name, value in keywords.items() if value not in (None, False)):
         raise ValueError(
-            f"{', '.join(given)} can be set only for an affinity given by name; set it on the module you pass"
+            f"{', '.join(useless)} can be set only for an affinity given by name; set it on the module you pass"
         )
     if isinstance(name_or_module, nn.Module):
         module = name_or_module
@@ -193,7 +196,7 @@ def make_affinity(name_or_module: AffinityLike, channels: int, **keywords: Any) 
 
 
 def check_affinity(affinity: object, mask: Tensor | None, *, is_subsampled: bool) -> AnyAffinity:
-    """What an affinity module returned, with the mask of valid positions [B, M] if there is one."""
+    """Return the result of an affinity module, with the mask of valid positions [B, M] if there is one."""
     if not isinstance(affinity, (Affinity, SparseAffinity)):
         raise ValueError(
             f"the affinity module must return an Affinity or a SparseAffinity, got {type(affinity).__name__}"
@@ -201,12 +204,8 @@ def check_affinity(affinity: object, mask: Tensor | None, *, is_subsampled: bool
     if isinstance(affinity, Affinity):
         if mask is None:
             return affinity
-        # A module may know of positions of its own that are not to be heard.
-        both = mask if affinity.mask is None else mask & affinity.mask
-        return Affinity(
-            affinity.left, affinity.right, affinity.kind, affinity.normalize, affinity.scale,
-            mask=both, measure=affinity.measure,
-        )  # fmt: skip
+        # The module may have masked positions of its own.
+        return replace(affinity, mask=mask if affinity.mask is None else mask & affinity.mask)
     if is_subsampled:
         raise ValueError(
             "subsample does not go with an affinity module that returns a SparseAffinity, whose graph joins the "

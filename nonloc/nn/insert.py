@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import difflib
 import inspect
-import math
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from nonloc._checks import check_choice
-from nonloc._torch_compat import ConvBase, NormBase
 from nonloc.nn.inspect import Inputs, run_model
 from nonloc.nn.nonlocal_module import NonlocalModule
 from nonloc.nn.options import FORMS
+from nonloc.nn.outputs import Output, last_channels, record_outputs
 from nonloc.nn.stage import DiffusiveStage, OriginalStage, unknown_keyword
 
 Value = nn.Module | Callable[[int], nn.Module] | Mapping[str, Any]
@@ -105,51 +104,6 @@ class Inserted:
     positions: int | None
 
 
-class _Layer(NamedTuple):
-    """A layer that has `width` channels on `axis`."""
-
-    width: int
-    axis: int
-    is_norm: bool
-
-
-# By class: the attribute that says how many channels there are, their axis, and whether it is a normalisation.
-_LAYERS: tuple[tuple[type[nn.Module], str, int, bool], ...] = (
-    (ConvBase, "out_channels", 1, False),
-    (nn.Linear, "out_features", -1, False),
-    (nn.Embedding, "embedding_dim", -1, False),
-    (NormBase, "num_features", 1, True),
-    (nn.GroupNorm, "num_channels", 1, True),
-)
-
-
-@dataclass(frozen=True)
-class _Output:
-    """The output of a submodule.
-
-    axes  where the channels are, by the layers that ran: (1,) or (−1,), both where they may be on either, none where
-          the layers say nothing
-    """
-
-    shape: torch.Size
-    axes: tuple[int, ...]
-    dtype: torch.dtype
-    device: torch.device
-
-    def channels(self, layout: str | None) -> int | None:
-        """Return C; without a layout the layers decide. None where there is no second dimension."""
-        if len(self.shape) < 2:
-            return None
-        return self.shape[-1 if self._is_positions(layout) else 1]
-
-    def positions(self, layout: str | None) -> int:
-        """Return M."""
-        return math.prod(self.shape[1:-1] if self._is_positions(layout) else self.shape[2:])
-
-    def _is_positions(self, layout: str | None) -> bool:
-        return self.axes == (-1,) if layout is None else layout == "positions"
-
-
 def insert(model: nn.Module, where: Mapping[str, Value], *, example: Inputs | None = None) -> list[Inserted]:
     """Put nonlocal modules after the named submodules of `model`, in place.
 
@@ -184,7 +138,7 @@ def insert(model: nn.Module, where: Mapping[str, Value], *, example: Inputs | No
     for name in where:
         _check_name(name, named)
     bases = {name: named[name] for name in where}
-    outputs = {} if example is None else _run_and_record(model, bases, example)
+    outputs = {} if example is None else record_outputs(model, bases, example)
     made = {name: _make(name, bases[name], value, outputs.get(name)) for name, value in where.items()}
     # Parents are looked up before any of them is replaced: an entry may lie inside another one.
     parents = {name: model.get_submodule(name.rpartition(".")[0]) for name in made}
@@ -240,7 +194,7 @@ def _check_name(name: str, named: Mapping[str, nn.Module]) -> None:
         )
 
 
-def _make(name: str, base: nn.Module, value: Value, output: _Output | None) -> nn.Module:
+def _make(name: str, base: nn.Module, value: Value, output: Output | None) -> nn.Module:
     """Return the module that a value of `where` describes."""
     if isinstance(value, nn.Module):
         return value
@@ -286,8 +240,8 @@ def _check_factory(name: str, factory: Callable[[int], nn.Module]) -> None:
         ) from error
 
 
-def _find_channels(name: str, base: nn.Module, output: _Output | None, layout: str | None) -> int:
-    channels = _last_channels(base) if output is None else output.channels(layout)
+def _find_channels(name: str, base: nn.Module, output: Output | None, layout: str | None) -> int:
+    channels = last_channels(base) if output is None else output.channels(layout)
     if channels is not None:
         return channels
     if output is not None:
@@ -297,18 +251,24 @@ def _find_channels(name: str, base: nn.Module, output: _Output | None, layout: s
     )
 
 
-def _check_fits(name: str, base: nn.Module, stage: nn.Module, output: _Output | None) -> None:
+def _check_fits(name: str, base: nn.Module, stage: nn.Module, output: Output | None) -> None:
     """Raise a ValueError unless the module takes the submodule's output, as far as both are known."""
     if isinstance(stage, NonlocalModule) and output is not None:
         if not stage.is_layout_given and -1 in output.axes:
-            _ask_for_layout(name, output)
+            second, last = output.shape[1], output.shape[-1]
+            is_certain = second != last and 1 not in output.axes
+            raise ValueError(
+                f"{name!r} puts out {list(output.shape)}; by the layers that ran its channels "
+                f'{"are" if is_certain else "may be"} last; give the stage layout="positions" if the {last} are the '
+                f'channels, layout="channels_first" if the {second} are, the second dimension'
+            )
         if len(output.shape) < 3:
             raise ValueError(
                 f"{name!r} puts out {list(output.shape)}, which has no positions for a stage to join; name a "
                 "submodule before the pooling or the head"
             )
     channels, layout = getattr(stage, "channels", None), getattr(stage, "layout", None)
-    expected = _last_channels(base) if output is None else output.channels(layout)
+    expected = last_channels(base) if output is None else output.channels(layout)
     if isinstance(channels, int) and expected is not None and channels != expected:
         source = "by its last layer; pass example= to measure it"
         hint = ""
@@ -324,21 +284,6 @@ def _check_fits(name: str, base: nn.Module, stage: nn.Module, output: _Output | 
             stage.check_shape(output.shape)
         except ValueError as error:
             raise ValueError(f"{name!r} puts out what its stage does not take: {error}") from error
-
-
-def _ask_for_layout(name: str, output: _Output) -> None:
-    """Raise the ValueError for a stage without a layout after an output whose channels are last, or may be."""
-    shape, second, last = list(output.shape), output.shape[1], output.shape[-1]
-    if second == last or 1 in output.axes:
-        channels = f"{last} channels" if second == last else f"channels, {second} or {last},"
-        raise ValueError(
-            f"{name!r} puts out {shape}, and its {channels} may be second or last; give the stage "
-            'layout="positions" if they are last, layout="channels_first" if they are second'
-        )
-    raise ValueError(
-        f"{name!r} puts out {shape}, with its {last} channels last by the layers that ran; give the stage "
-        f'layout="positions" (or layout="channels_first", if the {second} are the channels)'
-    )
 
 
 def _put(parents: Mapping[str, nn.Module], modules: Mapping[str, nn.Module]) -> None:
@@ -381,7 +326,7 @@ def _check_runs(model: nn.Module, example: Inputs, after: Mapping[str, After]) -
         )
 
 
-def _move_like(stage: nn.Module, base: nn.Module, output: _Output | None) -> None:
+def _move_like(stage: nn.Module, base: nn.Module, output: Output | None) -> None:
     """Move the module to the submodule's device, dtype and mode; without parameters, to those of its output."""
     stage.train(base.training)
     weight = next((one for one in base.parameters() if one.dtype.is_floating_point), None)
@@ -397,113 +342,3 @@ def _move_like(stage: nn.Module, base: nn.Module, output: _Output | None) -> Non
         except RuntimeError:  # torch does not widen eight bits by itself
             dtype = output.dtype
     stage.to(device=weight.device, dtype=dtype)
-
-
-def _run_and_record(
-    model: nn.Module, modules: Mapping[str, nn.Module], example: Inputs
-) -> dict[str, _Output]:
-    """Run the model once on the example; return the output of each module."""
-    outputs: dict[str, _Output] = {}
-    ran: list[tuple[_Layer, torch.Size]] = []
-
-    def note(layer: _Layer) -> Any:
-        def hook(module: nn.Module, args: Any, output: Any) -> None:
-            if isinstance(output, Tensor) and not output.is_nested:
-                ran.append((layer, output.shape))
-
-        return hook
-
-    def record(name: str) -> Any:
-        def hook(module: nn.Module, args: Any, output: Any) -> None:
-            if not isinstance(output, Tensor):
-                raise ValueError(
-                    f"{name!r} puts out a {type(output).__name__}; a stage can follow only a tensor"
-                )
-            if output.is_nested:
-                raise ValueError(
-                    f"{name!r} puts out a nested tensor, without a shape; nn.TransformerEncoder makes none with "
-                    "enable_nested_tensor=False"
-                )
-            if not output.dtype.is_floating_point:
-                raise ValueError(f"{name!r} puts out {output.dtype}; a stage can follow only floating point")
-            axes = _channel_axes(output.shape, ran)
-            first = outputs.setdefault(name, _Output(output.shape, axes, output.dtype, output.device))
-            if first.shape != output.shape:
-                raise ValueError(
-                    f"{name!r} runs more than once, on {list(first.shape)} and {list(output.shape)}; "
-                    "name a submodule that runs in one place"
-                )
-
-        return hook
-
-    # Layers first: a named submodule may be a layer itself, and must be noted before its output is recorded.
-    layers = [(module, layer) for module in model.modules() if (layer := _layer(module)) is not None]
-    handles = [module.register_forward_hook(note(layer)) for module, layer in layers]
-    handles += [module.register_forward_hook(record(name)) for name, module in modules.items()]
-    try:
-        run_model(model, example)
-    finally:
-        for handle in handles:
-            handle.remove()
-    if silent := [name for name in modules if name not in outputs]:
-        raise ValueError(
-            f"{', '.join(silent)} never ran on the example, so a stage there would never run either"
-        )
-    return outputs
-
-
-def _channel_axes(shape: torch.Size, ran: list[tuple[_Layer, torch.Size]]) -> tuple[int, ...]:
-    """Return where the channels of an output are, by the layers that ran before it in their order."""
-    if len(shape) < 3 or not ran:
-        return ()
-    # Pooling, cropping and appended positions keep the order of the axes; with other dimensions they have moved.
-    alike = [
-        (before == shape, layer.axis)
-        for layer, before in ran
-        if len(before) == len(shape) and shape[layer.axis] == layer.width
-    ]
-    if alike:
-        same = [axis for is_same, axis in alike if is_same]
-        return (same[-1] if same else alike[-1][1],)
-    layer, before = ran[-1]
-    axes = tuple(axis for axis in (1, -1) if shape[axis] == layer.width)
-    # As many dimensions and numbers, but others, as after a pixel shuffle: an equal width may be chance.
-    is_rearranged = len(before) == len(shape) and sorted(before) != sorted(shape)
-    return (1, -1) if axes and is_rearranged and before.numel() == shape.numel() else axes
-
-
-def _last_channels(base: nn.Module) -> int | None:
-    """Return C by the last convolution or linear map and the normalisation after it; None where they disagree."""
-    width: int | None = None
-    normalized: int | None = None
-    for layer in _layers(base):
-        if layer.is_norm:
-            normalized = layer.width
-        else:
-            width, normalized = layer.width, None
-    if width is None or normalized is None or width == normalized:
-        return width if width is not None else normalized
-    return None
-
-
-def _layers(base: nn.Module) -> Iterator[_Layer]:
-    """Yield the layers in their order; those inside a nonlocal module say nothing about its output."""
-    layer = _layer(base)
-    if layer is not None:
-        yield layer
-    if not isinstance(base, NonlocalModule):
-        for child in base.children():
-            yield from _layers(child)
-
-
-def _layer(module: nn.Module) -> _Layer | None:
-    """Return the module as a layer; None for one without channels of its own."""
-    if isinstance(module, NonlocalModule):
-        return _Layer(module.channels, -1 if module.layout == "positions" else 1, False)
-    # A normalisation over several axes does not say which of them is the channels.
-    if isinstance(module, (nn.LayerNorm, nn.RMSNorm)) and len(module.normalized_shape) == 1:
-        return _Layer(module.normalized_shape[0], -1, True)
-    for kind, attribute, axis, is_norm in _LAYERS:
-        if isinstance(module, kind):
-            return _Layer(getattr(module, attribute), axis, is_norm)
-    return None
