@@ -25,12 +25,12 @@ from torch import nn
 from nonloc import logit_spread
 from nonloc.nn.inspect import stage_inputs
 from nonloc.nn.stage import stages
-from nonloc_paper.data.load import load
+from nonloc_paper.data import load
 from nonloc_paper.networks.build import build
 from nonloc_paper.suites.catalog import SUITES
 from nonloc_paper.training.machine import machine, versions
 from nonloc_paper.training.recipe import Recipe
-from nonloc_paper.training.schedule import learning_rate
+from nonloc_paper.training.plan import learning_rate
 from nonloc_paper.training.step import make_optimizer
 from nonloc_paper.training.tasks import TASKS, Task
 

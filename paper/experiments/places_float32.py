@@ -23,7 +23,7 @@ from nonloc_paper.data import load
 from nonloc_paper.networks.build import build
 from nonloc_paper.runs import Run
 from nonloc_paper.training.recipe import Recipe
-from nonloc_paper.training.state import restore_model
+from nonloc_paper.training.checkpoint import restore_model
 from nonloc_paper.training.tasks import TASKS
 
 IMAGES = 32

@@ -34,7 +34,7 @@ from torch.nn import functional as F
 from nonloc.nn.layout import from_positions
 from nonloc.nn.nonlocal_module import NonlocalModule
 from nonloc.nn.stage import stages
-from nonloc_paper.data.load import load
+from nonloc_paper.data import load
 from nonloc_paper.map.cells import ONE_EPOCH, MapCell
 from nonloc_paper.networks.build import build
 from nonloc_paper.runs import Run

@@ -9,7 +9,7 @@ _WHERE = {
     "StageOptions": "nonloc.nn.options",
     "build": "nonloc_paper.networks.build",
     "fit": "nonloc_paper.training.loop",
-    "fit_many": "nonloc_paper.training.many",
+    "fit_many": "nonloc_paper.training.scheduler",
     "trained_network": "nonloc_paper.training.trained",
 }
 

@@ -7,7 +7,7 @@ from jsonargparse import ArgumentParser, Namespace
 from nonloc.cli.output import Output, add_output_arguments
 from nonloc.outcomes import EXIT_DONE
 from nonloc_paper.commands.parser import CommandParser
-from nonloc_paper.data.names import DATASETS, NAMES
+from nonloc_paper.data import DATASETS, NAMES
 
 PARSER = CommandParser
 SUMMARY = "download a data set, or check the one that is there"

@@ -57,7 +57,7 @@ def run(options: Namespace) -> int:
     below = find_runs(options.run)
     own = [one for one in below if one.path == Path(options.run)]
 
-    from nonloc_paper.data.load import load
+    from nonloc_paper.data import load
     from nonloc_paper.suites.recheck import recheck
     from nonloc_paper.training.machine import device_or_best, machine, versions
     from nonloc_paper.training.recipe import Recipe

@@ -74,7 +74,7 @@ def run(options: Namespace) -> int:
     from nonloc_paper.map.run import run_part
     from nonloc_paper.suites.records import lock_folder
     from nonloc_paper.training.machine import device_or_best, machine
-    from nonloc_paper.training.precision import slow_precision
+    from nonloc_paper.training.step import slow_precision
 
     if slow := slow_precision(part.base, device_or_best(options.device)):
         output.talk(f"{slow}: --set precision=float32 channels_last=false")

@@ -130,7 +130,7 @@ def run(options: Namespace) -> int:
     from nonloc_paper.report.records import collect, read_plan, write_plan
     from nonloc_paper.report.summary import summary, summary_text
     from nonloc_paper.training.machine import device_or_best
-    from nonloc_paper.training.precision import slow_precision
+    from nonloc_paper.training.step import slow_precision
 
     # What cannot be run must not become the plan of a folder.
     where = device_or_best(options.device)

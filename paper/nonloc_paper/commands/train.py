@@ -91,7 +91,7 @@ def run(options: Namespace) -> int:
 
     from nonloc_paper.training.loop import fit
     from nonloc_paper.training.machine import device_or_best
-    from nonloc_paper.training.precision import slow_precision
+    from nonloc_paper.training.step import slow_precision
 
     output.talk(f"{recipe.network} on {recipe.data}, seed {recipe.seed}, in {folder.path}")
     if slow := slow_precision(recipe, device_or_best(options.device)):

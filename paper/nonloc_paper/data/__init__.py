@@ -1,20 +1,45 @@
-"""Data sets as uint8 images and labels; nothing here imports torch before it is needed."""
+"""Data sets as uint8 images and labels. Importing this does not import torch, so that `--help` is quick."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
 
 from nonloc._lazy import lazy
 
-# At once and not lazily: a submodule imported later would take the place of the function of the same name.
+# At once and not lazily: a submodule imported later would replace the function of the same name.
 from nonloc_paper.data.download import download as download
-from nonloc_paper.data.load import load as load
+
+if TYPE_CHECKING:
+    from nonloc_paper.data.dataset import Dataset
+
+# classes: 0 for images without labels; size: height and width in pixels.
+DATASETS: dict[str, dict[str, int]] = {
+    "motifs": {"classes": 0, "size": 12},
+    "cifar10": {"classes": 10, "size": 32},
+    "cifar100": {"classes": 100, "size": 32},
+}
+NAMES = tuple(DATASETS)
+
+
+def load(name: str, data_dir: str | os.PathLike[str] | None = None) -> Dataset:
+    """Load "motifs", "cifar10" or "cifar100" into memory.
+
+    `data_dir` holds the CIFAR files; None is the environment's NONLOC_DATA, or else the user's cache.
+    """
+    if name not in NAMES:
+        raise ValueError(f"name={name!r} is not a data set; choose one of {', '.join(NAMES)}")
+    from nonloc_paper.data.cifar import read_cifar
+    from nonloc_paper.data.motifs import load_motifs
+
+    return load_motifs() if name == "motifs" else read_cifar(name, data_dir)
+
 
 __getattr__, __dir__ = lazy(
     __name__,
     {
-        "DATASETS": ".names",
-        "NAMES": ".names",
         "Dataset": ".dataset",
         "Split": ".dataset",
-        "download": ".download",
-        "load": ".load",
         "load_motifs": ".motifs",
         "motif_boxes": ".motifs",
         "read_cifar": ".cifar",

@@ -9,16 +9,24 @@ import numpy as np
 import torch
 
 from nonloc_paper.data.dataset import Dataset, Split
-from nonloc_paper.data.files import corrupt, data_folder, fault, files_folder, missing
-from nonloc_paper.data.sources import Member, Source, source_of
+from nonloc_paper.data.download import (
+    Member,
+    Source,
+    corrupt,
+    data_folder,
+    fault,
+    files_folder,
+    missing,
+    source_of,
+)
 
 
 def read_cifar(name: str, folder: str | os.PathLike[str] | None = None, verify: bool = True) -> Dataset:
     """Read "cifar10" or "cifar100" (fine labels): 50,000 training and 10,000 test images [N, 3, 32, 32].
 
-    `folder` holds cifar-10-batches-bin/ or cifar-100-binary/, or is that folder; left out, it is the
-    environment's NONLOC_DATA or else the user's cache. `verify=False` skips the SHA-1 of the files; their
-    size and the range of the labels are always checked.
+    `folder` holds cifar-10-batches-bin/ or cifar-100-binary/, or is that folder; None is the environment's NONLOC_DATA,
+    or else the user's cache. `verify=False` skips the SHA-1 of the files; their size and the range of the labels are
+    always checked.
     """
     return read_source(source_of(name), data_folder(folder), verify)
 

@@ -36,9 +36,9 @@ from nonloc_paper.map.table import MapTable
 from nonloc_paper.map.watcher import Watcher
 from nonloc_paper.runs import Run
 from nonloc_paper.training.machine import device_or_best
-from nonloc_paper.training.many import SIDE_BY_SIDE, Ending, fit_many
+from nonloc_paper.training.scheduler import SIDE_BY_SIDE, Ending, fit_many
 from nonloc_paper.training.recipe import Recipe
-from nonloc_paper.training.sharing import SharedData
+from nonloc_paper.training.scheduler import SharedData
 
 LAST_LOSSES = 50
 EPOCH_FIELDS = ("epoch", "train_loss", "test_loss", "error")
@@ -111,7 +111,7 @@ def run_part(
                 again.append(number)
             elif ending.has_result:
                 row = cell.to_dict() | {"seed": seed}
-                row |= _measured(ending.run, recipe, shared.find(recipe.data), where, watcher)
+                row |= _measured(ending.run, recipe, shared.load(recipe.data), where, watcher)
                 table.append(row | {"side_by_side": beside, "recipe_sha256": recipe.sha256})
                 shutil.rmtree(ending.run.path)
         except Exception as error:

@@ -53,7 +53,7 @@ class Watcher:
         # A run that goes on after an interruption brings the losses of its epoch with it.
         done = session.step_in_epoch
         for step in range(0 if is_new else done - 1, done):
-            film.losses.append((session.step - done + step, session.loss_of(step).clone()))
+            film.losses.append((session.step - done + step, session.losses.at(step).clone()))
         # Always one: a run that goes on shortly before its end would meet none.
         if not film.states or session.step < EVERY or session.step % EVERY == 0:
             state = {name: value.detach().clone() for name, value in session.model.state_dict().items()}

@@ -11,12 +11,12 @@ import torch
 
 from nonloc.outcomes import LockedRunError, NonlocError
 from nonloc_paper.runs import Run
-from nonloc_paper.training.estimates import seconds_to_go
+from nonloc_paper.training.scheduler import seconds_to_go
 from nonloc_paper.training.machine import device_or_best, machine
-from nonloc_paper.training.many import Ending, fit_many
+from nonloc_paper.training.scheduler import Ending, fit_many
 from nonloc_paper.training.observe import observe
 from nonloc_paper.training.recipe import Recipe
-from nonloc_paper.training.sharing import SharedData
+from nonloc_paper.training.scheduler import SharedData
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ def train_all(
             errors.append(ending.error)
         elif ending.has_result:
             try:
-                observe(ending.run, data.found(ending.recipe.data), data_dir=data_dir, device=where)
+                observe(ending.run, data.loaded(ending.recipe.data), data_dir=data_dir, device=where)
             except Exception as error:
                 errors.append(error)
 

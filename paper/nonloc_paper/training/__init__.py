@@ -8,7 +8,7 @@ _WHERE = {
     "Outcome": "nonloc.outcomes",
     "Recipe": "nonloc_paper.training.recipe",
     "fit": "nonloc_paper.training.loop",
-    "fit_many": "nonloc_paper.training.many",
+    "fit_many": "nonloc_paper.training.scheduler",
     "trained_network": "nonloc_paper.training.trained",
 }
 

@@ -1,45 +1,52 @@
-"""Checkpoints: safetensors for the numbers, a JSON manifest beside them; atomic, checked, without pickle.
+"""Checkpoints: the tensors of a network and its optimizer as safetensors, with a JSON manifest; no pickle.
 
-`checkpoints/<step>.safetensors` is written first, `checkpoints/<step>.json` last: a checkpoint exists once
-its manifest does, and is valid while the size and the SHA-256 in the manifest agree with the file. A crash at
-any moment therefore leaves the checkpoints before it whole. What cannot be read is an error, and not damage: a run
-that was saved is never begun anew behind its owner's back.
+`checkpoints/<step>.safetensors` is written first, `checkpoints/<step>.json` last. A checkpoint exists once its
+manifest does, and is valid while the size and the SHA-256 in the manifest agree with the file. So a crash at any
+moment leaves the earlier checkpoints whole. A checkpoint that cannot be read is an error: a run that was saved is
+never silently begun again.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import math
 import warnings
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import safetensors.torch
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 from nonloc.outcomes import CorruptDataError
 from nonloc_paper.runs import TEMPORARY, Run, remove_leftover, write_atomically
-from nonloc_paper.training.machine import versions
-from nonloc_paper.training.parts import Part
+from nonloc_paper.training.machine import Part, versions
 from nonloc_paper.training.recipe import Recipe
 
 FORMAT = 2
+MODEL = "model."
+OPTIMIZER = "optimizer."
+# Pieces of work that may wait for the disk: a slow disk holds the run up and does not fill the memory.
+MOST_WAITING = 4
 
 
 @dataclass(frozen=True)
 class Checkpoint:
     """A run after `step` steps: `epoch` whole epochs and `step_in_epoch` steps of the next one.
 
-    tensors      model and optimizer: a function of `step` alone, so that saving a step again, as before and
-                 after its evaluation, changes nothing that an older manifest vouches for
-    losses       of the steps of the unfinished epoch, float32 values that JSON carries exactly
-    num_classes  what the network was built for, besides the recipe
-    data_sha256  of the data it was trained on
+    tensors      model and optimizer: a function of `step` alone, so that saving a step again, before and after its
+                 evaluation, does not contradict the older manifest
+    losses       of the steps of the unfinished epoch, float32 values that JSON stores exactly
+    num_classes  an argument of the network besides the recipe
+    data_sha256  of the training data
     seconds      of work so far
     optimizer    the optimizer's scalars when it was saved, for the reader; the recipe decides them
-    parts        on which machines the seconds were spent
+    parts        the machines on which the seconds were spent
     """
 
     step: int
@@ -85,10 +92,10 @@ def save_checkpoint(run: Run, recipe: Recipe, checkpoint: Checkpoint) -> None:
 
 
 def latest_valid(run: Run, recipe: Recipe | None = None) -> Checkpoint | None:
-    """The newest whole checkpoint of `run`, or None if none was ever made; a damaged one is skipped with a warning.
+    """Return the newest whole checkpoint of `run`, None without any; skip a damaged one with a warning.
 
-    Where all of them are damaged, CorruptDataError says so. A checkpoint made with another recipe than `recipe` (the
-    run's own when left out), or in another format, is a ValueError.
+    CorruptDataError if all are damaged. A checkpoint made with another recipe than `recipe` (by default the run's own),
+    or in another format, is a ValueError.
     """
     expected = recipe if recipe is not None else Recipe.of(run)
     damages: list[str] = []
@@ -97,7 +104,7 @@ def latest_valid(run: Run, recipe: Recipe | None = None) -> Checkpoint | None:
             checkpoint = _read(path, expected)
         except CorruptDataError as error:
             if not path.exists():
-                # The run's own process has removed it meanwhile, because there are newer ones.
+                # The process that trains the run has removed it, because there are newer ones.
                 return latest_valid(run, expected)
             damages.append(str(error))
             continue
@@ -113,21 +120,34 @@ def latest_valid(run: Run, recipe: Recipe | None = None) -> Checkpoint | None:
 
 
 def remove_later(run: Run, step: int) -> None:
-    """Remove the checkpoints after `step`: they are damaged, or the run would have gone on from them."""
+    """Remove the checkpoints after `step`: they are damaged, or the run would have resumed from them."""
     _remove(run.checkpoints_path, lambda other: other > step)
 
 
 def _read(path: Path, expected: Recipe) -> Checkpoint:
-    """The checkpoint of a manifest; CorruptDataError if it is damaged or a file of it missing."""
+    """Read the checkpoint of a manifest; CorruptDataError if it is damaged or a file of it is missing."""
     try:
         manifest = json.loads(path.read_bytes())
-        _check_format(path, manifest)
+        if manifest["format"] != FORMAT:
+            raise ValueError(
+                f"the checkpoint {path} has format {manifest['format']}, but this version of nonloc reads {FORMAT}; "
+                "go on with the version that made it, or use a new folder"
+            )
         content = path.with_suffix(".safetensors").read_bytes()
         if (len(content), hashlib.sha256(content).hexdigest()) != (manifest["size"], manifest["sha256"]):
             raise CorruptDataError(
                 f"the checkpoint {path} is damaged: its numbers are not those that were written"
             )
-        _check_recipe(path, manifest, expected)
+        if manifest["recipe_sha256"] != expected.sha256:
+            differing = expected.differences(Recipe.from_dict(manifest["recipe"]))
+            raise ValueError(
+                f"{path} was made with another recipe: {'; '.join(differing)}; "
+                "use the same recipe or a new folder"
+            )
+        if "parts" not in manifest:
+            # Older manifests do not say the machine.
+            part = {"machine": None, "versions": manifest["versions"], "seconds": manifest["seconds"]}
+            manifest["parts"] = [part]
         return Checkpoint(
             step=manifest["step"],
             epoch=manifest["epoch"],
@@ -138,36 +158,14 @@ def _read(path: Path, expected: Recipe) -> Checkpoint:
             losses=manifest["losses"],
             tensors=safetensors.torch.load(content),
             optimizer=manifest["optimizer"],
-            parts=manifest["parts"] if "parts" in manifest else _unknown_part(manifest),
+            parts=manifest["parts"],
         )
     except (FileNotFoundError, json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
         raise CorruptDataError(f"the checkpoint {path} is damaged ({error})") from error
 
 
-def _check_format(path: Path, manifest: dict[str, Any]) -> None:
-    if manifest["format"] != FORMAT:
-        raise ValueError(
-            f"the checkpoint {path} has format {manifest['format']}, but this version of nonloc reads {FORMAT}; "
-            "go on with the version that made it, or use a new folder"
-        )
-
-
-def _check_recipe(path: Path, manifest: dict[str, Any], expected: Recipe) -> None:
-    if manifest["recipe_sha256"] != expected.sha256:
-        differing = expected.differences(Recipe.from_dict(manifest["recipe"]))
-        raise ValueError(
-            f"{path} was made with another recipe: {'; '.join(differing)}; "
-            "use the same recipe or a new folder"
-        )
-
-
-def _unknown_part(manifest: dict[str, Any]) -> list[Part]:
-    """Of a manifest that was written before it told the machine."""
-    return [{"machine": None, "versions": manifest["versions"], "seconds": manifest["seconds"]}]
-
-
 def _remove_all_but_two(folder: Path, step: int) -> None:
-    """Keep `step` and the newest before it. Later ones are damaged: the run did not go on from them."""
+    """Remove all but `step` and the newest before it. Later ones are damaged: the run did not resume from them."""
     earlier = [int(path.stem) for path in _numbered(folder, ".json") if int(path.stem) < step]
     kept = {step, *sorted(earlier)[-1:]}
     _remove(folder, lambda other: other not in kept)
@@ -176,7 +174,7 @@ def _remove_all_but_two(folder: Path, step: int) -> None:
 
 
 def _remove(folder: Path, is_unwanted: Callable[[int], bool]) -> None:
-    # Manifests go first: numbers without a manifest do not count, a manifest without numbers is damage.
+    # Manifests first: tensors without a manifest do not count, a manifest without tensors is damage.
     for suffix in (".json", ".safetensors"):
         for path in _numbered(folder, suffix):
             if is_unwanted(int(path.stem)):
@@ -185,3 +183,116 @@ def _remove(folder: Path, is_unwanted: Callable[[int], bool]) -> None:
 
 def _numbered(folder: Path, suffix: str) -> list[Path]:
     return [path for path in folder.glob("*" + suffix) if path.stem.isdecimal()]
+
+
+def state_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """Copy all parameters, buffers and optimizer state to the CPU, by name."""
+    tensors = {MODEL + name: value for name, value in model.state_dict().items()}
+    for name, parameter in model.named_parameters():
+        for key, value in optimizer.state.get(parameter, {}).items():
+            if isinstance(value, Tensor):
+                tensors[f"{OPTIMIZER}{name}.{key}"] = value
+            elif value is not None:
+                raise TypeError(
+                    f"optimizer state {key!r} of {name!r} is {type(value).__name__}, not a tensor"
+                )
+    return _copies(tensors)
+
+
+def restore_model(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+    """Load the parameters and buffers of `state_tensors` into `model`; the names must agree."""
+    model.load_state_dict(
+        {name.removeprefix(MODEL): value for name, value in tensors.items() if name.startswith(MODEL)}
+    )
+
+
+def restore_optimizer(
+    optimizer: torch.optim.Optimizer, model: nn.Module, tensors: Mapping[str, Tensor]
+) -> None:
+    """Load the state of `state_tensors` into `optimizer`, newly made from the same recipe for `model`."""
+    state: dict[int, dict[str, Any]] = {}
+    numbers = {name: number for number, (name, _) in enumerate(model.named_parameters())}
+    for full_name, value in tensors.items():
+        if full_name.startswith(OPTIMIZER):
+            name, key = full_name.removeprefix(OPTIMIZER).rsplit(".", 1)
+            state.setdefault(numbers[name], {})[key] = value
+    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+    # Files do not store memory layouts, but the fused kernels need that of the parameters.
+    for parameter, values in optimizer.state.items():
+        for key, value in values.items():
+            is_alike = isinstance(value, Tensor) and value.shape == parameter.shape
+            if is_alike and value.stride() != parameter.stride():
+                values[key] = torch.empty_like(parameter, dtype=value.dtype).copy_(value)
+
+
+def has_finite_parameters(model: nn.Module) -> bool:
+    """Return whether no parameter is NaN or infinite; waits for the device once."""
+    parameters = [parameter.detach() for parameter in model.parameters()]
+    return bool(torch.nn.utils.get_total_norm(parameters, math.inf).isfinite())
+
+
+def weights_sha256(model: nn.Module) -> str:
+    """Return the SHA-256 of the names, types, shapes and bytes of all parameters and buffers, sorted by name."""
+    digest = hashlib.sha256()
+    for name, value in sorted(_copies(model.state_dict()).items()):
+        digest.update(f"{name} {value.dtype} {list(value.shape)}\n".encode())
+        digest.update(value.flatten().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _copies(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Copy tensors to the CPU, contiguous, with one transfer for each dtype and device: each transfer costs a wait."""
+    groups: dict[tuple[torch.dtype, torch.device], list[str]] = {}
+    for name, value in tensors.items():
+        groups.setdefault((value.dtype, value.device), []).append(name)
+    copies: dict[str, Tensor] = {}
+    for names in groups.values():
+        whole = torch.cat([tensors[name].detach().reshape(-1) for name in names]).cpu()
+        pieces = whole.split([tensors[name].numel() for name in names])
+        for name, piece in zip(names, pieces, strict=True):
+            copies[name] = piece.clone().view(tensors[name].shape)
+    return {name: copies[name] for name in tensors}
+
+
+class Writer:
+    """Write files in order; on CUDA from a background thread, through a bounded queue.
+
+    An error of the thread is raised by a later call, and nothing is written after it.
+    """
+
+    def __init__(self, *, in_background: bool) -> None:
+        self._thread = ThreadPoolExecutor(1, "nonloc-writing") if in_background else None
+        self._waiting: deque[Future[None]] = deque()
+        self._has_failed = False
+
+    def do(self, work: Callable[[], object]) -> None:
+        """Call `work` after all that was asked for before."""
+        if self._thread is None:
+            work()
+            return
+        while self._waiting and (self._waiting[0].done() or len(self._waiting) >= MOST_WAITING):
+            self._waiting.popleft().result()
+        self._waiting.append(self._thread.submit(self._do_now, work))
+
+    def _do_now(self, work: Callable[[], object]) -> None:
+        # Later files rely on earlier ones.
+        if self._has_failed:
+            return
+        try:
+            work()
+        except BaseException:
+            self._has_failed = True
+            raise
+
+    def finish(self) -> None:
+        """Wait until everything is written."""
+        while self._waiting:
+            self._waiting.popleft().result()
+
+    def close(self) -> None:
+        """Finish, and end the thread."""
+        try:
+            self.finish()
+        finally:
+            if self._thread is not None:
+                self._thread.shutdown()

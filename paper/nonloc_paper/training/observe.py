@@ -1,9 +1,10 @@
-"""observe: look once at what a run has trained, and keep what is seen in its folder, so that reports only read.
+"""Observe the network of a run once, and record it in the run folder, so that reports only read.
 
-    observations.json         where the network was looked at, scores, affinities, the features' trace
+    observations.json         the step, scores, affinities, the trace of the features
     observations.safetensors  images, uint8 [K, 3, H, W]; noisy and restored, float32 [K, 3, H, W] in [−1, 1];
                               affinity.<stage>, float32 [K, h, w]: the kernel's row of one position
     spectrum.json             of every W: the spectrum of sym(W), with the band of random weights
+    spectra.jsonl             the spectra during training, one line for each recorded epoch
 
 A number that is not finite is written as null, a tensor that is not finite is left out.
 """
@@ -11,6 +12,7 @@ A number that is not finite is written as null, a tensor that is not finite is l
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import safetensors.torch
@@ -24,7 +26,7 @@ from nonloc.nn.weight import WeightMap
 from nonloc.ops import kernel_matrix, largest_logit_spread
 from nonloc.spectrum import CAPTION, STABLE_CAPTION, random_band, weight_spectrum
 from nonloc_paper.data.dataset import Dataset
-from nonloc_paper.data.load import load
+from nonloc_paper.data import load
 from nonloc_paper.runs import Run, read_json, write_atomically, write_json
 from nonloc_paper.training.checkpoint import Checkpoint, latest_valid
 from nonloc_paper.training.machine import device_or_best
@@ -37,7 +39,9 @@ FORMAT = 2  # 2: with "quotient" and "linear" of every sub-block, and "logit_spr
 OBSERVATIONS = "observations.json"
 TENSORS = "observations.safetensors"
 SPECTRUM = "spectrum.json"
-CHUNK = 256  # images at a time where the whole test split is looked at
+CHUNK = 256  # images in a batch over the whole test split
+
+StageWeights = Mapping[str, Sequence[Tensor]]
 
 
 def observe(
@@ -111,6 +115,30 @@ def _write_spectra(run: Run, checkpoint: Checkpoint, recipe: Recipe) -> dict[str
     caption = CAPTION if has_bands else STABLE_CAPTION
     value = _where(checkpoint) | {"caption": caption, "stages": found}
     return write_json(run.path / SPECTRUM, value, indent=1)
+
+
+def stage_weights(model: nn.Module) -> StageWeights:
+    """Copy the matrices W of every stage, [C, C], to the CPU."""
+    return {
+        name: [weight.detach().to("cpu", copy=True) for weight in stage.weights()]
+        for name, stage in stages(model)
+    }
+
+
+def record_spectra(run: Run, weights: StageWeights, epoch: int) -> bool:
+    """Append the spectra of all stages' weights after `epoch` epochs to spectra.jsonl.
+
+    Record nothing and return False for a network without stages, and for weights that are not finite.
+    """
+    matrices = [matrix for matrices in weights.values() for matrix in matrices]
+    if not matrices or not all(bool(matrix.isfinite().all()) for matrix in matrices):
+        return False
+    recorded = [
+        {"name": name, "weights": [weight_spectrum(matrix).to_dict() for matrix in matrices]}
+        for name, matrices in weights.items()
+    ]
+    run.append_spectra({"epoch": epoch, "stages": recorded})
+    return True
 
 
 def read_observations(run: Run) -> dict[str, Any] | None:

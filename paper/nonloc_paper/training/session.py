@@ -1,13 +1,13 @@
-"""Session: a run in progress. The network, its optimizer, and where it is."""
+"""Session: one run in progress. The network, its optimizer, its losses and its position."""
 
 from __future__ import annotations
 
 import math
 import time
 import warnings
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -15,37 +15,104 @@ from torch import Tensor
 
 from nonloc.outcomes import CorruptDataError
 from nonloc_paper.data.dataset import Dataset
-from nonloc_paper.fast import accelerate
-from nonloc_paper.networks.build import build
 from nonloc_paper.runs import Run
-from nonloc_paper.training.captured import CapturedEvaluation
-from nonloc_paper.training.checkpoint import Checkpoint, remove_later, save_checkpoint
-from nonloc_paper.training.convoy import Convoy
-from nonloc_paper.training.evaluate import evaluate
-from nonloc_paper.training.graphs import CaptureError
-from nonloc_paper.training.lean import LeanStep
-from nonloc_paper.training.losses import Event, Losses
-from nonloc_paper.training.parts import Part, elsewhere, place, with_part
-from nonloc_paper.training.plan import Batch, EpochPlan
-from nonloc_paper.training.randomness import initialization
+from nonloc_paper.training.checkpoint import (
+    Checkpoint,
+    Writer,
+    has_finite_parameters,
+    remove_later,
+    restore_model,
+    restore_optimizer,
+    save_checkpoint,
+    state_tensors,
+)
+from nonloc_paper.training.evaluate import CapturedEvaluation, evaluate
+from nonloc_paper.training.graph_group import CaptureError, GraphGroup, Member
+from nonloc_paper.training.machine import Part, elsewhere, place, with_part
+from nonloc_paper.training.observe import record_spectra, stage_weights
+from nonloc_paper.training.plan import EpochPlan, learning_rate, steps_per_epoch
 from nonloc_paper.training.recipe import Recipe
-from nonloc_paper.training.schedule import learning_rate
-from nonloc_paper.training.spectra import record_spectra, stage_weights
-from nonloc_paper.training.state import capture, has_finite_parameters, restore_model, restore_optimizer
 from nonloc_paper.training.step import TrainingStep
 from nonloc_paper.training.tasks import TASKS
-from nonloc_paper.training.writing import Writing
+from nonloc_paper.training.trained import new_network
+
+Event = torch.cuda.Event
+
+
+class Losses:
+    """The losses of an epoch, one for each step, on the device and copied to the host.
+
+    All are stored. So their mean does not depend on interruptions, and the first one that is not finite can be named
+    although the host does not wait for the device after every step. On CUDA they are sent to the host and read once
+    they have arrived; elsewhere they are there at once.
+    """
+
+    def __init__(self, steps: int, device: torch.device) -> None:
+        self._on_device = torch.zeros(steps, device=device)
+        self._is_remote = device.type == "cuda"
+        self._on_host = torch.zeros(steps, pin_memory=True) if self._is_remote else self._on_device
+        self._sent: deque[tuple[Event, int]] = deque()
+        self._arrived = 0
+        self.finite = 0
+
+    def at(self, step: int) -> Tensor:
+        """Return the tensor [] on the device that stores the loss of a step of the epoch."""
+        return self._on_device[step]
+
+    def on_host(self) -> Tensor:
+        """Return float32 [steps] on the CPU; complete once nothing is pending."""
+        return self._on_host
+
+    def begin_epoch(self) -> None:
+        """Forget the losses of the epoch before."""
+        self._sent.clear()
+        self._arrived = self.finite = 0
+
+    def resume(self, losses: list[float]) -> None:
+        """Set the losses of the first steps of an epoch that is resumed; they are read again."""
+        for tensor in (self._on_device, self._on_host):
+            tensor[: len(losses)] = torch.tensor(losses)
+
+    def send(self, steps: int) -> None:
+        """Send the losses of the first `steps` steps to the host, without waiting for the device."""
+        if not self._is_remote:
+            self._arrived = steps
+            return
+        self._on_host.copy_(self._on_device, non_blocking=True)
+        event = Event(blocking=True)
+        event.record()
+        self._sent.append((event, steps))
+
+    def pending(self, most: int = 0) -> Iterator[Event]:
+        """Yield the events to wait for until at most `most` transfers are under way."""
+        while True:
+            while self._sent and self._sent[0][0].query():
+                self._arrived = self._sent.popleft()[1]
+            if len(self._sent) <= most:
+                return
+            yield self._sent[len(self._sent) - most - 1][0]
+
+    def read(self) -> list[float]:
+        """Return the losses that arrived since the last call, up to the first that is not finite; never waits.
+
+        `finite` counts the steps of the epoch whose losses were read and are finite.
+        """
+        losses = self._on_host[self.finite : self._arrived].tolist()
+        good = next((index for index, loss in enumerate(losses) if not math.isfinite(loss)), len(losses))
+        self.finite += good
+        return losses[: good + 1]
 
 
 class Session:
     """The state of a run between two steps.
 
-    epoch          whole epochs done, evaluated and recorded
-    step_in_epoch  steps of the next epoch done
+    epoch          complete epochs, evaluated and recorded
+    step_in_epoch  steps of the next epoch that are done
+    losses         of that epoch
     place          where this process works, as a part of the run without its seconds
 
-    convoy         take steps in it, and evaluate, as CUDA graphs. The current stream is then the convoy's whenever a
-                   method is called. What cannot be recorded is done plainly, with a warning.
+    group          do the steps in this GraphGroup, and evaluate as a CUDA graph. The current stream must then be the
+                   group's whenever a method is called. Work that cannot be captured is done plainly, with a warning.
     """
 
     def __init__(
@@ -55,7 +122,7 @@ class Session:
         dataset: Dataset,
         device: torch.device,
         *,
-        convoy: Convoy | None = None,
+        group: GraphGroup | None = None,
     ) -> None:
         self.recipe = recipe
         self.run = run
@@ -64,24 +131,24 @@ class Session:
         self.data_sha256 = dataset.sha256
         self.task = TASKS[recipe.task](recipe, dataset, device)
         self.steps_per_epoch = steps_per_epoch(recipe, len(self.task.train))
-        with initialization(recipe.seed):
-            model = build(recipe.network, num_classes=self.num_classes, **asdict(recipe.stage))
+        model = new_network(recipe, self.num_classes)
         # torch's own annotation of Module.to does not know the memory format alone.
         layout = torch.channels_last if recipe.channels_last else torch.contiguous_format
-        self.model = accelerate(model).to(device).to(memory_format=layout)  # type: ignore[call-overload]
-        self.train_step = (TrainingStep if convoy is None else LeanStep)(self.model, self.task, recipe)
+        self.model = model.to(device).to(memory_format=layout)  # type: ignore[call-overload]
+        self.train_step = TrainingStep(self.model, self.task, recipe, cast_together=group is not None)
         self._generator = torch.Generator(device)
-        self._convoy = convoy
-        self._rider = None if convoy is None else convoy.join(self.train_step)
-        self._has_boarded = False
+        self._group = group
+        self._member: Member | None = None
+        self._is_requested = False
         self._captured_evaluation: CapturedEvaluation | None = None
-        if convoy is not None:
+        if group is not None:
+            self._member = group.add(self.train_step)
             self._captured_evaluation = CapturedEvaluation(self.model, self.task, recipe)
         self.epoch = 0
         self.step_in_epoch = 0
         self._plans: dict[int, EpochPlan] = {}
-        self._losses = Losses(self.steps_per_epoch, device)
-        self._writing = Writing(in_background=device.type == "cuda")
+        self.losses = Losses(self.steps_per_epoch, device)
+        self._writer = Writer(in_background=device.type == "cuda")
         self.place = place(device)
         self._parts_before: list[Part] = []
         self._seconds_before = 0.0
@@ -97,22 +164,27 @@ class Session:
         return self.recipe.epochs * self.steps_per_epoch
 
     @property
-    def seconds(self) -> float:
-        """Seconds of work that led here, summed over resumptions."""
-        return self._seconds_before + time.monotonic() - self._started
+    def first_unread_step(self) -> int:
+        """The step, counted from 0 over the run, after those whose losses were read and are finite."""
+        return self.epoch * self.steps_per_epoch + self.losses.finite
 
     @property
-    def parts_elsewhere(self) -> list[Part]:
-        """The parts of the run that were done on other machines, or with other versions."""
-        return elsewhere(self._parts_before, self.place)
+    def seconds(self) -> float:
+        """Seconds of work so far, summed over resumptions."""
+        return self._seconds_before + time.monotonic() - self._started
 
     @property
     def seconds_unsaved(self) -> float:
         """Seconds of work since the last checkpoint."""
         return time.monotonic() - self._saved
 
+    @property
+    def parts_elsewhere(self) -> list[Part]:
+        """The parts of the run that were done on other machines, or with other versions."""
+        return elsewhere(self._parts_before, self.place)
+
     def begin(self) -> None:
-        """A new run: forget what a run without a checkpoint left behind, and record the initial spectra."""
+        """Begin a new run: drop the records of a run without a checkpoint, and record the initial spectra."""
         if self.run.read_metrics():
             warnings.warn(
                 f"{self.run.metrics_path} tells of a run, but {self.run.checkpoints_path} has no checkpoint to go on "
@@ -124,130 +196,81 @@ class Session:
         record_spectra(self.run, stage_weights(self.model), 0)
 
     def resume(self, checkpoint: Checkpoint) -> None:
-        """Go on where `checkpoint` was made; what was recorded after it will be recorded again."""
+        """Continue from `checkpoint`; later records are dropped and will be written again."""
         if checkpoint.data_sha256 != self.data_sha256:
             raise ValueError(
                 f"{self.run.path} was begun on other data called {self.recipe.data!r} (its images or labels differ); "
                 "go on with the same data, or use a new folder"
             )
-        self._check_metrics(checkpoint)
+        recorded = [line.get("epoch", 0) for line in self.run.read_metrics()]
+        before = [epoch for epoch in recorded if epoch <= checkpoint.epoch]
+        if before != list(range(1, checkpoint.epoch + 1)):
+            raise CorruptDataError(
+                f"{self.run.metrics_path} does not have one line for each of the {checkpoint.epoch} epochs before the "
+                f"checkpoint (it has {len(before)}); bring back the file that belongs to the checkpoint, "
+                f"or delete {self.run.checkpoints_path} to begin anew"
+            )
         restore_model(self.model, checkpoint.tensors)
         restore_optimizer(self.train_step.optimizer, self.model, checkpoint.tensors)
         self.epoch, self.step_in_epoch = checkpoint.epoch, checkpoint.step_in_epoch
-        self._losses.resume(checkpoint.losses)
+        self.losses.resume(checkpoint.losses)
         self._parts_before, self._seconds_before = checkpoint.parts, checkpoint.seconds
         self.run.truncate(checkpoint.epoch)
         remove_later(self.run, checkpoint.step)
 
-    def _check_metrics(self, checkpoint: Checkpoint) -> None:
-        recorded = [line.get("epoch", 0) for line in self.run.read_metrics()]
-        found = [epoch for epoch in recorded if epoch <= checkpoint.epoch]
-        if found != list(range(1, checkpoint.epoch + 1)):
-            raise CorruptDataError(
-                f"{self.run.metrics_path} does not have one line for each of the {checkpoint.epoch} epochs that were "
-                f"done when the checkpoint was made ({len(found)} were found); bring back the file that belongs "
-                f"to the checkpoint, or delete {self.run.checkpoints_path} to begin anew"
-            )
-
     def take_step(self) -> None:
-        """One batch: at once, or with the convoy's next departure. Does not wait for the device."""
+        """Train on one batch: at once, or by the group's next `step`. Does not wait for the device."""
         batch = self._plan(self.epoch).batch(self.step_in_epoch)
-        loss = self._losses.place(self.step_in_epoch)
+        loss = self.losses.at(self.step_in_epoch)
         self.train_step.set_rate(learning_rate(self.recipe, self.step, self.steps_per_epoch))
-        self._has_boarded = self._board(batch, loss)
-        if not self._has_boarded:
-            loss.copy_(self.train_step.work(batch.indices, self._generator.manual_seed(batch.seed)))
+        self._is_requested = False
+        if self._group is not None and self._member is not None:
+            try:
+                self._group.request(self._member, batch, loss)
+                self._is_requested = True
+            except CaptureError as error:
+                self._leave_group()
+                self._captured_evaluation = None
+                self._warn("steps", error)
+        if not self._is_requested:
+            loss.copy_(self.train_step.compute(batch.indices, self._generator.manual_seed(batch.seed)))
         self.step_in_epoch += 1
 
-    def stay_behind(self) -> None:
-        """The convoy did not depart: the last step, if it was to be done by its departure, was not done."""
-        if self._has_boarded:
+    def undo_requested_step(self) -> None:
+        """Do not count the last step if it was requested from the group, whose `step` has failed."""
+        if self._is_requested:
             self.step_in_epoch -= 1
-        self._has_boarded = False
-
-    def loss_of(self, step_in_epoch: int) -> Tensor:
-        """Of a step of this epoch that is done, a tensor [] on the device."""
-        return self._losses.place(step_in_epoch)
-
-    def _board(self, batch: Batch, loss: Tensor) -> bool:
-        """Whether the convoy takes the step."""
-        if self._convoy is None or self._rider is None:
-            return False
-        try:
-            self._convoy.board(self._rider, batch, loss)
-        except CaptureError as error:
-            self._leave_convoy()
-            self._captured_evaluation = None
-            _warn_of_plain("steps", self.recipe, error)
-            return False
-        return True
-
-    def _leave_convoy(self) -> None:
-        if self._convoy is not None and self._rider is not None:
-            self._convoy.leave(self._rider)
-        self._rider = None
-
-    def _plan(self, epoch: int) -> EpochPlan:
-        """What the steps of an epoch are given; does not wait for the device."""
-        if epoch not in self._plans:
-            # The one before may still be in use while the next is made ready.
-            self._plans = {known: self._plans[known] for known in self._plans if known == epoch - 1}
-            self._plans[epoch] = EpochPlan.make(
-                self.recipe, epoch, len(self.task.train), self.steps_per_epoch, self.device
-            )
-        return self._plans[epoch]
-
-    def send_losses(self) -> None:
-        """Let the losses up to here come to the host; does not wait for the device."""
-        self._losses.send(self.step_in_epoch)
-
-    def arrivals(self, most: int = 0) -> Iterator[Event]:
-        """The events to wait for until no more than `most` sendings of losses are on their way."""
-        while (event := self._losses.pending(most)) is not None:
-            yield event
-
-    def read_losses(self) -> list[float]:
-        """The losses that arrived since the last reading, up to the first that is not finite."""
-        return self._losses.read()
-
-    @property
-    def first_unread_step(self) -> int:
-        """The step, counted from 0 over the run, after those whose losses were read and found finite."""
-        return self.epoch * self.steps_per_epoch + self._losses.first_unread
+        self._is_requested = False
 
     def launch_evaluation(self) -> None:
-        """Let the device evaluate after the steps it was given, if it can do so on its own; meanwhile, get ready."""
+        """Launch the captured evaluation, if there is one, behind the steps; meanwhile, plan the next epoch."""
         if self._captured_evaluation is not None:
             try:
-                with self._apart():
+                with self._on_own_stream():
                     self._captured_evaluation.launch()
             except (CaptureError, torch.cuda.OutOfMemoryError) as error:
                 self._captured_evaluation = None
-                _warn_of_plain("evaluation", self.recipe, error)
+                self._warn("evaluation", error)
         self._plan(self.epoch + 1)
 
     def read_evaluation(self, should_stop: Callable[[], object]) -> dict[str, float] | None:
-        """What is measured of the network as it is; None if `should_stop` said so before."""
+        """Return the evaluation of the network as it is; None if `should_stop` said so before."""
         if self._captured_evaluation is not None and not self._captured_evaluation.is_launched:
-            # A run that is resumed between the last step of an epoch and its evaluation.
+            # The run was resumed between the last step of an epoch and its evaluation.
             self.launch_evaluation()
         if self._captured_evaluation is not None:
-            with self._apart():
+            with self._on_own_stream():
                 return self._captured_evaluation.read()
         return evaluate(self.model, self.task, self.recipe, should_stop=should_stop)
 
-    def _apart(self) -> AbstractContextManager[None]:
-        """Inside, work is launched beside that of the convoy's other riders."""
-        assert self._convoy is not None
-        assert self._rider is not None
-        return self._convoy.apart(self._rider)
-
     def finish_epoch(self, measured: dict[str, float]) -> dict[str, Any]:
-        """Record the epoch whose steps are all done; returns its line of metrics."""
+        """Record the epoch whose steps are all done; return its line of metrics."""
         rate = learning_rate(self.recipe, self.step - 1, self.steps_per_epoch)
-        sizes = self._batch_sizes()
-        train_loss = float((self._losses.at_hand().double() * sizes).sum() / sizes.sum())
-        self._losses.begin_epoch()
+        # The last batch of a whole pass may be smaller.
+        firsts = torch.arange(self.steps_per_epoch) * self.recipe.batch_size
+        sizes = (len(self.task.train) - firsts).clamp(max=self.recipe.batch_size).double()
+        train_loss = float((self.losses.on_host().double() * sizes).sum() / sizes.sum())
+        self.losses.begin_epoch()
         self.epoch, self.step_in_epoch = self.epoch + 1, 0
         line = {
             "epoch": self.epoch,
@@ -257,17 +280,17 @@ class Session:
             "learning_rate": rate,
             "seconds": round(self.seconds, 3),
         }
-        self._writing.do(lambda: self.run.append_metrics(line))
+        self._writer.do(lambda: self.run.append_metrics(line))
         if self.epoch in self.recipe.spectrum_epochs or self.epoch == self.recipe.epochs:
             weights, epoch = stage_weights(self.model), self.epoch
-            self._writing.do(lambda: record_spectra(self.run, weights, epoch))
+            self._writer.do(lambda: record_spectra(self.run, weights, epoch))
         return line
 
     def save(self) -> None:
         """Write a checkpoint, unless the weights are not finite: the last good one is worth more."""
         if not has_finite_parameters(self.model):
             return
-        group, seconds = self.train_step.optimizer.param_groups[0], self.seconds
+        options, seconds = self.train_step.optimizer.param_groups[0], self.seconds
         rate = learning_rate(self.recipe, max(self.step - 1, 0), self.steps_per_epoch)
         checkpoint = Checkpoint(
             step=self.step,
@@ -276,51 +299,51 @@ class Session:
             seconds=seconds,
             num_classes=self.num_classes,
             data_sha256=self.data_sha256,
-            losses=self._losses.at_hand()[: self.step_in_epoch].tolist(),
-            tensors=capture(self.model, self.train_step.optimizer),
-            optimizer={key: value for key, value in group.items() if key != "params"} | {"lr": rate},
+            losses=self.losses.on_host()[: self.step_in_epoch].tolist(),
+            tensors=state_tensors(self.model, self.train_step.optimizer),
+            optimizer={key: value for key, value in options.items() if key != "params"} | {"lr": rate},
             parts=with_part(self._parts_before, self.place, seconds - self._seconds_before),
         )
         self._saved = time.monotonic()
-        self._writing.do(lambda: save_checkpoint(self.run, self.recipe, checkpoint))
+        self._writer.do(lambda: save_checkpoint(self.run, self.recipe, checkpoint))
 
-    def finish_writing(self) -> None:
-        """Wait until all that was recorded and saved is in the folder."""
-        self._writing.finish()
+    def last_metrics(self) -> dict[str, Any]:
+        """Return the newest line of metrics in the folder, {} without any; waits until all files are written."""
+        self._writer.finish()
+        return next(iter(self.run.read_metrics()[-1:]), {})
 
     def close(self) -> None:
-        """Wait for the files and the device, which must not be at work in memory that is about to be freed."""
+        """Wait for the files and for the device, which must not use memory that is about to be freed."""
         try:
-            self._writing.close()
+            self._writer.close()
         finally:
-            self._leave_convoy()
+            self._leave_group()
             if self.device.type == "cuda":
                 torch.cuda.current_stream(self.device).synchronize()
 
-    def _batch_sizes(self) -> torch.Tensor:
-        """float64 [steps_per_epoch]; the last batch of a whole pass may be smaller."""
-        size, images = self.recipe.batch_size, len(self.task.train)
-        firsts = torch.arange(self.steps_per_epoch) * size
-        return (images - firsts).clamp(max=size).double()
+    def _on_own_stream(self) -> AbstractContextManager[None]:
+        assert self._group is not None
+        assert self._member is not None
+        return self._group.on_own_stream(self._member)
 
+    def _leave_group(self) -> None:
+        if self._group is not None and self._member is not None:
+            self._group.remove(self._member)
+        self._member = None
 
-def _warn_of_plain(what: str, recipe: Recipe, error: Exception) -> None:
-    warnings.warn(
-        f"the {what} of {recipe.network} cannot be captured as a CUDA graph ({error}); "
-        "going on with the plain loop, which gives the same result and takes longer",
-        RuntimeWarning,
-        stacklevel=4,
-    )
+    def _plan(self, epoch: int) -> EpochPlan:
+        if epoch not in self._plans:
+            # The plan of the epoch before may still be in use while the next one is made.
+            self._plans = {known: self._plans[known] for known in self._plans if known == epoch - 1}
+            self._plans[epoch] = EpochPlan.make(
+                self.recipe, epoch, len(self.task.train), self.steps_per_epoch, self.device
+            )
+        return self._plans[epoch]
 
-
-def steps_per_epoch(recipe: Recipe, images: int) -> int:
-    """How many batches an epoch over `images` training images has."""
-    whole = math.ceil(images / recipe.batch_size)
-    if recipe.steps_per_epoch is None:
-        return whole
-    if recipe.steps_per_epoch > whole:
-        raise ValueError(
-            f"steps_per_epoch={recipe.steps_per_epoch}, but {images} images make {whole} batches of "
-            f"batch_size={recipe.batch_size}; use at most {whole}, or None"
+    def _warn(self, what: str, error: Exception) -> None:
+        warnings.warn(
+            f"the {what} of {self.recipe.network} cannot be captured as a CUDA graph ({error}); "
+            "going on with the plain loop, which gives the same result and takes longer",
+            RuntimeWarning,
+            stacklevel=4,
         )
-    return recipe.steps_per_epoch

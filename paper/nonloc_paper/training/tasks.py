@@ -12,7 +12,7 @@ from torch import Tensor
 
 from nonloc_paper.data.dataset import Dataset, Split
 from nonloc_paper.training.augment import PAD, augment, batch_kernel, draw
-from nonloc_paper.training.randomness import mix
+from nonloc_paper.training.plan import mix
 from nonloc_paper.training.recipe import Recipe
 
 CHUNK = 4096  # images at a time where a whole split is looked at

@@ -1,10 +1,9 @@
-"""The network that a run has trained so far."""
+"""The network of a run: newly initialised, or as trained so far."""
 
 from __future__ import annotations
 
 import os
 from dataclasses import asdict
-from pathlib import Path
 
 import torch
 from torch import nn
@@ -13,55 +12,54 @@ from nonloc.outcomes import Outcome
 from nonloc_paper.fast import accelerate
 from nonloc_paper.networks.build import build
 from nonloc_paper.runs import Run
-from nonloc_paper.training.checkpoint import Checkpoint, latest_valid
-from nonloc_paper.training.randomness import initialization
+from nonloc_paper.training.checkpoint import Checkpoint, latest_valid, restore_model
+from nonloc_paper.training.plan import initialization
 from nonloc_paper.training.recipe import Recipe
-from nonloc_paper.training.state import restore_model
+
+
+def new_network(recipe: Recipe, num_classes: int) -> nn.Module:
+    """Build the recipe's network on the CPU, accelerated, with the initial weights of its seed."""
+    with initialization(recipe.seed):
+        model = build(recipe.network, num_classes=num_classes, **asdict(recipe.stage))
+    return accelerate(model)
 
 
 def trained_network(run: Run | str | os.PathLike[str], device: torch.device | str = "cpu") -> nn.Module:
-    """The network of the newest valid checkpoint of `run`, in eval mode on `device`."""
+    """Return the network of the newest valid checkpoint of `run`, in eval mode on `device`."""
     run = run if isinstance(run, Run) else Run.open(run)
     return network_of(newest_checkpoint(run), Recipe.of(run), device)
 
 
-def newest_checkpoint(run: Run) -> Checkpoint:
-    """The newest valid checkpoint of `run`; where there is none, a ValueError says why.
+def network_of(checkpoint: Checkpoint, recipe: Recipe, device: torch.device | str = "cpu") -> nn.Module:
+    """Return the network of `checkpoint`, accelerated as in training, in eval mode on `device`."""
+    model = new_network(recipe, checkpoint.num_classes)
+    restore_model(model, checkpoint.tensors)
+    return model.to(device).eval()
 
-    Whoever needs the step of a network, too, takes both from this: a run that is training soon has a newer one.
+
+def newest_checkpoint(run: Run) -> Checkpoint:
+    """Return the newest valid checkpoint of `run`; a ValueError says why there is none.
+
+    Take a network and its step from one checkpoint: a run that is training soon has a newer one.
     """
     checkpoint = latest_valid(run)
-    if checkpoint is None:
-        raise ValueError(_why_no_checkpoint(run))
-    return checkpoint
-
-
-def network_of(checkpoint: Checkpoint, recipe: Recipe, device: torch.device | str = "cpu") -> nn.Module:
-    """The network of `checkpoint`, accelerated as in training, in eval mode on `device`."""
-    # The initial values are replaced at once, but drawing them must not disturb the caller's generators.
-    with initialization(recipe.seed):
-        model = build(recipe.network, num_classes=checkpoint.num_classes, **asdict(recipe.stage))
-    restore_model(model, checkpoint.tensors)
-    return accelerate(model).to(device).eval()
-
-
-def _why_no_checkpoint(run: Run) -> str:
+    if checkpoint is not None:
+        return checkpoint
     if not run.is_finished:
-        return f"{run.path} has no checkpoint yet; train it first"
+        raise ValueError(f"{run.path} has no checkpoint yet; train it first")
     outcome = Outcome.from_dict(run.read_result()["outcome"])
     if outcome.ending == "diverged":
-        return f"{run.path} diverged, at step {outcome.step:,}, and has no weights to look at"
-    again = f"to train it again: nonloc train --config {run.recipe_path} --run DIR"
-    others = ", ".join(str(path) for path in _with_weights_beside(run))
-    kept = f"another seed's are in {others}" if others else "no other seed's are beside it"
-    return f"{run.path} is finished, but its weights were not kept; {kept}; {again}"
-
-
-def _with_weights_beside(run: Run) -> list[Path]:
-    """The folders beside it of the same recipe but for the seed, that have checkpoints."""
+        raise ValueError(f"{run.path} diverged, at step {outcome.step:,}, and has no weights to look at")
+    # Runs next to it with the same recipe but for the seed.
     recipe = run.read_recipe() | {"seed": None}
-    return [
-        path.parent
-        for path in sorted(run.path.parent.glob("*/recipe.json"))
-        if Run(path.parent).has_weights and Run(path.parent).read_recipe() | {"seed": None} == recipe
-    ]
+    others = [Run(path.parent) for path in sorted(run.path.parent.glob("*/recipe.json"))]
+    listed = ", ".join(
+        str(other.path)
+        for other in others
+        if other.has_weights and other.read_recipe() | {"seed": None} == recipe
+    )
+    kept = f"another seed's are in {listed}" if listed else "no other seed's are beside it"
+    raise ValueError(
+        f"{run.path} is finished, but its weights were not kept; {kept}; "
+        f"to train it again: nonloc train --config {run.recipe_path} --run DIR"
+    )

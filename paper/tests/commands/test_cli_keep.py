@@ -219,7 +219,7 @@ def test_eval_of_something_else_is_exit_2(kept, tmp_path, capsys):
 
 @pytest.fixture
 def map_words(tmp_path, monkeypatch):
-    monkeypatch.setattr("nonloc_paper.training.sharing.load", lambda name, data_dir: small_data())
+    monkeypatch.setattr("nonloc_paper.training.scheduler.load", lambda name, data_dir: small_data())
     settings = ["--set", "batch_size=8", "precision=float32", "channels_last=false"]
     folders = ["--output", str(tmp_path / "map"), "--work", str(tmp_path / "work"), "--device", "cpu"]
     return ["map", "one_epoch", "--only", "rate 0.01, zero, original 1", "--seeds", "1", *settings, *folders]

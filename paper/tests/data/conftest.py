@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nonloc_paper.data.sources import Member, Source
+from nonloc_paper.data.download import Member, Source
 
 FOLDER, SIZE, CLASSES = "tiny-bin", 4, ("ant", "bee", "cat")
 

@@ -8,7 +8,7 @@ import torch
 
 from nonloc.outcomes import CorruptDataError, MissingDataError
 from nonloc_paper.data.cifar import read_cifar, read_source
-from nonloc_paper.data.sources import SOURCES
+from nonloc_paper.data.download import SOURCES
 
 
 def flip_byte(path: Path, position: int) -> None:

@@ -5,7 +5,7 @@ import pooch
 import pytest
 
 from nonloc.outcomes import MissingDataError
-from nonloc_paper.data.files import data_folder, files_folder
+from nonloc_paper.data.download import data_folder, files_folder
 
 
 def test_argument_wins_over_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

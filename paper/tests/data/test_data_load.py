@@ -6,7 +6,7 @@ import pytest
 
 import nonloc_paper.data
 from nonloc.outcomes import MissingDataError
-from nonloc_paper.data.load import load
+from nonloc_paper.data import load
 
 
 def test_unknown_name_lists_the_choices() -> None:
@@ -27,9 +27,9 @@ def test_data_dir_reaches_the_reader(tmp_path: Path) -> None:
 
 def test_the_package_names_are_not_hidden_by_modules_of_the_same_name() -> None:
     import nonloc_paper.data.download
-    import nonloc_paper.data.load
+    import nonloc_paper.data
 
-    assert callable(nonloc_paper.data.load)
+    assert callable(nonloc_paper.data)
     assert callable(nonloc_paper.data.download)
 
 

@@ -1,7 +1,7 @@
 import pytest
 
-from nonloc_paper.data.names import DATASETS, NAMES
-from nonloc_paper.data.sources import SOURCES, source_of
+from nonloc_paper.data import DATASETS, NAMES
+from nonloc_paper.data.download import SOURCES, source_of
 
 
 @pytest.mark.parametrize("name", SOURCES)

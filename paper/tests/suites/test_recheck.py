@@ -70,7 +70,7 @@ def test_another_precision_is_not_the_same_hardware(run):
     [("bfloat16", False, 1), ("bfloat16", True, 0), ("float32", False, 0)],
 )
 def test_only_what_takes_long_is_told(run, monkeypatch, precision, has_bfloat16, told):
-    monkeypatch.setattr("nonloc_paper.training.precision.cpu_has_bfloat16", lambda: has_bfloat16)
+    monkeypatch.setattr("nonloc_paper.training.step.cpu_has_bfloat16", lambda: has_bfloat16)
     sentences = []
     recheck(run, DATA, device="cpu", precision=precision, tell=sentences.append)
     assert sum("has no bfloat16" in sentence for sentence in sentences) == len(sentences) == told

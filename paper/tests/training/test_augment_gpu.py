@@ -4,7 +4,7 @@ import pytest
 import torch
 from tiny import tiny_data, tiny_recipe
 
-from nonloc_paper.training.randomness import step_generator, step_seed
+from nonloc_paper.training.plan import step_generator, step_seed
 from nonloc_paper.training.tasks import Classification
 
 pytestmark = pytest.mark.gpu

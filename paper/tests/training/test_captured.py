@@ -12,14 +12,14 @@ from tiny import timeless_metrics, tiny_data, tiny_recipe
 from nonloc_paper.runs import Run
 from nonloc_paper.training import captured as captured_module
 from nonloc_paper.training import graphs
-from nonloc_paper.training.captured import CapturedEvaluation
-from nonloc_paper.training.convoy import Convoy
+from nonloc_paper.training.evaluate import CapturedEvaluation
+from nonloc_paper.training.graph_group import Convoy
 from nonloc_paper.training.evaluate import evaluate
-from nonloc_paper.training.graphs import CaptureError
+from nonloc_paper.training.graph_group import CaptureError
 from nonloc_paper.training.loop import fit
 from nonloc_paper.training.session import Session
 from nonloc_paper.training.stopping import Stopping
-from nonloc_paper.training.working import Options, work
+from nonloc_paper.training.loop import Options, work
 
 CPU = torch.device("cpu")
 

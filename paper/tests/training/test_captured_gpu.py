@@ -15,17 +15,17 @@ from tiny import timeless_metrics, tiny_data, tiny_recipe
 
 from nonloc_paper.runs import Run
 from nonloc_paper.training import captured as captured_module
-from nonloc_paper.training.captured import CapturedEvaluation
-from nonloc_paper.training.convoy import Convoy
+from nonloc_paper.training.evaluate import CapturedEvaluation
+from nonloc_paper.training.graph_group import Convoy
 from nonloc_paper.training.evaluate import evaluate
-from nonloc_paper.training.graphs import record
-from nonloc_paper.training.lean import LeanStep
+from nonloc_paper.training.graph_group import record
+from nonloc_paper.training.step import LeanStep
 from nonloc_paper.training.loop import fit
 from nonloc_paper.training.plan import Batch
-from nonloc_paper.training.randomness import step_generator, step_seed
+from nonloc_paper.training.plan import step_generator, step_seed
 from nonloc_paper.training.session import Session
 from nonloc_paper.training.step import TrainingStep
-from nonloc_paper.training.streams import on_stream
+from nonloc_paper.training.step import on_stream
 from nonloc_paper.training.tasks import TASKS, Classification
 from nonloc_paper.training.trained import trained_network
 

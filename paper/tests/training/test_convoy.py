@@ -10,13 +10,13 @@ from tiny import timeless_metrics, tiny_data, tiny_recipe
 from nonloc.outcomes import CorruptDataError
 from nonloc_paper.runs import Run
 from nonloc_paper.training import graphs, many
-from nonloc_paper.training.convoy import Convoy
-from nonloc_paper.training.graphs import CaptureError
+from nonloc_paper.training.graph_group import Convoy
+from nonloc_paper.training.graph_group import CaptureError
 from nonloc_paper.training.loop import fit
-from nonloc_paper.training.many import fit_many
+from nonloc_paper.training.scheduler import fit_many
 from nonloc_paper.training.session import Session
 from nonloc_paper.training.tasks import Classification
-from nonloc_paper.training.working import Options
+from nonloc_paper.training.loop import Options
 
 CPU = torch.device("cpu")
 RECIPES = [

@@ -4,7 +4,7 @@ import pytest
 
 from nonloc.outcomes import CorruptDataError
 from nonloc_paper.runs import Run
-from nonloc_paper.training.estimates import seconds_to_go
+from nonloc_paper.training.scheduler import seconds_to_go
 from nonloc_paper.training.recipe import Recipe
 
 RECIPE = Recipe(epochs=10)

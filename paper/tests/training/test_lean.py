@@ -7,8 +7,8 @@ import torch
 from tiny import tiny_data, tiny_recipe
 
 from nonloc_paper.networks.build import build
-from nonloc_paper.training.lean import LeanStep
-from nonloc_paper.training.randomness import step_generator
+from nonloc_paper.training.step import LeanStep
+from nonloc_paper.training.plan import step_generator
 from nonloc_paper.training.step import TrainingStep
 from nonloc_paper.training.tasks import TASKS
 

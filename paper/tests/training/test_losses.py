@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from nonloc_paper.training.losses import Losses
+from nonloc_paper.training.session import Losses
 
 CPU = torch.device("cpu")
 

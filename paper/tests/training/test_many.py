@@ -12,7 +12,7 @@ from nonloc.outcomes import LockedRunError
 from nonloc_paper.runs import Run
 from nonloc_paper.training import stopping
 from nonloc_paper.training.loop import fit
-from nonloc_paper.training.many import fit_many
+from nonloc_paper.training.scheduler import fit_many
 from nonloc_paper.training.session import Session
 
 RECIPES = [

@@ -9,7 +9,7 @@ from tiny import timeless_metrics, tiny_data, tiny_recipe
 
 from nonloc_paper.runs import Run
 from nonloc_paper.training.loop import fit
-from nonloc_paper.training.many import fit_many
+from nonloc_paper.training.scheduler import fit_many
 from nonloc_paper.training.session import Session
 from nonloc_paper.training.tasks import Classification
 

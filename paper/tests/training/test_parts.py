@@ -2,7 +2,7 @@
 
 import torch
 
-from nonloc_paper.training.parts import elsewhere, place, with_part
+from nonloc_paper.training.machine import elsewhere, place, with_part
 
 HERE = {"machine": {"device": "cpu"}, "versions": {"torch": "2.13"}}
 THERE = {"machine": {"device": "a GPU"}, "versions": {"torch": "2.13"}}

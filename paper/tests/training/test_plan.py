@@ -4,7 +4,7 @@ import torch
 from tiny import tiny_recipe
 
 from nonloc_paper.training.plan import EpochPlan
-from nonloc_paper.training.randomness import epoch_order, step_seed
+from nonloc_paper.training.plan import epoch_order, step_seed
 
 CPU = torch.device("cpu")
 

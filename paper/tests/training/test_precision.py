@@ -5,7 +5,7 @@ import torch
 from tiny import tiny_recipe
 
 from nonloc_paper.training import precision
-from nonloc_paper.training.precision import autocast_of, precision_of
+from nonloc_paper.training.step import autocast_of, precision_of
 
 CPU = torch.device("cpu")
 

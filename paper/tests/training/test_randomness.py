@@ -5,7 +5,7 @@ import hashlib
 import torch
 from tiny import unusual_defaults
 
-from nonloc_paper.training.randomness import epoch_order, initialization, mix, step_generator, step_seed
+from nonloc_paper.training.plan import epoch_order, initialization, mix, step_generator, step_seed
 
 
 def test_mix_is_the_documented_hash():

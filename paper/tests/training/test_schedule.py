@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from nonloc_paper.training.recipe import Recipe
-from nonloc_paper.training.schedule import learning_rate
+from nonloc_paper.training.plan import learning_rate
 
 
 def rates_of(make_scheduler, steps):

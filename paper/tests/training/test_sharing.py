@@ -5,7 +5,7 @@ import torch
 from tiny import tiny_data
 
 from nonloc_paper.training import sharing
-from nonloc_paper.training.sharing import SharedData
+from nonloc_paper.training.scheduler import SharedData
 
 CPU = torch.device("cpu")
 

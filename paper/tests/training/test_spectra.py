@@ -7,7 +7,7 @@ import torch
 
 from nonloc_paper.networks.build import build
 from nonloc_paper.runs import Run
-from nonloc_paper.training.spectra import record_spectra, stage_weights
+from nonloc_paper.training.observe import record_spectra, stage_weights
 
 
 @pytest.fixture

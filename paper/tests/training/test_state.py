@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from nonloc_paper.training.recipe import Recipe
-from nonloc_paper.training.state import (
+from nonloc_paper.training.checkpoint import (
     capture,
     has_finite_parameters,
     restore_model,

@@ -5,7 +5,7 @@ import torch
 from tiny import tiny_data, tiny_recipe
 from torch import nn
 
-from nonloc_paper.training.randomness import step_generator
+from nonloc_paper.training.plan import step_generator
 from nonloc_paper.training.step import TrainingStep, forward
 from nonloc_paper.training.tasks import Classification
 

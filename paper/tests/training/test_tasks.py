@@ -8,7 +8,7 @@ from tiny import tiny_data, tiny_recipe, unusual_defaults
 
 from nonloc_paper.data.dataset import Dataset, Split
 from nonloc_paper.training.augment import augment
-from nonloc_paper.training.randomness import step_generator
+from nonloc_paper.training.plan import step_generator
 from nonloc_paper.training.tasks import Classification, Restoration, fixed_noise, pixel_statistics
 
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from nonloc_paper.training.working import SECONDS_UNSAVED, Options
+from nonloc_paper.training.loop import SECONDS_UNSAVED, Options
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 

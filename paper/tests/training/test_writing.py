@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from nonloc_paper.training.writing import WAITING, Writing
+from nonloc_paper.training.checkpoint import WAITING, Writing
 
 
 @pytest.mark.parametrize("in_background", [False, True])

@@ -1,0 +1,307 @@
+"""fit_many: train several runs in one process, so that small networks fill a large device."""
+
+from __future__ import annotations
+
+import os
+import traceback
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+import torch
+
+from nonloc._checks import check_whole
+from nonloc.outcomes import Outcome
+from nonloc_paper.data import load
+from nonloc_paper.data.dataset import Dataset
+from nonloc_paper.runs import NUMBER, RESTORE, Run, check_holds, check_lines_hold
+from nonloc_paper.training.loop import Options, SaveAndStop, Steps, Watch, make_options, train_steps
+from nonloc_paper.training.machine import plain_defaults
+from nonloc_paper.training.recipe import Recipe
+from nonloc_paper.training.session import Event
+from nonloc_paper.training.step import on_stream
+from nonloc_paper.training.stopping import Stopping
+
+# On CUDA, as measured; on the CPU runs side by side only compete for the cores.
+SIDE_BY_SIDE = 8
+
+Choice = Callable[[Sequence[int], float | None], int]
+"""(numbers of the runs not begun, seconds left of the budget) -> the number of the run to begin"""
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How one of many runs ended.
+
+    outcome  None for a run that failed or was not begun
+    error    why it failed
+    """
+
+    recipe: Recipe
+    run: Run
+    outcome: Outcome | None = None
+    error: Exception | None = None
+
+    @property
+    def has_result(self) -> bool:
+        """Whether the run came to an end, good or bad, so that nothing is left to do."""
+        return self.outcome is not None and self.outcome.ending != "interrupted"
+
+
+@dataclass(frozen=True)
+class Endings:
+    """How all runs ended, in their order.
+
+    reason  why the call ended before they did, as a sentence; else empty
+    signal  the number of the signal that came, even if it came too late to end anything
+    """
+
+    all: tuple[Ending, ...]
+    reason: str = ""
+    signal: int | None = None
+
+
+class SharedData:
+    """Data sets by name, each loaded once, when a run first asks for it, and copied to the device once."""
+
+    def __init__(
+        self,
+        device: torch.device,
+        data: Mapping[str, Dataset] | None = None,
+        data_dir: str | os.PathLike[str] | None = None,
+    ) -> None:
+        self._device, self._data_dir = device, data_dir
+        self._given = dict(data or {})
+        self._loaded: dict[str, Dataset] = {}
+
+    def loaded(self, name: str) -> Dataset | None:
+        """Return the data set `name` if a run has asked for it."""
+        return self._loaded.get(name)
+
+    def load(self, name: str) -> Dataset:
+        """Return the data set `name`, the same object every time."""
+        if name not in self._loaded:
+            dataset = self._given[name] if name in self._given else load(name, self._data_dir)
+            if dataset.name != name:
+                raise ValueError(
+                    f"data[{name!r}] is {dataset.name!r}; give every data set under its own name"
+                )
+            self._loaded[name] = dataset.to(self._device)
+            if self._device.type == "cuda":
+                # The streams of the runs do not wait for the copy.
+                torch.cuda.current_stream(self._device).synchronize()
+        return self._loaded[name]
+
+
+def fit_many(
+    recipes: Sequence[Recipe],
+    runs: Sequence[Run | str | os.PathLike[str]],
+    *,
+    side_by_side: int | None = None,
+    data: SharedData | Mapping[str, Dataset] | None = None,
+    data_dir: str | os.PathLike[str] | None = None,
+    device: torch.device | str | None = None,
+    captured: bool | None = None,
+    progress: bool = True,
+    checkpoint_every: int | None = None,
+    checkpoint_steps: int | None = None,
+    stop_after: float | None = None,
+    watch: Watch | None = None,
+    choose: Choice = lambda left, seconds: left[0],
+    begun: Callable[[int], None] = lambda number: None,
+    ended: Callable[[int, Ending], None] = lambda number, ending: None,
+) -> Endings:
+    """`fit` for each of `recipes` in the folder of `runs` at its place, up to `side_by_side` at a time.
+
+    Each run ends as it would alone. On CUDA the steps of all runs are branches of one graph, and all runs of a data set
+    share one copy of the images. A run that diverges, or fails with an error, does not affect the others. SIGINT,
+    SIGTERM and a spent budget save and end all runs under way; no further one is begun. So does an error outside the
+    runs, as of `choose`, `begun` or `ended`, which is then raised.
+
+    side_by_side  None is SIDE_BY_SIDE on CUDA and 1 elsewhere
+    watch         called after every step of every run; must not change anything, nor wait for the device
+    data          {name: Dataset}; others are loaded from `data_dir`
+    choose        returns which run to begin next; by default the first in order
+    begun, ended  called with the number of each run, and how it ended
+    """
+    if len(recipes) != len(runs):
+        raise ValueError(f"recipes and runs must be as many, got {len(recipes)} and {len(runs)}")
+    options = make_options(device, captured, progress, checkpoint_every, checkpoint_steps, stop_after)
+    if side_by_side is None:
+        side_by_side = SIDE_BY_SIDE if options.device.type == "cuda" else 1
+    check_whole("side_by_side", side_by_side)
+    at_once = max(1, min(side_by_side, len(recipes)))
+    options = replace(options, steps_ahead=options.steps_ahead // at_once, watch=watch)
+    endings = [
+        Ending(recipe, run if isinstance(run, Run) else Run(run))
+        for recipe, run in zip(recipes, runs, strict=True)
+    ]
+    shared = data if isinstance(data, SharedData) else SharedData(options.device, data, data_dir)
+    with Stopping(stop_after) as stopping:
+        scheduler = _Scheduler(endings, shared, stopping, options, at_once, choose, begun, ended)
+        with plain_defaults(), on_stream(options.stream()):
+            try:
+                scheduler.work()
+            except BaseException:
+                scheduler.save()
+                raise
+            finally:
+                scheduler.close()
+    is_cut_short = any(each.error is None and not each.has_result for each in endings)
+    return Endings(
+        tuple(endings),
+        reason=stopping.reason if is_cut_short else "",
+        signal=None if stopping.signal is None else int(stopping.signal),
+    )
+
+
+class _Slot:
+    """A place for one run after another.
+
+    has_stepped  whether the run waits for the group's next `step`
+    event        what else it waits for
+    """
+
+    def __init__(self) -> None:
+        self.number = -1
+        self.steps: Steps | None = None
+        self.event: Event | None = None
+        self.has_stepped = False
+
+    def begin(self, number: int, steps: Steps) -> None:
+        self.number, self.steps, self.event, self.has_stepped = number, steps, None, False
+
+    def advance(self) -> Outcome | None:
+        """Advance the run to its next step; return its Outcome if it has ended. An error frees the slot, too."""
+        assert self.steps is not None
+        try:
+            self.event = next(self.steps)
+        except StopIteration as end:
+            self.steps = None
+            return end.value
+        except BaseException:
+            self.steps = None
+            raise
+        self.has_stepped = self.event is None
+        return None
+
+
+class _Scheduler:
+    """Advances the runs so that all take their steps together."""
+
+    def __init__(
+        self,
+        endings: list[Ending],
+        shared: SharedData,
+        stopping: Stopping,
+        options: Options,
+        at_once: int,
+        choose: Choice,
+        begun: Callable[[int], None],
+        ended: Callable[[int, Ending], None],
+    ) -> None:
+        self._endings, self._shared, self._stopping, self._options = endings, shared, stopping, options
+        self._choose, self._begun, self._ended = choose, begun, ended
+        self._left = list(range(len(endings)))
+        self._slots = [_Slot() for _ in range(at_once)]
+
+    def work(self) -> None:
+        """Work until every run has ended, or there is a reason to stop and the runs under way are saved."""
+        while True:
+            for slot in self._slots:
+                if slot.steps is None and self._left and not self._stopping.reason:
+                    self._begin(slot)
+            busy = [slot for slot in self._slots if slot.steps is not None]
+            if not busy:
+                if self._left and not self._stopping.reason:
+                    continue
+                return
+            late = [slot for slot in busy if not slot.has_stepped]
+            ready = [slot for slot in late if slot.event is None or slot.event.query()]
+            for slot in ready:
+                self._advance(slot)
+            if not late:
+                if self._options.group is not None:
+                    self._options.group.step()
+                for slot in busy:
+                    slot.has_stepped = False
+            elif not ready:
+                event = late[0].event
+                assert event is not None
+                event.synchronize()
+
+    def save(self) -> None:
+        """Save and end each run under way, as far as that is possible."""
+        for slot in self._slots:
+            if slot.steps is None:
+                continue
+            try:
+                # A run that was begun but not advanced has nothing to save, and raises this as well.
+                with suppress(SaveAndStop):
+                    slot.steps.throw(SaveAndStop(group_has_stepped=not slot.has_stepped))
+            except Exception as error:
+                path = self._endings[slot.number].run.path
+                warnings.warn(
+                    f"{path} could not be saved ({error}); it will go on from the checkpoint before",
+                    RuntimeWarning,
+                    stacklevel=3,
+                )
+
+    def close(self) -> None:
+        """Free the runs under way."""
+        for slot in self._slots:
+            if slot.steps is not None:
+                slot.steps.close()
+
+    def _begin(self, slot: _Slot) -> None:
+        number = self._choose(tuple(self._left), self._stopping.seconds_left)
+        self._left.remove(number)
+        self._begun(number)
+        recipe, run = self._endings[number].recipe, self._endings[number].run
+        steps = train_steps(recipe, run, lambda: self._shared.load(recipe.data), self._stopping, self._options)
+        slot.begin(number, steps)
+
+    def _advance(self, slot: _Slot) -> None:
+        number = slot.number
+        try:
+            outcome = slot.advance()
+        except Exception as error:
+            # Its frames hold the run's memory, which the others may need.
+            traceback.clear_frames(error.__traceback__)
+            self._end(number, replace(self._endings[number], error=error))
+        else:
+            if outcome is not None:
+                self._end(number, replace(self._endings[number], outcome=outcome))
+
+    def _end(self, number: int, ending: Ending) -> None:
+        self._endings[number] = ending
+        self._ended(number, ending)
+
+
+def seconds_to_go(
+    recipe: Recipe, run: Run, others: Iterable[tuple[Recipe, Run]], device: str
+) -> float | None:
+    """Estimate the seconds until `run` is finished, from runs that differ in the seed alone; None without any.
+
+    others  recipes and their runs; those count that ran to their end on a device of the same name, and nowhere else
+    device  as result.json has it in machine.device
+    """
+    if run.is_finished:
+        return 0.0
+    lines = run.read_metrics() if run.exists else []
+    check_lines_hold(lines, {"seconds": NUMBER}, run.metrics_path)
+    share = 1 - lines[-1]["epoch"] / recipe.epochs if lines else 1.0
+    known = []
+    for other, its_run in others:
+        if other.with_(seed=recipe.seed) == recipe and its_run.is_finished:
+            result = its_run.read_result()
+            check_holds(
+                result, {"machine": {"device": str}, "seconds": NUMBER}, its_run.result_path, RESTORE
+            )
+            is_whole = result["outcome"]["ending"] == "converged" and not result.get("earlier")
+            if is_whole and result["machine"]["device"] == device:
+                known.append(float(result["seconds"]))
+    if known:
+        return share * sum(known) / len(known)
+    return lines[-1]["seconds"] * share / (1 - share) if lines else None
