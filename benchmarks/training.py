@@ -18,12 +18,12 @@ from benchmarks.shared import format_range, format_size, markdown, time_calls, t
 from nonloc_paper.data.dataset import Dataset, Split
 from nonloc_paper.networks.build import build
 from nonloc_paper.runs import Run
-from nonloc_paper.training.convoy import Convoy
-from nonloc_paper.training.precision import precision_of
-from nonloc_paper.training.randomness import epoch_order, initialization, step_generator
+from nonloc_paper.training.graph_group import GraphGroup
+from nonloc_paper.training.step import precision_of
+from nonloc_paper.training.plan import epoch_order, initialization, step_generator
 from nonloc_paper.training.recipe import Recipe
 from nonloc_paper.training.session import Session
-from nonloc_paper.training.streams import on_stream
+from nonloc_paper.training.step import on_stream
 from nonloc_paper.training.tasks import TASKS, Classification
 
 NETWORKS = ("preresnet20/baseline", "preresnet20/diffusive-5@2")
@@ -90,13 +90,13 @@ class PlainLoop:
 
 
 class LibrarySteps:
-    """A session as `fit` has it, or several in one convoy as `fit_many` has them, always in their first epoch."""
+    """A session as `fit` has it, or several in one graph group as `fit_many` has them, always in their first epoch."""
 
     def __init__(
         self, recipe: Recipe, dataset: Dataset, device: torch.device, folder: Path, runs: int = 1
     ) -> None:
-        self.convoy = Convoy(device) if device.type == "cuda" else None
-        self.stream = None if self.convoy is None else self.convoy.stream
+        self.group = GraphGroup(device) if device.type == "cuda" else None
+        self.stream = None if self.group is None else self.group.stream
         with on_stream(self.stream):
             self.sessions = [
                 Session(
@@ -104,7 +104,7 @@ class LibrarySteps:
                     Run(folder / str(number)),
                     dataset,
                     device,
-                    convoy=self.convoy,
+                    group=self.group,
                 )
                 for number in range(runs)
             ]
@@ -118,8 +118,8 @@ class LibrarySteps:
                 if session.step_in_epoch == session.steps_per_epoch:
                     session.step_in_epoch = 0
                 session.take_step()
-            if self.convoy is not None:
-                self.convoy.depart()
+            if self.group is not None:
+                self.group.step()
 
     def close(self) -> None:
         with on_stream(self.stream):
@@ -130,10 +130,10 @@ class LibrarySteps:
         """Return the losses of the first run."""
         session = self.sessions[0]
         with on_stream(self.stream):
-            session.send_losses()
-            for event in session.arrivals():
+            session.losses.send(session.step_in_epoch)
+            for event in session.losses.pending():
                 event.synchronize()
-            return session.read_losses()
+            return session.losses.read()
 
 
 def random_images(count: int, device: torch.device) -> Dataset:

@@ -29,8 +29,8 @@ from nonloc_paper.data import load
 from nonloc_paper.networks.build import build
 from nonloc_paper.suites.catalog import SUITES
 from nonloc_paper.training.machine import machine, versions
-from nonloc_paper.training.recipe import Recipe
 from nonloc_paper.training.plan import learning_rate
+from nonloc_paper.training.recipe import Recipe
 from nonloc_paper.training.step import make_optimizer
 from nonloc_paper.training.tasks import TASKS, Task
 

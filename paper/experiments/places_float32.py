@@ -22,8 +22,8 @@ from nonloc.ops import largest_logit_spread
 from nonloc_paper.data import load
 from nonloc_paper.networks.build import build
 from nonloc_paper.runs import Run
-from nonloc_paper.training.recipe import Recipe
 from nonloc_paper.training.checkpoint import restore_model
+from nonloc_paper.training.recipe import Recipe
 from nonloc_paper.training.tasks import TASKS
 
 IMAGES = 32

@@ -197,9 +197,7 @@ def fetch(source: Source, folder: Path, progress: bool = True) -> Path:
     place = files_folder(source, folder)
     # None: the file is valid; "": it is missing.
     paths = {member: place / member.file for member in source.members}
-    faults = {
-        member: fault(source, member, path) if path.is_file() else "" for member, path in paths.items()
-    }
+    faults = {member: fault(source, member, path) if path.is_file() else "" for member, path in paths.items()}
     wanted = {member.path: member for member, what in faults.items() if what is not None}
     if wanted:
         try:

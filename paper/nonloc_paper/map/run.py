@@ -36,9 +36,8 @@ from nonloc_paper.map.table import MapTable
 from nonloc_paper.map.watcher import Watcher
 from nonloc_paper.runs import Run
 from nonloc_paper.training.machine import device_or_best
-from nonloc_paper.training.scheduler import SIDE_BY_SIDE, Ending, fit_many
 from nonloc_paper.training.recipe import Recipe
-from nonloc_paper.training.scheduler import SharedData
+from nonloc_paper.training.scheduler import SIDE_BY_SIDE, Ending, SharedData, fit_many
 
 LAST_LOSSES = 50
 EPOCH_FIELDS = ("epoch", "train_loss", "test_loss", "error")

@@ -11,17 +11,15 @@ import torch
 from torch import nn
 
 from nonloc.outcomes import CorruptDataError
-from nonloc_paper.data.dataset import Dataset
 from nonloc_paper.data import load
+from nonloc_paper.data.dataset import Dataset
 from nonloc_paper.runs import RESTORE, Run, check_holds
-from nonloc_paper.training.evaluate import CapturedEvaluation
-from nonloc_paper.training.evaluate import evaluate
+from nonloc_paper.training.checkpoint import weights_sha256
+from nonloc_paper.training.evaluate import CapturedEvaluation, evaluate
 from nonloc_paper.training.graph_group import CaptureError
 from nonloc_paper.training.machine import device_or_best, machine
-from nonloc_paper.training.step import slow_precision
 from nonloc_paper.training.recipe import Recipe
-from nonloc_paper.training.checkpoint import weights_sha256
-from nonloc_paper.training.step import new_stream, on_stream
+from nonloc_paper.training.step import new_stream, on_stream, slow_precision
 from nonloc_paper.training.tasks import TASKS, Task
 from nonloc_paper.training.trained import trained_network
 

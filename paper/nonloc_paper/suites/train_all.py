@@ -11,12 +11,10 @@ import torch
 
 from nonloc.outcomes import LockedRunError, NonlocError
 from nonloc_paper.runs import Run
-from nonloc_paper.training.scheduler import seconds_to_go
 from nonloc_paper.training.machine import device_or_best, machine
-from nonloc_paper.training.scheduler import Ending, fit_many
 from nonloc_paper.training.observe import observe
 from nonloc_paper.training.recipe import Recipe
-from nonloc_paper.training.scheduler import SharedData
+from nonloc_paper.training.scheduler import Ending, SharedData, fit_many, seconds_to_go
 
 
 @dataclass(frozen=True)

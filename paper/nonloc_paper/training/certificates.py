@@ -11,8 +11,8 @@ from nonloc.nn.inspect import stage_inputs
 from nonloc.nn.stage import stages
 from nonloc.ops import largest_logit_spread
 from nonloc.processes.stability import certify, cfl_limit
-from nonloc_paper.data.dataset import Dataset
 from nonloc_paper.data import load
+from nonloc_paper.data.dataset import Dataset
 from nonloc_paper.runs import Run, write_json
 from nonloc_paper.training.machine import device_or_best, machine, versions
 from nonloc_paper.training.recipe import Recipe

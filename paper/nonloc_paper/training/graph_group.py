@@ -152,7 +152,11 @@ class GraphGroup:
         # One launch before the graph, and one after it.
         torch._foreach_copy_(
             [tensor for member, size in branches for tensor in (member.indices[size], member.seed)],
-            [tensor for request in requests for tensor in (request.batch.indices, request.batch.seed_on_device)],
+            [
+                tensor
+                for request in requests
+                for tensor in (request.batch.indices, request.batch.seed_on_device)
+            ],
         )
         captured.graph.replay()
         torch._foreach_copy_([request.loss for request in requests], captured.losses)

@@ -25,8 +25,8 @@ from nonloc.nn.stage import stages
 from nonloc.nn.weight import WeightMap
 from nonloc.ops import kernel_matrix, largest_logit_spread
 from nonloc.spectrum import CAPTION, STABLE_CAPTION, random_band, weight_spectrum
-from nonloc_paper.data.dataset import Dataset
 from nonloc_paper.data import load
+from nonloc_paper.data.dataset import Dataset
 from nonloc_paper.runs import Run, read_json, write_atomically, write_json
 from nonloc_paper.training.checkpoint import Checkpoint, latest_valid
 from nonloc_paper.training.machine import device_or_best

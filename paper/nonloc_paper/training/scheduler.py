@@ -259,7 +259,9 @@ class _Scheduler:
         self._left.remove(number)
         self._begun(number)
         recipe, run = self._endings[number].recipe, self._endings[number].run
-        steps = train_steps(recipe, run, lambda: self._shared.load(recipe.data), self._stopping, self._options)
+        steps = train_steps(
+            recipe, run, lambda: self._shared.load(recipe.data), self._stopping, self._options
+        )
         slot.begin(number, steps)
 
     def _advance(self, slot: _Slot) -> None:
@@ -296,9 +298,7 @@ def seconds_to_go(
     for other, its_run in others:
         if other.with_(seed=recipe.seed) == recipe and its_run.is_finished:
             result = its_run.read_result()
-            check_holds(
-                result, {"machine": {"device": str}, "seconds": NUMBER}, its_run.result_path, RESTORE
-            )
+            check_holds(result, {"machine": {"device": str}, "seconds": NUMBER}, its_run.result_path, RESTORE)
             is_whole = result["outcome"]["ending"] == "converged" and not result.get("earlier")
             if is_whole and result["machine"]["device"] == device:
                 known.append(float(result["seconds"]))

@@ -1,5 +1,6 @@
 import hashlib
 import http.server
+import subprocess
 import sys
 import tarfile
 import threading
@@ -8,11 +9,14 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+import pooch
 import pytest
 
+import nonloc_paper.data
 from nonloc.outcomes import CorruptDataError, MissingDataError
+from nonloc_paper.data import DATASETS, load
 from nonloc_paper.data.cifar import read_source
-from nonloc_paper.data.download import download, fetch
+from nonloc_paper.data.download import SOURCES, data_folder, download, fetch, files_folder
 
 
 class Quiet(http.server.SimpleHTTPRequestHandler):
@@ -42,27 +46,16 @@ def expected(tiny) -> dict[str, bytes]:
     return {path.rpartition("/")[2]: content for path, content in tiny.files.items()}
 
 
-def test_the_archive_is_downloaded_and_unpacked(tiny, served, tmp_path: Path) -> None:
-    folder, address = served
-    source = replace(tiny.archive(folder), url=f"{address}/tiny.tar.gz")
-    place = fetch(source, tmp_path / "data", progress=False)
-    assert contents(place) == expected(tiny)
-
-
-def test_what_was_downloaded_can_be_read(tiny, served, tmp_path: Path) -> None:
-    folder, address = served
-    source = replace(tiny.archive(folder), url=f"{address}/tiny.tar.gz")
-    data = read_source(source, fetch(source, tmp_path / "data", progress=False))
-    assert (len(data.train), len(data.test)) == (10, 4)
-
-
-def test_progress_is_shown_on_stderr(
+def test_the_archive_is_downloaded_and_unpacked(
     tiny, served, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder, address = served
     source = replace(tiny.archive(folder), url=f"{address}/tiny.tar.gz")
-    fetch(source, tmp_path / "data", progress=True)
+    place = fetch(source, tmp_path / "data", progress=True)
+    assert contents(place) == expected(tiny)
     assert "100%" in capsys.readouterr().err
+    data = read_source(source, place)
+    assert (len(data.train), len(data.test)) == (10, 4)
 
 
 def test_an_archive_that_is_there_needs_no_network(tiny, tmp_path: Path) -> None:
@@ -194,6 +187,64 @@ def test_a_truncated_archive_is_refused(tiny, tmp_path: Path) -> None:
         fetch(source, tmp_path)
 
 
-def test_download_of_an_unknown_name_lists_the_choices() -> None:
+def test_unknown_names_list_the_choices() -> None:
     with pytest.raises(ValueError, match="cifar10, cifar100"):
         download("mnist")
+    with pytest.raises(ValueError, match=r"cifar10, cifar100 \(motifs need no download"):
+        download("motifs")
+    with pytest.raises(ValueError, match="motifs, cifar10, cifar100"):
+        load("mnist")
+
+
+@pytest.mark.parametrize(("name", "record_bytes"), [("cifar10", 3073), ("cifar100", 3074)])
+def test_sources_are_as_published_and_as_their_table_says(name: str, record_bytes: int) -> None:
+    source = SOURCES[name]
+    assert DATASETS[name] == {"classes": len(set(source.classes)), "size": source.size}
+    assert source.record_bytes == record_bytes
+    assert [sum(m.records for m in part) for part in (source.train, source.test)] == [50_000, 10_000]
+    assert [m.path for m in source.members] == [f"{source.folder}/{m.file}" for m in source.members]
+
+
+def test_the_data_folder_is_the_argument_or_the_environment_or_the_cache(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("NONLOC_DATA", str(tmp_path / "environment"))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    assert data_folder(tmp_path / "argument") == tmp_path / "argument"
+    assert data_folder(".") == tmp_path
+    assert data_folder("~/sets") == tmp_path / "sets"
+    assert data_folder() == tmp_path / "environment"
+    monkeypatch.setenv("NONLOC_DATA", "")
+    assert data_folder() == Path(pooch.os_cache("nonloc"))
+    monkeypatch.setitem(sys.modules, "pooch", None)
+    with pytest.raises(MissingDataError, match=r"data_dir.*NONLOC_DATA.*nonloc\[train\]"):
+        data_folder()
+
+
+def test_the_folder_of_the_files_is_recognised_by_its_name_or_its_files(tiny, tmp_path: Path) -> None:
+    inside = tmp_path / tiny.source.folder
+    assert files_folder(tiny.source, tmp_path) == inside
+    assert files_folder(tiny.source, inside) == inside
+    tiny.write(tmp_path)
+    renamed = inside.rename(tmp_path / "renamed")
+    assert files_folder(tiny.source, renamed) == renamed
+
+
+def test_data_dir_reaches_the_reader(tmp_path: Path) -> None:
+    with pytest.raises(MissingDataError, match=str(tmp_path)):
+        load("cifar100", tmp_path)
+
+
+def test_the_package_names_are_there_and_not_hidden_by_modules_of_the_same_name() -> None:
+    assert callable(nonloc_paper.data.download)
+    assert [name for name in dir(nonloc_paper.data) if not hasattr(nonloc_paper.data, name)] == []
+
+
+def test_names_and_download_import_neither_torch_nor_numpy() -> None:
+    code = (
+        "import sys; from nonloc_paper.data import DATASETS, NAMES, download, load;"
+        "print(sorted({'torch', 'numpy', 'pooch', 'sklearn'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -192,7 +192,7 @@ def test_a_run_that_goes_on_just_before_its_end_is_looked_at_too(tmp_path):
         run=run,
         step=13,
         step_in_epoch=1,
-        loss_of=lambda _: torch.tensor(1.0),
+        losses=SimpleNamespace(at=lambda step: torch.tensor(1.0)),
         model=build(recipe.network, **recipe.stage.to_dict()),
     )
     watcher = Watcher()

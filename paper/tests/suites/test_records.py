@@ -21,8 +21,8 @@ from nonloc_paper.suites.records import (
     restore,
 )
 from nonloc_paper.suites.train_all import train_all
-from nonloc_paper.training.observe import observe_spectra
 from nonloc_paper.training.checkpoint import weights_sha256
+from nonloc_paper.training.observe import observe_spectra
 from nonloc_paper.training.trained import trained_network
 
 CHANGES = {"epochs": 1, "steps_per_epoch": 2, "train_images": 64, "test_images": 16, "batch_size": 8}

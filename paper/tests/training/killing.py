@@ -1,6 +1,6 @@
 """kill -9 as an experiment: kill a small run at random moments and during saves, resume it, compare the ends.
 
-    python tests/training/killing.py --kills 20
+    python paper/tests/training/killing.py --kills 20
 
 Each trial is a new run that is killed, in half of the trials while a temporary file lies in its checkpoints
 folder, and then resumed to its end. It succeeds if the final weights, the spectra and all metrics but the

@@ -1,4 +1,4 @@
-"""Graphs without a device: a replay does the recorded work again, and puts its results where the first ones were."""
+"""CUDA graphs without a device: a replay does the captured work again, and writes its results where the first were."""
 
 from __future__ import annotations
 
@@ -8,20 +8,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nonloc_paper.training import graphs
+from nonloc_paper.training import graph_group
 
 
 class Replayed:
-    """What `record` returns as a graph."""
+    """What `capture_graph` returns as a graph."""
 
     def __init__(self, work: Callable[[], list[Tensor]], results: list[Tensor]) -> None:
         self._work, self._results = work, results
-        self.replays = 0
 
     def replay(self) -> None:
-        self.replays += 1
         results = self._work()
-        # As on a device, nothing was computed while it was recorded.
+        # As on a device, nothing was computed during the capture.
         if not self._results:
             self._results.extend(result.clone() for result in results)
         for place, result in zip(self._results, results, strict=True):
@@ -29,16 +27,16 @@ class Replayed:
 
 
 def without_a_device(monkeypatch: Any) -> list[tuple[torch.Generator, ...]]:
-    """Let everything that is captured be captured on the CPU; the list will hold the generators of each recording."""
-    recordings: list[tuple[torch.Generator, ...]] = []
+    """Let everything be captured on the CPU; the list will hold the generators of each capture."""
+    captures: list[tuple[torch.Generator, ...]] = []
 
-    def record(
+    def capture_graph(
         work: Callable[[], list[Tensor]], pool: object, generators: Sequence[torch.Generator] = ()
     ) -> tuple[Replayed, list[Tensor]]:
-        recordings.append(tuple(generators))
+        captures.append(tuple(generators))
         results: list[Tensor] = []
         return Replayed(work, results), results
 
-    monkeypatch.setattr(graphs, "record", record)
+    monkeypatch.setattr(graph_group, "capture_graph", capture_graph)
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 1))
-    return recordings
+    return captures

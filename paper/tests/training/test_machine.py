@@ -7,7 +7,19 @@ import torch
 from tiny import unusual_defaults
 
 import nonloc
-from nonloc_paper.training.machine import device_or_best, machine, plain_defaults, versions
+from nonloc_paper.training.machine import (
+    device_or_best,
+    elsewhere,
+    machine,
+    place,
+    plain_defaults,
+    versions,
+    with_part,
+)
+
+HERE = {"machine": {"device": "cpu"}, "versions": {"torch": "2.13"}}
+THERE = {"machine": {"device": "a GPU"}, "versions": {"torch": "2.13"}}
+UPDATED = {"machine": {"device": "cpu"}, "versions": {"torch": "2.14"}}
 
 
 @pytest.mark.parametrize("device", ["meta", "mps", torch.device("xpu")])
@@ -34,7 +46,9 @@ def test_plain_defaults_hold_inside_and_the_caller_s_outside():
 
 
 def test_versions_are_those_in_use():
-    assert versions() == {
+    # "commit" is there in a checkout alone.
+    assert versions() | {"commit": ""} == {
+        "commit": "",
         "python": platform.python_version(),
         "torch": torch.__version__,
         "nonloc": nonloc.__version__,
@@ -48,7 +62,20 @@ def test_a_gpu_s_work_depends_on_more():
 
 
 def test_a_cpu_is_described_by_its_processor_and_the_cores_in_reach():
+    assert place(torch.device("cpu")) == {"machine": machine(torch.device("cpu")), "versions": versions()}
     found = machine(torch.device("cpu"))
     assert found["device"] == "cpu"
     assert found["cores"] >= 1
     assert found["cpu"]
+
+
+def test_other_machines_and_other_versions_are_other_parts():
+    parts = with_part(with_part(with_part([], THERE, 1.0), UPDATED, 2.0), HERE, 4.0)
+    assert parts == [THERE | {"seconds": 1.0}, UPDATED | {"seconds": 2.0}, HERE | {"seconds": 4.0}]
+    assert elsewhere(parts, HERE) == parts[:2]
+
+
+def test_a_run_that_comes_back_continues_its_part():
+    before = with_part(with_part([], HERE, 1.0), THERE, 2.0)
+    assert with_part(before, HERE, 4.0) == [THERE | {"seconds": 2.0}, HERE | {"seconds": 5.0}]
+    assert before[0] == HERE | {"seconds": 1.0}, "the argument is not changed"

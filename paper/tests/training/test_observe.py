@@ -1,6 +1,7 @@
 """observe: what is kept of a trained network, against the network itself."""
 
 import json
+import math
 import shutil
 from dataclasses import replace
 
@@ -13,11 +14,20 @@ from nonloc.nn import feature_trace, stages
 from nonloc.nn.inspect import stage_inputs
 from nonloc.ops import kernel_matrix
 from nonloc.spectrum import STABLE_CAPTION, weight_spectrum
+from nonloc_paper.networks.build import build
 from nonloc_paper.runs import Run
 from nonloc_paper.training import observe as observing
 from nonloc_paper.training.checkpoint import latest_valid, save_checkpoint
 from nonloc_paper.training.loop import fit
-from nonloc_paper.training.observe import _apart, _spread, observe, observe_spectra, read_observations
+from nonloc_paper.training.observe import (
+    _apart,
+    _spread,
+    observe,
+    observe_spectra,
+    read_observations,
+    record_spectra,
+    stage_weights,
+)
 from nonloc_paper.training.recipe import Recipe
 from nonloc_paper.training.tasks import Classification, Restoration
 from nonloc_paper.training.trained import network_of, trained_network
@@ -245,3 +255,43 @@ def test_what_is_not_finite_is_left_out(tmp_path):
     assert seen["features"][0]["blocks"][-1]["after"]["norm"] is None
     assert "NaN" not in (run.path / "observations.json").read_text()
     assert json.loads((run.path / "spectrum.json").read_text())["stages"] == []
+
+
+@pytest.fixture
+def run(tmp_path):
+    return Run(tmp_path / "run")
+
+
+def test_every_weight_of_every_stage_is_recorded(run):
+    model = build("restorer8/diffusive-2@1,3")
+    assert record_spectra(run, stage_weights(model), 7)
+    [line] = run.read_spectra()
+    assert line["epoch"] == 7
+    assert [len(stage["weights"]) for stage in line["stages"]] == [2, 2]
+    assert len({stage["name"] for stage in line["stages"]}) == 2
+
+
+def test_the_eigenvalues_are_those_of_the_symmetric_part(run):
+    model = build("restorer4/diffusive-1@1", weight="full")
+    [weight] = [value for value in model.parameters() if value.shape == (4, 4)]
+    with torch.no_grad():
+        weight.copy_(torch.tensor([[1.0, 5, 0, 0], [-5, -3, 0, 0], [0, 0, 0.5, 0], [0, 0, 0, 0]]))
+    record_spectra(run, stage_weights(model), 0)
+    [stage] = run.read_spectra()[0]["stages"]
+    assert stage["weights"][0]["eigenvalues"] == pytest.approx([-3.0, 1.0, 0.5, 0.0], abs=1e-12)
+
+
+def test_a_network_without_stages_records_no_spectra(run):
+    assert not record_spectra(run, stage_weights(build("restorer8/baseline")), 0)
+    assert run.read_spectra() == []
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_weights_that_are_not_finite_record_no_spectra(run, bad):
+    model = build("restorer8/original-2@2")
+    with torch.no_grad():
+        for name, value in model.named_parameters():
+            if "maps.1" in name:
+                value.fill_(bad)
+    assert not record_spectra(run, stage_weights(model), 0)
+    assert run.read_spectra() == []

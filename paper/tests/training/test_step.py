@@ -1,13 +1,19 @@
 """One step: the update that the optimizer's definition gives, in the precision that the recipe says."""
 
+import copy
+
 import pytest
 import torch
 from tiny import tiny_data, tiny_recipe
 from torch import nn
 
+from nonloc_paper.networks.build import build
+from nonloc_paper.training import step as step_module
 from nonloc_paper.training.plan import step_generator
-from nonloc_paper.training.step import TrainingStep, forward
-from nonloc_paper.training.tasks import Classification
+from nonloc_paper.training.step import TrainingStep, autocast_of, forward, precision_of
+from nonloc_paper.training.tasks import TASKS, Classification
+
+CPU = torch.device("cpu")
 
 
 class Linear(nn.Module):
@@ -56,3 +62,56 @@ def test_channels_last_reaches_the_network():
     model = Linear()
     forward(model, torch.randn(2, 3, 4, 4), tiny_recipe(channels_last=True))
     assert model.seen[0][0] == (48, 1, 12, 3)
+
+
+@pytest.mark.parametrize(
+    ("network", "precision"),
+    [
+        ("preresnet11/original-2@2", "bfloat16"),
+        ("restorer8/diffusive-2@1", "bfloat16"),
+        ("restorer8/diffusive-2@1", "float32"),
+    ],
+)
+def test_weights_that_are_cast_together_give_the_same_step_to_the_bit(network, precision):
+    recipe = tiny_recipe(network=network, precision=precision, channels_last=True)
+    data = tiny_data(labels=recipe.task == "classification")
+    task = TASKS[recipe.task](recipe, data, "cpu")
+    torch.manual_seed(0)
+    plain = build(network, num_classes=data.num_classes, init_std=0.1).to(memory_format=torch.channels_last)
+    together = copy.deepcopy(plain)
+    steps = [TrainingStep(plain, task, recipe), TrainingStep(together, task, recipe, cast_together=True)]
+    for number in range(3):
+        assert torch.equal(*(step(torch.arange(9), step_generator(0, 0, number), 0.1) for step in steps))
+    expected = plain.state_dict()
+    for name, value in together.state_dict().items():
+        assert torch.equal(value, expected[name]), name
+    for name, parameter in together.named_parameters():
+        assert parameter.dtype == parameter.grad.dtype == torch.float32, name
+        assert parameter.grad.stride() == parameter.stride(), name
+
+
+def test_a_network_without_convolutions_has_nothing_to_cast():
+    recipe = tiny_recipe(precision="bfloat16")
+    model = nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 3))
+    step = TrainingStep(model, Classification(recipe, tiny_data(), "cpu"), recipe, cast_together=True)
+    before = model[1].weight.detach().clone()
+    step(torch.arange(9), step_generator(0, 0, 0), 0.1)
+    assert not torch.equal(model[1].weight, before)
+
+
+@pytest.mark.parametrize(
+    ("precision", "has_bfloat16", "inside"),
+    [("bfloat16", False, False), ("bfloat16", True, True), ("float32", False, True)],
+)
+def test_a_cpu_without_bfloat16_avoids_one_dnn(monkeypatch, precision, has_bfloat16, inside):
+    monkeypatch.setattr(step_module, "cpu_has_bfloat16", lambda: has_bfloat16)
+    with precision_of(tiny_recipe(precision=precision), CPU):
+        assert torch.backends.mkldnn.enabled is inside
+    assert torch.backends.mkldnn.enabled
+
+
+def test_a_product_in_bfloat16_leaves_the_process_as_it_was():
+    recipe = tiny_recipe(precision="bfloat16")
+    with precision_of(recipe, CPU), autocast_of(recipe, CPU):
+        torch.nn.functional.linear(torch.randn(512, 64), torch.randn(64, 64))
+    assert torch.backends.mkldnn.enabled

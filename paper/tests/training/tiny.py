@@ -1,16 +1,19 @@
-"""The smallest things that train: a few images and recipes whose runs take a second or two."""
+"""The smallest things that train, and what the tests of training ask of them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 
+from nonloc.outcomes import Outcome
 from nonloc_paper.data.dataset import Dataset, Split
 from nonloc_paper.runs import Run
+from nonloc_paper.training.loop import fit
 from nonloc_paper.training.recipe import Recipe
+from nonloc_paper.training.session import Session
 
 
 def tiny_data(*, labels: bool = True, train: int = 40, test: int = 24, size: int = 8) -> Dataset:
@@ -39,9 +42,46 @@ def tiny_recipe(**changes: Any) -> Recipe:
     return recipe.with_(**changes)
 
 
+def train(recipe: Recipe, run: Any, **options: Any) -> Outcome:
+    """`fit` on tiny data, on the CPU."""
+    data = tiny_data(labels=recipe.task == "classification")
+    return fit(recipe, run, **({"data": data, "device": "cpu", "progress": False} | options))
+
+
+def after_step(
+    monkeypatch: Any, step: int, act: Callable[[Session], object], seed: int | None = None
+) -> None:
+    """Call `act` after step `step`, counted from 1, of the runs with `seed`; None is all runs."""
+    take_step = Session.take_step
+
+    def take_step_and_act(self: Session) -> None:
+        take_step(self)
+        if self.step == step and seed in (None, self.recipe.seed):
+            act(self)
+
+    monkeypatch.setattr(Session, "take_step", take_step_and_act)
+
+
+def timeless_metrics(run: Run) -> list[dict[str, Any]]:
+    """The metrics without the one number that may differ between two runs of the same recipe."""
+    return [{key: value for key, value in line.items() if key != "seconds"} for line in run.read_metrics()]
+
+
+def assert_same_run(run: Run, expected: Run) -> None:
+    """To the last bit: weights, metrics and spectra."""
+    assert run.read_result()["weights_sha256"] == expected.read_result()["weights_sha256"]
+    assert timeless_metrics(run) == timeless_metrics(expected)
+    assert run.read_spectra() == expected.read_spectra()
+
+
+def saved_steps(run: Run) -> list[int]:
+    """The steps of the checkpoints, in order."""
+    return sorted(int(path.stem) for path in run.checkpoints_path.glob("*.json"))
+
+
 @contextmanager
 def unusual_defaults() -> Iterator[None]:
-    """Inside, what nobody said a dtype or a device for is float64 and, on the meta device, of no use."""
+    """Inside, torch's default is float64 on the meta device, on which nothing can be computed."""
     torch.set_default_dtype(torch.float64)
     torch.set_default_device("meta")
     try:
@@ -49,8 +89,3 @@ def unusual_defaults() -> Iterator[None]:
     finally:
         torch.set_default_dtype(torch.float32)
         torch.set_default_device(None)
-
-
-def timeless_metrics(run: Run) -> list[dict[str, Any]]:
-    """The metrics without the one number that may differ between two runs of the same recipe."""
-    return [{key: value for key, value in line.items() if key != "seconds"} for line in run.read_metrics()]

@@ -11,21 +11,16 @@ import signal
 
 import pytest
 import torch
-from tiny import timeless_metrics, tiny_data, tiny_recipe
+from tiny import after_step, timeless_metrics, tiny_data, tiny_recipe
 
 from nonloc_paper.runs import Run
-from nonloc_paper.training import captured as captured_module
-from nonloc_paper.training.evaluate import CapturedEvaluation
-from nonloc_paper.training.graph_group import Convoy
-from nonloc_paper.training.evaluate import evaluate
-from nonloc_paper.training.graph_group import record
-from nonloc_paper.training.step import LeanStep
+from nonloc_paper.training import evaluate as evaluate_module
+from nonloc_paper.training.evaluate import CapturedEvaluation, evaluate
+from nonloc_paper.training.graph_group import GraphGroup, capture_graph
 from nonloc_paper.training.loop import fit
-from nonloc_paper.training.plan import Batch
-from nonloc_paper.training.plan import step_generator, step_seed
+from nonloc_paper.training.plan import Batch, step_generator, step_seed
 from nonloc_paper.training.session import Session
-from nonloc_paper.training.step import TrainingStep
-from nonloc_paper.training.step import on_stream
+from nonloc_paper.training.step import TrainingStep, on_stream
 from nonloc_paper.training.tasks import TASKS, Classification
 from nonloc_paper.training.trained import trained_network
 
@@ -45,9 +40,9 @@ def deterministic():
 
 
 @pytest.fixture(autouse=True)
-def convoy():
-    """What is captured must not be on the default stream; `fit` sees to that itself."""
-    made = Convoy(DEVICE)
+def group():
+    """A capture must not be on the default stream; `fit` sees to that itself."""
+    made = GraphGroup(DEVICE)
     with on_stream(made.stream):
         yield made
     torch.cuda.synchronize()
@@ -73,17 +68,17 @@ def train(recipe, path, **options):
     return fit(recipe, path, data=data_of(recipe), device="cuda", progress=False, **options)
 
 
-def session_of(recipe, tmp_path, convoy=None):
-    return Session(recipe, Run(tmp_path / "run"), data_of(recipe), DEVICE, convoy=convoy)
+def session_of(recipe, tmp_path, group=None):
+    return Session(recipe, Run(tmp_path / "run"), data_of(recipe), DEVICE, group=group)
 
 
 def losses_of(session, steps):
     for _ in range(steps):
         session.take_step()
-        if session._convoy is not None:
-            session._convoy.depart()
+        if session._group is not None:
+            session._group.step()
     torch.cuda.synchronize()
-    return session._losses._on_device[:steps].tolist()
+    return session.losses._on_device[:steps].tolist()
 
 
 def assert_same_learning(run, other):
@@ -125,7 +120,7 @@ def test_the_draws_are_those_of_the_plain_loop_to_the_bit(network):
     generator = torch.Generator(DEVICE).manual_seed(1)
     indices = torch.arange(32, device=DEVICE)
     task.train_batch(indices, generator)
-    graph, inputs = record(
+    graph, inputs = capture_graph(
         lambda: task.train_batch(indices, generator)[0], torch.cuda.graph_pool_handle(), [generator]
     )
     seen = []
@@ -138,23 +133,23 @@ def test_the_draws_are_those_of_the_plain_loop_to_the_bit(network):
     assert not torch.equal(seen[0], seen[1])
 
 
-def test_batches_of_each_size_have_their_own_graph(tmp_path, convoy):
+def test_batches_of_each_size_have_their_own_graph(tmp_path, group):
     recipe = recipe_of()
-    losses = losses_of(session_of(recipe, tmp_path, convoy), 5)
-    assert sorted(size for [(_, size)] in convoy._recorded) == [16, 32]
+    losses = losses_of(session_of(recipe, tmp_path, group), 5)
+    assert sorted(size for [(_, size)] in group._captured) == [16, 32]
     assert losses == pytest.approx(losses_of(session_of(recipe, tmp_path), 5), **LOSS)
 
 
 @pytest.mark.parametrize("changes", [{}, CHANGES["adam"]], ids=["sgd", "adam"])
 @pytest.mark.parametrize("steps", [0, 2], ids=["at the start", "later"])
-def test_recording_leaves_no_trace(tmp_path, convoy, changes, steps):
-    session = session_of(recipe_of(**changes), tmp_path, convoy)
+def test_a_capture_leaves_no_trace(tmp_path, group, changes, steps):
+    session = session_of(recipe_of(**changes), tmp_path, group)
     losses_of(session, steps)
     step, before = session.train_step, copy.deepcopy(session.model.state_dict())
     states = [{key: value.clone() for key, value in state.items()} for state in step.optimizer.state.values()]
     batch = Batch(torch.arange(7, device=DEVICE), 77, torch.tensor([77], device=DEVICE))
-    convoy.board(session._rider, batch, session._losses.place(0))
-    assert sorted(size for [(_, size)] in convoy._recorded)[0] == 7
+    group.request(session._member, batch, session.losses.at(0))
+    assert sorted(size for [(_, size)] in group._captured)[0] == 7
     for name, value in session.model.state_dict().items():
         assert torch.equal(value, before[name]), name
     after = list(step.optimizer.state.values())
@@ -165,9 +160,9 @@ def test_recording_leaves_no_trace(tmp_path, convoy, changes, steps):
             assert torch.equal(value, expected), key
 
 
-def test_everything_stays_where_it_is_in_memory(tmp_path, convoy):
-    """A graph writes to addresses: what was replaced would no longer be trained."""
-    session = session_of(recipe_of(), tmp_path, convoy)
+def test_everything_stays_where_it_is_in_memory(tmp_path, group):
+    """A graph writes to addresses: a tensor that was replaced would no longer be trained."""
+    session = session_of(recipe_of(), tmp_path, group)
     losses_of(session, 5)
 
     def addresses():
@@ -187,14 +182,7 @@ def test_a_run_resumed_in_the_middle_ends_as_if_uninterrupted(tmp_path, monkeypa
     recipe = recipe_of(epochs=4, **changes)
     whole, run = Run(tmp_path / "whole"), Run(tmp_path / "run")
     train(recipe, whole)
-    take_step = Session.take_step
-
-    def take_step_and_be_hit(self):
-        take_step(self)
-        if self.step == step:
-            os.kill(os.getpid(), signal.SIGTERM)
-
-    monkeypatch.setattr(Session, "take_step", take_step_and_be_hit)
+    after_step(monkeypatch, step, lambda session: os.kill(os.getpid(), signal.SIGTERM))
     outcome = train(recipe, run)
     assert (outcome.ending, outcome.step) == ("interrupted", step)
     monkeypatch.undo()
@@ -223,12 +211,12 @@ def test_a_diverging_run_is_named_at_the_same_step(tmp_path):
     assert (outcomes[1].ending, outcomes[1].step) == ("diverged", outcomes[0].step)
 
 
-def test_a_lean_step_is_the_step_it_is_made_of():
+def test_weights_that_are_cast_together_give_the_same_step():
     """bfloat16: the same casts of the same weights, so the same numbers."""
     recipe = recipe_of(precision="bfloat16", channels_last=True)
     task = Classification(recipe, data_of(recipe), DEVICE)
     found = []
-    for kind in (TrainingStep, LeanStep):
+    for together in (False, True):
         torch.manual_seed(0)
         model = torch.nn.Sequential(
             torch.nn.Conv2d(3, 8, 3, padding=1, bias=False),
@@ -239,7 +227,7 @@ def test_a_lean_step_is_the_step_it_is_made_of():
             torch.nn.Linear(8, 3),
         )
         model = model.to(DEVICE).to(memory_format=torch.channels_last)
-        step = kind(model, task, recipe)
+        step = TrainingStep(model, task, recipe, cast_together=together)
         for number in range(5):
             step(torch.arange(32, device=DEVICE), step_generator(0, 0, number, DEVICE), 0.1)
         found.append(model.state_dict())
@@ -248,11 +236,11 @@ def test_a_lean_step_is_the_step_it_is_made_of():
     assert int(found[1]["1.num_batches_tracked"]) == 5
 
 
-def test_evaluation_measures_the_same(tmp_path, convoy, monkeypatch):
+def test_evaluation_measures_the_same(tmp_path, group, monkeypatch):
     """24 images as 10, 10 and 4; then again after the weights have changed."""
-    monkeypatch.setattr(captured_module, "EVALUATION_BATCH", 10)
+    monkeypatch.setattr(evaluate_module, "CAPTURED_BATCH", 10)
     recipe = recipe_of()
-    session = session_of(recipe, tmp_path, convoy)
+    session = session_of(recipe, tmp_path, group)
     evaluation = CapturedEvaluation(session.model, session.task, recipe)
     for _ in range(2):
         losses_of(session, 5)
@@ -276,7 +264,7 @@ def synchronize_in_loss(monkeypatch):
     monkeypatch.setattr(Classification, "loss", loss_and_look)
 
 
-def test_what_cannot_be_captured_goes_the_plain_way_with_one_warning(tmp_path, monkeypatch):
+def test_a_step_that_cannot_be_captured_is_done_plainly_with_one_warning(tmp_path, monkeypatch):
     recipe = recipe_of(epochs=2)
     plain, run, later = Run(tmp_path / "plain"), Run(tmp_path / "run"), Run(tmp_path / "later")
     train(recipe, plain, captured=False)
@@ -287,7 +275,7 @@ def test_what_cannot_be_captured_goes_the_plain_way_with_one_warning(tmp_path, m
     assert "captur" in message.partition("(")[2], "the cause must be named"
     assert_same_learning(run, plain)
     monkeypatch.undo()
-    # Nothing of the broken recording is left: generators and captures work as before.
+    # Nothing of the broken capture is left: generators and captures work as before.
     assert torch.rand(2, device=DEVICE).isfinite().all()
     train(recipe, later, captured=True)
     assert_same_learning(later, plain)

@@ -5,12 +5,11 @@ import signal
 
 import pytest
 import torch
-from tiny import timeless_metrics, tiny_data, tiny_recipe
+from tiny import after_step, timeless_metrics, tiny_data, tiny_recipe
 
 from nonloc_paper.runs import Run
 from nonloc_paper.training.loop import fit
 from nonloc_paper.training.scheduler import fit_many
-from nonloc_paper.training.session import Session
 from nonloc_paper.training.tasks import Classification
 
 pytestmark = pytest.mark.gpu
@@ -42,16 +41,20 @@ def go(folder, recipes=RECIPES, **options):
     return runs, endings
 
 
-@pytest.mark.parametrize("side_by_side", [2, 3])
-def test_runs_side_by_side_equal_the_same_runs_alone(tmp_path, side_by_side):
-    """Deterministic kernels in the same order in each branch: equal to the bit, whoever rides along."""
-    runs, endings = go(tmp_path, side_by_side=side_by_side)
-    assert [ending.outcome.ending for ending in endings.all] == ["finished"] * 3
-    for number, (recipe, run) in enumerate(zip(RECIPES, runs, strict=True)):
-        alone = Run(tmp_path / f"alone-{number}")
+def assert_as_alone(recipes, runs, folder):
+    for number, (recipe, run) in enumerate(zip(recipes, runs, strict=True)):
+        alone = Run(folder / f"alone-{number}")
         fit(recipe, alone, data=data(), device="cuda", progress=False)
         assert timeless_metrics(run) == timeless_metrics(alone)
         assert run.read_result()["weights_sha256"] == alone.read_result()["weights_sha256"]
+
+
+@pytest.mark.parametrize("side_by_side", [2, 3])
+def test_runs_side_by_side_equal_the_same_runs_alone(tmp_path, side_by_side):
+    """Deterministic kernels in the same order in each branch: equal to the bit, whatever the other members."""
+    runs, endings = go(tmp_path, side_by_side=side_by_side)
+    assert [ending.outcome.ending for ending in endings.all] == ["finished"] * 3
+    assert_as_alone(RECIPES, runs, tmp_path)
 
 
 def test_runs_in_bfloat16_equal_the_same_runs_alone(tmp_path):
@@ -62,14 +65,10 @@ def test_runs_in_bfloat16_equal_the_same_runs_alone(tmp_path):
         for seed in range(4)
     ]
     runs, _ = go(tmp_path, recipes, side_by_side=4)
-    for number, (recipe, run) in enumerate(zip(recipes, runs, strict=True)):
-        alone = Run(tmp_path / f"alone-{number}")
-        fit(recipe, alone, data=data(), device="cuda", progress=False)
-        assert timeless_metrics(run) == timeless_metrics(alone)
-        assert run.read_result()["weights_sha256"] == alone.read_result()["weights_sha256"]
+    assert_as_alone(recipes, runs, tmp_path)
 
 
-def test_one_that_cannot_be_captured_goes_alone_with_its_warning(tmp_path, monkeypatch):
+def test_a_run_that_cannot_be_captured_is_trained_plainly_with_its_warning(tmp_path, monkeypatch):
     loss = Classification.loss
 
     def loss_and_look(self, outputs, targets):
@@ -103,7 +102,7 @@ def test_one_copy_of_the_images_serves_all(tmp_path, monkeypatch):
     assert len(seen) == 1
 
 
-def test_divergence_and_failure_hurt_nobody(tmp_path):
+def test_divergence_and_failure_do_not_affect_the_others(tmp_path):
     recipes = [*RECIPES[:2], RECIPES[2].with_(learning_rate=1e30), RECIPES[2].with_(train_images=10_000)]
     _, endings = go(tmp_path, recipes, side_by_side=4)
     assert [ending.outcome and ending.outcome.ending for ending in endings.all] == [
@@ -115,15 +114,8 @@ def test_divergence_and_failure_hurt_nobody(tmp_path):
     assert "train_images=10000" in str(endings.all[3].error)
 
 
-def test_a_signal_saves_all_and_they_go_on_to_the_same_end(tmp_path, monkeypatch):
-    take_step = Session.take_step
-
-    def take_step_and_be_hit(self):
-        take_step(self)
-        if self.step == 7 and self.recipe is RECIPES[0]:
-            os.kill(os.getpid(), signal.SIGTERM)
-
-    monkeypatch.setattr(Session, "take_step", take_step_and_be_hit)
+def test_a_signal_saves_all_and_they_resume_to_the_same_end(tmp_path, monkeypatch):
+    after_step(monkeypatch, 7, lambda session: os.kill(os.getpid(), signal.SIGTERM), seed=RECIPES[0].seed)
     runs, endings = go(tmp_path / "stopped")
     assert endings.signal == signal.SIGTERM
     assert [ending.outcome.ending for ending in endings.all[:2]] == ["interrupted"] * 2
@@ -135,7 +127,7 @@ def test_a_signal_saves_all_and_they_go_on_to_the_same_end(tmp_path, monkeypatch
         assert timeless_metrics(run) == timeless_metrics(expected)
 
 
-def test_an_error_of_the_caller_saves_all_and_they_go_on_to_the_same_end(tmp_path):
+def test_an_error_of_the_caller_saves_all_and_they_resume_to_the_same_end(tmp_path):
     """The second run ends first; the first, on its way, has not been saved by then."""
 
     def fail(number, ending):
