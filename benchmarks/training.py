@@ -19,11 +19,10 @@ from nonloc_paper.data.dataset import Dataset, Split
 from nonloc_paper.networks.build import build
 from nonloc_paper.runs import Run
 from nonloc_paper.training.graph_group import GraphGroup
-from nonloc_paper.training.step import precision_of
 from nonloc_paper.training.plan import epoch_order, initialization, step_generator
 from nonloc_paper.training.recipe import Recipe
 from nonloc_paper.training.session import Session
-from nonloc_paper.training.step import on_stream
+from nonloc_paper.training.step import on_stream, precision_of
 from nonloc_paper.training.tasks import TASKS, Classification
 
 NETWORKS = ("preresnet20/baseline", "preresnet20/diffusive-5@2")

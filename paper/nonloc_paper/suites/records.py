@@ -351,8 +351,7 @@ def _from_the_median(targets: Mapping[int, Run]) -> list[int]:
 
 def _copy_weights(source: Run, target: Run) -> None:
     """Copy the weights of the newest checkpoint, which must have the hash that is in the result."""
-    from nonloc_paper.training.checkpoint import latest_valid, save_checkpoint
-    from nonloc_paper.training.checkpoint import MODEL, weights_sha256
+    from nonloc_paper.training.checkpoint import MODEL, latest_valid, save_checkpoint, weights_sha256
     from nonloc_paper.training.trained import network_of
 
     checkpoint = latest_valid(source)
