@@ -143,7 +143,7 @@ def test_without_pooch_the_error_names_the_extra(
     tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "pooch", None)
-    with pytest.raises(MissingDataError, match=r"nonloc\[train\]"):
+    with pytest.raises(MissingDataError, match=r"nonloc-paper"):
         fetch(tiny.source, tmp_path)
 
 
@@ -218,7 +218,7 @@ def test_the_data_folder_is_the_argument_or_the_environment_or_the_cache(
     monkeypatch.setenv("NONLOC_DATA", "")
     assert data_folder() == Path(pooch.os_cache("nonloc"))
     monkeypatch.setitem(sys.modules, "pooch", None)
-    with pytest.raises(MissingDataError, match=r"data_dir.*NONLOC_DATA.*nonloc\[train\]"):
+    with pytest.raises(MissingDataError, match=r"data_dir.*NONLOC_DATA.*nonloc-paper"):
         data_folder()
 
 
