@@ -44,17 +44,6 @@ def is_own(name: str, weight: Tensor) -> bool:
     return count <= MOST_CHANNELS[name].get(kernel, 0)
 
 
-def torch_gradients(
-    x: Tensor, grad: Tensor, weight: Tensor, wanted: tuple[bool, bool]
-) -> tuple[Tensor | None, Tensor | None]:
-    """Return the wanted gradients to x and to the weight by torch's own kernels; the images keep their size."""
-    padding = [weight.shape[2] // 2] * 2
-    grad_x, grad_weight, _ = torch.ops.aten.convolution_backward(
-        grad, x, weight, None, [1, 1], padding, [1, 1], False, [0, 0], 1, [*wanted, False]
-    )
-    return grad_x, grad_weight
-
-
 class FastConvolution(torch.autograd.Function):
     """The convolution with stride 1; each pass by the kernels or by torch, as `is_own` says."""
 
@@ -76,11 +65,14 @@ class FastConvolution(torch.autograd.Function):
             grad_x = _kernels().input_gradient(grad, weight)
         if needs_weight and is_own("weight_gradient", weight):
             grad_weight = _kernels().weight_gradient(x, grad, weight)
-        wanted = (needs_x and grad_x is None, needs_weight and grad_weight is None)
-        if any(wanted):
-            others = torch_gradients(x, grad, weight, wanted)
-            grad_x = others[0] if wanted[0] else grad_x
-            grad_weight = others[1] if wanted[1] else grad_weight
+        missing = [needs_x and grad_x is None, needs_weight and grad_weight is None]
+        if any(missing):
+            padding = [weight.shape[2] // 2] * 2
+            others = torch.ops.aten.convolution_backward(
+                grad, x, weight, None, [1, 1], padding, [1, 1], False, [0, 0], 1, [*missing, False]
+            )
+            grad_x = others[0] if missing[0] else grad_x
+            grad_weight = others[1] if missing[1] else grad_weight
         return grad_x, grad_weight
 
 

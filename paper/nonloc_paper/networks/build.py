@@ -1,4 +1,4 @@
-"""build: a network from its specification."""
+"""build: make a network from its specification."""
 
 from __future__ import annotations
 
@@ -14,16 +14,15 @@ from nonloc_paper.networks.spec import NetworkSpec
 
 
 def build(spec: str | NetworkSpec, num_classes: int = 10, **stage_options: Any) -> nn.Module:
-    """The network that `spec` names, such as "preresnet20/diffusive-5@2".
+    """Build the network that `spec` names, such as "preresnet20/diffusive-5@2", in plain torch.
 
-    num_classes    of a preresnet; a restorer has no classes and pays no heed to it
-    spec           preresnetD[-keras|-basic|-public]/(baseline | original-N@i[,j…] | diffusive-N@i[,j…]), or restorerC/…
-                   and the same. D is the depth: 9n + 2 with bottlenecks (He's widths, with -keras those of the Keras
-                   example, with -public the block of the public code), 6n + 2 with -basic; C the channels. N
-                   nonlocal blocks stand after residual block i, counted from 1 over the whole network; with several
-                   places there are N at each
-    stage_options  the fields of `StageOptions`, for all stages alike; None is the stage's default. They are
-                   checked for a baseline too, which has nothing to use them for.
+    spec           preresnetD[-keras|-basic|-public]/(baseline | original-N@i[,j…] | diffusive-N@i[,j…]), or
+                   restorerC/… and the same. D is the depth: 9n + 2 with bottlenecks, 6n + 2 with -basic. C is the
+                   number of channels. N nonlocal blocks follow residual block i, counted from 1; with several places
+                   there are N at each. `nonloc_paper.networks.spec` says what the suffixes mean
+    num_classes    of a preresnet; a restorer ignores it
+    stage_options  the fields of `StageOptions`, for all stages; None is the stage's default. They are checked for a
+                   baseline too, which does not use them
     """
     if not isinstance(spec, NetworkSpec):
         spec = NetworkSpec.parse(spec)
@@ -40,13 +39,13 @@ def build(spec: str | NetworkSpec, num_classes: int = 10, **stage_options: Any) 
 
 
 def count_parameters(model: nn.Module) -> int:
-    """How many numbers training adjusts."""
+    """Return the number of trainable parameters."""
     return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
 
 
 def describe(model: nn.Module) -> dict[str, Any]:
-    """Parameters in all and in the nonlocal stages, and what stands where: JSON-able."""
-    found = [
+    """Return the parameters of the network and of each nonlocal stage, as values that JSON can hold."""
+    described = [
         {
             "name": name,
             "form": stage.form,
@@ -57,4 +56,4 @@ def describe(model: nn.Module) -> dict[str, Any]:
         }
         for name, stage in stages(model)
     ]
-    return {"parameters": count_parameters(model), "stages": found}
+    return {"parameters": count_parameters(model), "stages": described}

@@ -33,11 +33,9 @@ class PreResNet(nn.Module):
     """Classifier [B, 3, H, W] -> logits [B, num_classes]; height and width are halved twice.
 
     blocks_per_group  n, the residual blocks at each of the three resolutions
-    variant           "bottleneck" (He's widths, 9n + 2 layers), "keras" (the widths of the Keras example,
-                      9n + 2), "basic" (6n + 2) or "public" (He's widths, 9n + 2, another block)
+    variant           "bottleneck" (He's widths), "keras" (the widths of the Keras example) and "public" (He's widths,
+                      another order: see `ResidualBlock`) have three convolutions in a block, "basic" has two
     stages            {residual block, counted from 1 over the whole network: factory channels -> module}
-
-    Three variants differ only in the widths of their blocks. "public" has another block: see `ResidualBlock`.
     """
 
     def __init__(

@@ -1,12 +1,12 @@
-"""NetworkSpec: "preresnet20/diffusive-5@2" as a value, and back. No torch.
+"""NetworkSpec: the parsed form of a specification such as "preresnet20/diffusive-5@2". No torch.
 
     preresnetD[-keras|-basic|-public]/(baseline | original-N@i[,j…] | diffusive-N@i[,j…])
     restorerC/(baseline | original-N@i[,j…] | diffusive-N@i[,j…])
 
-D is the depth: 9n + 2 with bottlenecks (He's widths, or those of the Keras example with -keras), 6n + 2 with
--basic; -public is He's widths in the block of the public PyTorch code (see `ResidualBlock`). C is the number of
-channels. N nonlocal blocks stand after residual block i, counted from 1 over the whole network; with several places
-there are N *at each*: original-1@2,4,6 is three blocks in three places.
+D is the depth: 9n + 2 with bottleneck blocks, 6n + 2 with -basic. Without a suffix the blocks have He's widths, with
+-keras those of the Keras example. -public has He's widths in the block of the public PyTorch code: see
+`ResidualBlock`. C is the number of channels. N nonlocal blocks follow residual block i, counted from 1 over the whole
+network. With several places there are N at each: original-1@2,4,6 is three blocks in three places.
 """
 
 from __future__ import annotations
@@ -18,12 +18,8 @@ from nonloc._checks import check_choice, check_whole
 from nonloc.nn.options import FORMS
 
 FAMILIES = ("preresnet", "restorer")
-LAYERS_PER_GROUP = {
-    "bottleneck": 9,
-    "keras": 9,
-    "basic": 6,
-    "public": 9,
-}  # by variant: the layers that one more n adds
+# By variant: the layers that one more n adds.
+LAYERS_PER_GROUP = {"bottleneck": 9, "keras": 9, "basic": 6, "public": 9}
 GROUPS = 3
 RESTORER_BLOCKS = 4
 
@@ -36,14 +32,14 @@ _GRAMMAR = re.compile(
 
 @dataclass(frozen=True)
 class NetworkSpec:
-    """Which network: a family, its size, and where which nonlocal blocks stand.
+    """A network: its family and size, and its nonlocal blocks.
 
     family      "preresnet" or "restorer"
     size        the depth D of a preresnet, the channels C of a restorer
     variant     "bottleneck" (no suffix), "keras", "basic" or "public"
     form        "original", "diffusive", or None for a baseline
     num_blocks  N at each place; 0 for a baseline
-    places      the residual blocks, from 1, that the stages come after
+    places      the residual blocks, from 1, that have a nonlocal stage after them
     """
 
     family: str
@@ -69,21 +65,20 @@ class NetworkSpec:
 
     @classmethod
     def parse(cls, text: str) -> NetworkSpec:
-        """The value of a specification; `str` of it is `text` again."""
+        """Parse a specification; `str` of the result is `text` again."""
         match = _GRAMMAR.fullmatch(text) if isinstance(text, str) else None
         if match is None:
             raise ValueError(
                 f"{text!r} is not a network; write preresnetD[-keras|-basic|-public]/… or restorerC/…, where … is "
                 "baseline, original-N@i[,j…] or diffusive-N@i[,j…], such as preresnet20/diffusive-5@2"
             )
-        places = match["places"]
         return cls(
             family=match["family"],
             size=int(match["size"]),
             variant=match["variant"] or "bottleneck",
             form=match["form"],
             num_blocks=int(match["blocks"] or 0),
-            places=tuple(int(place) for place in places.split(",")) if places else (),
+            places=tuple(int(place) for place in (match["places"] or "").split(",") if place),
         )
 
     def __str__(self) -> str:
@@ -94,24 +89,20 @@ class NetworkSpec:
         return f"{self.family}{self.size}{suffix}/{tail}"
 
     @property
-    def is_baseline(self) -> bool:
-        return self.form is None
-
-    @property
     def baseline(self) -> NetworkSpec:
         """The same network without its nonlocal blocks."""
         return NetworkSpec(self.family, self.size, self.variant)
 
     @property
     def blocks_per_group(self) -> int:
-        """n of a preresnet: the residual blocks at each resolution."""
+        """The n of a preresnet: how many residual blocks there are at each resolution."""
         if self.family != "preresnet":
             raise ValueError(f"{self} has no groups; only a preresnet has")
         return (self.size - 2) // LAYERS_PER_GROUP[self.variant]
 
     @property
     def num_residual_blocks(self) -> int:
-        """How many residual blocks the network has: the places to choose from."""
+        """The number of residual blocks, which are the possible places."""
         return GROUPS * self.blocks_per_group if self.family == "preresnet" else RESTORER_BLOCKS
 
     def _check_size(self) -> None:
