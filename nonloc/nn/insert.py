@@ -247,7 +247,7 @@ def _find_channels(name: str, base: nn.Module, output: Output | None, layout: st
     if output is not None:
         raise ValueError(f"{name!r} puts out {list(output.shape)}, which has no channels; name another")
     raise ValueError(
-        f"the channels after {name!r} cannot be told from its layers; pass example=, a model input"
+        f"the channels after {name!r} are not clear from its layers; pass example=, a model input"
     )
 
 

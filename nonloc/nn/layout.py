@@ -15,7 +15,7 @@ _FORMS = {
 
 
 def to_positions(x: Tensor, layout: str, channels: int) -> Tensor:
-    """Return x, in the given layout, as [B, M, C]."""
+    """Return x, in this layout, as [B, M, C]."""
     if not isinstance(x, Tensor):
         raise ValueError(f"a nonlocal module takes a tensor, got {type(x).__name__}")
     if not x.dtype.is_floating_point:
@@ -26,7 +26,7 @@ def to_positions(x: Tensor, layout: str, channels: int) -> Tensor:
 
 
 def from_positions(z: Tensor, layout: str, shape: torch.Size) -> Tensor:
-    """Return z [B, M, C] in the given layout; `shape` is that of the input it came from."""
+    """Return z [B, M, C] in this layout; `shape` is that of the input it came from."""
     return (z if layout == "positions" else z.transpose(1, 2)).reshape(shape)
 
 

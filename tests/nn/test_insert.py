@@ -356,14 +356,6 @@ def test_the_path_of_an_entry_inside_another_is_where_it_is_now():
     assert all(isinstance(model.get_submodule(one.path), DiffusiveStage) for one in done)
 
 
-def test_a_compiled_model_that_has_run_takes_a_stage(x):
-    model = torch.compile(Network().eval(), backend="eager")
-    with torch.no_grad():
-        model(x)
-    (done,) = insert(model, {"_orig_mod.layer1.1": stage()}, example=x)
-    assert done.positions == 30
-
-
 @pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
 def test_a_scripted_model_is_refused():
     model = torch.jit.script(nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU()))

@@ -199,16 +199,6 @@ def test_a_width_that_happens_to_be_the_channels_of_a_layer_is_not_taken_for_the
         assert (done.channels, done.positions) == (channels, 128 // channels)
 
 
-def test_what_is_turned_back_and_pooled_needs_no_layout():
-    class Back(nn.Module):
-        def forward(self, x):
-            return nn.functional.max_pool2d(x.permute(0, 3, 1, 2), 2)
-
-    model = nn.Sequential(nn.Linear(3, 8), Back())
-    (done,) = insert(model, {"1": OriginalBlock}, example=random(2, 6, 6, 3))
-    assert (done.channels, done.positions) == (8, 9)
-
-
 def test_mismatch_tells_of_the_other_layout():
     with pytest.raises(
         ValueError, match=r'has 5 channels, .* puts out 17 .*; with layout="positions" it would be 8'

@@ -170,18 +170,6 @@ def test_a_model_that_was_compiled_and_has_run_is_seen(x):
     assert logit_spreads(compiled, x) == {"_orig_mod.1": logit_spreads(model, x)["1"]}
 
 
-def test_spreads_can_be_watched_in_a_compiled_step(x):
-    model = made()
-    seen = []
-
-    def step(x):
-        seen.append(logit_spreads(model, x))
-        return x + 1
-
-    torch.testing.assert_close(torch.compile(step, backend="eager")(x), x + 1)
-    assert seen == [logit_spreads(model, x)]
-
-
 def test_float64_is_kept():
     """Around 1e8 float32 has no digits left for a variance of 1."""
     x = torch.randn(2, C, 50, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
