@@ -1,4 +1,4 @@
-"""Case: one kernel with everything that the statements ask of it, each told by its numbers."""
+"""Case: one kernel, a start and its processes, with every property that a hypothesis names, read off numbers."""
 
 from __future__ import annotations
 
@@ -11,11 +11,15 @@ from torch import Tensor
 
 from nonloc.ops import Affinity, kernel_matrix, self_adjoint_weights
 from nonloc.processes.diffusion import DampedFlow, Diffusion
-from nonloc.processes.jump.stationary import reachable_positions
+from nonloc.processes.jump.stationary import reachable_positions, stationary_weights
 from nonloc.processes.process import Process
 from nonloc.processes.simulate import simulate
 
 ROUNDING = 1e-12  # what counts as equal, relative to the largest entry
+CLEARLY_POSITIVE = 1e-9  # a smaller eigenvalue, relative to the largest, is no proof that it is positive
+CHANNELS = 3
+# Positions are about 1 apart: neighbours see each other, and the kernel is clearly positive definite.
+SCALE = 0.5
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,7 +30,7 @@ class Case:
     start     z [1, M, C]
     forward, backward   the diffusion and its time reversal
     damped, growing     the original operation with negative and with positive weights
-    The claims are about the processes: they look at nothing of them but their rates.
+    The claims are about the processes, and use nothing of them but their rates.
     """
 
     affinity: Affinity
@@ -38,14 +42,10 @@ class Case:
 
     @classmethod
     def of(cls, affinity: Affinity, start: Tensor) -> Case:
-        """With the processes that the affinity stands for."""
+        """With the processes of the affinity."""
+        forward, backward = Diffusion(affinity), Diffusion(affinity, backwards=True)
         return cls(
-            affinity,
-            start,
-            Diffusion(affinity),
-            Diffusion(affinity, backwards=True),
-            DampedFlow(affinity),
-            DampedFlow(affinity, backwards=True),
+            affinity, start, forward, backward, DampedFlow(affinity), DampedFlow(affinity, backwards=True)
         )
 
     @property
@@ -59,8 +59,8 @@ class Case:
     @cached_property
     def measure(self) -> Tensor:
         """μ [M]."""
-        given = self.affinity.measure
-        return torch.ones(self.positions, dtype=torch.float64) if given is None else given.double()
+        measure = self.affinity.measure
+        return torch.ones(self.positions, dtype=torch.float64) if measure is None else measure.double()
 
     @cached_property
     def omega(self) -> Tensor:
@@ -74,24 +74,39 @@ class Case:
 
     @cached_property
     def laplacian(self) -> Tensor:
-        """−ℒ [M, M], read off what the forward process does to each unit signal."""
+        """−ℒ [M, M], by what the forward process does to each unit signal."""
         return -matrix_of(self.forward, self.positions)
 
     @cached_property
     def balance(self) -> Tensor:
         """π [M] of detailed balance with Σ π = 1; the measure where there is no balance."""
-        found = self_adjoint_weights(self.affinity)
-        weights = self.measure if found is None else found[0].double()
-        return weights / weights.sum()
+        weights = self_adjoint_weights(self.affinity)
+        chosen = self.measure if weights is None else weights[0].double()
+        return chosen / chosen.sum()
 
     @cached_property
     def plain(self) -> Tensor:
         """μ [M] with Σ μ = 1."""
         return self.measure / self.measure.sum()
 
+    @cached_property
+    def law(self) -> Tensor | None:
+        """The stationary law [M] of the jumps i → j; None where some rates are negative or there is none."""
+        rates = self.kernel - torch.diag(self.kernel.diagonal())
+        law = stationary_weights(rates) if bool((rates >= 0).all()) else None
+        return None if law is None else law / law.sum()
+
+    @property
+    def has_law(self) -> bool:
+        return self.law is not None
+
     @property
     def is_symmetric(self) -> bool:
         return is_nothing(self.omega - self.omega.T, self.omega)
+
+    @property
+    def is_one_sided(self) -> bool:
+        return not self.is_symmetric
 
     @property
     def is_nonnegative(self) -> bool:
@@ -100,6 +115,15 @@ class Case:
     @property
     def is_connected(self) -> bool:
         return bool(reachable_positions(self.omega).all())
+
+    @property
+    def is_not_zero(self) -> bool:
+        return bool(self.omega.any())
+
+    @property
+    def is_definite(self) -> bool:
+        values = torch.linalg.eigvalsh(self.omega) if self.is_symmetric else torch.zeros(2)
+        return float(values[0]) > CLEARLY_POSITIVE * float(values[-1])
 
     @property
     def has_symmetric_kernel(self) -> bool:
@@ -122,6 +146,11 @@ class Case:
         """The smallest rate but for that of constants."""
         return float(self.rates[0][1])
 
+    @property
+    def scale(self) -> float:
+        """The gap, or 1 where a wrong operator has none."""
+        return self.gap if self.gap > 0 else 1.0
+
     @cached_property
     def course(self) -> tuple[Tensor, Tensor]:
         """(times, states) of the forward flow while most of it happens."""
@@ -129,61 +158,83 @@ class Case:
 
     @cached_property
     def end(self) -> Tensor:
-        """z [M, C] when nothing but rounding is left of what decays."""
+        """z [M, C] when only rounding is left of what decays."""
         return path(self.forward, self.start, self.time(30.0), saved=3)[1][-1]
 
     def time(self, gaps: float) -> float:
-        """A time long enough to see the flow settle, also where a wrong operator has no gap."""
+        """Return a time long enough to see the flow settle, also where a wrong operator has no gap."""
         return gaps / self.gap if self.gap > 1e-6 else gaps
 
     def norm(self, z: Tensor, weights: Tensor | None = None) -> Tensor:
-        """(Σ_i π_i |z_i|²)^½ [...] of z [..., M, C]; π is the balance when left out."""
+        """Return (Σ_i π_i |z_i|²)^½ [...] of z [..., M, C]; π is the balance when left out."""
         weights = self.balance if weights is None else weights
         return (weights.unsqueeze(-1) * z.square()).sum((-2, -1)).sqrt()
 
 
+def symmetric_case(normalize: str, positions: int, seed: int) -> Case:
+    """Return a heat kernel on one set of scattered points, for both sides."""
+    points = scattered_points(positions, seed)
+    return _heat_case(points, points, normalize, seed)
+
+
+def one_sided_case(normalize: str, positions: int, seed: int) -> Case:
+    """Return a heat kernel on two sets of scattered points, as separate embeddings make it."""
+    return _heat_case(
+        scattered_points(positions, seed), scattered_points(positions, seed + 1), normalize, seed
+    )
+
+
+def _heat_case(left: Tensor, right: Tensor, normalize: str, seed: int) -> Case:
+    generator = torch.Generator().manual_seed(seed + 1)
+    start = torch.randn(1, left.shape[1], CHANNELS, generator=generator, dtype=torch.float64)
+    return Case.of(Affinity(left, right, "heat", normalize, SCALE), start)
+
+
+def scattered_points(positions: int, seed: int) -> Tensor:
+    """Return [1, M, 2]: a grid with every point moved a little, so that no two positions are alike."""
+    axis = torch.arange(ceil(positions**0.5), dtype=torch.float64)
+    grid = torch.cartesian_prod(axis, axis)[:positions]
+    generator = torch.Generator().manual_seed(seed)
+    return (grid + 0.6 * (torch.rand(grid.shape, generator=generator, dtype=torch.float64) - 0.5))[None]
+
+
 def modes(weights: Tensor, matrix: Tensor) -> tuple[Tensor, Tensor]:
-    """(eigenvalues [M] from the smallest, modes [M, M] as columns) of a matrix that is self-adjoint under π [M]."""
+    """Return (eigenvalues [M] from the smallest, modes [M, M] as columns) of a matrix self-adjoint under π [M]."""
     roots = weights.sqrt()
-    turned = roots.unsqueeze(1) * matrix / roots
-    values, vectors = torch.linalg.eigh((turned + turned.T) / 2)
+    values, vectors = torch.linalg.eigh(symmetric_part(roots.unsqueeze(1) * matrix / roots))
     return values, vectors / roots.unsqueeze(1)
 
 
 def matrix_of(process: Process, positions: int) -> Tensor:
-    """A [M, M] of a linear process dz/dt = A z."""
-    units = torch.eye(positions, dtype=torch.float64).unsqueeze(0)
-    return process.rate(units)[0]
+    """Return A [M, M] of a linear process dz/dt = A z."""
+    return process.rate(torch.eye(positions, dtype=torch.float64).unsqueeze(0))[0]
 
 
 def path(process: Process, start: Tensor, time: float, saved: int = 16) -> tuple[Tensor, Tensor]:
-    """(times [S], states [S, M, C]) of the exact flow of one sample, from 0 to `time`."""
+    """Return (times [S], states [S, M, C]) of the exact flow of one sample, from 0 to `time`."""
     found = simulate(process, start, num_steps=saved, step_size=time / saved, stepper="exact", throw=False)
     return found.times, found.states[:, 0]
 
 
 def mean(weights: Tensor, z: Tensor) -> Tensor:
-    """Σ_i w_i z_i [..., C] of z [..., M, C], with Σ w = 1."""
+    """Return Σ_i w_i z_i [..., C] of z [..., M, C], with Σ w = 1."""
     return (weights.unsqueeze(-1) * z).sum(-2)
 
 
+def symmetric_part(matrix: Tensor) -> Tensor:
+    return (matrix + matrix.T) / 2
+
+
 def is_nothing(difference: Tensor, size: Tensor) -> bool:
-    """Whether a difference is rounding beside what it is a difference of."""
+    """Whether a difference is rounding, relative to `size`."""
     return bool(difference.abs().max() <= ROUNDING * size.abs().max())
 
 
-def scattered_points(positions: int, seed: int) -> Tensor:
-    """[1, M, 2]: a grid with every point moved a little, so that no two positions are alike."""
-    side = ceil(positions**0.5)
-    axis = torch.arange(side, dtype=torch.float64)
-    grid = torch.cartesian_prod(axis, axis)[:positions]
-    generator = torch.Generator().manual_seed(seed)
-    return (grid + 0.6 * (torch.rand(grid.shape, generator=generator, dtype=torch.float64) - 0.5)).unsqueeze(
-        0
-    )
+def rise(values: Tensor) -> float:
+    """Return the largest increase from one value to the next, relative to the first; 0 where there is none."""
+    return max(0.0, float((values.diff() / values[0]).max()))
 
 
-def random_signal(positions: int, channels: int, seed: int) -> Tensor:
-    """z [1, M, C] with normal entries."""
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(1, positions, channels, generator=generator, dtype=torch.float64)
+def excess(sizes: Tensor, bound: Tensor) -> float:
+    """Return how far sizes are above a bound, relative to it; 0 where they are not."""
+    return max(0.0, float((sizes / bound).max()) - 1)
