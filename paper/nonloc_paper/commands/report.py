@@ -19,8 +19,8 @@ Nothing is computed again, so it shows what the runs left: `nonloc reproduce` ob
 runs show their curves and what `nonloc spectrum` wrote.
 
 From a folder of kept records (with table1/ or map/ in it, as paper/results/ has) it writes the reproduction of the
-paper instead: verdicts, Table 1, Figures 1 to 4 and the trainability map as Markdown with SVG and PNG figures, and
-all of it as one report.html. The same records give the same bytes; what is missing is named.
+paper instead: verdicts, Table 1, Figures 1 to 4 and the trainability map as Markdown with SVG figures, and all of it
+as one report.html. What is missing is named.
 
   nonloc report                                     paper/results/ -> paper/pages/
   nonloc report paper/results --output elsewhere
@@ -58,19 +58,19 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(options: Namespace) -> int:
     output = Output(options)
 
-    from nonloc_paper.report.reproduction import is_kept
+    from nonloc_paper.report.reproduction import has_records
 
-    if is_kept(options.folder):
+    if has_records(options.folder):
         return _reproduction(options, output)
 
-    from nonloc_paper.report.kept import read_kept
     from nonloc_paper.report.page import write_page
     from nonloc_paper.report.records import collect
-    from nonloc_paper.report.summary import summary, summary_text
+    from nonloc_paper.report.sentences import summary, summary_text
+    from nonloc_paper.report.table1_runs import read_table1_runs
 
     collection = collect(options.folder)
     path = write_page(
-        collection, options.output, None if options.beside is None else read_kept(options.beside)
+        collection, options.output, None if options.beside is None else read_table1_runs(options.beside)
     )
     output.result(f"{summary_text(collection)}\n\n{path}", {**summary(collection), "report": str(path)})
     return EXIT_DONE

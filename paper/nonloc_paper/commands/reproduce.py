@@ -23,7 +23,7 @@ from nonloc_paper.suites import SUITES, Suite, arranged_suite
 from nonloc_paper.training.recipe import Recipe
 
 if TYPE_CHECKING:
-    from nonloc_paper.report.kept import Kept
+    from nonloc_paper.report.table1_runs import Table1Runs
     from nonloc_paper.suites.records import KeepReport
     from nonloc_paper.suites.train_all import SuiteProgress
 
@@ -128,7 +128,7 @@ def run(options: Namespace) -> int:
 
     from nonloc_paper.report.page import write_page
     from nonloc_paper.report.records import collect, read_plan, write_plan
-    from nonloc_paper.report.summary import summary, summary_text
+    from nonloc_paper.report.sentences import summary, summary_text
     from nonloc_paper.training.machine import device_or_best
     from nonloc_paper.training.step import slow_precision
 
@@ -156,7 +156,7 @@ def run(options: Namespace) -> int:
     write_plan(folder, plan)
     kept = _keep(suite, folder, options, plan["changes"], seconds) if options.keep else None
     collection = collect(folder)
-    path = write_page(collection, beside=recorded)
+    path = write_page(collection, recorded=recorded)
     left = [
         f"{len(progress.done)} of {len(progress.done) + len(progress.left)} runs are done. {progress.reason}".rstrip(),
         f"Continue with: {command}",
@@ -228,17 +228,17 @@ def _kept_lines(kept: KeepReport | None) -> list[str]:
     return lines
 
 
-def _recorded(suite: Suite, options: Namespace) -> Kept | None:
+def _recorded(suite: Suite, options: Namespace) -> Table1Runs | None:
     """The kept runs on CIFAR-10, for the demo, which has none of its own."""
-    from nonloc_paper.report.kept import read_kept
-    from nonloc_paper.report.reproduction import is_kept
+    from nonloc_paper.report.reproduction import has_records
+    from nonloc_paper.report.table1_runs import read_table1_runs
 
-    if suite.name != DEMO or options.kept is None or not is_kept(options.kept):
+    if suite.name != DEMO or options.kept is None or not has_records(options.kept):
         return None
-    return read_kept(options.kept)
+    return read_table1_runs(options.kept)
 
 
-def _recorded_lines(recorded: Kept | None) -> list[str]:
+def _recorded_lines(recorded: Table1Runs | None) -> list[str]:
     """The same in the terminal."""
     from nonloc_paper.report.table1 import rows_table
 

@@ -16,13 +16,19 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormat
 from numpy.typing import NDArray
 
 from nonloc.plots import CHANCE, NEGATIVE, POSITIVE, style
+from nonloc_paper.networks.spec import NetworkSpec
 from nonloc_paper.report.records import RowRecord, RunRecord, score_name
-from nonloc_paper.report.style import row_looks
 
 TOP = 32  # eigenvalues shown, as in the paper
 WIDTH = 9.2  # inches
 MAPS_IN_LINE = 6
 SPECTRA_IN_LINE = 6
+SHADES = {
+    None: ("#8f969e", "#70777f"),
+    "original": ("#d9772b", "#e3a02c", "#c4513d", "#a8682a", "#e58a76", "#94701c"),
+    "diffusive": ("#2f7fc1", "#2fa39a", "#6a6fd0", "#54a3e0", "#1f6f8b", "#8fa3f0"),
+}
+DASHES = ("-", (0, (4, 1.5)), (0, (1, 1)))
 
 CURVES_CAPTION = (
     "Training curves, one line for each seed. Left: the loss on the training batches, averaged between two "
@@ -43,6 +49,23 @@ FEATURES_CAPTION = (
     "Σ_j K_ij (Z_j − Z_i), or Σ_j K_ij Z_j in the original form: the mean eigenvalue of sym(W), weighted by what the "
     "features have in each direction."
 )
+
+
+def row_looks(rows: Sequence[RowRecord]) -> dict[str, dict[str, Any]]:
+    """Return a colour and a dash for each row by label: the hue shows the form, the dash the group of the table."""
+    groups = list(dict.fromkeys(row.group for row in rows))
+    counts: dict[tuple[str | None, str], int] = {}
+    looks = {}
+    for row in rows:
+        form = NetworkSpec.parse(row.recipe.network).form
+        index = counts.setdefault((form, row.group), 0)
+        counts[form, row.group] += 1
+        shades = SHADES[form]
+        looks[row.label] = {
+            "color": shades[index % len(shades)],
+            "linestyle": DASHES[groups.index(row.group) % len(DASHES)],
+        }
+    return looks
 
 
 def curves(rows: Sequence[RowRecord]) -> Figure:

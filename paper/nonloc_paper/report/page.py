@@ -1,19 +1,23 @@
-"""write_report: one HTML file that needs nothing else: no network, no script, readable in light and dark."""
+"""write_report: one HTML page of a folder of runs: tables, curves, images, affinity maps, spectra, features."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Sequence
 from html import escape
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
 
 from nonloc import __version__
 from nonloc_paper.report import figures, sentences
-from nonloc_paper.report.kept import Kept
-from nonloc_paper.report.pictures import affinity_figures, image_table
-from nonloc_paper.report.records import Collection, RowRecord, collect, score_name
-from nonloc_paper.report.style import inline
+from nonloc_paper.report.html import figure_html, image_address, inline_svg, list_html, page_html
+from nonloc_paper.report.records import Collection, RowRecord, RunRecord, collect, of_stage, score_name
 from nonloc_paper.report.table1 import rows_table
+from nonloc_paper.report.table1_runs import Table1Runs
 from nonloc_paper.report.tables import results_table
 from nonloc_paper.report.trained_stages import ABOUT_GROWTH, GROWTH, growth_table
 from nonloc_paper.runs import write_atomically
@@ -38,40 +42,6 @@ PAPER_SPECTRA = (
     "blocks (damping) and mostly positive ones in proposed blocks (diffusion). In these runs:"
 )
 
-CSS = """
-:root { color-scheme: light dark; --ink: #202428; --soft: #5b6470; --line: #d9dde2; --paper: #fdfdfc; --tint: #f1f3f5; }
-@media (prefers-color-scheme: dark) {
-  :root { --ink: #e4e7ea; --soft: #a2abb5; --line: #3a4148; --paper: #16191c; --tint: #20252a; }
-}
-* { box-sizing: border-box; }
-body { margin: 0; background: var(--paper); color: var(--ink); font: 16px/1.55 system-ui, sans-serif; }
-main { max-width: 62rem; margin: 0 auto; padding: 2.5rem 1.25rem 4rem; }
-h1 { font-size: 1.75rem; line-height: 1.2; margin: 0 0 .4rem; }
-h2 { font-size: 1.2rem; margin: 2.6rem 0 .6rem; }
-p, li { max-width: 46rem; }
-.soft, figcaption { color: var(--soft); font-size: .9rem; }
-figure { margin: 1rem 0; }
-figcaption { max-width: 46rem; margin-top: .4rem; }
-figure svg { max-width: 100%; height: auto; font-family: system-ui, sans-serif; }
-.scroll { overflow-x: auto; }
-table { border-collapse: collapse; font-size: .9rem; font-variant-numeric: tabular-nums; }
-.results th, .results td { padding: .35rem .55rem; text-align: right; border-bottom: 1px solid var(--line); }
-.results th:first-child, .results td:first-child { text-align: left; padding-left: 0; }
-.results thead th { color: var(--soft); font-weight: 600; vertical-align: bottom; }
-.results tbody th { font-weight: 600; white-space: nowrap; }
-.results td { white-space: nowrap; }
-.prose th, .prose td, .prose tbody th { text-align: left; white-space: normal; vertical-align: top; font-weight: 400; }
-.prose th { min-width: 11rem; }
-.results .group th { color: var(--soft); font-weight: 400; padding-top: .9rem; }
-.images th { width: 6.8rem; padding: 0 .3rem .3rem; text-align: left; vertical-align: bottom; }
-.images th { font-weight: 600; font-size: .8rem; line-height: 1.25; }
-.images td { padding: .2rem .3rem; text-align: center; font-size: .8rem; color: var(--soft); }
-.images img { display: block; width: 6.2rem; height: 6.2rem; image-rendering: pixelated; border-radius: 3px; }
-code, pre { font: .88em/1.5 ui-monospace, monospace; background: var(--tint); border-radius: 4px; }
-code { padding: .1em .3em; }
-pre { padding: .7rem .9rem; overflow-x: auto; }
-"""
-
 
 def write_report(folder: str | os.PathLike[str], output: str | os.PathLike[str] | None = None) -> Path:
     """Write the report of all runs below `folder` to `output`, or to report.html in the folder; returns its path."""
@@ -79,19 +49,19 @@ def write_report(folder: str | os.PathLike[str], output: str | os.PathLike[str] 
 
 
 def write_page(
-    collection: Collection, output: str | os.PathLike[str] | None = None, beside: Kept | None = None
+    collection: Collection, output: str | os.PathLike[str] | None = None, recorded: Table1Runs | None = None
 ) -> Path:
     """Write the page of a collection, as `write_report` does.
 
-    beside  kept runs on CIFAR-10 whose table the page shows, too
+    recorded  runs on CIFAR-10 whose table the page shows, too
     """
     path = Path(output) if output is not None else collection.folder / "report.html"
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, page(collection, beside).encode())
+    write_atomically(path, page(collection, recorded).encode())
     return path
 
 
-def page(collection: Collection, beside: Kept | None = None) -> str:
+def page(collection: Collection, recorded: Table1Runs | None = None) -> str:
     """The HTML of a report."""
     title = (
         collection.suite.title
@@ -104,21 +74,17 @@ def page(collection: Collection, beside: Kept | None = None) -> str:
         rows = [row for row in collection.rows if score_name(row.recipe) == score]
         table = results_table(collection, score)
         parts.append(f"<h2>Results</h2>{table.as_html()}{_table_note(score)}")
-        parts.append(_list(sentences.findings(collection)) if score == tasks[0] else "")
+        parts.append(list_html(sentences.findings(collection)) if score == tasks[0] else "")
         if any(row.started for row in rows):
             parts.append(
                 "<h2>Training</h2>"
-                + _figure(inline(figures.curves(rows), f"curves-{score}"), figures.CURVES_CAPTION)
+                + figure_html(inline_svg(figures.curves(rows), f"curves-{score}"), figures.CURVES_CAPTION)
             )
         if score == "psnr":
             parts.append(_restored(rows))
         parts += [_affinities(rows), _spectra(collection, rows, score), _features(rows, score), _growth(rows)]
-    parts += [_recorded(beside) if beside is not None else "", _colophon(collection)]
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{escape(title)}</title><style>{CSS}</style></head><body><main>{''.join(parts)}</main></body></html>\n"
-    )
+    parts += [_recorded(recorded) if recorded is not None else "", _colophon(collection)]
+    return page_html(title, "".join(parts))
 
 
 def _about(collection: Collection, tasks: list[str]) -> str:
@@ -135,7 +101,7 @@ def _about(collection: Collection, tasks: list[str]) -> str:
     return (
         f'<p class="soft">A report of nonloc {escape(__version__)} on {escape(PAPER)}.</p>'
         + "".join(f"<p>{escape(part)}</p>" for part in text)
-        + _list([*notes, *more])
+        + list_html([*notes, *more])
     )
 
 
@@ -156,7 +122,7 @@ def _restored(rows: list[RowRecord]) -> str:
         "Test images: clean, as the networks saw them, and as the first seed's network of each row restored them, with "
         "the PSNR of each image in dB. The noise of an image is the same for all networks."
     )
-    return "<h2>Restored images</h2>" + _figure(table, caption)
+    return "<h2>Restored images</h2>" + figure_html(table, caption)
 
 
 def _affinities(rows: list[RowRecord]) -> str:
@@ -164,8 +130,8 @@ def _affinities(rows: list[RowRecord]) -> str:
     if not shown:
         return ""
     found = [text for row in rows for text in sentences.affinity_findings(row)]
-    body = "".join(inline(figure, f"affinity-{number}") for number, figure in enumerate(shown))
-    return "<h2>Affinity maps</h2>" + _figure(body, figures.AFFINITY_CAPTION) + _list(found)
+    body = "".join(inline_svg(figure, f"affinity-{number}") for number, figure in enumerate(shown))
+    return "<h2>Affinity maps</h2>" + figure_html(body, figures.AFFINITY_CAPTION) + list_html(found)
 
 
 def _spectra(collection: Collection, rows: list[RowRecord], score: str) -> str:
@@ -178,8 +144,8 @@ def _spectra(collection: Collection, rows: list[RowRecord], score: str) -> str:
     parts = [
         "<h2>Spectra of the learned weights</h2>",
         f"<p>{escape(PAPER_SPECTRA)}</p>",
-        _figure(inline(figure, f"spectra-{score}"), " ".join(captions)),
-        _list(found),
+        figure_html(inline_svg(figure, f"spectra-{score}"), " ".join(captions)),
+        list_html(found),
     ]
     panels = collection.suite.panels if collection.suite is not None else ()
     for row in rows:
@@ -187,7 +153,7 @@ def _spectra(collection: Collection, rows: list[RowRecord], score: str) -> str:
         early = figures.epochs(row.example, chosen) if row.example is not None and chosen else None
         if early is not None:
             text = f"{row.label}: the same spectrum while training. No band is drawn: it was recorded without it."
-            parts.append(_figure(inline(early, f"epochs-{row.label}"), text))
+            parts.append(figure_html(inline_svg(early, f"epochs-{row.label}"), text))
     return "".join(parts)
 
 
@@ -198,8 +164,8 @@ def _features(rows: list[RowRecord], score: str) -> str:
     found = [text for row in rows for text in sentences.feature_findings(row)]
     return (
         "<h2>The features through the stage</h2>"
-        + _figure(inline(figure, f"features-{score}"), figures.FEATURES_CAPTION)
-        + _list(found)
+        + figure_html(inline_svg(figure, f"features-{score}"), figures.FEATURES_CAPTION)
+        + list_html(found)
     )
 
 
@@ -210,29 +176,87 @@ def _growth(rows: list[RowRecord]) -> str:
     return f"<h2>{GROWTH}</h2><p>{escape(ABOUT_GROWTH)}</p>{found.as_html()}"
 
 
-def _recorded(kept: Kept) -> str:
-    if not kept.recorded:
+def _recorded(runs: Table1Runs) -> str:
+    if not runs.recorded:
         return ""
     text = (
         "Recorded, not trained now: the paper's networks on CIFAR-10, 164 epochs on a GPU. The records are in "
         "paper/results/, and paper/pages/ has what they say."
     )
-    return (
-        f"<h2>Beside it: the recorded runs on CIFAR-10</h2><p>{text}</p>{rows_table(kept.recorded).as_html()}"
-    )
+    return f"<h2>The recorded runs on CIFAR-10</h2><p>{text}</p>{rows_table(runs.recorded).as_html()}"
 
 
 def _colophon(collection: Collection) -> str:
     command = collection.plan.get("command")
     again = f"<p>This command makes it again:</p><pre>{escape(command)}</pre>" if command else ""
-    told = [sentences.time_sentence(collection), *sentences.machines(collection)]
-    return f"<h2>How it was made</h2>{_list(told)}{again}"
+    facts = [sentences.time_sentence(collection), *sentences.machines(collection)]
+    return f"<h2>How it was made</h2>{list_html(facts)}{again}"
 
 
-def _figure(content: str, caption: str) -> str:
-    return f'<figure><div class="scroll">{content}</div><figcaption>{escape(caption)}</figcaption></figure>'
+def image_table(rows: Sequence[RowRecord]) -> str:
+    """Return an HTML table, a line for each test image: clean, noisy, and restored by each row's network."""
+    runs = [
+        (row.label, row.example) for row in rows if row.example is not None and "noisy" in row.example.tensors
+    ]
+    if not runs:
+        return ""
+    first = runs[0][1]
+    images, noisy = first.tensors["images"], first.tensors["noisy"]
+    head = "".join(
+        f'<th scope="col">{escape(label)}</th>' for label in ("clean", "noisy", *(label for label, _ in runs))
+    )
+    lines = []
+    for number, image in enumerate(images):
+        cells = [
+            _cell(image, "clean", ""),
+            _cell(to_pixels(noisy[number]), "noisy", _psnr(first, "noisy", number)),
+        ]
+        for label, run in runs:
+            if "restored" in run.tensors:
+                pixels = to_pixels(run.tensors["restored"][number])
+                cells.append(_cell(pixels, f"restored by {label}", _psnr(run, "restored", number)))
+            else:
+                cells.append("<td>not finite</td>")
+        lines.append(f"<tr>{''.join(cells)}</tr>")
+    return f'<table class="images"><thead><tr>{head}</tr></thead><tbody>{"".join(lines)}</tbody></table>'
 
 
-def _list(items: Iterable[str]) -> str:
-    entries = "".join(f"<li>{escape(item)}</li>" for item in items)
-    return f"<ul>{entries}</ul>" if entries else ""
+def affinity_figures(rows: Sequence[RowRecord], count: int = 2) -> list[Figure]:
+    """Draw for each of the first `count` images where each row's network looks from the marked position."""
+    runs = [(row.label, row.example) for row in rows if row.example is not None]
+    maps = [entry for label, run in runs for entry in _maps(label, run)]
+    if not maps:
+        return []
+    source = maps[0][1]
+    images = source.tensors["images"]
+    made = []
+    for number, image in enumerate(images[:count]):
+        noisy = to_pixels(source.tensors["noisy"][number]) if "noisy" in source.tensors else None
+        shown = [(label, position, values[number]) for label, _, position, values in maps]
+        made.append(figures.affinity(image, noisy, shown))
+    return made
+
+
+def to_pixels(values: NDArray[Any]) -> NDArray[np.uint8]:
+    """Return float [3, H, W] in [−1, 1] as uint8; values outside are clipped."""
+    return np.clip(np.rint((values + 1) * 127.5), 0, 255).astype(np.uint8)
+
+
+def _maps(label: str, run: RunRecord) -> list[tuple[str, RunRecord, list[int], NDArray[Any]]]:
+    """(label, run, position, [K, h, w]) of every stage of a run whose map is finite."""
+    found = []
+    for stage in run.observations.get("affinity", []):
+        values = run.tensors.get(f"affinity.{stage['stage']}")
+        if values is not None:
+            name = of_stage(run.recipe, stage["stage"])
+            found.append((f"{label}{name}", run, stage["position"], values))
+    return found
+
+
+def _cell(pixels: NDArray[Any], text: str, below: str) -> str:
+    return f'<td><img src="{image_address(pixels)}" alt="{escape(text, quote=True)}">{escape(below) or "&nbsp;"}</td>'
+
+
+def _psnr(run: RunRecord, which: str, number: int) -> str:
+    value = run.observations["psnr"][which][number]
+    return "" if value is None else f"{value:.1f}"

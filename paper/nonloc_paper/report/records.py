@@ -1,4 +1,4 @@
-"""collect: the runs of a folder as records, arranged in the rows of a suite. Never imports torch."""
+"""collect: read the runs of a folder as records, in the rows of a suite. Never imports torch."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from nonloc_paper.training.recipe import Recipe
 
 _Key = TypeVar("_Key", bound=Hashable)
 ARRANGEMENT = {"name": str, "rows": [str], "changes": dict, "seeds": (int, NoneType)}
-TOLD = {"command": str, "seconds": NUMBER}  # what else a plan may say
+OPTIONAL = {"command": str, "seconds": NUMBER}
 
 # What a report reads of each file, as `check_holds` takes it. A number that was not finite is null.
 _MAYBE = (*NUMBER, type(None))
@@ -72,8 +72,8 @@ STABILITY = {
 class RunRecord:
     """What a run folder holds.
 
-    ending  "converged", "diverged", or "unfinished"
-    score   the last epoch's PSNR in dB or error in %; None unless the run converged
+    ending  as files have it: "converged" (or "finished"), "diverged"; "unfinished" without a result
+    score   the last epoch's PSNR in dB or error in %; None unless the run finished
     """
 
     path: Path
@@ -90,24 +90,29 @@ class RunRecord:
         return "unfinished" if self.result is None else str(self.result["outcome"]["ending"])
 
     @property
+    def has_finished(self) -> bool:
+        """Whether it ran to its end without diverging."""
+        return self.result is not None and self.ending != "diverged"
+
+    @property
     def score(self) -> float | None:
-        if self.result is None or self.ending != "converged":
+        if self.result is None or not self.has_finished:
             return None
         return self.result["metrics"].get(score_name(self.recipe))
 
     @property
     def diverged_at(self) -> int | None:
-        """The step; None for a run that did not diverge."""
+        """The step of the divergence; None for a run that did not diverge."""
         return None if self.result is None or self.ending != "diverged" else self.result["outcome"]["step"]
 
     def curve(self, name: str) -> tuple[list[int], list[float]]:
-        """(steps, values) of one of the metrics, where it was a number."""
+        """Return (steps, values) of one of the metrics, where it was a number."""
         points = [(line["step"], line[name]) for line in self.metrics if line.get(name) is not None]
         return [step for step, _ in points], [value for _, value in points]
 
     @cached_property
     def tensors(self) -> dict[str, NDArray[Any]]:
-        """What was observed, by name: images, noisy, restored, affinity.<stage>."""
+        """The observed tensors by name: images, noisy, restored, affinity.<stage>."""
         path = self.path / "observations.safetensors"
         try:
             return load_file(path) if path.is_file() else {}
@@ -135,7 +140,7 @@ class RowRecord:
 
     @property
     def scores(self) -> list[float]:
-        """Of the runs that converged, in the order of their seeds."""
+        """Of the finished runs, in the order of their seeds."""
         return [run.score for run in self.started if run.score is not None]
 
     @property
@@ -157,20 +162,18 @@ class RowRecord:
 
     @property
     def seconds(self) -> float | None:
-        """Of the median run that converged."""
+        """The median time of the finished runs."""
         seconds = [
-            run.result["seconds"]
-            for run in self.started
-            if run.result is not None and run.ending == "converged"
+            run.result["seconds"] for run in self.started if run.result is not None and run.has_finished
         ]
         return median(seconds) if seconds else None
 
 
 @dataclass(frozen=True)
 class Collection:
-    """All that a report is about.
+    """The rows of a folder of runs.
 
-    plan  how the runs came about, as `write_plan` wrote it; {} for a folder of runs of no suite
+    plan  suite.json, as `write_plan` wrote it; {} for a folder of runs of no suite
     """
 
     folder: Path
@@ -194,12 +197,12 @@ def score_name(recipe: Recipe) -> str:
 
 
 def of_stage(recipe: Recipe, name: str) -> str:
-    """What tells a stage apart, such as ", trunk.stages.2"; "" in a network that has no other."""
+    """Return the name of a stage after a comma, such as ", trunk.stages.2"; "" in a network with one stage."""
     return f", {name}" if len(NetworkSpec.parse(recipe.network).places) > 1 else ""
 
 
 def write_plan(folder: Path, plan: dict[str, Any]) -> None:
-    """Note in `folder` which suite its runs belong to: {"name", "rows", "changes", "seeds", …}."""
+    """Write suite.json: which suite the runs in `folder` belong to: {"name", "rows", "changes", "seeds", …}."""
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / PLAN, plan, indent=2)
 
@@ -207,20 +210,20 @@ def write_plan(folder: Path, plan: dict[str, Any]) -> None:
 def read_plan(folder: Path) -> dict[str, Any]:
     plan = read_json(folder / PLAN)
     if plan:
-        besides = {key: needs for key, needs in TOLD.items() if key in plan}
-        check_holds(plan, ARRANGEMENT | besides, folder / PLAN, "restore it, or delete it")
+        optional = {key: needs for key, needs in OPTIONAL.items() if key in plan}
+        check_holds(plan, ARRANGEMENT | optional, folder / PLAN, "restore it, or delete it")
     return plan
 
 
 def collect(folder: str | os.PathLike[str]) -> Collection:
-    """Read all runs below `folder`: into the rows of its suite, and into rows of their own where it has none."""
+    """Read all runs below `folder` into the rows of its suite, or into rows of their own where there is none."""
     root = Path(folder)
     records = [read_run(run) for run in find_runs(root)]
     plan = read_plan(root)
     suite = arranged_suite(**{key: plan[key] for key in ARRANGEMENT}) if plan else None
     if not records and suite is None:
         raise ValueError(f"{root} holds no runs; name a folder with run folders in it, or a run folder")
-    by_recipe, twice = told_apart(records, lambda record: record.recipe)
+    by_recipe, copies = separate_copies(records, lambda record: record.recipe)
     rows = []
     if suite is not None:
         for row in suite.rows:
@@ -228,12 +231,12 @@ def collect(folder: str | os.PathLike[str]) -> Collection:
             rows.append(RowRecord(row.label, row.recipe, runs, row.published, row.note, row.group))
     group = "Other runs in this folder" if rows else ""
     rows.extend(own_rows(list(by_recipe.values()), group))
-    rows.extend(own_rows(twice, "Runs that are there twice"))
+    rows.extend(own_rows(copies, "Runs that are there twice"))
     return Collection(root, tuple(rows), suite, plan)
 
 
 def read_run(run: Run) -> RunRecord:
-    """All that is there; a CorruptDataError for a file that lacks what a report reads of it."""
+    """Read all files of a run; a CorruptDataError for a file that lacks what a report reads of it."""
     record = RunRecord(
         path=run.path,
         recipe=Recipe.of(run),
@@ -246,7 +249,7 @@ def read_run(run: Run) -> RunRecord:
     )
     check_lines_hold(record.metrics, METRICS, run.metrics_path)
     check_lines_hold(record.spectra, SPECTRA, run.spectra_path)
-    # A run that ended before its first checkpoint was looked at, too, and nothing was seen.
+    # Of a run that ended before its first checkpoint nothing was observed.
     has_seen = record.observations.get("step") is not None
     seen = OBSERVATIONS | (RESTORED if record.recipe.task == "restoration" else {})
     for name, value, needs in (
@@ -266,28 +269,27 @@ def read_run(run: Run) -> RunRecord:
 
 
 def _of_the_end(seen: dict[str, Any], result: dict[str, Any] | None) -> dict[str, Any]:
-    """What was seen of a run; {} where it went on to its end since, and has become another network."""
-    if result is None or result["outcome"]["ending"] != "converged":
+    """What was observed of a run; {} where it was observed before its end, and is another network now."""
+    if result is None or result["outcome"]["ending"] == "diverged":
         return seen
     end = result["outcome"]["step"]
     return seen if seen.get("step", end) == end else {}
 
 
-def told_apart(
+def separate_copies(
     records: Sequence[RunRecord], key: Callable[[RunRecord], _Key]
 ) -> tuple[dict[_Key, RunRecord], list[RunRecord]]:
-    """One record for each key, and the others: a folder may hold a run twice, as when it was copied. Of those the first
-    by its path counts that is finished, if any is."""
-    found: dict[_Key, RunRecord] = {}
-    twice = []
+    """Return one record for each key, and the copies: the first by path counts, finished ones before others."""
+    first: dict[_Key, RunRecord] = {}
+    copies = []
     for record in sorted(records, key=lambda record: (record.result is None, str(record.path))):
-        if found.setdefault(key(record), record) is not record:
-            twice.append(record)
-    return found, twice
+        if first.setdefault(key(record), record) is not record:
+            copies.append(record)
+    return first, copies
 
 
 def own_rows(records: Sequence[RunRecord], group: str) -> list[RowRecord]:
-    """One row for the runs that differ in their seed alone, labelled by what sets it apart."""
+    """Return one row for the runs that differ in their seed alone, labelled by how it differs."""
     together: dict[Recipe, list[RunRecord]] = {}
     for record in sorted(records, key=lambda record: (record.recipe.network, record.recipe.seed)):
         together.setdefault(record.recipe.with_(seed=0), []).append(record)

@@ -1,4 +1,4 @@
-"""write_reproduction: from kept records to the documents and the page of the reproduction, byte for byte the same."""
+"""write_reproduction: from recorded runs to the pages of the reproduction; the same records give the same pages."""
 
 from __future__ import annotations
 
@@ -9,32 +9,23 @@ from pathlib import Path
 from statistics import median
 
 from nonloc_paper.map.cells import PARTS
-from nonloc_paper.report.beside_figure import CAPTION as BESIDE_CAPTION
-from nonloc_paper.report.beside_figure import beside_figure
 from nonloc_paper.report.claims import Claim, judge, rules_table
-from nonloc_paper.report.document import Content, Document, Picture, Section, write_documents
-from nonloc_paper.report.kept import OTHER, TABLE, Kept, read_kept
-from nonloc_paper.report.map_answers import answers, cells_table, late_table, limits_table
-from nonloc_paper.report.map_corners import ABOUT as ABOUT_CORNERS
-from nonloc_paper.report.map_corners import CAPTION as CORNERS_CAPTION
-from nonloc_paper.report.map_corners import corners_figure, corners_table
-from nonloc_paper.report.map_figures import BEFORE_CAPTION, HEAT_CAPTION, before_divergence, heat_map
-from nonloc_paper.report.map_logits import ABOUT as ABOUT_LOGITS
-from nonloc_paper.report.map_logits import CAPTION as LOGITS_CAPTION
-from nonloc_paper.report.map_logits import logits_figure, logits_sentences
+from nonloc_paper.report.document import Content, Details, Document, Picture, Section, write_documents
+from nonloc_paper.report.figure_page import figure_sections
+from nonloc_paper.report.map import figures as map_figures
+from nonloc_paper.report.map import tables as map_tables
+from nonloc_paper.report.map.cells import TrainabilityMap, read_map
 from nonloc_paper.report.page import PAPER
-from nonloc_paper.report.panels import figure_sections
-from nonloc_paper.report.records import RowRecord
 from nonloc_paper.report.table1 import (
     afterwards_table,
     apart_table,
     differences_table,
-    missing_sentences,
+    missing_table,
     rows_table,
 )
-from nonloc_paper.report.table1_figure import CAPTION, table_figure
+from nonloc_paper.report.table1_figures import EXTRA_CAPTION, TABLE_CAPTION, extra_figure, table_figure
+from nonloc_paper.report.table1_runs import OTHER, TABLE, Table1Runs, read_table1_runs
 from nonloc_paper.report.tables import Table
-from nonloc_paper.report.trainability import TrainabilityMap, read_map, recorded
 from nonloc_paper.report.trained_stages import ABOUT_LOST, lost_table
 from nonloc_paper.report.verdicts import DEPENDS, NOT_REPRODUCED, REPRODUCED, UNDECIDED, Verdict
 from nonloc_paper.suites.records import read_spent
@@ -44,41 +35,51 @@ MAP = "map"
 
 ABOUT_TABLE = (
     "Error on the CIFAR-10 test images after the last epoch; lower is better. Published: the paper's median of 5 runs. "
-    "n: seeds that ran to their end, which median and range are over; runs that diverged or are missing are named, "
-    "never left out. Seconds are the median run's, several runs under way at once on one device."
+    "n: seeds that ran to their end, which median and range are over. Seconds: the median run, several at once on one "
+    "device."
 )
 ABOUT_DIFFERENCES = (
     "Mean of the differences seed by seed, in points of error, with the 95 % interval of Student's t; below 0 is "
-    "better. Pairs of which a run diverged are counted and not averaged here; in the verdicts such a run has the error "
-    "of guessing, 90 %. Published: the difference of the two published medians."
+    "better. Pairs with a diverged run are counted and not averaged here; in the verdicts such a run has the error of "
+    "guessing, 90 %."
 )
 ABOUT_AFTERWARDS = (
-    "These were asked when the runs had been seen, and decide no sentence of the paper: means over seeds with their "
-    "95 % intervals, of runs from the small start, after residual block 2, each form with its own affinity. So form "
-    "and affinity differ together here. Seeds with which a run of one of the rows diverged are left out."
+    "Asked when the runs had been seen; these decide no sentence of the paper. Small start, after residual block 2, "
+    "each form with its own affinity, so form and affinity differ together. Seeds with a diverged run are left out."
 )
 ABOUT_APART = (
-    "The paper's stage differs from original blocks in two things, differences and one affinity for all blocks. Where "
-    "there are rows that differ in one of the two: the differences seed by seed, as above."
+    "The paper's stage differs from original blocks in two things: differences, and one affinity for all blocks. Here "
+    "are the rows that differ in one of the two."
 )
 ABOUT_VERDICTS = (
-    "The rules were written down before the runs (paper/protocol.md), with what was amended since and what was "
-    "recorded by then; each verdict below is computed from the kept records by these rules and by nothing else. n: the "
-    "fewest runs, pairs or rounds that a part of the sentence rests on."
+    "The rules were written before the runs (paper/protocol.md, with later amendments). Each verdict is computed from "
+    "the records by these rules alone. n: the fewest runs, pairs or rounds that a part of the sentence rests on."
 )
 ABOUT_MAP = (
-    "A map that the paper does not have: learning rate by initialisation by number of blocks, on CIFAR-10 with "
-    "PreResNet-20, blocks after residual block 2. A run trains if it ends with a training loss clearly below that of "
-    "guessing (below 95 % of ln 10). A seed fixes the start and the order of the images, and not the last bits of sums "
-    "on a GPU: done again, a run near the edge can end the other way. How θ, φ, W_Z and W_g begin: normal 0.05, with "
-    "normal values of this deviation; fan_in, of deviation 1/√fan_in; torch, by PyTorch's default; zero, with W_Z = 0 "
-    "and the others by PyTorch's default; zero, batch norm, the same with a batch norm after W_Z whose γ begins at 0."
+    "The paper has no such map. Learning rate by initialisation by number of blocks, CIFAR-10, PreResNet-20, blocks "
+    "after residual block 2. A run trains if its last training loss is below 95 % of ln 10, that of guessing. A seed "
+    "fixes the start and the order of the images, not the last bits of sums on a GPU: a run near the edge can end the "
+    "other way when repeated."
 )
+STARTS = [
+    "normal 0.05: θ, φ, W_Z and W_g have normal values of this deviation; fan_in: of deviation 1/√fan_in.",
+    "torch: PyTorch's default. zero: the same with W_Z = 0. zero, batch norm: also a batch norm after W_Z with γ = 0.",
+]
 ABOUT_CELLS = (
-    "Of all seeds: how many train, how many diverge and when; the mean of the last losses and the median error of "
-    "those that came to their end. Spread of logits: the largest difference of two in a row of a kernel, at the last "
-    "look at a run that found a number, of all seeds the largest. Growth before: the largest growth of a signal that "
-    "`certify` found in the last 100 steps of a run that diverged."
+    "Last loss: mean of the last losses; it and the median error are of the seeds that came to their end. Spread of "
+    "logits: the largest difference of two in a row of a kernel, over all seeds. Growth before: the largest growth of "
+    "a signal that `certify` found in the last 100 steps of a run that diverged."
+)
+ABOUT_CORNERS = (
+    "All four combinations of form and affinity, ten epochs at rate 0.1. A pair has the same number of blocks, start "
+    "and seed. p: exact two-sided sign test over the pairs of which just one diverged; it takes pairs for independent, "
+    "though three seeds are in all cells. A block with its own affinity has its own θ and φ. These runs were planned "
+    "when the others had been seen, and decide no sentence of the paper."
+)
+ABOUT_LOGITS = (
+    f"The largest difference of two logits in a row of a kernel. {map_tables.CALM} is a mark to count by, chosen when "
+    "the first of these runs had been seen. Signals grow before a divergence, too; which is the cause, these runs do "
+    "not show."
 )
 
 
@@ -90,8 +91,8 @@ class Reproduction:
     files: tuple[Path, ...]
 
 
-def is_kept(folder: str | os.PathLike[str]) -> bool:
-    """Whether a folder holds kept records: runs of Table 1, by row and seed, or tables of the map."""
+def has_records(folder: str | os.PathLike[str]) -> bool:
+    """Whether a folder holds records: runs of Table 1, by row and seed, or tables of the map."""
     root = Path(folder)
     # `nonloc reproduce` and `nonloc map` work in folders of these names, too.
     has_runs = any(path.parent.name.isdecimal() for path in root.glob(f"{TABLE}*/*/*/recipe.json"))
@@ -99,39 +100,37 @@ def is_kept(folder: str | os.PathLike[str]) -> bool:
 
 
 def write_reproduction(folder: str | os.PathLike[str], output: str | os.PathLike[str]) -> Reproduction:
-    """Write table1.md, figures.md, map.md, verdicts.md, protocol.md, figures and report.html from kept records."""
+    """Write verdicts.md, table1.md, figures.md, map.md, protocol.md, their figures and report.html from records."""
     root = Path(folder)
-    kept, found = read_kept(root), read_map(root / MAP)
-    verdicts = tuple(judge(kept, found))
+    runs, trained = read_table1_runs(root), read_map(root / MAP)
+    verdicts = tuple(judge(runs, trained))
     documents = [
         Document("verdicts", "What holds of the paper", _verdict_sections(verdicts)),
-        Document("table1", "Table 1", _table_sections(kept, spent_sentences(root))),
-        Document("figures", "Figures 1 to 4", tuple(figure_sections(kept))),
-        Document("map", "The trainability map: which rate, which initialisation", _map_sections(found)),
-        Document("protocol", "The runs behind the protocol", _protocol_sections(kept)),
+        Document("table1", "Table 1", _table_sections(runs, root)),
+        Document("figures", "Figures 1 to 4", tuple(figure_sections(runs))),
+        Document("map", "The trainability map: which rate, which initialisation", _map_sections(trained)),
+        Document("protocol", "The runs behind the protocol", _protocol_sections(runs)),
     ]
     about = (
         f"A report of nonloc on {PAPER}. Everything here is made from the records in paper/results/ alone."
     )
-    written = write_documents(documents, Path(output), TITLE, about)
-    return Reproduction(verdicts, tuple(written))
+    return Reproduction(verdicts, tuple(write_documents(documents, Path(output), TITLE, about)))
 
 
-def verdict_counts(verdicts: Sequence[tuple[Claim, Verdict]], link: str = "") -> str:
-    """Such as "Of the paper's 20 sentences: 7 reproduced, 8 not reproduced, 0 depending on …, 5 undecided."."""
+def verdict_counts(verdicts: Sequence[tuple[Claim, Verdict]]) -> str:
+    """Return such as "Of the paper's 20 sentences: 7 reproduced, 8 not reproduced, …"."""
     words = [verdict.word for _, verdict in verdicts]
     failed = sum(bool(verdict.failed) for _, verdict in verdicts if verdict.word == UNDECIDED)
     of_them = f", in {failed} of them a part has failed" if failed else ""
-    sentences = f"Of the paper's {len(words)} sentences"
     return (
-        f"{f'[{sentences}]({link})' if link else sentences}: {words.count(REPRODUCED)} reproduced, "
+        f"Of the paper's {len(words)} sentences: {words.count(REPRODUCED)} reproduced, "
         f"{words.count(NOT_REPRODUCED)} not reproduced, {words.count(DEPENDS)} depending on a condition, "
         f"{words.count(UNDECIDED)} undecided{of_them}."
     )
 
 
 def verdict_table(verdicts: Sequence[tuple[Claim, Verdict]]) -> Table:
-    """One line a sentence."""
+    """Return a line for each sentence."""
     lines = tuple(
         (
             f"“{claim.quote}”",
@@ -145,112 +144,134 @@ def verdict_table(verdicts: Sequence[tuple[Claim, Verdict]]) -> Table:
     return Table(header, (("", lines),), prose=True)
 
 
+def parts_table(verdict: Verdict) -> Table:
+    """Return a line for each part of a verdict: the condition, what was compared, the numbers, whether it holds."""
+    answers = {True: "holds", False: "fails", None: "open"}
+    lines = [(condition, part.name, part.numbers, answers[part.holds]) for condition, part in verdict.parts]
+    lines += [("decides nothing", part.name, part.numbers, answers[part.holds]) for part in verdict.context]
+    return Table(("condition", "compared", "measured", "rule"), (("", tuple(lines)),), prose=True)
+
+
 def _verdict_sections(verdicts: Sequence[tuple[Claim, Verdict]]) -> tuple[Section, ...]:
-    details = []
-    for claim, verdict in verdicts:
-        numbers = [f"{condition}: {part.name}: {part.numbers}" for condition, part in verdict.parts]
-        numbers += [f"beside it: {part.name}: {part.numbers}" for part in verdict.beside]
-        contents: list[Content] = [
-            f"{claim.where}: {verdict.text}. {verdict.left_open}{'.' if verdict.left_open else ''}".rstrip(),
-            f"Measured: {claim.quantity}.",
-            f"Rule: {claim.rule}.",
-            numbers or ["no run"],
-            claim.remark,
-        ]
-        details.append(Section(f"“{claim.quote}”", tuple(contents)))
+    details = tuple(
+        Details(f"{claim.where}: “{claim.quote}”: {verdict.text}", (parts_table(verdict), claim.remark))
+        for claim, verdict in verdicts
+    )
     return (
         Section("In short", (verdict_counts(verdicts), verdict_table(verdicts), ABOUT_VERDICTS)),
-        *details,
-        Section("The rules", (rules_table(),)),
+        Section("The numbers behind each verdict", details),
+        Section("The rules", (Details("Quantity and rule of each sentence", (rules_table(),)),)),
     )
 
 
-def _table_sections(kept: Kept, spent: Sequence[str]) -> tuple[Section, ...]:
-    planned = [row for row in kept.rows if row.group != OTHER]
-    others = [*(row for row in kept.rows if row.group == OTHER), *kept.twice]
-    missing = missing_sentences(planned)
-    figure = table_figure(kept)
-    shown = () if figure is None else (Picture("table1", figure, CAPTION),)
-    sections = [
-        Section("Rows", (*shown, ABOUT_TABLE, rows_table(planned))),
-        Section("Paired differences", (ABOUT_DIFFERENCES, differences_table(kept))),
+def _table_sections(runs: Table1Runs, root: Path) -> tuple[Section, ...]:
+    others = [*(row for row in runs.rows if row.group == OTHER), *runs.copies]
+    figure, extra = table_figure(runs), extra_figure(runs)
+    missing, lost = missing_table(runs), lost_table(runs.rows)
+    optional: list[tuple[str, str, Table | None]] = [
+        ("Form or affinity", ABOUT_APART, apart_table(runs)),
+        ("Asked afterwards", ABOUT_AFTERWARDS, afterwards_table(runs)),
     ]
-    beside, apart = beside_figure(kept), apart_table(kept)
-    if beside is not None:
-        sections.insert(1, Section("Beside the table", (Picture("table1-beside", beside, BESIDE_CAPTION),)))
-    if apart is not None:
-        sections.append(Section("Form or affinity", (ABOUT_APART, apart)))
-    afterwards = afterwards_table(kept)
-    if afterwards is not None:
-        sections.append(Section("Asked afterwards", (ABOUT_AFTERWARDS, afterwards)))
-    lost = lost_table(kept.rows)
+    shown = () if figure is None else (Picture("table1", figure, TABLE_CAPTION),)
+    sections = [
+        Section("Rows", (*shown, ABOUT_TABLE, rows_table([row for row in runs.rows if row.group != OTHER])))
+    ]
+    if extra is not None:
+        sections.append(Section("Extra rows", (Picture("table1-extra", extra, EXTRA_CAPTION),)))
+    sections.append(Section("Paired differences", (ABOUT_DIFFERENCES, differences_table(runs))))
+    sections += [Section(title, (about, table)) for title, about, table in optional if table is not None]
     if lost is not None:
-        sections.append(Section("Runs that diverged", (ABOUT_LOST, lost)))
+        sections.append(
+            Section("Runs that diverged", (Details("Their last saved kernels", (ABOUT_LOST, lost)),))
+        )
     if others:
         sections.append(Section("Other kept runs", (rows_table(others),)))
-    if missing:
+    if missing is not None:
         sections.append(Section("What is missing", (missing,)))
-    return (*sections, Section("Time", ([time_sentence([*kept.rows, *kept.tried]), *spent],)))
+    finished = time_sentence(runs)
+    spent = spent_table(root)
+    return (*sections, Section("Time", (finished, *([spent] if spent is not None else []))))
 
 
-def _protocol_sections(kept: Kept) -> tuple[Section, ...]:
-    missing = missing_sentences(kept.tried)
-    about = (
-        "Backbone, scale, start and normalisation: the runs that the decisions in paper/protocol.md rest on."
-    )
-    sections = [Section("", (about, rows_table(kept.tried)))]
-    return (*sections, Section("What is missing", (missing,))) if missing else tuple(sections)
-
-
-def _map_sections(found: TrainabilityMap) -> tuple[Section, ...]:
-    if not any(cells for _, cells in found.parts):
-        return (Section("", (ABOUT_MAP, "No cell of the map is recorded yet.")),)
-    sections = [Section("The answer", (answers(found), ABOUT_MAP, recorded(found)))]
-    for rate in found.rates:
-        name = f"map-rate-{rate:g}"
-        sections.append(Section(f"Rate {rate:g}", (Picture(name, heat_map(found, rate), HEAT_CAPTION),)))
-    if found.one_epoch:
-        sections.append(Section("Up to which deviation stages train for one epoch", (limits_table(found),)))
-    if found.ten_epochs:
-        figure = before_divergence(found.ten_epochs)
-        shown: list[Content] = [] if figure is None else [Picture("map-before", figure, BEFORE_CAPTION)]
-        told = (ABOUT_CELLS, late_table(found.ten_epochs), *shown)
-        sections.append(Section("Ten epochs at the paper's rate", told))
-    corners = corners_figure(found)
-    if corners is not None:
-        picture = Picture("map-corners", corners, CORNERS_CAPTION)
-        sections.append(Section("Form or affinity", (ABOUT_CORNERS, corners_table(found), picture)))
-    logits = logits_figure(found)
-    if logits is not None:
-        picture = Picture("map-logits", logits, LOGITS_CAPTION)
-        sections.append(Section("How far logits spread", (ABOUT_LOGITS, logits_sentences(found), picture)))
-    for part, cells in found.late:
-        if part.change:
-            sections.append(Section(f"Ten epochs,{part.with_change}", (late_table(cells),)))
-    sections += [Section(f"Every cell, rate {rate:g}", (cells_table(found, rate),)) for rate in found.rates]
+def _protocol_sections(runs: Table1Runs) -> tuple[Section, ...]:
+    about = "Backbone, scale, start and normalisation: the runs behind the decisions in paper/protocol.md."
+    sections = [Section("", (about, rows_table(runs.tried)))]
+    if any(row.started for row in runs.backbones_tried):
+        text = (
+            "Baselines of other depths in two layouts of the residual block. Public: stride in the 3×3 convolution, "
+            "shortcut from x. He: stride in the first 1×1 convolution, shortcut from its activation."
+        )
+        sections.append(Section("Depth and layout of the backbone", (text, rows_table(runs.backbones_tried))))
     return tuple(sections)
 
 
-def spent_sentences(root: Path) -> list[str]:
-    """What the commands that trained have noted in spent.jsonl, folder by folder, and in all."""
-    told, total = [], 0.0
+def _map_sections(trained: TrainabilityMap) -> tuple[Section, ...]:
+    if not any(cells for _, cells in trained.parts):
+        return (Section("", (ABOUT_MAP, "No cell of the map is recorded yet.")),)
+    answer: list[Content] = [map_tables.safe_starts_table(trained)] if trained.rates else []
+    answer += [map_tables.late_counts_table(trained)] if trained.late else []
+    recorded = Details("Runs recorded", (map_tables.runs_table(trained),))
+    sections = [Section("The answer", (*answer, ABOUT_MAP, STARTS, recorded))]
+    if trained.rates:
+        heat: list[Content] = [
+            Picture(f"map-rate-{rate:g}", map_figures.heat_map(trained, rate), f"Rate {rate:g}.")
+            for rate in trained.rates
+        ]
+        cells = [
+            Details(f"Every cell, rate {rate:g}", (map_tables.cells_table(trained, rate),))
+            for rate in trained.rates
+        ]
+        limits = Details("Up to which deviation stages train", (map_tables.limits_table(trained),))
+        sections.append(Section("One epoch", (map_figures.HEAT_CAPTION, *heat, limits, *cells)))
+    if trained.ten_epochs:
+        figure = map_figures.before_divergence(trained.ten_epochs)
+        shown = [] if figure is None else [Picture("map-before", figure, map_figures.BEFORE_CAPTION)]
+        late = Details("Every cell", (ABOUT_CELLS, map_tables.late_table(trained.ten_epochs)))
+        sections.append(Section("Ten epochs at the paper's rate", (*shown, late)))
+    corners = map_figures.corners_figure(trained)
+    if corners is not None:
+        picture = Picture("map-corners", corners, map_figures.CORNERS_CAPTION)
+        sections.append(
+            Section("Form or affinity", (ABOUT_CORNERS, map_tables.corners_table(trained), picture))
+        )
+    logits, spreads = map_figures.logits_figure(trained), map_tables.logits_table(trained)
+    if logits is not None and spreads is not None:
+        picture = Picture("map-logits", logits, map_figures.LOGITS_CAPTION)
+        sections.append(Section("How far logits spread", (ABOUT_LOGITS, spreads, picture)))
+    changed = [
+        Details(f"Ten epochs,{part.with_change}", (map_tables.late_table(cells),))
+        for part, cells in trained.late
+        if part.change
+    ]
+    return (
+        (*sections, Section("Ten epochs with something changed", tuple(changed)))
+        if changed
+        else tuple(sections)
+    )
+
+
+def spent_table(root: Path) -> Table | None:
+    """Return what the commands that trained noted in spent.jsonl, by folder and in all; None without notes."""
+    lines, total = [], 0.0
     for folder, entries in read_spent(root).items():
         minutes = sum(entry["seconds"] for entry in entries) / 60
         total += minutes
         devices = ", ".join(sorted({str(entry.get("device", "unknown")) for entry in entries}))
-        told.append(f"{folder.relative_to(root)}: {minutes:.0f} minutes on the clock ({devices}).")
-    return [*told, f"In all {total:.0f} minutes on the clock."] if told else []
+        lines.append((str(folder.relative_to(root)), f"{minutes:.0f}", devices))
+    header = ("folder", "minutes on the clock", "device")
+    return Table(header, (("", (*lines, ("in all", f"{total:.0f}", ""))),)) if lines else None
 
 
-def time_sentence(rows: Sequence[RowRecord]) -> str:
-    """How long the finished runs took, each once."""
-    runs = {run.path: run for row in rows for run in row.started}
-    seconds = [run.result["seconds"] for run in runs.values() if run.result is not None]
+def time_sentence(runs: Table1Runs) -> str:
+    """Return how long the runs that ended took, each counted once."""
+    rows = [*runs.rows, *runs.tried, *runs.backbones_tried]
+    found = {run.path: run for row in rows for run in row.started}
+    seconds = [run.result["seconds"] for run in found.values() if run.result is not None]
     if not seconds:
         return "No run is finished yet."
-    gone = sum(run.ending == "diverged" for run in runs.values())
+    gone = sum(run.ending == "diverged" for run in found.values())
     return (
         f"{len(seconds)} runs that ended{f', {gone} of them by diverging' if gone else ''}: "
-        f"{sum(seconds) / 60:.0f} minutes of run time, {median(seconds):.0f} s the median run. Runs that were under "
-        "way side by side each count their own time, so the device was held for less."
+        f"{sum(seconds) / 60:.0f} minutes of run time, {median(seconds):.0f} s the median run. Runs side by side each "
+        "count their own time, so the device was held for less."
     )

@@ -1,34 +1,34 @@
-"""Sentences made from the numbers: what was measured, whichever way it came out."""
+"""What the runs of a folder say: a summary for terminals and programs, and sentences for the page."""
 
 from __future__ import annotations
 
 from statistics import mean
 from typing import Any
 
-from nonloc_paper.report.records import Collection, RowRecord, of_stage, score_name
+from nonloc_paper.report.records import Collection, RowRecord, RunRecord, of_stage, score_name
 from nonloc_paper.report.signs import share_band
-from nonloc_paper.report.tables import TITLES, UNITS, number
+from nonloc_paper.report.tables import TITLES, UNITS, format_score, results_table
 
 
 def findings(collection: Collection) -> list[str]:
-    """What the scores say: the pairs of the suite compared, what diverged, what is missing."""
+    """Return what the scores say: the pairs of the suite compared, what diverged, what is missing."""
     rows = {row.label: row for row in collection.rows}
     pairs = collection.suite.pairs if collection.suite is not None else ()
-    found = [compare(rows[one], rows[other]) for one, other in pairs if one in rows and other in rows]
+    sentences = [compare(rows[one], rows[other]) for one, other in pairs if one in rows and other in rows]
     if collection.input_psnr is not None:
-        found.append(f"The noisy test images themselves have {collection.input_psnr:.2f} dB.")
+        sentences.append(f"The noisy test images themselves have {collection.input_psnr:.2f} dB.")
         for row in collection.rows:
             if row.median is not None and abs(row.median - collection.input_psnr) < 1:
                 gain = row.median - collection.input_psnr
                 side = "above" if gain >= 0 else "below"
-                found.append(f"“{row.label}” ends {abs(gain):.2f} dB {side} its own noisy input.")
-    found += [text for row in collection.rows if (text := diverged(row))]
+                sentences.append(f"“{row.label}” ends {abs(gain):.2f} dB {side} its own noisy input.")
+    sentences += [text for row in collection.rows if (text := diverged(row))]
     left = missing(collection)
-    return [*found, left] if left else found
+    return [*sentences, left] if left else sentences
 
 
 def compare(one: RowRecord, other: RowRecord) -> str:
-    """Which of two rows is ahead in the median, by how much, and whether their ranges overlap."""
+    """Return which of two rows is ahead in the median, by how much, and whether their ranges overlap."""
     score = score_name(one.recipe)
     if one.median is None or other.median is None:
         without = " and ".join(f"“{row.label}”" for row in (one, other) if row.median is None)
@@ -43,7 +43,9 @@ def compare(one: RowRecord, other: RowRecord) -> str:
         if len(counts) == 1
         else (f"n = {len(one.scores)} and {len(other.scores)} seeds")
     )
-    values = f"{number(one.median)} against {number(other.median)} {unit} {TITLES[score]}, {seeds}"
+    values = (
+        f"{format_score(one.median)} against {format_score(other.median)} {unit} {TITLES[score]}, {seeds}"
+    )
     if abs(difference) < 0.005:
         return f"“{one.label}” and “{other.label}” are level in the median ({values})."
     text = (
@@ -57,7 +59,7 @@ def compare(one: RowRecord, other: RowRecord) -> str:
 
 
 def diverged(row: RowRecord) -> str:
-    """How many runs of a row diverged, and when first; empty if none did."""
+    """Return how many runs of a row diverged, and when first; empty if none did."""
     if not row.diverged:
         return ""
     first = min(run.result["outcome"]["step"] for run in row.diverged if run.result is not None)
@@ -67,12 +69,12 @@ def diverged(row: RowRecord) -> str:
 
 
 def missing(collection: Collection) -> str:
-    """How many runs there are not, or not to their end; empty if there are all."""
+    """Return how many runs are missing or unfinished; empty if none is."""
     absent = sum(run is None for row in collection.rows for run in row.runs)
-    unfinished = sum(run.ending == "unfinished" for run in collection.runs)
+    unfinished = sum(run.result is None for run in collection.runs)
     parts = [f"{absent} not begun" if absent else "", f"{unfinished} not finished" if unfinished else ""]
-    told = " and ".join(part for part in parts if part)
-    return f"Not all runs are there: {told}." if told else ""
+    text = " and ".join(part for part in parts if part)
+    return f"Not all runs are there: {text}." if text else ""
 
 
 # What a spectrum beyond chance means for a step Z ← Z + …, by form and by the side of the band.
@@ -85,7 +87,7 @@ MEANINGS = {
 
 
 def spectrum_findings(row: RowRecord) -> list[str]:
-    """For the observed run of a row: how much of sym(W)'s energy is negative, block by block, against the band."""
+    """Return how much of sym(W)'s energy is negative in the observed run of a row, block by block, against the band."""
     if row.example is None:
         return []
     found = []
@@ -99,8 +101,8 @@ def spectrum_findings(row: RowRecord) -> list[str]:
         shares = [weight["negative_share"] for weight in stage["weights"]]
         if not shares or any(share is None for share in shares):
             continue
-        told = ", ".join(f"{100 * share:.0f}" for share in shares)
-        found.append(f"{name}: the negative share of the energy is {told} %{_chance(stage, shares)}")
+        percent = ", ".join(f"{100 * share:.0f}" for share in shares)
+        found.append(f"{name}: the negative share of the energy is {percent} %{_chance(stage, shares)}")
     return found
 
 
@@ -118,21 +120,19 @@ def _chance(stage: dict[str, Any], shares: list[float]) -> str:
 
 
 def _sides(sides: list[str], form: str) -> str:
-    told = []
+    sentences = []
     for side in ("below", "above", "inside"):
         count = sides.count(side)
         if count:
-            who = (
-                ("All blocks are" if len(sides) > 1 else "It is")
-                if count == len(sides)
-                else f"{count} of {len(sides)} are"
-            )
-            told.append(f"{who} {MEANINGS.get((form, side), 'within chance')}.")
-    return " ".join(told)
+            subject = f"{count} of {len(sides)} are"
+            if count == len(sides):
+                subject = "All blocks are" if count > 1 else "It is"
+            sentences.append(f"{subject} {MEANINGS.get((form, side), 'within chance')}.")
+    return " ".join(sentences)
 
 
 def affinity_findings(row: RowRecord) -> list[str]:
-    """How much of the kernel's weight goes to other positions with the same clean pixel, against chance."""
+    """Return how much of the kernel's weight goes to other positions with the same clean pixel, against chance."""
     if row.example is None:
         return []
     return [
@@ -144,20 +144,20 @@ def affinity_findings(row: RowRecord) -> list[str]:
 
 
 def feature_findings(row: RowRecord) -> list[str]:
-    """What the stages did to the features from their beginning to their end."""
+    """Return what the stages did to the features from their beginning to their end."""
     if row.example is None:
         return []
     found = []
     for trace in row.example.observations.get("features", []):
         first, last = trace["blocks"][0]["before"], trace["blocks"][-1]["after"]
-        told = [
+        factors = [
             f"{name} × {_factor(last[name] / first[name])}"
             for name in ("norm", "variance", "energy")
             if first[name] and last[name] is not None
         ]
         blocks = f"{trace['num_blocks']} block{'s' if trace['num_blocks'] > 1 else ''}"
         name = f"“{row.label}”{of_stage(row.recipe, trace['name'])}"
-        found.append(f"{name}, over {blocks}: {', '.join(told)}." if told else f"{name}: not finite.")
+        found.append(f"{name}, over {blocks}: {', '.join(factors)}." if factors else f"{name}: not finite.")
     return found
 
 
@@ -166,7 +166,7 @@ def _factor(value: float) -> str:
 
 
 def time_sentence(collection: Collection) -> str:
-    """How long the training took, and where."""
+    """Return how long the training took."""
     seconds = [run.result["seconds"] for run in collection.runs if run.result is not None]
     if not seconds:
         return "No run is finished yet."
@@ -176,13 +176,60 @@ def time_sentence(collection: Collection) -> str:
 
 
 def machines(collection: Collection) -> list[str]:
-    """Every machine and set of versions that made a result here, once each."""
-    told = []
+    """Return every machine and set of versions that made a result here, once each."""
+    return sorted(
+        f"{where['cpu']}, {where['cores']} cores, device {where['device']}, {where['platform']}; "
+        + ", ".join(f"{name} {version}" for name, version in versions.items())
+        for where, versions in _conditions(collection)
+    )
+
+
+def _conditions(collection: Collection) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    """The machine and the versions of every finished run, each pair once."""
+    pairs: list[tuple[dict[str, Any], dict[str, Any]]] = []
     for run in collection.runs:
-        if run.result is not None:
-            where, versions = run.result["machine"], run.result["versions"]
-            told.append(
-                f"{where['cpu']}, {where['cores']} cores, device {where['device']}, {where['platform']}; "
-                + ", ".join(f"{name} {version}" for name, version in versions.items())
-            )
-    return sorted(set(told))
+        if run.result is not None and (pair := (run.result["machine"], run.result["versions"])) not in pairs:
+            pairs.append(pair)
+    return pairs
+
+
+def summary_text(collection: Collection) -> str:
+    """Return the tables as text, one for each kind of score."""
+    scores = sorted({score_name(row.recipe) for row in collection.rows})
+    return "\n\n".join(results_table(collection, score).as_text() for score in scores)
+
+
+def summary(collection: Collection) -> dict[str, Any]:
+    """Return the same as plain values: every row with its runs, scores and endings."""
+    return {
+        "suite": collection.plan.get("name"),
+        "command": collection.plan.get("command"),
+        "input_psnr": collection.input_psnr,
+        "rows": [_row(row) for row in collection.rows],
+        "conditions": [
+            {"machine": machine, "versions": versions} for machine, versions in _conditions(collection)
+        ],
+    }
+
+
+def _row(row: RowRecord) -> dict[str, Any]:
+    scores = row.scores
+    return {
+        "label": row.label,
+        "network": row.recipe.network,
+        "score": score_name(row.recipe),
+        "n": len(scores),
+        "median": row.median,
+        "lowest": min(scores, default=None),
+        "highest": max(scores, default=None),
+        "published": row.published,
+        "parameters": row.parameters,
+        "seconds": row.seconds,
+        "runs": [_run(run) for run in row.runs],
+    }
+
+
+def _run(run: RunRecord | None) -> dict[str, Any]:
+    if run is None:
+        return {"ending": "missing"}
+    return {"path": str(run.path), "seed": run.recipe.seed, "ending": run.ending, "score": run.score}

@@ -12,7 +12,7 @@ LEVEL = 0.95
 
 @dataclass(frozen=True)
 class Interval:
-    """The mean of n numbers, and where the mean of all such numbers lies with probability LEVEL.
+    """The mean of n numbers with its confidence interval at LEVEL.
 
     low, high  −∞ and ∞ for n = 1, which has no deviation
     """
@@ -22,16 +22,15 @@ class Interval:
     low: float
     high: float
 
-    def told(self, near: float = math.nan, *, tells_n: bool = True) -> str:
-        """Such as "−0.31 [−0.52, −0.10], n = 5"; the interval is left out where there is none.
+    def format(self, near: float = math.nan) -> str:
+        """Return such as "−0.31 [−0.52, −0.10], n = 5"; without the interval for n = 1.
 
-        near     what the ends are held against, besides 0: they have as many decimals as it takes to tell on which side
-        tells_n  False: without n
+        near  a bound, besides 0: the ends have enough decimals to show on which side of it they lie
         """
         text = signed(self.mean)
         if self.n > 1:
             text += f" [{_end(self.low, near)}, {_end(self.high, near)}]"
-        return f"{text}, n = {self.n}" if tells_n else text
+        return f"{text}, n = {self.n}"
 
 
 def _end(value: float, near: float) -> str:
@@ -44,7 +43,7 @@ def _end(value: float, near: float) -> str:
 
 
 def interval(values: Sequence[float]) -> Interval | None:
-    """The t-interval of the mean of `values`; None for none at all."""
+    """Return the t-interval of the mean of `values`; None without values."""
     n = len(values)
     if n == 0:
         return None
@@ -57,15 +56,15 @@ def interval(values: Sequence[float]) -> Interval | None:
 
 
 def paired(one: Mapping[int, float], other: Mapping[int, float]) -> list[float]:
-    """one − other for every seed that both have, in the order of the seeds.
+    """Return one − other for every seed that both have, in the order of the seeds.
 
-    Rounded, so that what is 0 but for the last digits of floats is on neither side of it.
+    Rounded, so that a difference that is 0 but for rounding is on neither side of 0.
     """
     return [round(one[seed] - other[seed], 12) for seed in sorted(one.keys() & other.keys())]
 
 
-def side(found: Interval | None, claimed: int, delta: float = 0.0) -> bool | None:
-    """Whether the mean lies on the claimed side of 0 (−1 below, +1 above); None where that is open.
+def side_of_zero(found: Interval | None, claimed: int, delta: float = 0.0) -> bool | None:
+    """Return whether the mean lies on the claimed side of 0 (−1 below, +1 above); None where that is open.
 
     True: the whole interval does. False: the whole interval lies on the other side, or within ±delta.
     """
@@ -78,7 +77,7 @@ def side(found: Interval | None, claimed: int, delta: float = 0.0) -> bool | Non
 
 
 def sign_test(more: int, less: int) -> float:
-    """The exact sign test, two-sided: how often more + less fair coins fall at least as unevenly."""
+    """Return p of the exact two-sided sign test: how often fair coins fall at least as unevenly."""
     tosses = more + less
     tail = sum(math.comb(tosses, heads) for heads in range(min(more, less) + 1))
     return min(1.0, 2 * tail / 2**tosses)
@@ -86,7 +85,7 @@ def sign_test(more: int, less: int) -> float:
 
 @lru_cache(maxsize=256)
 def t_quantile(probability: float, freedom: int) -> float:
-    """The t that a variable with so many degrees of freedom stays below with this probability (≥ ½)."""
+    """Return the quantile of Student's t for a probability ≥ ½."""
     if not 0.5 <= probability < 1 or freedom < 1:
         raise ValueError(
             f"probability={probability!r} must be in [0.5, 1) and freedom={freedom!r} a whole number ≥ 1"
@@ -104,7 +103,7 @@ def t_quantile(probability: float, freedom: int) -> float:
 
 
 def t_probability(t: float, freedom: int) -> float:
-    """P(T ≤ t) for t ≥ 0: the finite sums that the integral has for whole degrees of freedom."""
+    """Return P(T ≤ t) for t ≥ 0, by the finite sums for whole degrees of freedom."""
     angle = math.atan2(t, math.sqrt(freedom))
     cosine, sine = math.cos(angle), math.sin(angle)
     if freedom % 2:
@@ -123,7 +122,7 @@ def t_probability(t: float, freedom: int) -> float:
 
 
 def signed(value: float, digits: int = 2) -> str:
-    """A difference to two decimals, such as "−0.31"."""
+    """Return a difference to two decimals, such as "−0.31"."""
     text = f"{value:+.{digits}f}"
     # Rounded to nothing, a number has no sign.
     return text[1:] if float(text) == 0 else text.replace("-", "−")

@@ -1,4 +1,4 @@
-"""Table 1 as kept: every row beside the published number, and the paired differences that the claims are about."""
+"""Table 1 as recorded: every row with the published number, and the paired differences that the claims are about."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ from dataclasses import replace
 from functools import partial
 from statistics import fmean, linear_regression
 
-from nonloc_paper.report.evidence import NAMES
-from nonloc_paper.report.kept import Kept, Setting, errors, lost, setting
 from nonloc_paper.report.records import RowRecord
 from nonloc_paper.report.statistics import interval, paired, signed
-from nonloc_paper.report.tables import Table, number, range_of, value_of
+from nonloc_paper.report.table1_runs import NAMES, Setting, Table1Runs, errors, lost, setting
+from nonloc_paper.report.tables import Table, format_number, format_range, format_run, format_score
 
 HEADER = (
     "network",
@@ -26,37 +25,49 @@ HEADER = (
 
 
 def rows_table(rows: Sequence[RowRecord]) -> Table:
-    """One line a row: what was published, what was measured, what diverged, how long it took."""
+    """Return a line for each row: what was published, what was measured, what diverged, how long it took."""
     groups: dict[str, list[tuple[str, ...]]] = {}
     for row in rows:
-        groups.setdefault(row.group, []).append(_line(row))
+        line = (
+            row.label,
+            format_score(row.published),
+            str(len(row.scores)),
+            format_score(row.median),
+            format_range(row),
+            ", ".join(format_run(run) for run in row.runs) or "–",
+            f"{len(row.diverged)} of {len(row.started)}" if row.started else "–",
+            format_number(row.seconds, ".0f"),
+        )
+        groups.setdefault(row.group, []).append(line)
     return Table(HEADER, tuple((title, tuple(lines)) for title, lines in groups.items()))
 
 
-def differences_table(kept: Kept) -> Table:
-    """For every row with blocks: less the baseline, and less the original form with as many blocks, if there is one;
-    and what the published numbers differ by."""
+def differences_table(runs: Table1Runs) -> Table:
+    """Return for every row with blocks: less the baseline, less the original form with as many blocks, as published."""
     lines = []
-    for row, what in _with_stages(kept):
-        baseline = kept.find(form=None, backbone=what.backbone)
+    for row, what in _with_stages(runs):
+        baseline = runs.find(form=None, backbone=what.backbone)
         twin = None
         if what.form == "diffusive" and what.weight == "factored":
             names = ("backbone", "blocks", "places", "start", "rate", "other")
-            twin = kept.find(form="original", **{name: getattr(what, name) for name in names})
-        compared = [
-            told
-            for other in (baseline, twin)
-            for told in (told_difference(row, other), _published(row, other))
-        ]
-        lines.append((kept.named(row), *compared))
+            twin = runs.find(form="original", **{name: getattr(what, name) for name in names})
+        line = [runs.name(row)]
+        for other in (baseline, twin):
+            published = "–"
+            if other is not None and row.published is not None and other.published is not None:
+                published = signed(row.published - other.published)
+            line += [format_difference(row, other), published]
+        lines.append(tuple(line))
     header = ("network", "less the baseline", "published", "less the original form", "published")
     return Table(header, (("", tuple(lines)),))
 
 
-def afterwards_table(kept: Kept) -> Table | None:
-    """What was asked when the runs had been seen: the forms over all numbers of blocks, with as many parameters, and
-    whether the number of blocks matters; None where no seed has all runs of one of them."""
-    rows = {form: {n: kept.find(form=form, blocks=n) for n in range(1, 7)} for form in NAMES}
+def afterwards_table(runs: Table1Runs) -> Table | None:
+    """Return the questions asked when the runs had been seen; None where no seed has all runs of one of them.
+
+    The forms over all numbers of blocks, the forms with as many parameters, and the error of one more block.
+    """
+    rows = {form: {n: runs.find(form=form, blocks=n) for n in range(1, 7)} for form in NAMES}
     lines = []
     means = [_by_seed([rows[form][n] for n in (2, 3, 4)], fmean) for form in ("diffusive", "original")]
     lines.append(("proposed less original, the mean over 2, 3 and 4 blocks", interval(paired(*means))))
@@ -70,61 +81,62 @@ def afterwards_table(kept: Kept) -> Table | None:
         slopes = _by_seed([rows[form][n] for n in span], partial(_slope, span))
         name = f"a block more, {NAMES[form]} form, {span[0]} to {span[-1]} blocks (slope of the error)"
         lines.append((name, interval(list(slopes.values()))))
-    known = tuple((name, found.told()) for name, found in lines if found is not None)
+    known = tuple((name, found.format()) for name, found in lines if found is not None)
     return Table(("asked afterwards", "points of error"), (("", known),)) if known else None
 
 
-def apart_table(kept: Kept) -> Table | None:
-    """Form and affinity, of which the paper changes both, one at a time; None where no two rows allow it."""
+def apart_table(runs: Table1Runs) -> Table | None:
+    """Return the effect of form and of affinity, one at a time; None where no two rows differ in one alone."""
     rows = {
-        what: row for row, what in _with_stages(kept) if what.weight == "factored" and len(what.places) == 1
+        what: row for row, what in _with_stages(runs) if what.weight == "factored" and len(what.places) == 1
     }
     lines = []
-    # One block alone has but one affinity: that pair is in the other table.
+    # One block alone has one affinity: that pair is in the other table.
     for what in (what for what in rows if what.form == "diffusive" and what.blocks > 1):
         affinity = "shared" if what.shared else "recomputed"
-        rate = "" if what.rate == kept.protocol.rate else f", rate {what.rate:g}"
-        where = "; ".join((f"{what.blocks} blocks, start {what.start}{rate}", *what.other))
+        rate = "" if what.rate == runs.protocol.rate else f", rate {what.rate:g}"
+        backbone = "" if what.backbone == runs.protocol.backbone else f", {what.backbone}"
+        where = "; ".join((f"{what.blocks} blocks, start {what.start}{rate}{backbone}", *what.other))
         for same, title, twin in (
             (affinity, "proposed less original", replace(what, form="original")),
             ("proposed", "recomputed less shared", replace(what, shared=True)),
         ):
             if twin != what and twin in rows:
-                lines.append((where, same, title, told_difference(rows[what], rows[twin])))
+                lines.append((where, same, title, format_difference(rows[what], rows[twin])))
     lines.sort(key=lambda line: line[:2])
     header = ("stage", "the same in both", "difference", "error")
     return Table(header, (("", tuple(lines)),)) if lines else None
 
 
-def _with_stages(kept: Kept) -> Iterator[tuple[RowRecord, Setting]]:
-    """The recorded rows with blocks that have the training of the protocol: the baseline's, whatever their stage."""
-    for row in kept.recorded:
+def missing_table(runs: Table1Runs) -> Table | None:
+    """Return which rows lack how many runs, and which suites have none yet; None if nothing is missing."""
+    lines = []
+    for row in (*runs.rows, *runs.tried, *runs.backbones_tried):
+        left = sum(run is None or run.result is None for run in row.runs)
+        if left:
+            lines.append((runs.name(row), f"{left} of {len(row.runs)}"))
+    for suite in runs.planned:
+        count = sum(len(suite.recipes(row)) for row in suite.rows)
+        lines.append((f"{suite.title} (`nonloc reproduce {suite.name}`)", f"planned: {count}"))
+    return Table(("row", "runs missing"), (("", tuple(dict.fromkeys(lines))),)) if lines else None
+
+
+def format_difference(one: RowRecord | None, other: RowRecord | None) -> str:
+    """Return the mean difference of the pairs that both ended; pairs lost by divergence are counted, not averaged."""
+    values = paired(_ended(one), _ended(other))
+    pairs = len(errors(one).keys() & errors(other).keys())
+    gone, found = pairs - len(values), interval(values)
+    texts = [f"{gone} of {pairs} pairs lost by divergence"] if gone else []
+    texts += [found.format()] if found is not None else []
+    return "; ".join(texts) or "–"
+
+
+def _with_stages(runs: Table1Runs) -> Iterator[tuple[RowRecord, Setting]]:
+    """The recorded rows with blocks that have the training of the protocol, whatever their stage."""
+    for row in runs.recorded:
         what = setting(row.recipe)
         if what.form is not None and all(text.startswith("stage.") for text in what.other):
             yield row, what
-
-
-def missing_sentences(rows: Sequence[RowRecord]) -> list[str]:
-    """For every group of rows, which lack how many of their runs; empty if there are all."""
-    groups: dict[str, list[str]] = {}
-    for row in rows:
-        left = sum(run is None or run.ending == "unfinished" for run in row.runs)
-        if left:
-            groups.setdefault(row.group, []).append(f"{row.label} {left} of {len(row.runs)}")
-    return [f"{group}: {'; '.join(told)}." for group, told in groups.items()]
-
-
-def _line(row: RowRecord) -> tuple[str, ...]:
-    return (
-        row.label,
-        number(row.published),
-        str(len(row.scores)),
-        number(row.median),
-        range_of(row),
-        ", ".join(value_of(run) for run in row.runs) or "–",
-        f"{len(row.diverged)} of {len(row.started)}" if row.started else "–",
-        "–" if row.seconds is None else f"{row.seconds:.0f}",
-    )
 
 
 def _slope(steps: Sequence[int], values: Sequence[float]) -> float:
@@ -141,19 +153,3 @@ def _by_seed(rows: Sequence[RowRecord | None], measure: Callable[[list[float]], 
 def _ended(row: RowRecord | None) -> dict[int, float]:
     """The error in % of each seed of a row that did not diverge."""
     return {seed: error for seed, error in errors(row).items() if seed not in lost(row)}
-
-
-def told_difference(one: RowRecord | None, other: RowRecord | None, *, tells_n: bool = True) -> str:
-    """Of pairs that both ended; an interval over errors of guessing would say nothing, so lost pairs are counted."""
-    values = paired(_ended(one), _ended(other))
-    pairs = len(errors(one).keys() & errors(other).keys())
-    gone, found = pairs - len(values), interval(values)
-    told = [f"{gone} of {pairs} pairs lost by divergence"] if gone else []
-    told += [found.told(tells_n=tells_n)] if found is not None else []
-    return "; ".join(told) or "–"
-
-
-def _published(one: RowRecord, other: RowRecord | None) -> str:
-    if other is None or one.published is None or other.published is None:
-        return "–"
-    return signed(one.published - other.published)

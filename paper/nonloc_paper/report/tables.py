@@ -1,4 +1,4 @@
-"""The table of results: the same cells as text, as Markdown and as HTML."""
+"""Table: the same cells as text, Markdown and HTML; the table of results; formats of numbers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Table:
     prose: bool = False
 
     def as_text(self) -> str:
-        """Aligned columns for a terminal."""
+        """Return aligned columns for a terminal."""
         lines = [line for _, lines in self.groups for line in lines]
         widths = [
             max(len(line[column]) for line in [self.header, *lines]) for column in range(len(self.header))
@@ -44,7 +44,7 @@ class Table:
         return "\n".join(text)
 
     def as_markdown(self) -> str:
-        """A table of GitHub's kind; the title of a group is a line of its own."""
+        """Return a table for GitHub; the title of a group is a line of its own."""
         lines = [self.header, tuple("---" for _ in self.header)]
         for title, lines_of_group in self.groups:
             lines += [(f"*{title}*", *("" for _ in self.header[1:]))] if title else []
@@ -72,26 +72,26 @@ class Table:
 
 
 def results_table(collection: Collection, score: str) -> Table:
-    """One line for each row whose score is `score`: seeds, median, range, all values, size, time and endings."""
+    """Return a line for each row with this score: seeds, median, range, all values, size and time."""
     rows = [row for row in collection.rows if score_name(row.recipe) == score]
     unit = UNITS[score]
     columns: list[tuple[str, Callable[[RowRecord], str]]] = [
         ("network", lambda row: row.label),
         ("n", lambda row: str(len(row.scores))),
-        (f"median {TITLES[score]} ({unit})", lambda row: number(row.median)),
-        (f"range ({unit})", range_of),
-        (f"every seed ({unit})", lambda row: ", ".join(value_of(run) for run in row.runs)),
+        (f"median {TITLES[score]} ({unit})", lambda row: format_score(row.median)),
+        (f"range ({unit})", format_range),
+        (f"every seed ({unit})", lambda row: ", ".join(format_run(run) for run in row.runs)),
     ]
     if any(row.published is not None for row in rows):
-        columns.append((f"published ({unit})", lambda row: number(row.published)))
+        columns.append((f"published ({unit})", lambda row: format_score(row.published)))
     if score == "psnr" and collection.input_psnr is not None:
         noisy = collection.input_psnr
         columns.append(
             (f"above input ({unit})", lambda row: "–" if row.median is None else f"{row.median - noisy:+.2f}")
         )
     columns += [
-        ("parameters", lambda row: "–" if row.parameters is None else f"{row.parameters:,}"),
-        ("seconds a run", lambda row: "–" if row.seconds is None else f"{row.seconds:.0f}"),
+        ("parameters", lambda row: format_number(row.parameters, ",")),
+        ("seconds a run", lambda row: format_number(row.seconds, ".0f")),
     ]
     groups: dict[str, list[tuple[str, ...]]] = {}
     for row in rows:
@@ -101,36 +101,38 @@ def results_table(collection: Collection, score: str) -> Table:
     )
 
 
-def listed(words: Iterable[str]) -> str:
-    """Such as "original, diffusive and stable"; there is at least one word."""
+def join_words(words: Iterable[str]) -> str:
+    """Return such as "original, diffusive and stable"; there is at least one word."""
     *others, last = words
     return f"{', '.join(others)} and {last}" if others else last
 
 
 def with_minus(text: str) -> str:
-    """Hyphens as the minus signs that they stand for."""
+    """Replace hyphens by the minus signs that they stand for."""
     return text.replace("-", "−")
 
 
-def number(value: float | None) -> str:
-    """To two decimals, a half always up: the median of two errors may end in 5."""
-    if value is None:
-        return "–"
-    return str(Decimal(f"{value:.6f}").quantize(Decimal("0.01"), ROUND_HALF_UP))
+def format_number(value: float | None, spec: str) -> str:
+    """Return the number in this format; a dash for None."""
+    return "–" if value is None else f"{value:{spec}}"
 
 
-def range_of(row: RowRecord) -> str:
-    """Of a row's scores, such as "8.31 to 8.67"."""
+def format_score(value: float | None) -> str:
+    """Return two decimals, a half always up: the median of two errors may end in 5."""
+    return "–" if value is None else str(Decimal(f"{value:.6f}").quantize(Decimal("0.01"), ROUND_HALF_UP))
+
+
+def format_range(row: RowRecord) -> str:
+    """Return the range of a row's scores, such as "8.31 to 8.67"."""
     return f"{min(row.scores):.2f} to {max(row.scores):.2f}" if len(row.scores) > 1 else "–"
 
 
-def value_of(run: RunRecord | None) -> str:
-    """A run's score, or why it has none."""
+def format_run(run: RunRecord | None) -> str:
+    """Return a run's score, or why it has none."""
     if run is None:
         return "missing"
-    if run.ending == "diverged":
-        assert run.result is not None
-        return f"diverged at step {run.result['outcome']['step']}"
-    if run.ending == "unfinished":
+    if run.diverged_at is not None:
+        return f"diverged at step {run.diverged_at}"
+    if run.result is None:
         return "unfinished"
-    return "not finite" if run.score is None else number(run.score)
+    return "not finite" if run.score is None else format_score(run.score)

@@ -1,4 +1,4 @@
-"""What trained stages do to the features that reach them, and what they could do to others."""
+"""Tables of trained stages: what they do to the features that reach them, and what they could do to others."""
 
 from __future__ import annotations
 
@@ -6,57 +6,56 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from nonloc_paper.report.evidence import NAMES, norm_ratio
-from nonloc_paper.report.kept import Kept, setting, start_of
 from nonloc_paper.report.records import RowRecord, RunRecord
+from nonloc_paper.report.rules import norm_ratio
 from nonloc_paper.report.signs import negative_share, weights_at
-from nonloc_paper.report.tables import Table, listed, with_minus
+from nonloc_paper.report.table1_runs import NAMES, Table1Runs, setting, start_of
+from nonloc_paper.report.tables import Table, join_words, with_minus
 
-ABOUT_FACTORS = (
-    "From the beginning of a stage to its end (of each stage, where there are several), every run that came to its "
-    "end. Variance, linear and rest: its relative change is 2 ⟨Z, ΔZ⟩ + ⟨ΔZ, ΔZ⟩ over ⟨Z, Z⟩, centred, with ΔZ what "
-    "a sub-block adds; the two parts, over all sub-blocks. The second can only add. W symmetric: the share of Σ "
-    "w_ij² that is in (W + Wᵀ)/2; the rest turns features into each other, and no spectrum above shows it. W along "
-    "the features: of each sub-block ⟨g, ΔZ⟩ / ⟨g, g⟩ with g what the kernel brings, Σ_j K_ij (Z_j − Z_i), or Σ_j "
-    "K_ij Z_j in the original form: the mean eigenvalue of sym(W), weighted by what the features have in each "
-    "direction, where the spectrum weighs all alike. Kernel spread: e to the entropy of the kernel's rows over the "
-    "number of positions; at 1 every position listens to all alike. Rows apart: their mean distance from the mean "
-    "row, in total variation; at 0 all positions listen to the same, and the kernel is one weighted mean over the "
-    "image. Logits apart: the largest difference of two logits in a row, over 32 test images."
-)
-
-
+ABOUT_FACTORS = [
+    "Every run that came to its end, from the beginning of a stage to its end; stages of a network are separated by ·.",
+    "linear and rest: the variance changes by (2 ⟨Z, ΔZ⟩ + ⟨ΔZ, ΔZ⟩) / ⟨Z, Z⟩, centred, with ΔZ what a sub-block adds. "
+    "The two parts, over all sub-blocks; the second can only add.",
+    "W symmetric: the share of Σ w_ij² in (W + Wᵀ)/2. The rest turns features into each other; no spectrum shows it.",
+    "W along the features: ⟨g, ΔZ⟩ / ⟨g, g⟩ of each sub-block, with g what the kernel brings. It is the mean "
+    "eigenvalue of sym(W), weighted by the features.",
+    "kernel spread: e to the entropy of the kernel's rows, over the number of positions; 1 for a uniform kernel.",
+    "rows apart: mean distance of the rows from their mean, in total variation; 0 if all positions have the same row.",
+    "logits apart: the largest difference of two logits in a row, over 32 test images.",
+]
 GROWTH = "Whether trained stages can make a signal grow"
 ABOUT_GROWTH = (
-    "`nonloc stability` on trained networks: whether any signal can grow, with the kernels that the first test "
-    "images make, in the kernel's own norm, or in the plain one where sub-blocks have kernels without one in "
-    "common. Unstable: a signal that grows is known, and growth is that of the worst one found; others may grow "
-    "more. Growth: of the stage, and the largest of a sub-block alone. A symmetric W ≥ 0 whose largest singular "
-    "value is below the limit would be stable."
+    "`nonloc stability` on trained networks, with the kernels of the first test images. The norm is the kernel's own, "
+    "or the plain one where sub-blocks have no common one. Unstable: a signal that grows is known; growth is that of "
+    "the worst one found, of the stage and of a sub-block alone. A symmetric W ≥ 0 below the limit would be stable."
 )
 ABOUT_LOST = (
-    "What the newest checkpoint before it shows, of each stage in its order: kernel spread, rows apart and, where it "
-    "was recorded, logits apart as in figures.md. A kernel whose rows have one entry each has as its spread 1 over the "
-    "number of positions: 0.00098 after residual block 2, 0.0039 after 4, 0.016 after 6. With rows that are hardly "
-    "apart, all positions listen to the same one. A run without a look at it diverged before anything was saved."
+    "The newest checkpoint before the divergence, stage by stage; columns as in figures.md. A kernel whose rows have "
+    "one entry each has the spread 0.00098 after residual block 2, 0.0039 after 4, 0.016 after 6. Runs without numbers "
+    "diverged before anything was saved."
 )
 
 
 def factors_table(rows: Sequence[RowRecord]) -> Table:
-    """What the stages do to norm, variance and energy from their beginning to their end, run by run."""
+    """Return what the stages do to norm, variance and energy from their beginning to their end, run by run."""
     lines = []
     for row in rows:
         runs = [run for run in row.started if norm_ratio(run) is not None]
         if runs:
-            told = [", ".join(_factor(run, name) for run in runs) for name in ("norm", "variance", "energy")]
-            told.insert(2, ", ".join(_parts(run) for run in runs))
-            told.append(", ".join(_symmetric_share(run) for run in runs))
-            told.append(", ".join(_along(run) for run in runs))
-            told += [
-                ", ".join(_of_kernels(run, name) for run in runs)
-                for name in ("spread", "apart", "logit_spread")
+            cells = [
+                (
+                    _factor(run, "norm"),
+                    _factor(run, "variance"),
+                    _parts(run),
+                    _factor(run, "energy"),
+                    _symmetric_share(run),
+                    _along(run),
+                    *(_of_kernels(run, name) for name in ("spread", "apart", "logit_spread")),
+                )
+                for run in runs
             ]
-            lines.append((_named(row), str(len(runs)), *told))
+            columns = zip(*cells, strict=True)
+            lines.append((_name(row), str(len(runs)), *(", ".join(column) for column in columns)))
     headers = (
         "norm ×",
         "variance ×",
@@ -71,7 +70,7 @@ def factors_table(rows: Sequence[RowRecord]) -> Table:
     return Table(("network", "n", *headers), (("", tuple(lines)),))
 
 
-def _named(row: RowRecord) -> str:
+def _name(row: RowRecord) -> str:
     start = start_of(row.recipe)
     return row.label if f"deviation {start}" in row.label else f"{row.label}, start {start}"
 
@@ -114,57 +113,48 @@ def _signed(value: float) -> str:
     return "0.00"
 
 
-def action_sentences(kept: Kept, brief: bool = False) -> list[str]:
-    """For each form, without a full stop, what W does to features beside what its spectrum shows.
-
-    Of Table 1's blocks in one place, and the runs of which that was recorded. The change of the features' variance is
-    told in its two parts, or, where it is to be brief, as a whole.
-    """
-    sentences = []
+def action_table(runs: Table1Runs) -> Table | None:
+    """Return for each form what W does to features, of Table 1's blocks in one place; None without such runs."""
+    lines = []
     for form, name in NAMES.items():
         found = [
             (row, run)
-            for row in kept.recorded
-            if (what := setting(row.recipe)) == kept.wanted(form=form, blocks=what.blocks)
+            for row in runs.recorded
+            if (what := setting(row.recipe)) == runs.wanted(form=form, blocks=what.blocks)
             for run in row.started
             if _quotients(run) and negative_share(weights_at(run)) is not None
         ]
-        if found:
-            blocks = listed(map(str, sorted({setting(row.recipe).blocks for row, _ in found})))
-            sentences.append(
-                f"{name.capitalize()} stages, {blocks} blocks: {_action([run for _, run in found], brief)}"
+        if not found:
+            continue
+        blocks = join_words(map(str, sorted({setting(row.recipe).blocks for row, _ in found})))
+        shares = [100 * (negative_share(weights_at(run)) or 0) for _, run in found]
+        first = [_quotients(run)[0] < 0 for _, run in found]
+        later = [value < 0 for _, run in found for value in _quotients(run)[1:]]
+        changes = [one for _, run in found if (one := _changes(run.observations["features"][0])) is not None]
+        ranges = [f"{_percent(min(part))} to {_percent(max(part))}" for part in zip(*changes, strict=True)]
+        lines.append(
+            (
+                f"{name}, {blocks} blocks",
+                f"{min(shares):.0f} to {max(shares):.0f} %",
+                f"{sum(first)} of {len(first)}",
+                f"{sum(later)} of {len(later)}",
+                *(ranges or ("–", "–")),
             )
-    return sentences
-
-
-def _action(runs: Sequence[RunRecord], brief: bool) -> str:
-    shares = [100 * (negative_share(weights_at(run)) or 0) for run in runs]
-    changes = [
-        part for run in runs for part in [_changes(run.observations["features"][0])] if part is not None
-    ]
-    first = [_quotients(run)[0] for run in runs]
-    later = [value for run in runs for value in _quotients(run)[1:]]
-    text = (
-        f"{min(shares):.0f} to {max(shares):.0f} % of the energy of sym(W) is negative; along the features W is "
-        f"negative in the first sub-block of {sum(value < 0 for value in first)} of {len(first)} runs"
-    )
-    if later:
-        text += f" and in {sum(value < 0 for value in later)} of {len(later)} later ones"
-    if changes and brief:
-        whole = [1 + linear + rest for linear, rest in changes]
-        text += f"; the features' variance changes by factors of {min(whole):.2f} to {max(whole):.2f}"
-    elif changes:
-        linear, rest = zip(*changes, strict=True)
-        text += (
-            f"; the features' variance changes by {_percent(min(linear))} to {_percent(max(linear))} to first order in "
-            f"what is added (2 ⟨Z, ΔZ⟩), and by {_percent(min(rest))} to {_percent(max(rest))} to second (⟨ΔZ, ΔZ⟩)"
         )
-    return text
+    header = (
+        "stages",
+        "negative energy of sym(W)",
+        "W along the features < 0, first sub-block",
+        "later ones",
+        "variance, linear",
+        "rest",
+    )
+    return Table(header, (("", tuple(lines)),)) if lines else None
 
 
 def _quotients(run: RunRecord) -> list[float]:
     """Of a run that came to its end, of the sub-blocks of its stages; empty where one is not recorded."""
-    if run.ending != "converged":
+    if not run.has_finished:
         return []
     blocks = [block for stage in run.observations.get("features", []) for block in stage["blocks"]]
     values = [block.get("quotient") for block in blocks]
@@ -206,7 +196,7 @@ def _short(value: float) -> str:
 
 
 def lost_table(rows: Sequence[RowRecord]) -> Table | None:
-    """A line for each run that diverged: what its kernels had come to when it was last saved; None if none was."""
+    """Return a line for each run that diverged, with its last saved kernels; None if none was observed."""
     names = {"spread": "kernel spread", "apart": "rows apart", "logit_spread": "logits apart"}
     lost = [(row, run) for row in rows for run in row.diverged]
     seen = [stage for _, run in lost for stage in run.observations.get("affinity", [])]
@@ -216,13 +206,13 @@ def lost_table(rows: Sequence[RowRecord]) -> Table | None:
         assert run.result is not None
         ended, looked = run.result["outcome"]["step"], run.observations.get("step")
         steps = (str(ended), "–" if looked is None else str(looked))
-        lines.append((_named(row), str(run.recipe.seed), *steps, *(_of_kernels(run, name) for name in known)))
+        lines.append((_name(row), str(run.recipe.seed), *steps, *(_of_kernels(run, name) for name in known)))
     headers = ("network", "seed", "diverged at step", "seen after step", *(names[name] for name in known))
     return Table(headers, (("", tuple(lines)),)) if seen else None
 
 
 def growth_table(rows: Sequence[RowRecord]) -> Table | None:
-    """A line for each certificate that is kept."""
+    """Return a line for each recorded certificate."""
     lines = []
     for row in rows:
         for run in row.started:
@@ -233,7 +223,7 @@ def growth_table(rows: Sequence[RowRecord]) -> Table | None:
                 limits = [block["limit"] for block in blocks if block["limit"] is not None]
                 lines.append(
                     (
-                        f"{_named(row)}{where}",
+                        f"{_name(row)}{where}",
                         str(run.recipe.seed),
                         stage["verdict"],
                         _grown([stage]),
@@ -257,12 +247,12 @@ def growth_table(rows: Sequence[RowRecord]) -> Table | None:
 
 
 def _lowest(blocks: Sequence[dict[str, Any]]) -> str:
-    """What makes a signal grow although W is below the limit: eigenvalues of sym(W) below 0."""
+    """The lowest eigenvalue of sym(W): below 0 a signal can grow although W is below the limit."""
     known = [block["lowest"] for block in blocks if "lowest" in block]
     return _signed(min(known)) if known else "–"
 
 
 def _grown(found: Sequence[dict[str, Any]]) -> str:
-    """The largest growth factor; one that is not finite was recorded as none."""
+    """The largest growth factor; one that was not finite was recorded as null."""
     known = [one["growth"] for one in found]
     return "not finite" if None in known else f"{max(known):.3f}"

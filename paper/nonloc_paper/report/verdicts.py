@@ -1,4 +1,4 @@
-"""Verdicts: from the parts of a claim, each held by the numbers or not, to one word. No torch, no files."""
+"""Verdicts: from the parts of a claim, each decided by numbers or open, to one word. No torch, no files."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Part:
     numbers  what was measured, for readers
     varies   what the answer changes with inside the part, such as "the seed"; "" for nothing
     moot     why there is nothing to decide, or only one way that it can be; "" where it is open both ways
-    left     how many of the pairs or runs that were planned are missing; None where that is not known
+    left     how many of the planned pairs or runs are missing; None where that is not known
     """
 
     name: str
@@ -38,18 +38,18 @@ class Part:
 class Verdict:
     """What the runs say about a claim.
 
-    word   one of REPRODUCED, NOT_REPRODUCED, DEPENDS, UNDECIDED
-    on     what it depends on
-    n      the smallest number of runs or pairs that a part of it rests on
-    parts  (condition, part) for all that was measured, the default protocol first
-    beside what was measured to read them by, and decided nothing
+    word     one of REPRODUCED, NOT_REPRODUCED, DEPENDS, UNDECIDED
+    n        the smallest number of runs or pairs that a part rests on
+    parts    (condition, part) for all that was measured, the default protocol first
+    on       what it depends on
+    context  parts that help to read the others and decide nothing
     """
 
     word: str
     n: int
     parts: tuple[tuple[str, Part], ...]
     on: str = ""
-    beside: tuple[Part, ...] = ()
+    context: tuple[Part, ...] = ()
 
     @property
     def text(self) -> str:
@@ -67,28 +67,23 @@ class Verdict:
         """Why it is undecided, and what is decided nevertheless; "" for any other verdict."""
         if self.word != UNDECIDED:
             return ""
-        told = [part.moot for part in self._here if part.moot and part.holds is None]
+        reasons = [part.moot for part in self._here if part.moot and part.holds is None]
         absent = [part.name for part in self._here if not part.n]
-        if self.failed:
-            told.append(
-                f"it fails for {'; '.join(self.failed)}, so it cannot come out as reproduced any more"
-            )
-        if absent:
-            told.append(f"not measured yet: {'; '.join(absent)}")
-        told += self._planned
-        return ". ".join(text[0].upper() + text[1:] for text in told) or "More measurements would tell"
-
-    @property
-    def _planned(self) -> list[str]:
-        """Of the parts that the numbers leave open: which wait for planned runs, and which have all of them."""
         waiting = [part for part in self._here if part.holds is None and part.n]
         missing = [part.name for part in waiting if part.left]
         whole = [part.name for part in waiting if part.left == 0]
-        told = [f"planned runs are missing for {'; '.join(missing)}"] if missing else []
+        if self.failed:
+            reasons.append(
+                f"it fails for {'; '.join(self.failed)}, so it cannot come out as reproduced any more"
+            )
+        if absent:
+            reasons.append(f"not measured yet: {'; '.join(absent)}")
+        if missing:
+            reasons.append(f"planned runs are missing for {'; '.join(missing)}")
         if whole:
             these = "" if len(whole) == len(self._here) else f" for {'; '.join(whole)}"
-            told.append(f"all planned runs are recorded{these}, and leave it open")
-        return told
+            reasons.append(f"all planned runs are recorded{these}, and leave it open")
+        return ". ".join(text[0].upper() + text[1:] for text in reasons) or "More measurements would tell"
 
     @property
     def _here(self) -> list[Part]:
@@ -102,34 +97,35 @@ def settle(
     varies: str = "the number of blocks",
     protocol: str = "default protocol",
 ) -> Verdict:
-    """The verdict on a claim from its parts at the default protocol and, beside it, under other conditions.
+    """Return the verdict on a claim from its parts at the default protocol and under other conditions.
 
     parts      all of them have to hold for "reproduced", none for "not reproduced"
-    elsewhere  by (what was changed, to what), such as ("the initialisation", "deviation 0.07"): opposite if all
-               parts that are decided there go the other way; those that were not measured are not told
+    elsewhere  by (what was changed, to what), such as ("the initialisation", "deviation 0.07"): the claim depends on
+               that if all parts decided there go the other way; parts without runs are left out
     varies     what the claim depends on if some parts hold and others do not
     """
-    told = [(protocol, part) for part in parts]
+    measured = [(protocol, part) for part in parts]
     others = {}
-    for (kind, value), found in (elsewhere or {}).items():
-        told += [(value, part) for part in found if part.n]
-        others[kind, value] = state([part for part in found if part.holds is not None])
+    for (kind, value), some in (elsewhere or {}).items():
+        measured += [(value, part) for part in some if part.n]
+        others[kind, value] = state([part for part in some if part.holds is not None])
     here = state(parts)
     n = min((part.n for part in parts), default=0)
-    everything = tuple(told)
+    word, on = REPRODUCED if here == "yes" else NOT_REPRODUCED, ""
     if here == "mixed":
-        return Verdict(DEPENDS, n, everything, varies)
-    changed = [part.varies for part in parts if part.varies]
-    if here == "open":
-        return Verdict(DEPENDS, n, everything, changed[0]) if changed else Verdict(UNDECIDED, n, everything)
-    opposite = [kind for (kind, _), found in others.items() if {found, here} == {"yes", "no"}]
-    if opposite:
-        return Verdict(DEPENDS, n, everything, opposite[0])
-    return Verdict(REPRODUCED if here == "yes" else NOT_REPRODUCED, n, everything)
+        word, on = DEPENDS, varies
+    elif here == "open":
+        on = next((part.varies for part in parts if part.varies), "")
+        word = DEPENDS if on else UNDECIDED
+    else:
+        opposite = [kind for (kind, _), answer in others.items() if {answer, here} == {"yes", "no"}]
+        if opposite:
+            word, on = DEPENDS, opposite[0]
+    return Verdict(word, n, tuple(measured), on)
 
 
 def state(parts: Sequence[Part]) -> str:
-    """ "yes" if all hold, "no" if none does, "mixed" if some do and some do not, "open" while that is not known."""
+    """Return "yes" if all hold, "no" if none does, "mixed" if some do and some do not, else "open"."""
     answers = {part.holds for part in parts}
     if {True, False} <= answers:
         return "mixed"

@@ -12,9 +12,9 @@ from PIL import Image
 
 from nonloc.plots import INK, png, svg
 from nonloc_paper.report import figures
-from nonloc_paper.report.pictures import affinity_figures, to_pixels
+from nonloc_paper.report.html import image_address, inline_svg
+from nonloc_paper.report.page import affinity_figures, to_pixels
 from nonloc_paper.report.records import RowRecord
-from nonloc_paper.report.style import SHADES, inline, picture, row_looks
 from nonloc_paper.training.recipe import Recipe
 
 
@@ -63,14 +63,6 @@ def test_spectra_have_a_panel_for_each_weight_with_bars_and_band():
         assert [bar.get_height() for bar in axes.patches] == [1.0, -0.5, 0.25]
         assert len(axes.collections) == 1, "the band"
     assert figures.spectra([("baseline", {})]) is None
-
-
-def test_spectra_of_several_stages_name_the_stage_and_number_its_blocks():
-    (first,), (second,) = (spectrum(*shares)["stages"] for shares in ((0.5, 0.9), (0.5,)))
-    both = {"stages": [first | {"name": "layer1"}, second | {"name": "layer2"}]}
-    figure = figures.spectra([("net", both)])
-    titles = [axes.get_title(loc="left").strip() for axes in figure.axes if axes.patches]
-    assert titles == ["layer1\nblock 1", "layer1\nblock 2", "layer2\nblock 1"]
 
 
 def test_spectra_of_many_weights_go_on_in_the_next_line():
@@ -165,16 +157,16 @@ def test_the_hue_tells_the_form_and_the_dash_the_group(tmp_path):
         make_row(tmp_path, "diffusive", [], network="restorer8/diffusive-1@2"),
         make_row(tmp_path, "other", [], network="restorer8/diffusive-1@2", group="other"),
     ]
-    looks = row_looks(rows)
-    assert looks["baseline"]["color"] == SHADES[None][0]
-    assert looks["original"]["color"] == SHADES["original"][0]
-    assert looks["diffusive"]["color"] == looks["other"]["color"] == SHADES["diffusive"][0]
+    looks = figures.row_looks(rows)
+    assert looks["baseline"]["color"] == figures.SHADES[None][0]
+    assert looks["original"]["color"] == figures.SHADES["original"][0]
+    assert looks["diffusive"]["color"] == looks["other"]["color"] == figures.SHADES["diffusive"][0]
     assert looks["diffusive"]["linestyle"] != looks["other"]["linestyle"]
 
 
 def test_inline_figures_ask_for_nothing_and_take_the_colour_of_the_page():
     figure = figures.spectra([("net", spectrum(0.5))])
-    text = inline(figure, "one")
+    text = inline_svg(figure, "one")
     assert text.startswith("<svg ")
     assert "http" not in text
     assert "currentColor" in text
@@ -184,31 +176,28 @@ def test_inline_figures_ask_for_nothing_and_take_the_colour_of_the_page():
     assert used <= set(re.findall(r'id="([^"]+)"', text)), "what is referred to is there"
 
 
-def test_alike_images_of_a_figure_do_not_share_an_id():
+def test_no_two_images_share_an_id():
     values = np.full((4, 4), 0.02)
     maps = [(label, (2, 2), values) for label in ("a", "b", "c", "d", "e")]
     figure = figures.affinity(np.zeros((3, 8, 8), np.uint8), None, maps)
-    ids = re.findall(r' id="([^"]+)"', inline(figure, "one"))
+    ids = re.findall(r' id="([^"]+)"', inline_svg(figure, "one"))
     assert sorted(ids) == sorted(set(ids))
     assert ids, "clip paths keep theirs"
+    assert not set(ids) & set(re.findall(r' id="([^"]+)"', inline_svg(figure, "two")))
 
 
-def test_ids_of_two_figures_in_a_page_differ():
-    one, two = (inline(figures.spectra([("net", spectrum(0.5))]), name) for name in ("one", "two"))
-    assert not set(re.findall(r' id="([^"]+)"', one)) & set(re.findall(r' id="([^"]+)"', two))
-
-
-def test_files_of_their_own_are_whole():
-    figure = figures.spectra([("net", spectrum(0.5))])
-    assert svg(figure).startswith(b"<?xml")
-    assert INK.encode() in svg(figure)
-    assert Image.open(io.BytesIO(png(figure))).format == "PNG"
-    assert svg(figure) == svg(figure), "the same figure is the same file"
+def test_a_file_is_the_same_whatever_was_saved_before():
+    one, other = (figures.spectra([("net", spectrum(0.5))]) for _ in range(2))
+    assert Image.open(io.BytesIO(png(other))).format == "PNG"
+    inline_svg(other, "page")
+    assert svg(one) == svg(other) == svg(other)
+    assert svg(one).startswith(b"<?xml")
+    assert INK.encode() in svg(one)
 
 
 def test_pictures_keep_their_pixels():
     pixels = np.arange(2 * 2 * 3, dtype=np.uint8).reshape(3, 2, 2) * 20
-    content = base64.b64decode(picture(pixels, scale=3).removeprefix("data:image/png;base64,"))
+    content = base64.b64decode(image_address(pixels, scale=3).removeprefix("data:image/png;base64,"))
     read = np.asarray(Image.open(io.BytesIO(content)))
     assert read.shape == (6, 6, 3)
     assert np.array_equal(read[1::3, 1::3].transpose(2, 0, 1), pixels)

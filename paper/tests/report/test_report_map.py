@@ -1,20 +1,39 @@
-"""The trainability map: cells, answers, tables, and figures that show what the table holds."""
+"""The trainability map: cells, tables, and figures that show what the table holds."""
 
 import math
 
 import pytest
-from made_kept import deep_originals, map_line, map_lines, write_map
+from made_records import deep_originals, map_line, map_lines, write_map
 
 from nonloc.outcomes import CorruptDataError
 from nonloc_paper.map.cells import PARTS
-from nonloc_paper.report.map_answers import answers, cells_table, largest_deviation, late_table, limits_table
-from nonloc_paper.report.map_figures import before_divergence, heat_map
-from nonloc_paper.report.trainability import TrainabilityMap, cells, inits, read_map, recorded
+from nonloc_paper.report.map.cells import TrainabilityMap, group_cells, read_map, sort_inits
+from nonloc_paper.report.map.figures import before_divergence, corners_figure, heat_map, logits_figure
+from nonloc_paper.report.map.tables import (
+    EACH,
+    ONE,
+    by_affinity,
+    by_form,
+    cells_table,
+    compare,
+    corners_table,
+    largest_deviation,
+    late_counts_table,
+    late_table,
+    limits_table,
+    logits_table,
+    runs_table,
+    safe_starts,
+    safe_starts_table,
+    spread_of,
+)
 
 
 @pytest.fixture(scope="module")
 def found():
-    return TrainabilityMap(*(cells(map_lines(part, deep_originals)) for part in ("one_epoch", "ten_epochs")))
+    return TrainabilityMap(
+        *(group_cells(map_lines(part, deep_originals)) for part in ("one_epoch", "ten_epochs"))
+    )
 
 
 def lines_of(table):
@@ -29,13 +48,9 @@ def test_cells_hold_all_seeds(found):
     assert found.rates == [0.1, 0.03, 0.01]
 
 
-def test_stable_stages_are_a_form_of_their_own_and_come_last(found):
-    assert list(dict.fromkeys(cell.form for cell in found.ten_epochs)) == ["original", "diffusive", "stable"]
-
-
 def test_a_run_no_better_than_guessing_does_not_train():
     cell = PARTS["one_epoch"].cells[0]
-    (one,) = cells([map_line(cell, 0, loss=math.log(10)), map_line(cell, 1, loss=2.0)])
+    (one,) = group_cells([map_line(cell, 0, loss=math.log(10)), map_line(cell, 1, loss=2.0)])
     assert (len(one.trained), one.all_train, one.diverged) == (1, False, [])
 
 
@@ -45,11 +60,11 @@ def test_runs_of_other_recipes_are_in_no_cell_and_told(tmp_path):
     write_map(tmp_path, "one_epoch", [map_line(cell, 0), foreign])
     found = read_map(tmp_path / "map")
     assert [line["seed"] for one in found.one_epoch for line in one.runs] == [0]
-    assert "one_epoch.jsonl: left out, 1 by other recipes than those of this part." in recorded(found)
+    assert runs_table(found).groups[0][1][0][1:] == ("1 of 540", "0", "1 by other recipes, left out")
 
 
 def test_starts_are_in_the_order_of_their_deviations():
-    assert inits(["torch", "normal 0.1", "normal 0.03", "fan_in", "torch"]) == [
+    assert sort_inits(["torch", "normal 0.1", "normal 0.03", "fan_in", "torch"]) == [
         "normal 0.03",
         "normal 0.1",
         "fan_in",
@@ -64,35 +79,24 @@ def test_the_largest_deviation_ends_at_the_first_that_fails(found):
     assert largest_deviation(found, 0.1, "diffusive", 7) is None
 
 
-def test_a_larger_deviation_that_trains_by_luck_does_not_count():
-    def breaks(cell, seed):
-        return cell.init == "normal 0.03"
-
-    lucky = TrainabilityMap(cells(map_lines("one_epoch", breaks)), ())
-    assert largest_deviation(lucky, 0.1, "original", 1) == 0.01
-
-
-def test_the_answer_in_words(found):
-    told = answers(found)
-    assert told[0] == (
-        "At rate 0.1 every number of blocks of both forms trains for one epoch, with all seeds, with: normal 0.01; "
-        "normal 0.03; normal 0.05; fan_in; zero; zero, batch norm."
-    )
-    assert any(
-        "by the number of original blocks, is 1: 0.1, 2: 0.07, 3: 0.05, 4: 0.05." in text for text in told
-    )
-    assert "Within ten epochs 12 of 27 runs with original stages diverged." in told
-    assert "Within ten epochs 0 of 18 runs with stable stages diverged." in told
-    assert answers(TrainabilityMap((), ())) == []
+def test_the_answers(found):
+    safe = ["normal 0.01", "normal 0.03", "normal 0.05", "fan_in", "zero", "zero, batch norm"]
+    assert safe_starts(found)[0.1] == safe
+    assert lines_of(safe_starts_table(found))["0.1"] == ("; ".join(safe), "1.200 (fan_in)")
+    counts = {line[:2]: line[2] for line in late_counts_table(found).groups[0][1]}
+    assert counts["original, 2, 3 and 4 blocks", "nothing"] == "12 of 27"
+    assert counts["stable, 4 and 12 blocks", "nothing"] == "0 of 18"
 
 
-def test_where_nothing_trains_no_start_is_named():
-    nothing = TrainabilityMap(cells(map_lines("one_epoch", lambda cell, seed: True)), ())
-    assert answers(nothing)[0] == (
-        "At rate 0.1 no start is known with which every number of blocks of both forms trains for one epoch, with all "
-        "seeds."
-    )
-    assert not any("lowest loss" in text for text in answers(nothing))
+@pytest.mark.parametrize(
+    ("breaks", "seeds"), [(True, (0, 1)), (False, (0,))], ids=["diverged", "a seed missing"]
+)
+def test_a_start_is_safe_only_where_all_seeds_train(breaks, seeds):
+    lines = [line for line in map_lines("one_epoch", lambda cell, seed: breaks) if line["seed"] in seeds]
+    found = TrainabilityMap(group_cells(lines), ())
+    assert safe_starts(found) == {}
+    assert lines_of(safe_starts_table(found))["0.1"] == ("none is known", "–")
+    assert largest_deviation(found, 0.1, "original", 1) is None
 
 
 def test_tables(found):
@@ -145,32 +149,22 @@ def test_logits_are_those_of_the_last_look_that_found_a_number():
         {"step": step, "loss": 1.0, "stages": [{"logit_spread": spread}]}
         for step, spread in ((380, 900.0), (390, 12_000.0), (400, None))
     ]
-    (cell,) = cells([line])
+    (cell,) = group_cells([line])
     assert cell.logit_spread == 12_000.0
 
 
 @pytest.mark.parametrize("loss", [2.3, 7.5])
 def test_a_cell_no_better_than_guessing_is_marked(loss):
     cell = PARTS["one_epoch"].cells[0]
-    found = TrainabilityMap(cells([map_line(cell, 0, loss=loss), map_line(cell, 1, loss=loss)]), ())
+    found = TrainabilityMap(group_cells([map_line(cell, 0, loss=loss), map_line(cell, 1, loss=loss)]), ())
     assert [text.get_text() for text in heat_map(found, 0.1).axes[0].texts] == [f"{loss:.2f}\n○ 2/2"]
 
 
 def test_a_cell_in_which_one_seed_does_not_learn_or_is_missing_is_marked():
     one, other = PARTS["one_epoch"].cells[:2]
     lines = [map_line(one, 0, loss=1.2), map_line(one, 1, loss=2.3), map_line(other, 0, loss=1.5)]
-    shown = [text.get_text() for text in heat_map(TrainabilityMap(cells(lines), ()), 0.1).axes[0].texts]
+    shown = [text.get_text() for text in heat_map(TrainabilityMap(group_cells(lines), ()), 0.1).axes[0].texts]
     assert shown == ["1.75\n○ 1/2", "1.50\nn = 1"]
-
-
-def test_what_is_not_recorded_whole_is_not_said_to_train_with_all_seeds(found):
-    lines = [line for line in map_lines("one_epoch", lambda cell, seed: False) if line["seed"] == 0]
-    told = answers(TrainabilityMap(cells(lines), ()))
-    assert told[0] == (
-        "At rate 0.1 no start is known with which every number of blocks of both forms trains for one epoch, with all "
-        "seeds."
-    )
-    assert "1: none" in told[3]
 
 
 def test_steps_before_the_end_are_counted_back(found):
@@ -189,22 +183,159 @@ def test_steps_before_the_end_are_counted_back(found):
 def test_reading_says_what_is_there(tmp_path):
     nothing = read_map(tmp_path)
     assert (nothing.one_epoch, nothing.ten_epochs, nothing.late) == ((), (), [])
-    lines = map_lines("one_epoch", deep_originals)[:100]
-    write_map(tmp_path, "one_epoch", lines)
+    lines_of_part = map_lines("one_epoch", deep_originals)[:100]
+    write_map(tmp_path, "one_epoch", lines_of_part)
     found = read_map(tmp_path / "map")
     assert sum(cell.n for cell in found.one_epoch) == 100
-    assert recorded(found) == [
-        f"{PARTS['one_epoch'].title}: 100 of 540 runs recorded, 10 minutes of run time.",
-        f"{PARTS['ten_epochs'].title}: 0 of 81 runs recorded, 0 minutes of run time.",
-        f"{PARTS['ten_epochs_scaled'].title}: 0 of 54 runs recorded, 0 minutes of run time.",
-        f"{PARTS['ten_epochs_heat'].title}: 0 of 18 runs recorded, 0 minutes of run time.",
-        f"{PARTS['ten_epochs_shared'].title}: 0 of 27 runs recorded, 0 minutes of run time.",
-        f"{PARTS['ten_epochs_recomputed'].title}: 0 of 27 runs recorded, 0 minutes of run time.",
-        f"{PARTS['ten_epochs_recomputed_scaled'].title}: 0 of 9 runs recorded, 0 minutes of run time.",
-    ]
+    lines = [line[1:] for line in runs_table(found).groups[0][1]]
+    assert lines[:2] == [("100 of 540", "10", "–"), ("0 of 81", "0", "–")]
+    extra = [*lines_of_part, map_line(PARTS["one_epoch"].cells[0], 7)]
+    more = TrainabilityMap(group_cells(extra), ())
+    assert runs_table(more).groups[0][1][0][3] == "1 beyond the plan"
 
 
 def test_a_broken_line_is_named(tmp_path):
     write_map(tmp_path, "one_epoch", [{"cell": "x"}])
     with pytest.raises(CorruptDataError, match=r"one_epoch\.jsonl, line 1"):
         read_map(tmp_path / "map")
+
+
+CELL = next(cell for cell in PARTS["ten_epochs"].cells if cell.form == "stable")
+
+
+def moment(step, *values):
+    return {"step": step, "loss": 1.0, "stages": [{"logit_spread": value} for value in values]}
+
+
+def test_a_run_that_ended_counts_with_the_widest_stage_at_its_end():
+    line = map_line(CELL, 0) | {"after": moment(390, 7.0, 9.0, None)}
+    assert spread_of(line) == 9.0
+
+
+def test_a_run_that_diverged_counts_fifty_steps_before():
+    before = [moment(step, 1.0 * step) for step in range(300, 401, 10)]
+    assert spread_of(map_line(CELL, 0, diverged=400) | {"before": before}) == 350.0
+
+
+@pytest.mark.parametrize(
+    "before", [[], [moment(395, 1e9)], [moment(300, None)]], ids=["none", "late", "infinite"]
+)
+def test_a_run_that_was_not_seen_then_is_left_out(before):
+    assert spread_of(map_line(CELL, 0, diverged=400) | {"before": before}) is None
+
+
+def test_spreads_are_counted_by_ending_and_by_what_was_changed():
+    lines = [
+        map_line(CELL, 0) | {"after": moment(390, 32_499.0)},
+        map_line(CELL, 1) | {"after": moment(390, 9.331)},
+        map_line(CELL, 2, diverged=400) | {"before": [moment(350, 138.2)]},
+        map_line(CELL, 3, diverged=24) | {"before": [moment(20, 2000.0)]},
+    ]
+    found = TrainabilityMap((), group_cells(lines), {"ten_epochs_scaled": group_cells([map_line(CELL, 0)])})
+    assert logits_table(found).groups[0][1] == (
+        ("nothing", "50 steps before they diverged", "1 of 2", "138", "138 to 138", "0 of 1"),
+        ("nothing", "at their end", "2 of 2", "16,300", "9.33 to 32,500", "1 of 2"),
+        ("logits divided by √d", "at their end", "1 of 1", "7", "7 to 7", "1 of 1"),
+    )
+    assert logits_table(TrainabilityMap((), ())) is None
+
+
+def test_the_figure_has_a_column_for_each_form_and_kernel_and_a_mark_for_each_run():
+    parts = {name: group_cells(map_lines(name, lambda cell, seed: False)) for name in PARTS}
+    (axes,) = logits_figure(TrainabilityMap(parts.pop("one_epoch"), parts.pop("ten_epochs"), parts)).axes
+    names = [label.get_text() for label in axes.get_xticklabels()]
+    forms = ["original", "diffusive", "stable"]
+    others = ["stable\nheat", "original\none ω", "diffusive\nω each", "diffusive\nω each, 1/√d"]
+    assert names == [*forms, *(f"{form}\n1/√d" for form in forms), *others]
+    assert len(axes.lines) == 81 + 54 + 18 + 27 + 27 + 9
+    assert logits_figure(TrainabilityMap((), ())) is None
+
+
+def never(cell, seed):
+    return False
+
+
+def corners(original_each=never, original_one=never, diffusive_each=never, diffusive_one=never):
+    """The whole plan: which (cell, seed) diverge."""
+
+    def base(cell, seed):
+        breaks = {"original": original_each, "diffusive": diffusive_one}.get(cell.form, never)
+        return breaks(cell, seed)
+
+    return TrainabilityMap(
+        (),
+        group_cells(map_lines("ten_epochs", base)),
+        {
+            "ten_epochs_shared": group_cells(map_lines("ten_epochs_shared", original_one)),
+            "ten_epochs_recomputed": group_cells(map_lines("ten_epochs_recomputed", diffusive_each)),
+        },
+    )
+
+
+def counts(one):
+    return one.n, one.first_gone, one.second_gone, one.only_first, one.only_second
+
+
+def test_pairs_are_of_one_seed():
+    found = corners(original_each=lambda cell, seed: seed == 0, original_one=lambda cell, seed: seed == 1)
+    original, diffusive = by_affinity(found)
+    assert counts(original) == (27, 9, 9, 9, 9)
+    assert counts(diffusive) == (27, 0, 0, 0, 0)
+
+
+def test_pairs_are_of_one_place():
+    found = corners(
+        original_each=lambda cell, seed: cell.blocks == 2, original_one=lambda cell, seed: cell.blocks < 4
+    )
+    assert counts(by_affinity(found)[0]) == (27, 9, 18, 0, 9)
+
+
+def test_a_seed_that_only_one_has_is_left_out():
+    here = PARTS["ten_epochs_shared"].cells[0]
+    base = [map_line(here, 0), map_line(here, 1, diverged=40)]
+    shared = [map_line(here, 1), map_line(here, 2, diverged=50)]
+    found = TrainabilityMap((), group_cells(base), {"ten_epochs_shared": group_cells(shared)})
+    assert counts(compare(found, ("original", EACH), ("original", ONE))) == (1, 1, 0, 1, 0)
+
+
+def test_forms_are_compared_where_both_have_cells():
+    each, one = by_form(corners(diffusive_each=lambda cell, seed: seed == 2))
+    assert (each.first, each.second, each.blocks) == (("original", EACH), ("diffusive", EACH), [2, 4])
+    assert counts(each) == (18, 0, 6, 0, 6)
+    assert (one.first[1], counts(one)) == (ONE, (18, 0, 0, 0, 0))
+
+
+def test_the_table_of_corners():
+    found = corners(original_each=lambda cell, seed: cell.blocks == 4, diffusive_each=lambda cell, seed: True)
+    (_, affinities), (_, forms) = corners_table(found).groups
+    assert affinities[0] == ("original, 2, 3 and 4 blocks", "9 of 27", "0 of 27", "9", "0", "0.0039")
+    assert forms[0] == (
+        "an affinity for each block, 2 and 4 blocks",
+        "9 of 18",
+        "18 of 18",
+        "0",
+        "9",
+        "0.0039",
+    )
+
+
+def test_the_figure_has_a_square_for_every_cell():
+    found = corners(
+        original_each=lambda cell, seed: cell.blocks == 4 and seed < 2, diffusive_one=lambda cell, seed: True
+    )
+    axes = corners_figure(found).axes
+    assert [one.get_title(loc="left") for one in axes] == [
+        "original, an affinity for each block (the original stage)",
+        "original, one affinity for all blocks",
+        "diffusive, an affinity for each block",
+        "diffusive, one affinity for all blocks (the paper's stage)",
+    ]
+    told = [[text.get_text().split("\n")[0] for text in one.texts] for one in axes]
+    assert [len(texts) for texts in told] == [9, 9, 9, 9]
+    assert [sum(text.startswith("✕") for text in texts) for texts in told] == [3, 0, 0, 9]
+    assert set(told[3]) == {"✕ 3 of 3"}
+
+
+@pytest.mark.parametrize("show", [corners_figure, by_affinity, by_form])
+def test_nothing_without_a_pair(show):
+    assert not show(TrainabilityMap((), group_cells(map_lines("ten_epochs", never))))

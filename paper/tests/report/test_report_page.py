@@ -4,7 +4,7 @@ import re
 
 from html_balance import Balance
 from made import make_run
-from made_kept import kept, records
+from made_records import arranged, records
 
 from nonloc_paper.report.page import write_page, write_report
 from nonloc_paper.report.records import collect, write_plan
@@ -61,9 +61,9 @@ def test_the_folder_is_named_even_by_a_relative_path(tmp_path, monkeypatch):
     assert "<h1>Runs in mine</h1>" in write_report(".").read_text()
 
 
-def test_recorded_results_stand_beside_the_runs_of_the_folder(tmp_path):
+def test_recorded_results_are_on_the_page_of_a_folder(tmp_path):
     make_run(tmp_path / "a", Recipe(network="restorer8/baseline", data="motifs"), 21.25)
-    beside = kept(records("table1", {"baseline": [8.61]}))
-    page = write_page(collect(tmp_path), None, beside).read_text()
+    recorded = arranged(records("table1", {"baseline": [8.61]}))
+    page = write_page(collect(tmp_path), None, recorded).read_text()
     assert page.index("21.25") < page.index("recorded runs on CIFAR-10") < page.index(">8.61<")
-    assert "recorded runs" not in write_page(collect(tmp_path), None, kept()).read_text()
+    assert "recorded runs" not in write_page(collect(tmp_path), None, arranged()).read_text()

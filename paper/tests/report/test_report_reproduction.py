@@ -1,16 +1,16 @@
-"""nonloc report on kept records: the same bytes twice, whole from whole records, and honest about partial ones."""
+"""nonloc report on records: the same pages twice, whole from whole records, and honest about partial ones."""
 
 import json
 import re
 
 import pytest
 from html_balance import Balance
-from made_kept import deep_originals, map_lines, records, write, write_map
+from made_records import deep_originals, map_lines, records, write, write_map
 
 from nonloc.cli import main
-from nonloc_paper.report.kept import read_kept
-from nonloc_paper.report.panels import figure_sections
-from nonloc_paper.report.reproduction import is_kept, spent_sentences, write_reproduction
+from nonloc_paper.report.figure_page import figure_sections
+from nonloc_paper.report.reproduction import has_records, spent_table, write_reproduction
+from nonloc_paper.report.table1_runs import read_table1_runs
 from nonloc_paper.suites.records import note_spent
 
 
@@ -43,9 +43,11 @@ def made(results, tmp_path_factory):
     return folder, write_reproduction(results, folder)
 
 
-def test_the_same_records_give_the_same_bytes(results, made, tmp_path):
-    write_reproduction(results, tmp_path / "again")
-    once, twice = files(made[0]), files(tmp_path / "again")
+def test_the_same_records_give_the_same_bytes(tmp_path):
+    write(tmp_path / "results", records("table1", {"2-block (original)": [8.0, 8.1]}))
+    for folder in ("one", "two", "two"):
+        write_reproduction(tmp_path / "results", tmp_path / folder)
+    once, twice = files(tmp_path / "one"), files(tmp_path / "two")
     assert once.keys() == twice.keys()
     assert [name for name in once if once[name] != twice[name]] == []
 
@@ -65,9 +67,7 @@ def test_every_document_and_figure_is_there(made):
         "map-before",
         "map-logits",
     )
-    assert names == documents | {"report.html"} | {
-        f"figures/{name}.{kind}" for name in drawn for kind in ("svg", "png")
-    }
+    assert names == documents | {"report.html"} | {f"figures/{name}.svg" for name in drawn}
     assert {str(path.relative_to(made[0])) for path in made[1].files} == names
 
 
@@ -91,11 +91,11 @@ def test_the_page_needs_nothing_else_and_is_well_formed(made):
 def test_what_is_missing_is_said(made):
     folder, _ = made
     table = (folder / "table1.md").read_text()
-    assert "baseline 5 of 5" in table
+    assert "| baseline | 5 of 5 |" in table
     map_text = (folder / "map.md").read_text()
-    assert "180 of 540 runs recorded" in map_text
-    assert "## Ten epochs, with logits divided by √d" in map_text
-    assert "with the heat kernel\n" not in map_text
+    assert "| 180 of 540 |" in map_text
+    assert "<summary>Ten epochs, with logits divided by √d</summary>" in map_text
+    assert "with the heat kernel</summary>" not in map_text
     assert "undecided at n = 1" in (folder / "verdicts.md").read_text()
 
 
@@ -104,11 +104,11 @@ def test_the_time_of_the_commands_is_added_up(tmp_path):
         (tmp_path / name).mkdir()
         note_spent(tmp_path / name, seconds=seconds, device="GPU", runs=2)
     note_spent(tmp_path / "map", seconds=60.0, device="GPU", runs=1)
-    assert spent_sentences(tmp_path) == [
-        "map: 11 minutes on the clock (GPU).",
-        "table1: 20 minutes on the clock (GPU).",
-        "In all 31 minutes on the clock.",
-    ]
+    assert spent_table(tmp_path).groups[0][1] == (
+        ("map", "11", "GPU"),
+        ("table1", "20", "GPU"),
+        ("in all", "31", ""),
+    )
 
 
 def test_nothing_of_this_machine_is_in_it(results, made):
@@ -118,19 +118,16 @@ def test_nothing_of_this_machine_is_in_it(results, made):
 
 def test_figures_of_rows_without_runs_are_named(tmp_path):
     write(tmp_path, records("table1", {"2-block (original)": [8.0]}))
-    sections = figure_sections(read_kept(tmp_path))
+    sections = figure_sections(read_table1_runs(tmp_path))
     told = {section.title[:8]: section.contents for section in sections}
     assert "Not recorded yet: 1 original block, 3 original blocks." in told["Figure 1"]
     assert told["Figure 2"] == ("Not recorded yet: 1 original block.",)
     assert "Not recorded yet: 4 proposed blocks." in told["Figure 4"]
 
 
-def test_captions_have_trace_and_energies(made):
+def test_every_w_has_its_trace_and_energies(made):
     text = (made[0] / "figures.md").read_text()
-    assert (
-        "2 original blocks, seed 0: block 1: trace −0.751, energy 0.05 positive and 0.95 negative "
-        "(95 %, chance 30 to 70 %); block 2:" in text
-    )
+    assert "| 2 original blocks, seed 0, block 1 | −0.751 | 0.05 | 0.95 | 95 % | 30 to 70 % |" in text
     assert (
         "| 4-block (proposed), start 0.01 | 2 | 0.5, 0.5 | 0.5, 0.5 | −52 % +2 %, −52 % +2 % | 0.5, 0.5 |"
         in text
@@ -139,23 +136,23 @@ def test_captions_have_trace_and_energies(made):
 
 def test_the_command_tells_kept_records_from_runs(tmp_path, capsys):
     write(tmp_path / "results", records("table1", {"baseline": [8.0, 8.2]}))
-    assert is_kept(tmp_path / "results")
-    assert not is_kept(tmp_path / "results" / "table1")
+    assert has_records(tmp_path / "results")
+    assert not has_records(tmp_path / "results" / "table1")
     for work in ("map/one/runs", "table1/runs/a-run"):
         (tmp_path / "work" / work).mkdir(parents=True)
         (tmp_path / "work" / work / "recipe.json").write_text("{}")
-    assert not is_kept(tmp_path / "work"), "where `nonloc map` and `nonloc reproduce` work"
+    assert not has_records(tmp_path / "work"), "where `nonloc map` and `nonloc reproduce` work"
     assert main(["report", str(tmp_path / "results"), "--output", str(tmp_path / "out"), "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert {line["claim"]: line["verdict"] for line in told["verdicts"]}["better"] == "undecided at n = 0"
     assert str(tmp_path / "out" / "report.html") in told["files"]
 
 
-def test_without_arguments_the_kept_records_of_this_folder_are_reported(tmp_path, monkeypatch, capsys):
+def test_without_arguments_the_records_are_those_that_the_variable_names(tmp_path, monkeypatch, capsys):
     write(tmp_path / "results", records("table1", {"baseline": [8.0]}))
-    monkeypatch.chdir(tmp_path)
-    assert main(["report"]) == 0
-    assert (tmp_path / "docs" / "reproduction" / "verdicts.md").is_file()
+    monkeypatch.setenv("NONLOC_RESULTS", str(tmp_path / "results"))
+    assert main(["report", "--output", str(tmp_path / "pages")]) == 0
+    assert (tmp_path / "pages" / "verdicts.md").is_file()
     assert "Of the paper's 20 sentences: 0 reproduced" in capsys.readouterr().out
 
 
@@ -174,7 +171,7 @@ def test_the_demo_shows_the_recorded_runs_beside_its_own(results, tmp_path, caps
 def test_kept_certificates_are_told_with_their_limits(tmp_path):
     folder = tmp_path / "results"
     write(folder, records("table1", {"4-block (proposed)": [7.9], "2-block (original)": [8.0]}))
-    (text,) = figure_sections(read_kept(folder))[-1].contents
+    (text,) = figure_sections(read_table1_runs(folder))[-1].contents
     assert "nonloc stability RUN --keep" in text
 
     def keep(row, **stage):
@@ -187,7 +184,7 @@ def test_kept_certificates_are_told_with_their_limits(tmp_path):
     ]
     keep("4-block-proposed", growth=1.5, blocks=blocks)
     keep("2-block-original", growth=None, blocks=[{"growth": None, "largest": 2.0, "limit": None}])
-    _, table = figure_sections(read_kept(folder))[-1].contents
+    _, table = figure_sections(read_table1_runs(folder))[-1].contents
     lines = table.as_text().splitlines()
     told = ["unstable", "1.500", "1.200", "0.90", "−0.20", "1.75"]
     assert any(line.split()[-6:] == told for line in lines)

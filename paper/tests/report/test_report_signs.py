@@ -4,10 +4,10 @@ import subprocess
 import sys
 
 import pytest
-from made_kept import CHANCE, records, weight, write
+from made_records import CHANCE, records, weight, write
 
 from nonloc.spectrum import random_band
-from nonloc_paper.report.signs import agrees, caption, negative_share, share_band, signs, weights_at
+from nonloc_paper.report.signs import agrees, format_signs, negative_share, share_band, weights_at
 
 
 def bare(share):
@@ -33,7 +33,7 @@ def test_a_sign_needs_the_energy_and_more_than_half_of_the_largest_eigenvalues(s
 
 def test_more_large_negative_eigenvalues_are_no_energy():
     weights = [weight(0.6), weight(0.6), weight(0.6)]
-    assert signs(weights) == [-1, -1, -1]
+    assert format_signs(weights, -1) == "60 % negative (−−−)"
     assert negative_share(weights) == pytest.approx(0.6)
     assert not agrees(weights, -1)
 
@@ -42,7 +42,7 @@ def test_weights_of_zero_have_no_sign():
     nothing = weight(0.5) | {"positive_energy": 0.0, "negative_energy": 0.0}
     assert negative_share([nothing]) is None
     assert not agrees([nothing], -1)
-    assert "no energy" in caption("zero", [nothing])
+    assert format_signs([nothing], -1).startswith("no energy")
 
 
 def test_a_spectrum_without_a_band_has_that_of_its_size():

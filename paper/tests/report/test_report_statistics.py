@@ -8,7 +8,7 @@ from nonloc_paper.report.statistics import (
     Interval,
     interval,
     paired,
-    side,
+    side_of_zero,
     sign_test,
     t_probability,
     t_quantile,
@@ -40,7 +40,7 @@ def test_the_interval_of_three_numbers():
 
 def test_one_number_has_no_interval_and_none_has_nothing():
     assert interval([0.5]) == Interval(1, 0.5, -math.inf, math.inf)
-    assert interval([0.5]).told() == "+0.50, n = 1"
+    assert interval([0.5]).format() == "+0.50, n = 1"
     assert interval([]) is None
 
 
@@ -61,16 +61,16 @@ def test_pairs_are_by_seed():
     ],
 )
 def test_the_side_is_told_by_the_whole_interval(low, high, claimed, answer):
-    assert side(Interval(3, (low + high) / 2, low, high), claimed, 0.2) is answer
+    assert side_of_zero(Interval(3, (low + high) / 2, low, high), claimed, 0.2) is answer
 
 
 def test_one_pair_decides_nothing():
-    assert side(interval([-5.0]), -1, 0.2) is None
-    assert side(None, -1, 0.2) is None
+    assert side_of_zero(interval([-5.0]), -1, 0.2) is None
+    assert side_of_zero(None, -1, 0.2) is None
 
 
 def test_a_mean_that_rounds_to_nothing_has_no_sign():
-    assert Interval(2, -0.001, -1.0, 1.0).told() == "0.00 [−1.00, +1.00], n = 2"
+    assert Interval(2, -0.001, -1.0, 1.0).format() == "0.00 [−1.00, +1.00], n = 2"
 
 
 @pytest.mark.parametrize(
@@ -82,8 +82,8 @@ def test_the_sign_test_counts_coins(more, less, p):
 
 def test_ends_have_as_many_decimals_as_it_takes_to_tell_on_which_side_of_a_bound_they_are():
     found = Interval(5, 0.07, -0.196, 0.2038)
-    assert found.told() == "+0.07 [−0.20, +0.20], n = 5"
-    assert found.told(near=0.2) == "+0.07 [−0.196, +0.204], n = 5"
-    assert Interval(5, 0.1, -0.1, 0.2).told(near=0.2) == "+0.10 [−0.10, +0.20], n = 5"
-    assert Interval(5, 0.1, 0.003, 0.3).told(near=0.2) == "+0.10 [+0.003, +0.30], n = 5"
-    assert Interval(5, 0.1, -0.2004, 0.3).told(near=0.2) == "+0.10 [−0.2004, +0.30], n = 5"
+    assert found.format() == "+0.07 [−0.20, +0.20], n = 5"
+    assert found.format(near=0.2) == "+0.07 [−0.196, +0.204], n = 5"
+    assert Interval(5, 0.1, -0.1, 0.2).format(near=0.2) == "+0.10 [−0.10, +0.20], n = 5"
+    assert Interval(5, 0.1, 0.003, 0.3).format(near=0.2) == "+0.10 [+0.003, +0.30], n = 5"
+    assert Interval(5, 0.1, -0.2004, 0.3).format(near=0.2) == "+0.10 [−0.2004, +0.30], n = 5"

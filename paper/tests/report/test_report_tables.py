@@ -4,7 +4,7 @@ import pytest
 from made import make_row, make_run
 
 from nonloc_paper.report.records import Collection, RowRecord
-from nonloc_paper.report.tables import number, results_table
+from nonloc_paper.report.tables import format_score, results_table
 from nonloc_paper.training.recipe import Recipe
 
 
@@ -26,7 +26,7 @@ def cells(table, label):
     ("value", "expected"), [(8.745, "8.75"), (8.045, "8.05"), (13.605, "13.61"), (8.744, "8.74"), (None, "–")]
 )
 def test_a_half_is_rounded_up_whatever_its_binary_form(value, expected):
-    assert number(value) == expected
+    assert format_score(value) == expected
 
 
 def test_median_range_and_every_seed(tmp_path):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from nonloc_paper.report.verdicts import Part, settle, state
+from nonloc_paper.report.verdicts import Part, settle
 
 
 def part(holds, n=3, varies=""):
@@ -25,11 +25,6 @@ def test_parts_at_the_default_protocol(answers, expected):
     assert settle([part(holds) for holds in answers]).text == expected
 
 
-def test_a_missing_row_leaves_it_undecided():
-    verdict = settle([part(True, 5), part(None, 0)])
-    assert verdict.text == "undecided at n = 0"
-
-
 def test_the_opposite_under_another_condition_is_a_dependence():
     elsewhere = {("the initialisation", "start 0.07"): [part(True, 2)]}
     verdict = settle([part(False)], elsewhere)
@@ -49,11 +44,6 @@ def test_what_was_not_measured_elsewhere_is_passed_over():
     assert len(verdict.parts) == 3
 
 
-def test_what_is_open_elsewhere_does_not_hide_what_is_decided_there():
-    elsewhere = {("the initialisation", "start 0.07"): [part(None, 1), part(False, 2)]}
-    assert settle([part(True), part(True)], elsewhere).text == "depends on the initialisation"
-
-
 def test_parts_that_disagree_elsewhere_are_not_the_opposite():
     elsewhere = {("the initialisation", "start 0.07"): [part(True, 2), part(False, 2)]}
     assert settle([part(True), part(True)], elsewhere).text == "reproduced"
@@ -68,11 +58,6 @@ def test_runs_that_disagree_make_it_depend_on_the_seed():
     assert settle([part(None, 3, "the seed")]).text == "depends on the seed"
 
 
-def test_states():
-    assert state([part(True), part(None)]) == "open"
-    assert state([part(False), part(True)]) == "mixed"
-
-
 def test_what_is_left_open_is_told_apart():
     failed = Part("4 blocks", False, 3, "numbers")
     moot = Part("p", None, 2, "numbers", moot="there is nothing to mitigate")
@@ -82,11 +67,6 @@ def test_what_is_left_open_is_told_apart():
     assert settle([failed, part(None)]).left_open == (
         "It fails for 4 blocks, so it cannot come out as reproduced any more"
     )
-
-
-def test_what_failed_elsewhere_is_not_told_of_the_protocol():
-    elsewhere = {("the initialisation", "start 0.07"): [part(False, 2)]}
-    assert settle([part(None)], elsewhere).left_open == "More measurements would tell"
 
 
 @pytest.mark.parametrize("answer", [True, False])

@@ -3,10 +3,10 @@
 import json
 from dataclasses import replace
 
-from made_kept import kept, records, write
+from made_records import arranged, records, write
 
-from nonloc_paper.report.kept import read_kept
-from nonloc_paper.report.trained_stages import action_sentences, factors_table, growth_table, lost_table
+from nonloc_paper.report.table1_runs import read_table1_runs
+from nonloc_paper.report.trained_stages import action_table, factors_table, growth_table, lost_table
 
 
 def test_a_network_with_several_stages_has_a_line_for_each(tmp_path):
@@ -19,7 +19,7 @@ def test_a_network_with_several_stages_has_a_line_for_each(tmp_path):
     ]
     folder = tmp_path / "table1" / "3-blocks-in-different-places-original" / "0"
     (folder / "stability.json").write_text(json.dumps({"images": 1, "stages": stages}))
-    ((_, lines),) = growth_table(read_kept(tmp_path).rows).groups
+    ((_, lines),) = growth_table(read_table1_runs(tmp_path).rows).groups
     assert [line[0] for line in lines] == [
         f"{label}, start 0.01, trunk.stages.{place}" for place in (2, 4, 6)
     ]
@@ -35,7 +35,7 @@ def test_the_energy_is_what_each_sub_block_does_under_its_own_kernel():
         for block, (before, after) in zip(stage["blocks"], energies, strict=True)
     ]
     run = replace(run, observations=run.observations | {"features": [stage | {"blocks": blocks}]})
-    table = factors_table(kept([run]).rows)
+    table = factors_table(arranged([run]).rows)
     ((_, (line,)),) = table.groups
     assert line[table.header.index("Dirichlet energy ×")] == "0.45"
 
@@ -45,19 +45,19 @@ def test_a_stable_stage_is_named_once_by_its_start_and_has_no_minus_zero(tmp_pat
     (run,) = records("table1-stable", {label: [8.0]})
     block = {"growth": 1.0, "largest": 0.8, "lowest": -3e-9, "limit": 1.5}
     stage = {"name": "trunk.stages.2", "verdict": "stable", "growth": 1.0, "blocks": [block]}
-    (line,) = growth_table(kept([replace(run, stability={"stages": [stage]})]).rows).groups[0][1]
+    (line,) = growth_table(arranged([replace(run, stability={"stages": [stage]})]).rows).groups[0][1]
     assert line == (label, "0", "stable", "1.000", "1.000", "0.80", "0.00", "1.50")
 
 
 def test_of_runs_that_diverged_the_last_look_at_their_kernels_is_told():
     (run,) = records("table1", {"4-block (original)": [None]})
-    assert lost_table(kept([run]).rows) is None
+    assert lost_table(arranged([run]).rows) is None
     seen = [
         {"spread": 0.004321, "apart": 0.5, "logit_spread": 1234.5},
         {"spread": 0.75, "apart": 0.25},
     ]
     run = replace(run, observations={"step": 1173, "epoch": 3, "affinity": seen})
-    ((_, (line,)),) = lost_table(kept([run]).rows).groups
+    ((_, (line,)),) = lost_table(arranged([run]).rows).groups
     assert line == (
         "4-block (original), start 0.01",
         "0",
@@ -72,26 +72,22 @@ def test_of_runs_that_diverged_the_last_look_at_their_kernels_is_told():
 def test_a_run_that_diverged_before_it_was_saved_is_told_beside_the_others():
     saved, lost = records("table1", {"4-block (original)": [None, None]})
     seen = {"step": 391, "affinity": [{"spread": 0.5, "apart": 0.25}]}
-    rows = kept([replace(saved, observations=seen), replace(lost, observations={"step": None})]).rows
+    rows = arranged([replace(saved, observations=seen), replace(lost, observations={"step": None})]).rows
     ((_, lines),) = lost_table(rows).groups
     assert [line[3:] for line in lines] == [("391", "0.50", "0.25"), ("–", "–", "–")]
 
 
 def test_what_w_does_to_features_is_counted_by_form_and_sub_block():
     table = {"2-block (original)": [8.0], "3-block (proposed)": [8.0, 8.1, None], "4-block (proposed)": [8.0]}
-    found = kept(
+    found = arranged(
         records("table1", table),
         # None of these: another start, other places, no look at the features.
         records("table1-fragile", {"2-block (proposed)": [8.0]}),
         records("table1", {"3 blocks in different places (proposed)": [8.0]}),
         [replace(one, observations={}) for one in records("table1", {"2-block (proposed)": [8.0]})],
     )
-    assert action_sentences(found) == [
-        "Original stages, 2 blocks: 95 to 95 % of the energy of sym(W) is negative; along the features W is negative "
-        "in the first sub-block of 0 of 1 runs and in 1 of 1 later ones; the features' variance changes by −54 % to "
-        "−54 % to first order in what is added (2 ⟨Z, ΔZ⟩), and by +4 % to +4 % to second (⟨ΔZ, ΔZ⟩)",
-        "Proposed stages, 3 and 4 blocks: 5 to 5 % of the energy of sym(W) is negative; along the features W is "
-        "negative in the first sub-block of 0 of 3 runs and in 4 of 7 later ones; the features' variance changes by "
-        "−53 % to −52 % to first order in what is added (2 ⟨Z, ΔZ⟩), and by +2 % to +3 % to second (⟨ΔZ, ΔZ⟩)",
-    ]
-    assert action_sentences(kept(records("table1", {"baseline": [8.0]}))) == []
+    assert action_table(found).groups[0][1] == (
+        ("original, 2 blocks", "95 to 95 %", "0 of 1", "1 of 1", "−54 % to −54 %", "+4 % to +4 %"),
+        ("proposed, 3 and 4 blocks", "5 to 5 %", "0 of 3", "4 of 7", "−53 % to −52 %", "+2 % to +3 %"),
+    )
+    assert action_table(arranged(records("table1", {"baseline": [8.0]}))) is None

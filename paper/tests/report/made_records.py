@@ -1,4 +1,4 @@
-"""Kept records made by hand: runs and maps with known answers, in memory or as folders, without any training."""
+"""Table1Runs records made by hand: runs and maps with known answers, in memory or as folders, without any training."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from made import MACHINE
 
 from nonloc_paper.map.cells import PARTS
 from nonloc_paper.networks.spec import NetworkSpec
-from nonloc_paper.report.kept import Kept, arrange
 from nonloc_paper.report.records import RunRecord
+from nonloc_paper.report.table1_runs import Table1Runs, arrange
 from nonloc_paper.suites import SUITES
 from nonloc_paper.training.recipe import Recipe
 
@@ -111,7 +111,7 @@ def records(name: str, errors: dict[str, list[float | None]], **more: Any) -> li
     ]
 
 
-def kept(*lists: list[RunRecord], **more: Any) -> Kept:
+def arranged(*lists: list[RunRecord], **more: Any) -> Table1Runs:
     return replace(arrange([one for some in lists for one in some]), **more)
 
 

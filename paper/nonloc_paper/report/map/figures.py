@@ -1,4 +1,4 @@
-"""Figures of the trainability map: heat maps, readable without their colours, and the steps before a divergence."""
+"""Figures of the trainability map, readable without their colours, each with its caption."""
 
 from __future__ import annotations
 
@@ -11,48 +11,56 @@ from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 
 from nonloc.nn.options import FORMS
 from nonloc.plots import INK, NEGATIVE, style
-from nonloc_paper.report.figures import WIDTH, plain_numbers
-from nonloc_paper.report.style import SHADES
-from nonloc_paper.report.trainability import (
+from nonloc_paper.report.figures import SHADES, WIDTH, plain_numbers
+from nonloc_paper.report.map.cells import (
     CHANCE_LOSS,
     TRAINS_BELOW,
     Cell,
     TrainabilityMap,
     has_all_seeds,
-    inits,
     largest,
+    sort_inits,
 )
+from nonloc_paper.report.map.tables import BACK, EACH, ONE, by_affinity, spread_of
 
 BROKEN = "#4a4f55"
 SHOWN_RUNS = 6  # of each form
 LINES = {"original": "--", "diffusive": "-", "stable": "-."}
 MARKERS = {"original": "s", "diffusive": "o", "stable": "^"}
+STAGES = {("original", EACH): " (the original stage)", ("diffusive", ONE): " (the paper's stage)"}
 
 HEAT_CAPTION = (
-    "Which stages train for one epoch at this rate. Number: the training loss over the last 50 steps, the mean of the "
-    "seeds that were left (guessing is 2.30). ✕ and dark: all seeds diverged, with the step of the first. Hatched with "
-    "✕ 1/2: one seed of two diverged. ○ 1/2: one of two came to the end no better than guessing. n: where seeds are "
-    "missing, how many there are. Empty: not run."
+    "Number: training loss over the last 50 steps, mean of the seeds left (guessing is 2.30). ✕ and dark: all seeds "
+    "diverged, with the step of the first. Hatched, ✕ 1/2: one seed of two diverged. ○ 1/2: one of two ended no better "
+    "than guessing. n: seeds recorded, where some are missing. Empty: not run."
 )
 BEFORE_CAPTION = (
-    "The last steps of runs that diverged within ten epochs, as they were watched: one line a run, of each form "
-    f"the first {SHOWN_RUNS} of the table above. The loss; the largest spread of the logits in a row of a kernel; the "
-    "growth factor that `certify` gives the stage with the kernel of an image, where it has one; by how much the stage "
-    "really enlarges the features of the worst of 32 images; the eigenvalue of sym(W) of largest magnitude over the "
-    "sub-blocks. Dotted: 1, above which a stage enlarges, and 0. Steps are counted back from the divergence."
+    f"The last steps of runs that diverged within ten epochs, the first {SHOWN_RUNS} of each form. Loss; largest "
+    "spread of the logits in a row of a kernel; growth factor by `certify`; ‖stage(x)‖ / ‖x‖ of the worst of 32 "
+    "images; eigenvalue of sym(W) of largest magnitude. Dotted: 1, above which a stage enlarges, and 0."
+)
+CORNERS_CAPTION = (
+    "Ten epochs at the paper's rate. ✕: how many seeds diverged; below: median test error (%) of the others. Left, "
+    "every block computes its own affinity; right, one is computed for all. The forms were run with different numbers "
+    "of blocks."
+)
+LOGITS_CAPTION = (
+    "The largest difference of two logits in a row, of the image of 32 that the stage enlarges most; one mark a run of "
+    f"ten epochs. ○ after the last step; ✕ {BACK} steps before a run diverged."
 )
 
 
-def heat_map(found: TrainabilityMap, rate: float) -> Figure:
-    """Initialisation by number of blocks, original beside diffusive, at one rate."""
-    cells = [cell for cell in found.one_epoch if cell.rate == rate]
-    starts = inits(cell.init for cell in cells)
+def heat_map(trained: TrainabilityMap, rate: float) -> Figure:
+    """Draw initialisation by number of blocks, original and diffusive, at one rate."""
+    cells = [cell for cell in trained.one_epoch if cell.rate == rate]
+    starts = sort_inits(cell.init for cell in cells)
     forms = [form for form in FORMS if any(cell.form == form for cell in cells)]
-    losses = [cell.loss for cell in found.one_epoch if cell.loss is not None]
+    losses = [cell.loss for cell in trained.one_epoch if cell.loss is not None]
     colours = ScalarMappable(Normalize(min([*losses, TRAINS_BELOW]), CHANCE_LOSS), colormaps["viridis_r"])
     blocks = {form: sorted({cell.blocks for cell in cells if cell.form == form}) for form in forms}
     with style():
@@ -70,7 +78,7 @@ def heat_map(found: TrainabilityMap, rate: float) -> Figure:
 
 
 def frame_squares(axes: Axes, columns: Sequence[str], lines: Sequence[str]) -> None:
-    """Names for the columns and lines of squares, the first line above, and nothing else around them."""
+    """Name the columns and lines of squares, the first line on top, without a frame."""
     axes.set(xlim=(-0.5, len(columns) - 0.5), ylim=(len(lines) - 0.5, -0.5))
     axes.set_xticks(range(len(columns)), columns)
     axes.set_yticks(range(len(lines)), lines)
@@ -80,8 +88,7 @@ def frame_squares(axes: Axes, columns: Sequence[str], lines: Sequence[str]) -> N
 
 
 def before_divergence(cells: Sequence[Cell]) -> Figure | None:
-    """Loss, logits, growth, amplification and largest eigenvalue against the steps that are left; None if nothing
-    diverged."""
+    """Draw loss, logits, growth, amplification and eigenvalue over the last steps; None if nothing diverged."""
     gone = [(cell, line) for cell in cells for line in cell.diverged if line.get("before")]
     families = list(dict.fromkeys(cell.form for cell, _ in gone))
     shown = {name: [one for one in gone if one[0].form == name][:SHOWN_RUNS] for name in families}
@@ -129,6 +136,67 @@ def before_divergence(cells: Sequence[Cell]) -> Figure | None:
     return figure
 
 
+def corners_figure(trained: TrainabilityMap) -> Figure | None:
+    """Draw start by number of blocks, a line for each form, a column for each affinity; None without a pair."""
+    shown = by_affinity(trained)
+    if not shown:
+        return None
+    starts = sort_inits(cell.init for one in shown for cell in one.cells[0])
+    with style():
+        figure = Figure(figsize=(WIDTH, 0.5 + (0.75 + 0.42 * len(starts)) * len(shown)), layout="constrained")
+        grid = figure.subplots(len(shown), 2, squeeze=False)
+        for line, one in zip(grid, shown, strict=True):
+            for axes, corner, cells in zip(line, (one.first, one.second), one.cells, strict=True):
+                for cell in cells:
+                    _corner_square(axes, one.blocks.index(cell.blocks), starts.index(cell.init), cell)
+                frame_squares(axes, [f"{number} blocks" for number in one.blocks], starts)
+                axes.set(title=f"{', '.join(corner)}{STAGES.get(corner, '')}")
+    return figure
+
+
+def logits_figure(trained: TrainabilityMap) -> Figure | None:
+    """Draw a column for each form and kernel, a mark for each run; None where no run was watched."""
+    columns: list[tuple[str, str, list[tuple[float, bool]]]] = []
+    for part, cells in trained.late:
+        for form in dict.fromkeys(cell.form for cell in cells):
+            marks = [
+                (value, line["ending"] == "diverged")
+                for cell in cells
+                if cell.form == form
+                for line in cell.runs
+                if (value := spread_of(line)) is not None
+            ]
+            if marks:
+                columns.append((form, f"{form}\n{part.sign}".rstrip(), marks))
+    if not columns:
+        return None
+    with style():
+        figure = Figure(figsize=(WIDTH, 3.2), layout="constrained")
+        axes = figure.subplots()
+        for place, (form, _, marks) in enumerate(columns):
+            # Next to one another in the order of their values, so that none hides another.
+            for index, (value, diverged) in enumerate(sorted(marks, key=lambda mark: mark[0])):
+                axes.plot(
+                    place + 0.7 * ((index + 0.5) / len(marks) - 0.5),
+                    value,
+                    marker="x" if diverged else "o",
+                    markersize=6 if diverged else 4,
+                    markeredgewidth=1.8 if diverged else 1.0,
+                    markerfacecolor="none",
+                    color=SHADES["original" if form == "original" else "diffusive"][0],
+                )
+        axes.set_xticks(range(len(columns)), [name for _, name, _ in columns])
+        axes.set(ylabel="spread of the logits", yscale="log", xlim=(-0.5, len(columns) - 0.5))
+        axes.grid(False, axis="x")
+        look: dict[str, Any] = {"color": INK, "linestyle": "none", "markerfacecolor": "none"}
+        handles = [
+            Line2D([], [], marker=marker, label=label, **look)
+            for marker, label in (("o", "came to its end"), ("x", "diverged"))
+        ]
+        axes.legend(handles=handles, loc="upper center")
+    return figure
+
+
 def _square(axes: Axes, column: int, line: int, cell: Cell, colours: ScalarMappable) -> None:
     gone, left = len(cell.diverged), cell.loss
     face: Any = BROKEN if left is None else colours.to_rgba(np.asarray(left))
@@ -167,3 +235,21 @@ def _eigenvalue(moment: dict[str, Any]) -> float | None:
         if weight["eigenvalue"] is not None
     ]
     return max(values, key=abs, default=None)
+
+
+def _corner_square(axes: Axes, column: int, line: int, cell: Cell) -> None:
+    gone = len(cell.diverged)
+    share = gone / cell.n
+    face = colormaps["Greys"](0.1 + 0.7 * share)
+    axes.add_patch(Rectangle((column - 0.47, line - 0.45), 0.94, 0.9, facecolor=face, edgecolor="none"))
+    lines = [f"✕ {gone} of {cell.n}" if gone else "", "" if cell.error is None else f"{cell.error:.1f} %"]
+    axes.text(
+        column,
+        line,
+        "\n".join(text for text in lines if text),
+        ha="center",
+        va="center",
+        fontsize=8.5,
+        color="white" if share > 0.5 else "black",
+        linespacing=1.1,
+    )

@@ -1,21 +1,20 @@
-"""Kept runs in their rows: found by their recipes, with what is missing named."""
+"""Table1Runs runs in their rows: found by their recipes, with what is missing named."""
 
 from dataclasses import replace
 from pathlib import Path
 
-from made_kept import kept, record, records
+from made_records import arranged, record, records
 
-from nonloc_paper.report.kept import errors, median_run, read_kept, setting
 from nonloc_paper.report.table1 import (
     afterwards_table,
     apart_table,
     differences_table,
-    missing_sentences,
+    missing_table,
     rows_table,
 )
-from nonloc_paper.report.table1_figure import table_figure
+from nonloc_paper.report.table1_figures import extra_figure, table_figure
+from nonloc_paper.report.table1_runs import errors, median_run, read_table1_runs, setting
 from nonloc_paper.suites import SUITES
-from nonloc_paper.training.recipe import Recipe
 
 
 def row_of(found, label, group=""):
@@ -23,7 +22,7 @@ def row_of(found, label, group=""):
 
 
 def test_rows_with_the_same_label_are_told_apart_by_their_recipes():
-    found = kept(
+    found = arranged(
         records("table1", {"2-block (original)": [8.0]}),
         records("table1-fragile", {"2-block (original)": [9.0, 9.2]}),
     )
@@ -34,13 +33,8 @@ def test_rows_with_the_same_label_are_told_apart_by_their_recipes():
     assert found.find(form="original", blocks=3) is None
 
 
-def test_more_seeds_than_planned_are_kept():
-    found = kept(records("table1", {"baseline": [8.0] * 7}))
-    assert len(row_of(found, "baseline").runs) == 7
-
-
 def test_the_affinity_of_the_other_form_is_another_row():
-    found = kept(records("table1-beside", {"5-block (proposed), recomputed affinity": [7.5]}))
+    found = arranged(records("table1-beside", {"5-block (proposed), recomputed affinity": [7.5]}))
     assert found.find(form="diffusive", blocks=5) is None
     assert found.find(form="diffusive", blocks=5, shared=False).scores == [7.5]
 
@@ -52,7 +46,7 @@ def test_a_baseline_has_no_start():
 
 def test_what_is_of_no_suite_stands_among_the_other_runs():
     strange = SUITES["table1"].rows[1].recipe.with_(batch_size=64)
-    found = kept([record(strange, 8.0)])
+    found = arranged([record(strange, 8.0)])
     assert "batch_size is 64" in setting(strange).other
     (row,) = [row for row in found.rows if row.started]
     assert row.group == "Other runs"
@@ -60,28 +54,48 @@ def test_what_is_of_no_suite_stands_among_the_other_runs():
 
 
 def test_runs_of_the_protocol_are_rows_of_their_own():
-    found = kept(records("protocol", {"diffusive-4, scaled": [9.0], "preresnet20 baseline": [8.5]}))
+    found = arranged(records("protocol", {"diffusive-4, scaled": [9.0], "preresnet20 baseline": [8.5]}))
     scores = {row.label: row.scores for row in found.tried if row.started}
     assert scores == {"diffusive-4, scaled": [9.0], "preresnet20 baseline": [8.5]}
     assert row_of(found, "baseline").scores == [8.5], "which is the baseline of Table 1, too"
     assert not [row for row in found.rows if row.group == "Other runs"]
 
 
+def test_a_suite_without_runs_of_its_own_is_planned_and_has_no_rows():
+    found = arranged(
+        records("table1", {"baseline": [8.0]}), records("protocol", {"preresnet29 baseline": [8.1]})
+    )
+    assert "table1-n3" in {suite.name for suite in found.planned}
+    assert not any("n = 3" in row.group for row in found.rows)
+    assert any(text == "planned: 75" for _, text in missing_table(found).groups[0][1])
+    assert found.find(form=None, backbone="preresnet29").scores == [8.1]
+    row = SUITES["table1-n3"].rows[1]
+    more = arranged([record(row.recipe, 8.2)])
+    assert any("n = 3" in one.group and one.started for one in more.rows)
+
+
+def test_baselines_of_either_data_are_rows_of_the_backbones():
+    labels = ["CIFAR-10, n = 3, public layout", "CIFAR-100, n = 9, He's layout"]
+    found = arranged(records("backbones", {label: [8.0] for label in labels}))
+    assert [row.label for row in found.backbones_tried if row.started] == labels
+    assert found.recorded == []
+
+
 def test_other_data_is_left_out(tmp_path):
     run = tmp_path / "demo" / "0"
     run.mkdir(parents=True)
     (run / "recipe.json").write_text('{"network": "restorer8/baseline", "data": "motifs"}')
-    assert not [row for row in read_kept(tmp_path).rows if row.started]
+    assert not [row for row in read_table1_runs(tmp_path).rows if row.started]
 
 
 def test_the_median_run_is_the_lower_of_two_in_the_middle():
-    row = row_of(kept(records("table1", {"baseline": [8.4, None, 8.1, 8.3, 8.2]})), "baseline")
+    row = row_of(arranged(records("table1", {"baseline": [8.4, None, 8.1, 8.3, 8.2]})), "baseline")
     assert median_run(row).recipe.seed == 4
     assert errors(row)[1] == 90.0
 
 
 def test_the_table_names_what_diverged_and_what_is_missing():
-    found = kept(records("table1", {"baseline": [8.4, 8.1, 8.3], "4-block (original)": [None, 8.0]}))
+    found = arranged(records("table1", {"baseline": [8.4, 8.1, 8.3], "4-block (original)": [None, 8.0]}))
     lines = {line[0]: line for _, lines in rows_table(found.rows[:11]).groups for line in lines}
     assert lines["baseline"] == (
         "baseline",
@@ -97,9 +111,8 @@ def test_the_table_names_what_diverged_and_what_is_missing():
         "diverged at step 1234, 8.00, missing, missing, missing",
         "1 of 2",
     )
-    (same, different) = missing_sentences(found.rows[:11])
-    assert "baseline 2 of 5; 2-block (original) 5 of 5" in same
-    assert different.endswith("(proposed) 5 of 5.")
+    missing = dict(missing_table(found).groups[0][1])
+    assert (missing["baseline"], missing["2-block (original)"]) == ("2 of 5", "5 of 5")
 
 
 def test_differences_are_paired_by_seed():
@@ -108,7 +121,7 @@ def test_differences_are_paired_by_seed():
         "2-block (original)": [7.9, 8.1],
         "2-block (proposed)": [7.8, 8.0, 1.0],
     }
-    ((_, lines),) = differences_table(kept(records("table1", numbers))).groups
+    ((_, lines),) = differences_table(arranged(records("table1", numbers))).groups
     assert lines == (
         ("2-block (original)", "−0.10 [−0.10, −0.10], n = 2", "−0.36", "–", "–"),
         (
@@ -127,11 +140,11 @@ def test_pairs_of_which_a_run_diverged_are_counted_and_not_averaged():
         "2-block (original)": [None, 8.0, 8.0],
         "2-block (proposed)": [None, None, 7.5],
     }
-    ((_, lines),) = differences_table(kept(records("table1", numbers))).groups
+    ((_, lines),) = differences_table(arranged(records("table1", numbers))).groups
     lost = "2 of 3 pairs lost by divergence"
     assert lines[1][1::2] == (f"{lost}; −0.90, n = 1", f"{lost}; −0.50, n = 1")
     numbers["2-block (proposed)"] = [None, None, None]
-    ((_, lines),) = differences_table(kept(records("table1", numbers))).groups
+    ((_, lines),) = differences_table(arranged(records("table1", numbers))).groups
     assert lines[1][1::2] == ("3 of 3 pairs lost by divergence",) * 2
 
 
@@ -143,7 +156,7 @@ def test_what_was_asked_afterwards():
         for form, span in blocks.items()
         for n in span
     }
-    found = kept(records("table1", numbers))
+    found = arranged(records("table1", numbers))
     ((_, lines),) = afterwards_table(found).groups
     told = dict(lines)
     assert told["proposed less original, the mean over 2, 3 and 4 blocks"].startswith("+0.50 [+0.50, +0.50]")
@@ -152,9 +165,9 @@ def test_what_was_asked_afterwards():
         name = f"a block more, {form} form, 2 to {span[-1]} blocks (slope of the error)"
         assert told[name] == "−0.10 [−0.10, −0.10], n = 2"
     numbers["3-block (original)"] = [None, None]
-    ((_, lines),) = afterwards_table(kept(records("table1", numbers))).groups
+    ((_, lines),) = afterwards_table(arranged(records("table1", numbers))).groups
     assert "the mean over" not in str(lines), "no seed has them all without divergence"
-    assert afterwards_table(kept(records("table1", {"baseline": [8.0]}))) is None
+    assert afterwards_table(arranged(records("table1", {"baseline": [8.0]}))) is None
 
 
 def test_divided_logits_are_compared_with_the_baseline_and_with_divided_logits():
@@ -165,7 +178,7 @@ def test_divided_logits_are_compared_with_the_baseline_and_with_divided_logits()
     }
     table = {"baseline": [9.0, 9.0], f"{places} (original)": [5.0, 5.0]}
     ((_, lines),) = differences_table(
-        kept(records("table1", table), records("table1-beside", numbers))
+        arranged(records("table1", table), records("table1-beside", numbers))
     ).groups
     found = {line[0]: line[1:] for line in lines}
     assert found[f"{places} (proposed), logits / √d"] == (
@@ -176,22 +189,14 @@ def test_divided_logits_are_compared_with_the_baseline_and_with_divided_logits()
     )
 
 
-def test_a_run_of_another_training_is_compared_with_no_baseline():
-    strange = SUITES["table1"].rows[1].recipe.with_(batch_size=64)
-    ((_, lines),) = differences_table(
-        kept(records("table1", {"baseline": [8.0]}), [record(strange, 7.0)])
-    ).groups
-    assert lines == ()
-
-
 def test_form_and_affinity_are_compared_one_at_a_time():
     table = {"5-block (proposed)": [8.0, 8.0, 1.0], "4-block (proposed)": [8.0], "4-block (original)": [9.0]}
     beside = {
         "5-block (original), shared affinity": [8.5, 8.5],
         "5-block (proposed), recomputed affinity": [7.8, 7.8],
     }
-    assert apart_table(kept(records("table1", table))) is None, "4 blocks differ in both"
-    ((_, lines),) = apart_table(kept(records("table1", table), records("table1-beside", beside))).groups
+    assert apart_table(arranged(records("table1", table))) is None, "4 blocks differ in both"
+    ((_, lines),) = apart_table(arranged(records("table1", table), records("table1-beside", beside))).groups
     assert lines == (
         ("5 blocks, start 0.01", "proposed", "recomputed less shared", "−0.20 [−0.20, −0.20], n = 2"),
         ("5 blocks, start 0.01", "shared", "proposed less original", "−0.50 [−0.50, −0.50], n = 2"),
@@ -199,25 +204,16 @@ def test_form_and_affinity_are_compared_one_at_a_time():
 
 
 def test_a_row_is_named_with_its_start_where_it_is_another():
-    found = kept(
+    found = arranged(
         records("table1", {"2-block (original)": [8.0]})
         + records("table1-fragile", {"2-block (original)": [8.5]})
         + records("table1-stable", {"4-block (stable), deviation 0.07": [8.5]})
     )
-    assert [found.named(row) for row in found.recorded] == [
+    assert [found.name(row) for row in found.recorded] == [
         "2-block (original)",
         "2-block (original), start 0.07",
         "4-block (stable), deviation 0.07",
     ]
-
-
-def test_a_run_of_another_precision_takes_no_place_twice():
-    recipe = SUITES["table1"].rows[0].recipe
-    other = recipe.with_(precision="float32")
-    found = kept([record(recipe, 8.0, path=Path("a")), record(other, 9.0, path=Path("b"))])
-    assert row_of(found, "baseline").scores == [8.0]
-    assert [row.scores for row in found.twice] == [[9.0]]
-    assert [row.scores for row in found.recorded] == [[8.0]]
 
 
 def test_a_copy_of_a_run_changes_no_number():
@@ -227,10 +223,10 @@ def test_a_copy_of_a_run_changes_no_number():
         replace(run, path=Path("z") / run.path, result={**run.result, "metrics": {"error": 99.0}})
         for run in runs
     ]
-    once, again = kept(runs), kept(runs, copies)
+    once, again = arranged(runs), arranged(runs, copies)
     assert [row.scores for row in again.tried] == [row.scores for row in once.tried]
     assert again.rows == once.rows
-    assert sorted(score for row in again.twice for score in row.scores) == [99.0] * 4
+    assert sorted(score for row in again.copies for score in row.scores) == [99.0] * 4
 
 
 def test_runs_of_no_suite_are_one_row_a_setting_and_say_what_they_are():
@@ -243,24 +239,17 @@ def test_runs_of_no_suite_are_one_row_a_setting_and_say_what_they_are():
         )
         for seed, precision in ((0, "bfloat16"), (1, "float32"))
     ]
-    found = kept(default)
+    found = arranged(default)
     (row,) = [row for row in found.rows if row.group == "Other runs"]
     assert row.label == "preresnet20, 4 original after 2, start torch, weight factored, rate 0.1"
     assert found.find(form="original", blocks=4, start="torch").scores == [8.0, 9.0]
 
 
-def test_the_baseline_of_another_backbone_is_found_among_the_runs_of_the_protocol():
-    found = kept(records("protocol", {"preresnet29 baseline": [8.1, 8.0]}))
-    assert found.find(form=None, backbone="preresnet29").scores == [8.1, 8.0]
-
-
-def test_a_recipe_of_the_defaults_has_a_setting():
-    assert setting(Recipe()).backbone == "preresnet20"
-
-
 def test_the_picture_has_every_seed_and_writes_what_lies_above_it():
     errors_ = {"baseline": [8.5], "4-block (original)": [8.3, None, 30.0], "4-block (proposed)": [8.2, 8.4]}
-    found = kept(records("table1", errors_), records("table1-fragile", {"2-block (original)": [None, None]}))
+    found = arranged(
+        records("table1", errors_), records("table1-fragile", {"2-block (original)": [None, None]})
+    )
     main, fragile = table_figure(found).axes
     assert [main.get_title(loc="left"), fragile.get_title(loc="left")] == ["start 0.01", "start 0.07"]
     assert [text.get_text() for text in main.texts] == ["✕ 1/3", "▲ 30.00", "◇ 15.02"]
@@ -268,7 +257,7 @@ def test_the_picture_has_every_seed_and_writes_what_lies_above_it():
     circles = [list(line.get_ydata()) for line in main.lines if line.get_marker() == "o"]
     assert circles == [[8.2, 8.4]]
     assert main.get_ylim()[1] < 15
-    assert table_figure(kept(records("table1", {"baseline": [8.5]}))) is None
+    assert table_figure(arranged(records("table1", {"baseline": [8.5]}))) is None
 
 
 def test_different_places_stand_in_a_column_of_their_own():
@@ -277,17 +266,50 @@ def test_different_places_stand_in_a_column_of_their_own():
         "3 blocks in different places (proposed)": [None],
         "6-block (proposed)": [8.1],
     }
-    (axes,) = table_figure(kept(records("table1", numbers))).axes
+    (axes,) = table_figure(arranged(records("table1", numbers))).axes
     assert [label.get_text() for label in axes.get_xticklabels()] == ["2", "6", "3 after\n2, 4, 6"]
     assert [text.get_text() for text in axes.texts] == ["✕ 1/1"]
 
 
-def test_what_both_forms_write_at_the_edge_does_not_overlap():
-    label = "3 blocks in different places ({})".format
-    figure = table_figure(
-        kept(records("table1", {label("original"): [8.3, None], label("proposed"): [None, None]}))
-    )
+TABLE = records("table1", {"baseline": [9.0], "5-block (proposed)": [8.6, 8.8]})
+
+
+def texts(figure):
     (axes,) = figure.axes
-    figure.canvas.draw()
-    one, other = (text.get_window_extent() for text in axes.texts)
-    assert not one.overlaps(other)
+    return [text.get_text() for text in axes.texts if text.get_text()]
+
+
+def test_without_extra_rows_there_is_no_picture_of_them():
+    assert extra_figure(arranged()) is None
+    assert extra_figure(arranged(TABLE)) is None
+
+
+def test_a_row_stands_with_the_row_of_the_table_that_it_is_compared_with():
+    found = arranged(TABLE, records("table1-beside", {"5-block (proposed), recomputed affinity": [8.1, 8.3]}))
+    figure = extra_figure(found)
+    (axes,) = figure.axes
+    assert [label.get_text() for label in axes.get_yticklabels()] == [
+        "proposed, shared",
+        "proposed, recomputed",
+    ]
+    assert texts(figure) == ["5 blocks: which form, which affinity"]
+    dots = [list(line.get_xdata()) for line in axes.lines if line.get_marker() == "o"]
+    assert dots == [[8.6, 8.8], [8.1, 8.3]]
+
+
+def test_runs_that_diverged_are_counted_and_not_drawn():
+    label = "4-block (stable), deviation 0.07"
+    numbers = {
+        label: [None, 8.5],
+        f"{label}, logits / √d": [None],
+        "4-block (stable), deviation 0.01": [8, 8],
+    }
+    figure = extra_figure(arranged(records("table1-stable", numbers)))
+    assert texts(figure) == [
+        "stable W, start 0.01",
+        "stable W, start 0.07",
+        "✕ 1/2",
+        "stable W, start 0.07, logits / √d",
+        "✕ 1/1, 1 to run",
+    ]
+    assert figure.axes[0].get_xlim()[1] < 10

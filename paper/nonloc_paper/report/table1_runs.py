@@ -1,0 +1,257 @@
+"""read_table1_runs: the recorded runs of Table 1 and its extra rows, found by recipe and not by folder name."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from nonloc.nn.options import StageOptions
+from nonloc_paper.networks.spec import NetworkSpec
+from nonloc_paper.report.records import RowRecord, RunRecord, own_rows, read_run, separate_copies
+from nonloc_paper.runs import find_runs, read_json
+from nonloc_paper.suites import SUITES, Suite
+from nonloc_paper.training.recipe import Recipe
+
+TABLE = "table1"
+NAMES = {"original": "original", "diffusive": "proposed"}  # of the forms, in the paper
+GUESSING = 90.0  # % error on ten classes by guessing: what a diverged run counts as
+OTHER = "Other runs"
+DIVIDED = (
+    "stage.scaled is True",
+)  # a Setting's `other` where logits are divided by √d, and nothing else differs
+
+# Fields that change how a run is computed, and not what it is a run of.
+_MEANS = ("precision", "channels_last", "spectrum_epochs")
+_OF_STAGE = ("init", "init_std", "batch_norm", "weight", "share_affinity", "backend")
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What distinguishes a row from the others, whatever its label.
+
+    start   how the four maps of the stage begin: a deviation such as "0.01", or the name of an initialisation
+    shared  whether all sub-blocks of a stage have one affinity
+    other   every further difference from the protocol of Table 1, such as "stage.scaled is True"
+    """
+
+    backbone: str
+    form: str | None = None
+    blocks: int = 0
+    places: tuple[int, ...] = ()
+    start: str = ""
+    rate: float = 0.1
+    weight: str = ""
+    shared: bool | None = None
+    other: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Table1Runs:
+    """The rows of Table 1 and its extra suites, with their runs; runs of no suite come last.
+
+    protocol   the setting of Table 1's baseline; its backbone is the default
+    start      the start of Table 1's stages
+    tried      the rows of the runs that settled the protocol; a baseline may be a row of Table 1 too
+    backbones_tried  the baselines of other depths and layouts, on either data set
+    copies     runs that are in their row already, as when a folder was copied: shown, and never counted
+    planned    suites without any run yet
+    steps      the rows of `python -m benchmarks forms`
+    """
+
+    rows: tuple[RowRecord, ...]
+    protocol: Setting
+    start: str
+    tried: tuple[RowRecord, ...] = ()
+    backbones_tried: tuple[RowRecord, ...] = ()
+    copies: tuple[RowRecord, ...] = ()
+    planned: tuple[Suite, ...] = ()
+    steps: tuple[dict[str, Any], ...] = ()
+
+    @property
+    def recorded(self) -> list[RowRecord]:
+        """The rows that have runs."""
+        return [row for row in self.rows if row.started]
+
+    def find(self, **what: Any) -> RowRecord | None:
+        """Return the row of this setting, at the default protocol but for what is named; None without a run."""
+        wanted = self.wanted(**what)
+        # A baseline on another backbone is among the runs that settled the protocol.
+        known = (*self.rows, *self.tried)
+        return next((row for row in known if row.started and setting(row.recipe) == wanted), None)
+
+    def wanted(self, **what: Any) -> Setting:
+        """Return the default protocol with these changes; "form" and "blocks" alone mean as in the paper."""
+        if what.get("form") is None:
+            return replace(self.protocol, backbone=what.get("backbone", self.protocol.backbone))
+        own: dict[str, Any] = {
+            "places": (2,),
+            "start": self.start,
+            "weight": "factored",
+            "shared": what["form"] == "diffusive",
+        }
+        return replace(self.protocol, **(own | what))
+
+    def name(self, row: RowRecord) -> str:
+        """Return a row's label, with its start and backbone where they are not the default ones."""
+        what = setting(row.recipe)
+        start = "" if what.start in ("", self.start) or what.start in row.label else f", start {what.start}"
+        backbone = "" if what.backbone == self.protocol.backbone else f", {what.backbone}"
+        return f"{row.label}{start}{backbone}"
+
+    @property
+    def starts(self) -> list[str]:
+        """The starts that the runs have besides the default one."""
+        return sorted({one.start for one in self._with_stages} - {self.start})
+
+    @property
+    def backbones(self) -> list[str]:
+        """The backbones that the runs have besides the default one."""
+        return sorted({one.backbone for one in self._with_stages} - {self.protocol.backbone})
+
+    @property
+    def _with_stages(self) -> list[Setting]:
+        known = [setting(row.recipe) for row in self.recorded]
+        return [one for one in known if one.form and not one.other]
+
+
+def read_table1_runs(folder: str | os.PathLike[str]) -> Table1Runs:
+    """Read all runs below `folder` into the rows of the suites that make up Table 1."""
+    runs = arrange([read_run(run) for run in find_runs(Path(folder))])
+    return replace(runs, steps=tuple(read_json(Path(folder) / "bench" / "forms.json").get("rows", ())))
+
+
+def arrange(records: Sequence[RunRecord]) -> Table1Runs:
+    """Put the records into the rows of their suites; of other data than Table 1's, baselines alone count."""
+    reference = _protocol()
+    found, copies = separate_copies(records, lambda record: (setting(record.recipe), record.recipe.seed))
+    tried, backbones = (_suite_rows(SUITES[name], found) for name in ("protocol", "backbones"))
+    elsewhere = {setting(row.recipe) for row in (*tried, *backbones)}
+    rows: list[RowRecord] = []
+    planned = []
+    known: set[Setting] = set()
+    for suite in (suite for name, suite in SUITES.items() if name.split("-")[0] == TABLE):
+        some = [row for row in _suite_rows(suite, found) if setting(row.recipe) not in known]
+        has_own = any(row.started for row in some if setting(row.recipe) not in elsewhere)
+        if suite.name != TABLE and not has_own:
+            planned.append(suite)
+            continue
+        known |= {setting(row.recipe) for row in some}
+        rows += [replace(row, group=f"{suite.title}. {row.group}".rstrip(". ")) for row in some]
+    apart: dict[Setting, list[RunRecord]] = {}
+    for (what, _), record in found.items():
+        if what not in known | elsewhere and record.recipe.data == reference.data:
+            apart.setdefault(what, []).append(record)
+    rows.extend(
+        RowRecord(_label(what), runs[0].recipe, tuple(runs), group=OTHER) for what, runs in apart.items()
+    )
+    stage = next(row.recipe for row in SUITES[TABLE].rows if NetworkSpec.parse(row.recipe.network).form)
+    return Table1Runs(
+        tuple(rows),
+        setting(reference),
+        setting(stage).start,
+        tried,
+        backbones,
+        tuple(
+            own_rows([one for one in copies if one.recipe.data == reference.data], "Runs that are kept twice")
+        ),
+        tuple(planned),
+    )
+
+
+def _suite_rows(suite: Suite, known: Mapping[tuple[Setting, int], RunRecord]) -> tuple[RowRecord, ...]:
+    """The rows of a suite with their runs: of the planned seeds, and of all others that are recorded."""
+    rows = []
+    for row in suite.rows:
+        what = setting(row.recipe)
+        found = {seed: run for (one, seed), run in known.items() if one == what}
+        seeds = sorted({*range(row.seeds or suite.seeds), *found})
+        runs = tuple(found.get(seed) for seed in seeds)
+        rows.append(RowRecord(row.label, row.recipe, runs, row.published, row.note, row.group))
+    return tuple(rows)
+
+
+def _label(what: Setting) -> str:
+    """A row of no suite in words: how it differs from the protocol of Table 1."""
+    stage = "baseline"
+    if what.form is not None:
+        places = ", ".join(str(place) for place in what.places)
+        shared = "" if what.shared == (what.form == "diffusive") else f", shared affinity: {what.shared}"
+        stage = f"{what.blocks} {what.form} after {places}, start {what.start}, weight {what.weight}{shared}"
+    return "; ".join((f"{what.backbone}, {stage}, rate {what.rate:g}", *what.other))
+
+
+@lru_cache(maxsize=4096)
+def setting(recipe: Recipe) -> Setting:
+    """Return what a recipe is a run of."""
+    reference = _protocol()
+    spec = NetworkSpec.parse(recipe.network)
+    same = {name: getattr(reference.stage, name) for name in _OF_STAGE}
+    plain = recipe.with_(
+        seed=0,
+        network=reference.network,
+        learning_rate=reference.learning_rate,
+        stage=reference.stage if spec.form is None else replace(recipe.stage, **same),
+        **{name: getattr(reference, name) for name in _MEANS},
+    )
+    other = tuple(text.partition(", was")[0] for text in plain.differences(reference))
+    backbone = str(spec.baseline).partition("/")[0]
+    if spec.form is None:
+        return Setting(backbone, rate=recipe.learning_rate, other=other)
+    # One block alone has one affinity, however it is asked for.
+    asked = StageOptions() if spec.num_blocks == 1 else recipe.stage
+    return Setting(
+        backbone,
+        spec.form,
+        spec.num_blocks,
+        spec.places,
+        start_of(recipe),
+        recipe.learning_rate,
+        recipe.stage.weight or "factored",
+        asked.shares_affinity(spec.form),
+        other,
+    )
+
+
+def start_of(recipe: Recipe) -> str:
+    """Return how the maps of a recipe's stage begin, in a word or a number."""
+    options = recipe.stage
+    is_normal = options.init == "normal" and options.init_std
+    name = f"{options.init_std:g}" if is_normal else options.init or "default"
+    return f"{name}, BN" if options.batch_norm else name
+
+
+def errors(row: RowRecord | None) -> dict[int, float]:
+    """Return the error in % of each seed of a row; a diverged run has that of guessing."""
+    ended = [] if row is None else row.started
+    scores = {run.recipe.seed: GUESSING if run.ending == "diverged" else run.score for run in ended}
+    return {seed: score for seed, score in scores.items() if score is not None}
+
+
+def lost(row: RowRecord | None) -> set[int]:
+    """Return the seeds of a row that diverged."""
+    return set() if row is None else {run.recipe.seed for run in row.diverged}
+
+
+def differences(one: RowRecord | None, other: RowRecord | None) -> dict[int, float]:
+    """Return one − other in points of error, by seed; without the seeds with which both diverged."""
+    ours, theirs = errors(one), errors(other)
+    common = (ours.keys() & theirs.keys()) - (lost(one) & lost(other))
+    return {seed: ours[seed] - theirs[seed] for seed in sorted(common)}
+
+
+def median_run(row: RowRecord) -> RunRecord | None:
+    """Return the run with the row's median score (the lower one of two), else the first that did not diverge."""
+    ended = sorted(
+        (run for run in row.started if run.score is not None), key=lambda run: (run.score, run.recipe.seed)
+    )
+    if ended:
+        return ended[(len(ended) - 1) // 2]
+    return next((run for run in row.started if run.ending != "diverged"), None)
+
+
+def _protocol() -> Recipe:
+    return SUITES[TABLE].rows[0].recipe
