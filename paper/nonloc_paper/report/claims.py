@@ -184,8 +184,8 @@ CLAIMS: tuple[Claim, ...] = (
         quote="the proposed model also reduces the computational cost",
         where="Section 3.3",
         quantity="time of a training step alone on a device, proposed over original form with 2, 3 and 4 blocks, log "
-        "ratio over rounds in turns (`python -m benchmarks forms`): by a plain loop, as in the paper, and by the library's "
-        "captured step",
+        "ratio over rounds in turns (`python -m benchmarks forms`): by a plain loop, as in the paper, and by the "
+        "library's captured step",
         rule="95 % interval of the mean over rounds below 0 for all three, both ways; level within a factor 1.02",
         kind="step times",
         varies="how a step is computed",
