@@ -1,4 +1,4 @@
-"""The commands of `nonloc`: those of other distributions join, and a broken or doubled one is told."""
+"""The commands of `nonloc`: those of other distributions join, and a broken or doubled one is reported."""
 
 from importlib.metadata import EntryPoint
 
@@ -31,7 +31,7 @@ def test_the_same_module_twice_is_no_clash():
 
 @pytest.mark.parametrize(
     ("module", "message"),
-    [("no_such_module", "cannot be loaded: No module named"), ("nonloc.cli.nearest", "lacks SUMMARY")],
+    [("no_such_module", "cannot be loaded: No module named"), ("nonloc.cli.durations", "lacks SUMMARY")],
 )
 def test_a_broken_command_is_one_line_in_help_and_an_error_when_it_is_used(
     module, message, capsys, monkeypatch

@@ -1,4 +1,4 @@
-"""Lengths of time as people write them."""
+"""Durations as people write them: parse and format."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 def parse_duration(text: str) -> float:
-    """Seconds of "90", "90s", "25m", "1.5h" or "2d"."""
+    """Return the seconds of "90", "90s", "25m", "1.5h" or "2d"."""
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([smhd]?)\s*", text)
     if match is None or not math.isfinite(float(match[1])):
         raise ValueError(f"{text!r} is not a length of time; write 90s, 25m, 1.5h or 2d")
@@ -17,7 +17,7 @@ def parse_duration(text: str) -> float:
 
 
 def format_duration(seconds: float) -> str:
-    """ "42 s", "3 min 20 s" or "2 h 05 min"."""
+    """Write "42 s", "3 min 20 s" or "2 h 05 min"."""
     whole = round(seconds)
     if whole < 60:
         return f"{whole} s"

@@ -1,4 +1,4 @@
-"""main: from the words on the command line to an exit code."""
+"""main: run the command that the words on the command line name, and return an exit code."""
 
 from __future__ import annotations
 
@@ -10,24 +10,29 @@ from collections.abc import Sequence
 from typing import TextIO
 
 from nonloc.cli.commands import find_commands, load_command
-from nonloc.cli.nearest import nearest
-from nonloc.cli.parser import make_command_parser, make_parser, nearest_options, with_underscores
+from nonloc.cli.parser import (
+    make_command_parser,
+    make_parser,
+    nearest_options,
+    unknown_name,
+    with_underscores,
+)
 from nonloc.outcomes import EXIT_FAILED, EXIT_SIGINT, EXIT_SIGPIPE, EXIT_USAGE, NonlocError
 
 DEBUG_VARIABLE = "NONLOC_DEBUG"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command and return the exit code of outcomes.py.
+    """Run one command and return its exit code, one of outcomes.py.
 
-    What a user can mend is one line on stderr; NONLOC_DEBUG=1 shows the traceback as well. What only we can
-    mend is left to Python, which shows it and exits with 1.
+    An error that a user can correct is one line on stderr; NONLOC_DEBUG=1 shows the traceback. Every other error is
+    left to Python, which shows it and exits with 1.
     """
     # A stream that the caller has closed (`>&-`) is None, and print takes None for stdout.
-    sys.stdout = sys.stdout or _nowhere()
-    sys.stderr = sys.stderr or _nowhere()
+    sys.stdout = sys.stdout or _null_stream()
+    sys.stderr = sys.stderr or _null_stream()
     for stream in (sys.stdout, sys.stderr):
-        # A terminal that cannot show √ must not cost a result.
+        # A terminal that cannot show √ must not lose a result.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     try:
@@ -35,8 +40,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return code
     except BrokenPipeError:
-        # As in `nonloc … | head`: who was reading has seen enough. Python would write to the closed pipe once more.
-        sys.stdout = _nowhere()
+        # As in `nonloc … | head`. Python would write to the closed pipe once more.
+        sys.stdout = _null_stream()
         return EXIT_SIGPIPE
     except (
         NonlocError,
@@ -58,9 +63,7 @@ def _run(words: Sequence[str]) -> int:
         raise ValueError(f"name a command: {', '.join(commands)}; `nonloc --help` explains them")
     name, *options = words
     if name not in commands:
-        near = nearest(name, commands)
-        hint = "" if near is None else f"the nearest is {near}; "
-        raise ValueError(f"{name!r} is not a command; {hint}choose one of {', '.join(commands)}")
+        raise unknown_name(name, "command", commands, "choose one of")
     command = load_command(commands[name])
     parser = make_command_parser(name, command)
     try:
@@ -91,9 +94,9 @@ def _print_error(text: str) -> None:
     try:
         print(f"nonloc: {text}", file=sys.stderr, flush=True)
     except OSError:
-        # Nobody reads it; the exit code still tells. Python would write to the closed pipe once more.
-        sys.stderr = _nowhere()
+        # stderr is closed; the exit code remains. Python would write to the closed pipe once more.
+        sys.stderr = _null_stream()
 
 
-def _nowhere() -> TextIO:
+def _null_stream() -> TextIO:
     return open(os.devnull, "w")

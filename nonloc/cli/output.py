@@ -1,4 +1,4 @@
-"""What a command says: talk for people, or one JSON object for programs."""
+"""Output of a command: text for people, or one JSON object for programs."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from typing import Any
 
 
 class Output:
-    """With --json, stdout carries one JSON object and nothing else, and all talk goes to stderr.
+    """Print messages and the result.
 
-    With --quiet there is no talk and there are no bars; results and errors stay.
+    With --json, stdout carries one JSON object and nothing else; messages go to stderr. With --quiet there are no
+    messages and no bars; results and errors stay.
     """
 
     def __init__(self, options: Namespace) -> None:
@@ -19,12 +20,12 @@ class Output:
         self.is_quiet = bool(options.quiet)
 
     def talk(self, text: str) -> None:
-        """Something on the way."""
+        """Print a message about the work."""
         if not self.is_quiet:
             print(text, file=sys.stderr if self.is_json else sys.stdout, flush=True)
 
     def result(self, text: str, value: dict[str, Any]) -> None:
-        """What the command was run for: as text, or `value` as JSON."""
+        """Print the result: as text, or `value` as JSON."""
         print(
             json.dumps(value, indent=2, ensure_ascii=not _is_unicode(), allow_nan=False)
             if self.is_json
@@ -39,5 +40,5 @@ def add_output_arguments(parser: ArgumentParser) -> None:
 
 
 def _is_unicode() -> bool:
-    """Whether stdout takes every character as it is; "\\xe9", as it would write é otherwise, is no JSON."""
+    """Whether stdout takes every character; "\\xe9", which it would write for é otherwise, is not JSON."""
     return str(getattr(sys.stdout, "encoding", None) or "utf-8").lower().replace("-", "") == "utf8"

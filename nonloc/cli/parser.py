@@ -1,16 +1,16 @@
-"""The parsers: one for `nonloc` itself, and one for the command that was chosen."""
+"""The parsers of `nonloc` and of its commands, and hints for mistyped names."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import EntryPoint
 from types import ModuleType
 from typing import Any, NoReturn
 
 from nonloc import __version__
 from nonloc.cli.commands import summarize
-from nonloc.cli.nearest import nearest
 
 DESCRIPTION = """\
 Nonlocal networks and nonlocal diffusion: simulate them, train them, see what they learned.
@@ -77,8 +77,34 @@ def with_underscores(words: Sequence[str]) -> list[str]:
 
 
 def nearest_options(parser: argparse.ArgumentParser, words: Sequence[str]) -> str:
-    """Name the known options nearest to those in `words` that the parser does not have; "" where none is near."""
+    """Name the known options nearest to the unknown ones in `words`; "" where none is near."""
     known = [option[2:] for option in parser._option_string_actions if option.startswith("--")]
-    given = [word[2:].partition("=")[0] for word in words if word.startswith("--")]
-    meant = {one: nearest(one, known) for one in given if one not in known}
-    return "".join(f"; the nearest to --{one} is --{near}" for one, near in meant.items() if near is not None)
+    names = [word[2:].partition("=")[0] for word in words if word.startswith("--")]
+    meant = {name: nearest(name, known) for name in names if name not in known}
+    return "".join(
+        f"; the nearest to --{name} is --{near}" for name, near in meant.items() if near is not None
+    )
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """Return the known name that is most like `name`; None where none is.
+
+    Of dotted names the last part is enough, and so are initials: scaled is stage.scaled, lr is learning_rate.
+    """
+    by_part = {one.rpartition(".")[2]: one for one in known}
+    initials = {
+        "".join(word[:1] for word in part.split("_")): one for part, one in by_part.items() if "_" in part
+    }
+    part = name.rpartition(".")[2]
+    if part in initials and part not in by_part:
+        return initials[part]
+    near = difflib.get_close_matches(part, by_part, n=1)
+    return by_part[near[0]] if near else None
+
+
+def unknown_name(name: str, kind: str, known: Iterable[str], listing: str) -> ValueError:
+    """Return the error for a name that is not known, with the nearest one and all choices."""
+    known = list(known)
+    near = nearest(name, known)
+    hint = "" if near is None else f"the nearest is {near}; "
+    return ValueError(f"{name!r} is not a {kind}; {hint}{listing} {', '.join(known)}")

@@ -1,20 +1,24 @@
-"""The options of commands that train many runs."""
+"""Options and progress of the commands that train many runs: reproduce and map."""
 
 from __future__ import annotations
 
 import json
+import sys
+import time
+from contextlib import suppress
 from dataclasses import fields
 from typing import Any
 
 from jsonargparse import ArgumentParser
 
-from nonloc.cli.nearest import nearest
+from nonloc.cli.durations import format_duration
+from nonloc.cli.parser import unknown_name
 from nonloc.nn.options import StageOptions
 from nonloc_paper.training.recipe import Recipe
 
 
 def add_many_runs_arguments(parser: ArgumentParser) -> None:
-    """How long, how many at once, what to change in all recipes, where, and on which data."""
+    """Add --budget, --side_by_side, --set, --device and --data_dir."""
     parser.add_argument(
         "--budget", type=str | None, default=None, help="stop, saved, after so long: 90s, 25m, 2h"
     )
@@ -43,7 +47,8 @@ def add_many_runs_arguments(parser: ArgumentParser) -> None:
 
 
 def parse_changes(words: list[str]) -> dict[str, Any]:
-    """{"precision": "bfloat16", "stage": {"init_std": 0.07}} of "precision=bfloat16", "stage.init_std=0.07"."""
+    """Turn "precision=bfloat16", "stage.init_std=0.07" into {"precision": "bfloat16", "stage": {"init_std": 0.07}}."""
+    known = [one.name for one in fields(Recipe)] + [f"stage.{one.name}" for one in fields(StageOptions)]
     changes: dict[str, Any] = {}
     for word in words:
         name, equals, text = word.partition("=")
@@ -51,7 +56,8 @@ def parse_changes(words: list[str]) -> dict[str, Any]:
             raise ValueError(
                 f"--set {word}: write FIELD=VALUE, such as precision=bfloat16 or stage.init_std=0.07"
             )
-        _check_field(name)
+        if name not in known:
+            raise unknown_name(name, "field of the recipe", known, "the fields are")
         try:
             value = json.loads(text)
         except ValueError:
@@ -68,12 +74,38 @@ def parse_changes(words: list[str]) -> dict[str, Any]:
     return changes
 
 
-def _check_field(name: str) -> None:
-    """ValueError unless it is a field of the recipe, or stage.<one of its stage>."""
-    known = [entry.name for entry in fields(Recipe)] + [
-        f"stage.{entry.name}" for entry in fields(StageOptions)
-    ]
-    if name not in known:
-        near = nearest(name, known)
-        hint = "" if near is None else f"the nearest is {near}; "
-        raise ValueError(f"{name!r} is not a field of the recipe; {hint}the fields are {', '.join(known)}")
+class RunsProgress:
+    """On stderr: a bar over all runs on a terminal, one line a run anywhere else, or nothing."""
+
+    def __init__(self, name: str, total: int, *, shown: bool) -> None:
+        self._name, self._total, self._shown = name, total, shown
+        self._started = time.monotonic()
+        self._bar: Any = None
+        if shown and sys.stderr.isatty():
+            with suppress(ImportError):  # without tqdm there are lines
+                from tqdm import tqdm
+
+                self._bar = tqdm(desc=name, total=total, unit="run", file=sys.stderr)
+
+    def __enter__(self) -> RunsProgress:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._bar is not None:
+            self._bar.close()
+
+    def reach(self, done: int) -> None:
+        """Show that `done` runs are finished."""
+        if self._bar is not None:
+            self._bar.update(done - self._bar.n)
+
+    def begin(self, index: int, recipe: Recipe) -> None:
+        """Show that the run with number `index`, from 0, is next."""
+        text = f"run {index + 1} of {self._total}: {recipe.network}, seed {recipe.seed}"
+        if self._bar is not None:
+            self._bar.set_description_str(f"{self._name}, {text}", refresh=False)
+            self._bar.update(index - self._bar.n)
+            self._bar.refresh()
+        elif self._shown:
+            since = format_duration(time.monotonic() - self._started)
+            print(f"{self._name}, {text} ({since} so far)", file=sys.stderr, flush=True)

@@ -13,8 +13,7 @@ from jsonargparse import ArgumentParser, Namespace
 from nonloc.cli.durations import parse_duration
 from nonloc.cli.output import Output, add_output_arguments
 from nonloc.outcomes import EXIT_DONE
-from nonloc_paper.commands.many_runs import add_many_runs_arguments, parse_changes
-from nonloc_paper.commands.overall import Overall
+from nonloc_paper.commands.many_runs import RunsProgress, add_many_runs_arguments, parse_changes
 from nonloc_paper.commands.parser import CommandParser
 from nonloc_paper.map.cells import PARTS, MapPart, find_part
 from nonloc_paper.map.table import MapTable
@@ -82,7 +81,7 @@ def run(options: Namespace) -> int:
     # Read while it is held: what another process adds before that is there, and none adds after.
     with (
         lock_folder(options.output),
-        Overall(part.name, len(part.runs()), shown=not output.is_quiet) as overall,
+        RunsProgress(part.name, len(part.runs()), shown=not output.is_quiet) as overall,
     ):
         table = MapTable(Path(options.output) / f"{part.name}.jsonl")
         progress = run_part(
@@ -93,7 +92,7 @@ def run(options: Namespace) -> int:
             device=options.device,
             budget=budget,
             side_by_side=options.side_by_side,
-            tell=overall.tell,
+            tell=overall.begin,
         )
         overall.reach(progress.total - len(progress.left))
         if progress.new or progress.reason:

@@ -15,8 +15,7 @@ from nonloc._checks import check_whole
 from nonloc.cli.durations import format_duration, parse_duration
 from nonloc.cli.output import Output, add_output_arguments
 from nonloc.outcomes import EXIT_DONE, EXIT_LOCKED
-from nonloc_paper.commands.many_runs import add_many_runs_arguments, parse_changes
-from nonloc_paper.commands.overall import Overall
+from nonloc_paper.commands.many_runs import RunsProgress, add_many_runs_arguments, parse_changes
 from nonloc_paper.commands.parser import CommandParser
 from nonloc_paper.paths import results_folder
 from nonloc_paper.suites import SUITES, Suite, arranged_suite
@@ -270,7 +269,7 @@ def _train(
     )
     todo = [recipe for recipe in recipes if recipe not in known]
     done = len(recipes) - len(todo)
-    with Overall(suite.name, len(recipes), shown=shown) as overall:
+    with RunsProgress(suite.name, len(recipes), shown=shown) as overall:
         progress = train_all(
             todo,
             folder / "runs",
@@ -280,7 +279,7 @@ def _train(
             side_by_side=options.side_by_side,
             progress=shown,
             others=[(recipe, Run(folder / "runs" / recipe.name)) for recipe in known],
-            tell=lambda index, recipe: overall.tell(done + index, recipe),
+            tell=lambda index, recipe: overall.begin(done + index, recipe),
         )
         overall.reach(done + len(progress.done))
     return replace(progress, done=(*known, *progress.done))
