@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from nonloc.ops import Affinity, SparseAffinity, diffuse, dirichlet_energy, kernel_matrix
+from nonloc.ops import Affinity, SparseAffinity, dirichlet_energy, kernel_matrix
 from nonloc.processes import DampedFlow, Diffusion, simulate
 from nonloc.processes import kernel as module
 from problems import CELLS, affinity, features, generator, relative, signal
@@ -14,7 +14,6 @@ WEIGHTS = {
     "diagonal": torch.tensor([0.2, 1.0, -0.5, 2.0], dtype=torch.float64),
     "full": torch.randn(C, C, dtype=torch.float64, generator=generator(3)),
 }
-each_weight = pytest.mark.parametrize("weight", WEIGHTS.values(), ids=WEIGHTS)
 
 
 def matrix_of(weight):
@@ -23,12 +22,15 @@ def matrix_of(weight):
     return torch.diag(weight) if weight.dim() == 1 else weight
 
 
-@pytest.mark.parametrize("backwards", [False, True])
-@each_weight
-@pytest.mark.parametrize(("kind", "normalize"), CELLS)
+@pytest.mark.parametrize(
+    ("kind", "normalize", "weight", "backwards"),
+    [(*cell, "full", n % 2 == 0) for n, cell in enumerate(CELLS)]
+    + [("heat", "row", weight, backwards) for weight in WEIGHTS for backwards in (False, True)],
+)
 def test_rates_are_the_equations(kind, normalize, weight, backwards):
     a = affinity(kind, normalize)
     z, k = signal(a, C), kernel_matrix(a)
+    weight = WEIGHTS[weight]
     sign, w = -1 if backwards else 1, matrix_of(weight)
     laplacian = k @ z - k.sum(-1, keepdim=True) * z
     diffusion = Diffusion(a, weight=weight, backwards=backwards)
@@ -60,23 +62,7 @@ def test_a_kernel_that_follows_the_state():
     assert relative(process.energy(z), dirichlet_energy(Affinity(z, z, "gaussian"), z)) <= 1e-14
 
 
-def test_a_diffusion_whose_kernel_follows_the_state():
-    z = signal(affinity("heat"))
-    process = Diffusion(lambda z: Affinity(z, z, "heat"), weight=0.5)
-    assert (process.is_linear, process.affinity, process.inner_weights(), process.mean_weights()) == (
-        False,
-        None,
-        None,
-        None,
-    )
-    for state in (z, 2 * z):
-        truth = 0.5 * diffuse(Affinity(state, state, "heat"), state)
-        assert relative(process.rate(state), truth) <= 1e-12
-    assert relative(process.energy(z), dirichlet_energy(Affinity(z, z, "heat"), z)) <= 1e-14
-    assert repr(process) == "Diffusion(kernel follows the state, W = 0.5)"
-
-
-def test_the_kernel_is_made_ready_once(monkeypatch):
+def test_the_kernel_is_prepared_once(monkeypatch):
     calls = []
     real = module.prepare_many
     monkeypatch.setattr(module, "prepare_many", lambda *args: calls.append(args) or real(*args))
@@ -88,12 +74,6 @@ def test_the_kernel_is_made_ready_once(monkeypatch):
     assert len(calls) == 1
     process.rate(z.float())
     assert len(calls) == 1  # float64 features compute in float64
-
-
-def test_the_energy_is_dirichlets():
-    a = affinity("heat", "count")
-    z = signal(a)
-    assert relative(Diffusion(a).energy(z), dirichlet_energy(a, z)) <= 1e-15
 
 
 def test_learned_features_leave_their_graph_behind():
@@ -125,15 +105,12 @@ def test_diffusion_dissipates_where_the_theory_says_so():
     [
         Diffusion(symmetric(), backwards=True),
         Diffusion(symmetric(), weight=-1.0),
-        Diffusion(symmetric(), weight=torch.tensor([1.0, -1.0])),
         Diffusion(symmetric(), weight=torch.tensor([[0.1, 1.0], [-1.0, 0.1]])),
-        Diffusion(symmetric(), weight=torch.tensor([[2.0, 1.0], [0.0, 2.0]])),
         Diffusion(symmetric(), weight=torch.tensor([[1.0, 2.0], [2.0, 1.0]])),
         Diffusion(affinity("heat")),
         Diffusion(Affinity(features("heat", "row"), features("heat", "row"), "dot", "none")),
         DampedFlow(symmetric(), backwards=True),
         DampedFlow(symmetric("concat")),  # symmetric, and yet not positive semi-definite
-        DampedFlow(symmetric(), weight=-1.0),
         DampedFlow(SparseAffinity(torch.eye(3).flip(0).to_sparse_csr())),
     ],
     ids=repr,
@@ -150,25 +127,14 @@ def test_the_damped_flow_dissipates_where_the_kernel_is_definite(kind):
     assert DampedFlow(a).inner_weights() is not None
 
 
-def test_the_balance_is_known_in_both_directions_of_time():
-    assert torch.equal(
-        Diffusion(symmetric(), backwards=True).mean_weights(), Diffusion(symmetric()).mean_weights()
-    )
-
-
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Diffusion(torch.eye(3)), "affinity must be an Affinity or a SparseAffinity, got Tensor"),
         (lambda: Diffusion(symmetric(), weight="1"), "weight must be a number, or a tensor .* got str"),
         (lambda: Diffusion(symmetric(), weight=torch.ones(2, 3)), r"\[C\] or \[C, C\], got \[2, 3\]"),
         (
             lambda: Diffusion(symmetric(), weight=torch.ones(2, dtype=torch.long)),
             "weight must be floating point",
-        ),
-        (
-            lambda: Diffusion(Affinity(torch.ones(1, 4, 2), torch.ones(1, 2, 2), "heat")),
-            "same positions on both sides, got 4 and 2",
         ),
         (lambda: DampedFlow(lambda z: z).rate(torch.ones(1, 2, 1)), r"affinity\(z\) must be an Affinity"),
     ],

@@ -42,7 +42,6 @@ def test_without_a_radius_the_feature_is_the_pixel():
         (torch.zeros(3, 4, 4, dtype=torch.uint8), 1, "floating point"),
         (torch.rand(3, 4, 4), -1, "radius must be a whole number"),
         (torch.rand(3, 4, 4), 4, "does not fit an image of 4 × 4 pixels; use a radius of at most 3"),
-        (torch.rand(3, 1, 9), 1, "does not fit an image of 1 × 9 pixels; use a radius of at most 0"),
         (torch.rand(3, 0, 9), 0, "with pixels"),
     ],
 )
@@ -51,17 +50,5 @@ def test_wrong_arguments(image, radius, message):
         patch_features(image, radius)
 
 
-def test_a_signal_of_another_size_is_refused():
-    with pytest.raises(ValueError, match=r"signal must be \[1, 20, C\]"):
-        to_image(torch.rand(1, 21, 3), 4, 5)
-
-
 def test_psnr_of_a_known_error():
     assert psnr(torch.full((1, 2, 2), 0.1), torch.zeros(1, 2, 2)) == pytest.approx(20.0, abs=1e-5)
-
-
-@pytest.mark.parametrize(("height", "width"), [(1, 1), (1, 9), (9, 1)])
-def test_a_single_row_or_pixel_is_its_own_feature(height, width):
-    image = torch.rand(3, height, width)
-    assert patch_features(image, 0).shape == (1, height * width, 3)
-    assert torch.equal(to_image(to_signal(image), height, width), image)

@@ -1,7 +1,5 @@
 """The steppers on processes: the exact semigroup, backward Euler far beyond CFL, and the order of each."""
 
-import math
-
 import pytest
 import torch
 from generators import generator_matrix, path_graph, vectors
@@ -26,36 +24,29 @@ def symmetric(normalize="row", kind="heat", positions=12):
     return Affinity(x, x, kind, normalize)
 
 
-@pytest.mark.parametrize("h", [0.1, 5.0])
-@pytest.mark.parametrize("backwards", [False, True])
-@each_weight
-@pytest.mark.parametrize("process", [Diffusion, DampedFlow])
-@pytest.mark.parametrize("kind", ["gaussian", "heat", "dot", "concat"])
+@pytest.mark.parametrize(
+    ("kind", "process", "weight", "backwards", "h"),
+    [
+        ("gaussian", Diffusion, "number", False, 5.0),
+        ("gaussian", DampedFlow, "rotating", True, 0.1),
+        ("gaussian", Diffusion, "definite", True, 0.1),
+        ("heat", Diffusion, "rotating", False, 5.0),
+        ("heat", DampedFlow, "diagonal", False, 0.1),
+        ("heat", DampedFlow, "number", True, 5.0),
+        ("dot", Diffusion, "diagonal", True, 5.0),
+        ("dot", DampedFlow, "definite", False, 5.0),
+        ("dot", DampedFlow, "number", False, 0.1),
+        ("concat", Diffusion, "definite", False, 0.1),
+        ("concat", DampedFlow, "rotating", False, 5.0),
+        ("concat", Diffusion, "diagonal", True, 0.1),
+    ],
+)
 def test_exact_is_the_dense_exponential(kind, process, weight, backwards, h):
-    p = process(affinity(kind, positions=12), weight=weight, backwards=backwards)
+    p = process(affinity(kind, positions=12), weight=WEIGHTS[weight], backwards=backwards)
     z = signal(p.affinity, C)
     truth = torch.matrix_exp(h * generator_matrix(p, z)) @ vectors(z)
     found = vectors(STEPPERS["exact"](p, h)(z))
     assert float(((found - truth).norm(dim=1) / truth.norm(dim=1)).max()) <= 1e-11
-
-
-@pytest.mark.parametrize("normalize", NORMALIZATIONS)
-def test_exact_forwards_and_backwards_is_where_it_began(normalize):
-    a = symmetric(normalize)
-    z = signal(a)
-    there = simulate(Diffusion(a), z, num_steps=2, step_size=0.4, stepper="exact").final
-    back = simulate(Diffusion(a, backwards=True), there, num_steps=1, step_size=0.8, stepper="exact").final
-    assert relative(back, z) <= 1e-11
-
-
-@pytest.mark.parametrize("stepper", ["exact", "implicit", "euler"])
-def test_a_path_decays_at_the_rate_of_its_eigenvalue(stepper):
-    size, mode, h, steps = 30, 3, 0.2, 25
-    z = torch.cos(math.pi * mode * (torch.arange(size, dtype=torch.float64) + 0.5) / size).view(1, -1, 1)
-    value = 2 - 2 * math.cos(math.pi * mode / size)
-    factor = {"exact": math.exp(-h * value), "implicit": 1 / (1 + h * value), "euler": 1 - h * value}[stepper]
-    run = simulate(Diffusion(path_graph(size)), z, num_steps=steps, step_size=h, stepper=stepper)
-    assert relative(run.final, factor**steps * z) <= 1e-12
 
 
 @pytest.mark.parametrize("backwards", [False, True])
@@ -88,9 +79,11 @@ def test_implicit_takes_as_many_products_as_there_are_eigenvalues():
     assert process.products <= 12  # with those that look at the residual
 
 
-@pytest.mark.parametrize("weight", ["number", "rotating"])
-@pytest.mark.parametrize("h", [1e5, 1e7])
-@pytest.mark.parametrize("normalize", NORMALIZATIONS)
+@pytest.mark.parametrize(
+    ("normalize", "h", "weight"),
+    [(normalize, 1e7, "number") for normalize in NORMALIZATIONS]
+    + [("row", 1e5, "rotating"), ("none", 1e7, "rotating")],
+)
 def test_implicit_is_stable_far_beyond_cfl(normalize, h, weight):
     """Steps of any length end in the weighted mean, channel by channel (both W have their spectrum in Re > 0)."""
     a, steps = symmetric(normalize), 8
@@ -104,26 +97,6 @@ def test_implicit_is_stable_far_beyond_cfl(normalize, h, weight):
     solved = steps * 1e-12 * float(run.states[0].norm())  # what the residuals may add up to
     assert float((run.final - run.weighted_mean[0].unsqueeze(1)).abs().max()) <= left + solved
     assert float((run.weighted_mean - run.weighted_mean[0]).abs().max()) <= solved
-
-
-def test_euler_is_not():
-    run = simulate(
-        Diffusion(symmetric("none")), signal(symmetric()), num_steps=2000, step_size=10.0, throw=False
-    )
-    assert run.outcome.ending == "diverged"
-
-
-@pytest.mark.parametrize("stepper", ["euler", "implicit"])
-def test_both_euler_methods_are_of_first_order(stepper):
-    a = symmetric()
-    z = signal(a)
-    truth = simulate(Diffusion(a), z, num_steps=1, step_size=1.0, stepper="exact").final
-
-    def error(n):
-        found = simulate(Diffusion(a), z, num_steps=n, step_size=1 / n, stepper=stepper, save_every=n).final
-        return float((found - truth).norm())
-
-    assert math.log2(error(64) / error(128)) == pytest.approx(1, abs=0.03)
 
 
 def test_a_graph_with_separate_components_keeps_a_mean_in_each():
@@ -176,7 +149,7 @@ def test_a_sub_sampled_measure_of_zero_is_no_trouble(stepper):
     assert relative(vectors(STEPPERS[stepper](p, h)(z)), truth) <= 1e-12
 
 
-@pytest.mark.parametrize("step_size", [3e6, 1e8, 1e11])
+@pytest.mark.parametrize("step_size", [3e6, 1e11])
 def test_an_exact_step_far_beyond_rest_ends_there(step_size):
     torch.manual_seed(8)
     graph = neighbors(torch.rand(100, 2, dtype=torch.float64), 8, scale="auto")

@@ -1,10 +1,13 @@
-"""The numbers of a trajectory against their definitions."""
+"""The numbers of a trajectory against their definitions; and a process from outside the package."""
+
+import inspect
+import textwrap
 
 import pytest
 import torch
 
-from nonloc.ops import Affinity, SparseAffinity, dirichlet_energy, self_adjoint_weights
-from nonloc.processes import DampedFlow, Diffusion, simulate
+from nonloc.ops import Affinity, SparseAffinity, diffuse, dirichlet_energy, prepare, self_adjoint_weights
+from nonloc.processes import DampedFlow, Diffusion, Process, simulate
 from problems import affinity, features, relative, signal
 
 MASK = torch.tensor([[True, False, True, True, True, False], [True] * 6])
@@ -67,3 +70,43 @@ def test_without_edges_all_count_alike():
     graph = SparseAffinity(torch.zeros(3, 3, dtype=torch.float64).to_sparse_csr(), "row")
     z = torch.tensor([1.0, 2.0, 6.0], dtype=torch.float64).view(1, -1, 1)
     assert simulate(Diffusion(graph), z, num_steps=1).weighted_mean.flatten().tolist() == [3.0, 3.0]
+
+
+def example():
+    """The class that Process's docstring shows."""
+    text = inspect.getdoc(Process)
+    code = textwrap.dedent(text[text.index("    class Reaction") :])
+    names = {"Process": Process, "prepare": prepare, "torch": torch}
+    exec(code, names)
+    return names["Reaction"]
+
+
+def doubly_stochastic():
+    x = features("heat", "symmetric")
+    return Affinity(x, x, "heat", "sinkhorn")
+
+
+def test_the_example_moves_by_its_equation():
+    a = doubly_stochastic()
+    z = signal(a)
+    process = example()(a)
+    assert relative(process.rate(z), diffuse(a, z) + z - z**3) <= 1e-13
+    run = simulate(process, z, num_steps=2, step_size=0.1)
+    assert relative(run.energy[0], dirichlet_energy(a, z)) <= 1e-13
+
+
+def test_an_affinity_that_is_exchanged_is_seen():
+    class Following(Process):
+        is_linear = False
+
+        def rate(self, z):
+            self.affinity = Affinity(z, z, "heat")
+            return diffuse(self.affinity, z)
+
+    z = signal(doubly_stochastic())
+    process = Following()
+    for state in (z, 2 * z):
+        process.rate(state)
+        assert (
+            relative(process.energy(state), dirichlet_energy(Affinity(state, state, "heat"), state)) <= 1e-14
+        )

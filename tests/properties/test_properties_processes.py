@@ -103,16 +103,6 @@ def test_euler_is_propagation_with_a_multiple_of_the_identity(problem, step):
     assert relative(run.final, propagate(problem.affinity, problem.z, [identity] * 2)) <= 1e-11
 
 
-@given(problems(normalizations=STOCHASTIC), st.floats(0.05, 2), st.floats(0.05, 2))
-def test_exact_solutions_form_a_semigroup(problem, first, second):
-    process = Diffusion(problem.affinity)
-
-    def after(z, time):
-        return simulate(process, z, num_steps=1, step_size=time, stepper="exact").final
-
-    assert relative(after(after(problem.z, first), second), after(problem.z, first + second)) <= 1e-11
-
-
 @given(problems(normalizations=STOCHASTIC), st.floats(0.05, 2))
 def test_forwards_and_then_backwards_is_the_identity(problem, time):
     there = simulate(Diffusion(problem.affinity), problem.z, num_steps=1, step_size=time, stepper="exact")
@@ -131,14 +121,6 @@ def test_exact_is_the_exponential_of_the_generator(problem, time):
     process = Diffusion(problem.affinity, weight=w)
     run = simulate(process, problem.z, num_steps=1, step_size=time, stepper="exact")
     assert relative(run.final, truth) <= 1e-11
-
-
-@given(problems(**BALANCED, masked=False), FRACTIONS)
-def test_implicit_euler_undone_by_one_explicit_step_backwards(problem, step):
-    """(I − hA) z₁ = z₀."""
-    process = Diffusion(problem.affinity)
-    run = simulate(process, problem.z, num_steps=1, step_size=step, stepper="implicit")
-    assert relative(run.final - step * process.rate(run.final), problem.z) <= 1e-10
 
 
 @given(problems(**BALANCED), st.floats(-3, 4))
@@ -188,12 +170,6 @@ def test_the_stationary_law_is_a_law_that_stays(problem):
     assert float(found.min()) >= 0
     assert relative(found.sum(-1), torch.ones(problem.batch, dtype=torch.float64)) <= 1e-14
     assert float(process.rate(found.unsqueeze(-1)).abs().sum((1, 2)).max()) <= 1e-12
-
-
-@given(problems(normalizations=STOCHASTIC, positive=True), FRACTIONS)
-def test_laws_and_expectations_are_two_sides_of_one_step(problem, step):
-    process, p, f = JumpProcess(problem.affinity), law(problem), problem.z
-    assert relative((process.evolve(p, step) * f).sum(1), (p * process.expect(f, step)).sum(1)) <= 1e-13
 
 
 @given(problems(normalizations=STOCHASTIC, positive=True), FRACTIONS)

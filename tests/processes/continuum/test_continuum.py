@@ -1,13 +1,22 @@
 """The continuum operator: its discretisation tends to integrals that are known, with the order of its rule."""
 
 import math
+from itertools import pairwise
 
 import pytest
 import torch
 from chains import order
 
-from nonloc.ops import SparseAffinity
-from nonloc.processes import Continuum, HorizonKernel, JumpProcess, simulate
+from nonloc.ops import SparseAffinity, kernel_matrix
+from nonloc.processes import (
+    Continuum,
+    HorizonKernel,
+    JumpProcess,
+    cell_kernel,
+    hilbert_schmidt_norm,
+    simulate,
+)
+from nonloc.processes.continuum import continuum as module
 from problems import relative
 
 
@@ -39,14 +48,6 @@ def of_cosine(x, scale=1.0):
 def error(continuum, z, truth):
     found = continuum.apply(continuum.sample(z))[0, :, 0]
     return float((found - truth(continuum.points)).abs().max())
-
-
-@pytest.mark.parametrize("rule", ["midpoint", "gauss"])
-def test_a_constant_kernel_takes_z_to_its_mean_minus_z(rule):
-    continuum = Continuum(lambda x, y: torch.ones(()), 9, rule=rule)
-    z = continuum.sample(cosine)
-    mean = continuum.quadrature.integral(z)
-    assert relative(continuum.apply(z), mean.unsqueeze(1) - z) < 1e-15
 
 
 @pytest.mark.parametrize("kind", ["features", "function"])
@@ -123,16 +124,6 @@ def self_integral(x):
     return math.sqrt(math.pi) / 2 * (torch.erf(x) + torch.erf(1 - x))
 
 
-def test_the_reversed_process_is_the_reversed_operator():
-    continuum = Continuum("heat", 6)
-    z = continuum.sample(cosine)
-    assert torch.equal(continuum.diffusion(backwards=True).rate(z), -continuum.diffusion().rate(z))
-
-
-def test_interior_points_keep_their_distance():
-    assert Continuum("heat", 10).interior(0.2).tolist() == [False] * 2 + [True] * 6 + [False] * 2
-
-
 def test_a_function_that_vanishes_somewhere_is_stored_without_it():
     continuum = Continuum(lambda x, y: ((x - y).abs() < 0.15).double().squeeze(-1), 10)
     assert isinstance(continuum.affinity, SparseAffinity)
@@ -149,8 +140,6 @@ def test_a_function_that_vanishes_somewhere_is_stored_without_it():
         ((lambda x, y: x, 5), {"scale": 2.0}, "features and scale belong to a kind"),
         (("heat", 5), {"features": lambda x: x[:, 0]}, r"features must give \[M, k\] = \[5, k\]"),
         (("heat", 5), {"features": lambda x: x / 0}, "features gave values that are not finite"),
-        ((lambda x, y: 1.0, 5), {}, r"kernel must give values \[5, 5\].*got float"),
-        (("heat", 5), {"rule": "trapezoid"}, "choose one of midpoint, gauss"),
         ((lambda x, y: x, 20_000), {}, "is tabulated, and M = 20000"),
     ],
 )
@@ -159,30 +148,98 @@ def test_what_is_asked_for_wrongly(arguments, keywords, message):
         Continuum(*arguments, **keywords)
 
 
-@pytest.mark.parametrize("function", [lambda x: 1.0, lambda x: torch.tensor(1.0), lambda x: x[:2]])
-def test_a_function_without_a_value_at_every_point_is_refused(function):
-    with pytest.raises(ValueError, match=r"function must give \[M\] or \[M, C\] for the 3 points, got"):
-        Continuum("heat", 3).sample(function)
+def density(x, y):
+    """1 + x cos πy: what leaves x goes somewhere, ∫ p dy = 1; what arrives at y is 1 + cos(πy)/2."""
+    return 1 + (x * torch.cos(math.pi * y)).sum(-1)
 
 
-def test_one_cell_has_nowhere_to_go():
-    continuum = Continuum("heat", 1)
-    assert continuum.apply(continuum.sample(lambda x: 7 * x)).tolist() == [[[0.0]]]
+def test_the_average_sums_to_the_number_of_cells():
+    num_cells = 40
+    sums = cell_kernel(density, num_cells, form="average").sum(-1)
+    assert relative(sums, torch.full_like(sums, num_cells)) < 1e-14
+
+
+def test_with_the_measure_of_a_cell_rows_sum_to_1():
+    sums = cell_kernel(density, 40).sum(-1)
+    assert relative(sums, torch.ones_like(sums)) < 1e-14
+
+
+def test_columns_sum_to_what_arrives_and_not_to_1():
+    num_cells = 40
+    edges = torch.linspace(0, 1, num_cells + 1, dtype=torch.float64)
+    arriving = 1 + 0.5 * num_cells * torch.sin(math.pi * edges).diff() / math.pi
+    sums = cell_kernel(density, num_cells).sum(0)
+    assert relative(sums, arriving) < 1e-14
+    assert float((sums - 1).abs().max()) > 0.4
+
+
+def test_an_entry_is_the_integral_over_its_cell():
+    edges = torch.tensor([0.25, 0.5], dtype=torch.float64)
+    expected = 0.25 + 0.625 * torch.sin(math.pi * edges).diff() / math.pi
+    assert relative(cell_kernel(density, 4)[2, 1], expected[0]) < 1e-14
+
+
+def test_in_the_plane():
+    kernel = cell_kernel(lambda x, y: 1 + 0.3 * x[..., 0] * torch.cos(math.pi * y[..., 1]), 4, dimension=2)
+    assert kernel.shape == (16, 16)
+    assert relative(kernel.sum(-1), torch.ones(16)) < 1e-13
 
 
 @pytest.mark.parametrize(
-    ("continuum", "text"),
+    ("arguments", "keywords", "message"),
     [
-        (Continuum("heat", 10, rule="gauss"), "Continuum(heat none, gauss, d = 1, M = 10)"),
-        (
-            Continuum(lambda x, y: (x * y).sum(-1), 3, dimension=2, normalize="row"),
-            "Continuum(ρ(x, y) row, midpoint, d = 2, M = 9)",
-        ),
-        (
-            Continuum(HorizonKernel(0.3), 10),
-            "Continuum(HorizonKernel(radius=0.3) none, midpoint, d = 1, M = 10)",
-        ),
+        ((None, 4), {}, r"density must be a function p\(x, y\) of points, got NoneType"),
+        ((lambda x, y: x - y, 4), {}, r"density must give values \[4, 32\].* got \[4, 32, 1\]"),
+        ((lambda x, y: (x - y).sum(-1) / 0, 4), {}, "density gave values that are not finite"),
+        ((density, 4), {"nodes": 0}, "nodes must be a whole number ≥ 1, got 0"),
+        ((density, 100_000), {}, "use fewer cells or nodes"),
     ],
 )
-def test_it_says_what_it_is(continuum, text):
-    assert repr(continuum) == text
+def test_a_wrong_density_names_the_fix(arguments, keywords, message):
+    with pytest.raises(ValueError, match=message):
+        cell_kernel(*arguments, **keywords)
+
+
+def product(x, y):
+    return 1 + (x * y).sum(-1)
+
+
+EXACT = math.sqrt(1 + 1 / 2 + 1 / 9)  # of 1 + xy
+
+
+def test_gauss_points_give_it_exactly_for_a_polynomial():
+    assert hilbert_schmidt_norm(Continuum(product, 3, rule="gauss")) == pytest.approx(EXACT, rel=1e-15)
+
+
+def test_the_norm_by_midpoints_is_of_order_2():
+    errors = [abs(hilbert_schmidt_norm(Continuum(product, n)) - EXACT) for n in (10, 20, 40)]
+    assert all(1.98 < p < 2.02 for p in order(errors)), errors
+
+
+def test_a_kind_in_blocks_of_rows_gives_that_of_the_matrix(monkeypatch):
+    monkeypatch.setattr(module, "BLOCK_ENTRIES", 40)
+    continuum = Continuum("heat", 5, dimension=2, rule="gauss", scale=2.0)
+    rho = kernel_matrix(continuum.affinity)[0] / continuum.weights
+    expected = (rho.square() * torch.outer(continuum.weights, continuum.weights)).sum().sqrt()
+    assert hilbert_schmidt_norm(continuum) == pytest.approx(float(expected), rel=1e-14)
+
+
+@pytest.mark.parametrize("kernel", [product, "heat"])
+def test_under_refinement_only_the_integral_part_settles(kernel):
+    meshes = [Continuum(kernel, n) for n in (50, 100, 200)]
+    integral = [hilbert_schmidt_norm(c) for c in meshes]
+    multiplication = [hilbert_schmidt_norm(c, "multiplication") for c in meshes]
+    assert max(integral) / min(integral) < 1.001
+    for coarse, fine in pairwise(multiplication):
+        assert fine / coarse == pytest.approx(math.sqrt(2), rel=1e-3)
+
+
+def test_a_horizon_kernel_has_a_norm_that_grows_as_it_shrinks():
+    """(∬ ρ²)^½ is about (9/δ⁶ · 2δ)^½ on a line: the limit, a differential operator, has none."""
+    wide, narrow = (hilbert_schmidt_norm(Continuum(HorizonKernel(r), 400)) for r in (0.04, 0.02))
+    assert narrow / wide == pytest.approx(2**2.5, rel=0.05)
+
+
+def test_a_normalised_kernel_is_refused():
+    with pytest.raises(ValueError, match='must have normalize="none"'):
+        hilbert_schmidt_norm(Continuum("heat", 3, normalize="row"))

