@@ -1,17 +1,16 @@
-"""estimate: will it fit? Bytes and multiply-adds of a stage before any work is done.
+"""estimate: bytes and multiply-adds of a stage, before any work is done.
 
-The numbers come from the code itself, run on tensors that have shapes but no contents while every allocation and
-every product is written down. So they cannot drift away from the code, and a test holds them to measured memory.
-The fused kernels are not run: their launches are written down instead, and tests hold what is counted for each to
-what the interpreted kernels do, and the memory to a GPU's.
-Only blocks of rows take the longer the more of them there are. For large M they are extrapolated: their peaks are
-linear and their counts quadratic in M once a block has its full size.
+The code itself runs on tensors that have shapes and no contents, while every allocation and every product is counted.
+Tests hold the bytes to measured memory. The fused kernels are not run: their launches are counted.
+For large M, blocks of rows are extrapolated: once a block has its full size, peaks are linear and multiply-adds
+quadratic in M.
 """
 
 from __future__ import annotations
 
 import copy
 import math
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -19,23 +18,24 @@ from typing import Any, overload
 
 import torch
 from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from nonloc._checks import check_whole, is_whole
-from nonloc._torch_compat import FakeTensorMode
+from nonloc._torch_compat import FakeTensorMode, TorchDispatchMode, tree_leaves
 from nonloc.ops.affinity import Affinity
 from nonloc.ops.exponential import BLOCK_ENTRIES
 from nonloc.ops.functional import BACKENDS, choose_backend, propagate
 from nonloc.ops.fused import lacks
 from nonloc.ops.fused.launch import without_launches
 from nonloc.ops.sinkhorn import fixed_steps
-from nonloc.ops.tally import Allocations, Products, launched_macs
 
 TYPICAL_SINKHORN_STEPS = 40
 LARGEST_TRACED = 4096  # positions of a batch of 1 in blocks of rows; more are extrapolated
 # What the affinities that learn are called, where that is not what their kernel is called.
 KIND_OF = {"embedded_gaussian": "gaussian"}
 
-# (backend, positions, with_gradient) -> the forward pass, its inputs made and not counted
+Shape = tuple[int, ...]
+# (backend, positions, with_gradient) -> the forward pass; its inputs are not counted
 Work = Callable[[str, int, bool], Callable[[], Tensor]]
 
 
@@ -114,11 +114,10 @@ def estimate(
     embed      d, the width of left and right (channels // 2 when left out; always 1 for "concat")
 
     The bytes are those of tensors: on the CPU, with torch's present number of threads; of "fused", on a GPU. In 80
-    measurements of stages in fresh processes, of 5 to 400 MiB, they were 0.87 to 1.01 times the resident memory: up to
-    2 MiB are what libraries take for themselves. That holds where freed memory is given back, as glibc does with
-    MALLOC_MMAP_THRESHOLD_=131072 in the environment, and mimalloc, which torch has on some processors, with
-    MIMALLOC_PURGE_DELAY=0. By itself glibc keeps pieces for later: the same
-    processes then had 1 to 3 times the estimate, and up to 5 times where blocks of rows come and go.
+    fresh processes of 5 to 400 MiB they were 0.87 to 1.01 times the resident memory. That needs an allocator that
+    returns freed memory: glibc with MALLOC_MMAP_THRESHOLD_=131072 in the environment, or mimalloc with
+    MIMALLOC_PURGE_DELAY=0. By default glibc keeps freed pieces: 1 to 3 times the estimate, and up to 5 times where
+    blocks of rows are made and freed.
     """
     sizes = {"batch": batch, "positions": positions, "channels": channels, "num_blocks": num_blocks}
     if isinstance(kind, nn.Module):
@@ -331,7 +330,7 @@ def _trace(made: Work, backend: str, positions: int, steps: int) -> Cost:
                 out = forward_pass()
                 if with_gradient:
                     out.backward(torch.ones_like(out))
-        return memory.peak, products.macs + sum(launched_macs(launch) for launch in launches)
+        return memory.peak, products.macs + sum(launch.macs for launch in launches)
 
     forward_bytes, forward_macs = run(with_gradient=False)
     backward_bytes, all_macs = run(with_gradient=True)
@@ -342,3 +341,76 @@ def _refuse(given: Mapping[str, object], reason: str) -> None:
     for name, value in given.items():
         if value is not None:
             raise ValueError(f"{name}={value!r} {reason}")
+
+
+class Allocations(TorchDispatchMode):
+    """Count the bytes of storages that are made inside; `peak` is their largest sum at one time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = self.peak = 0
+        self._seen: weakref.WeakSet[Any] = weakref.WeakSet()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        for storage in _storages((args, kwargs)):
+            self._seen.add(storage)
+        result = func(*args, **(kwargs or {}))
+        for storage in _storages(result):
+            if storage not in self._seen:
+                self._seen.add(storage)
+                self.now += storage.nbytes()
+                weakref.finalize(storage, self._free, storage.nbytes())
+        self.peak = max(self.peak, self.now + _attention_workspace(func.name(), args))
+        return result
+
+    def _free(self, size: int) -> None:
+        self.now -= size
+
+
+def _attention_workspace(name: str, args: Any) -> int:
+    """The buffers of the CPU's attention, which torch does not report: rows × columns of float32 or wider, a thread."""
+    if "flash_attention_for_cpu" not in name:
+        return 0
+    is_backward = name.endswith("_backward")
+    query, key = args[1:3] if is_backward else args[:2]
+    length, width = query.shape[-2:]
+    rows = 256 if length >= 768 else 64 if length >= 192 else 32
+    columns = min(512, key.shape[-2])
+    entries = rows * (2 * columns if is_backward else columns + width + 2)
+    return entries * max(4, query.dtype.itemsize) * torch.get_num_threads()
+
+
+def _storages(tree: Any) -> list[Any]:
+    return [leaf.untyped_storage() for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]
+
+
+class Products(FlopCounterMode):
+    """Count multiply-adds: matrix products, attention, element-wise products and running sums."""
+
+    def __init__(self) -> None:
+        aten = torch.ops.aten
+        super().__init__(
+            display=False,
+            custom_mapping={
+                aten.mul: _element_wise,
+                aten.cumsum: _element_wise,
+                aten._scaled_dot_product_flash_attention_for_cpu: _attention,
+                aten._scaled_dot_product_flash_attention_for_cpu_backward: _attention_backward,
+            },
+        )
+
+    @property
+    def macs(self) -> int:
+        return self.get_total_flops() // 2
+
+
+def _element_wise(*args: Any, out_shape: Shape, **kwargs: Any) -> int:
+    return 2 * math.prod(out_shape)
+
+
+def _attention(query: Shape, key: Shape, *args: Any, **kwargs: Any) -> int:
+    return 2 * 2 * math.prod(query) * key[-2]
+
+
+def _attention_backward(grad: Shape, query: Shape, key: Shape, *args: Any, **kwargs: Any) -> int:
+    return 5 * 2 * math.prod(query) * key[-2]

@@ -25,6 +25,33 @@ class Launch(NamedTuple):
     positions: int
     constants: dict[str, Any]
 
+    @property
+    def macs(self) -> int:
+        """Multiply-adds of the matrix products of this launch, with widths rounded up to powers of two."""
+        sizes = self.constants
+        m = self.positions
+        depth, hidden = sizes.get("D", 0), sizes["H"]
+        map_macs = m * hidden * sizes.get("C", 0)
+        if self.kernel == "begin_kernel":
+            macs = map_macs * sizes["PROJECTS"]
+        elif self.kernel == "forward_kernel":
+            mean = depth * sizes["MEANS"]
+            macs = m * m * (depth + hidden + mean) + map_macs * (sizes["UPDATES"] + sizes["HAS_NEXT"])
+            if sizes["FIRST"]:
+                # The bound of each row: from a few columns, or from all of them where there is a bias.
+                macs += m * depth * (m if sizes["HAS_BIAS"] else sizes["STEP"])
+        elif self.kernel == "turn_kernel":
+            macs = map_macs * sizes["UPDATES"]
+        elif self.kernel == "adjoint_kernel":
+            maps = 1 + sizes["HAS_PREVIOUS"] + 2 * (sizes["SLOTS"] > 0)
+            macs = m * m * (depth + hidden) + map_macs * sizes["UPDATES"] * maps
+        elif self.kernel == "finish_kernel":
+            macs = map_macs * (1 + 2 * (sizes["SLOTS"] > 0))
+        else:
+            more = hidden * sizes["TRANSPOSES"] if self.kernel == "key_kernel" else 16 * sizes["ONES"]
+            macs = m * m * (2 * depth + sizes["WIDE"] + sizes["REST"] + more)
+        return self.batch * macs
+
 
 _written_down: ContextVar[list[Launch] | None] = ContextVar("written_down", default=None)
 
