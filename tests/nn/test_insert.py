@@ -128,7 +128,7 @@ def test_stage_follows_device_dtype_and_mode(model):
     assert next(meta.layer1[1].stage.parameters()).is_meta
 
 
-def test_a_second_stage_in_one_place_is_refused_and_the_ways_that_are_told_work(model, x):
+def test_a_second_stage_in_one_place_is_refused_and_the_fixes_in_the_message_work(model, x):
     plain = repr(model)
     insert(model, {"layer1.1": stage()})
     before = repr(model)
@@ -156,7 +156,7 @@ def test_weights_of_the_plain_model_go_to_the_bases(x, where):
     torch.testing.assert_close(model(x), plain(x))
 
 
-def test_children_called_base_and_stage_are_told_from_those_of_the_place():
+def test_a_base_may_have_children_called_base_and_stage():
     class Body(nn.Module):
         def __init__(self):
             super().__init__()
@@ -213,7 +213,7 @@ def test_survives_deepcopy_state_dict_and_export(model, x):
     ],
 )
 def test_what_is_wrong_raises_and_changes_nothing(model, x, where, example, message):
-    """Beside an entry that is right, which must not be carried out either."""
+    """Together with a right entry, which must not be carried out either."""
     before, output = repr(model), model.eval()(x)
     with pytest.raises(ValueError, match=message):
         insert(
@@ -285,7 +285,7 @@ def test_the_first_layer_of_a_transformer_takes_a_stage():
 
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
-def test_a_nested_tensor_is_refused_with_the_way_out_that_works():
+def test_a_nested_tensor_is_refused_with_a_fix_that_works():
     layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
     example = {
         "src": torch.zeros(2, 5, 8),

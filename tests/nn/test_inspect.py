@@ -107,18 +107,6 @@ def test_model_is_left_as_it_was(x):
     assert not any(module._forward_pre_hooks for module in model.modules())
 
 
-def test_masked_positions_are_not_measured(x):
-    stage = made(layout="positions")
-    z = x.flatten(2).transpose(1, 2).contiguous()
-    mask = torch.ones(3, 10, dtype=torch.bool)
-    mask[:, 7:] = False
-    padded = torch.where(mask.unsqueeze(-1), z, torch.nan)
-    (trace,) = feature_trace(stage, {"x": padded, "mask": mask})
-    (expected,) = feature_trace(stage, z[:, :7])
-    for found, truth in zip(trace["blocks"], expected["blocks"], strict=True):
-        assert found["after"] == pytest.approx(truth["after"], rel=1e-5)
-
-
 def test_stage_inputs_are_what_the_affinities_are_made_of(x):
     """With the mask that the stage was called with, by position or by name."""
     mask = torch.ones(3, 2, 5, dtype=torch.bool)
@@ -201,7 +189,7 @@ def test_logits_of_every_kernel_of_a_stage(shared, expected):
     assert found == {"": pytest.approx(expected, rel=1e-6)}
 
 
-def test_logits_are_told_by_the_place_of_the_stage_and_where_there_are_some():
+def test_spreads_have_the_names_of_the_stages_whose_kernels_have_logits():
     class Several(nn.Module):
         def __init__(self):
             super().__init__()

@@ -280,14 +280,6 @@ def test_the_function_has_both(kernel, monkeypatch):
     torch.testing.assert_close(gradient_found.double(), gradient_wanted, rtol=1e-5, atol=1e-6)
 
 
-def test_on_the_cpu_it_is_qr():
-    torch.manual_seed(5)
-    v = torch.randn(6, 3, dtype=torch.float64)
-    q = orthonormal_part(v)
-    wanted = v @ torch.linalg.inv(torch.eye(3, dtype=torch.float64) + v.mT @ v) @ v.mT
-    torch.testing.assert_close(q @ q.mT, wanted)
-
-
 @pytest.mark.gpu
 @pytest.mark.parametrize("shape", [(64, 32), (7, 5), (128, 64), (256, 128)])
 def test_cuda_value_and_gradient_in_a_captured_graph(shape):
