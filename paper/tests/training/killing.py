@@ -1,10 +1,7 @@
-"""kill -9 as an experiment: kill a small run at random moments and during saves, resume it, compare the ends.
+"""kill -9 as an experiment: kill small runs, resume them, and compare their ends with a run that was never killed.
 
-    python paper/tests/training/killing.py --kills 20
-
-Each trial is a new run that is killed, in half of the trials while a temporary file lies in its checkpoints
-folder, and then resumed to its end. It succeeds if the final weights, the spectra and all metrics but the
-seconds are those of a run that was never killed.
+python paper/tests/training/killing.py --kills 20     # at random moments and during saves
+python paper/tests/training/killing.py --exact DIR    # leave in DIR one killed run for each of MOMENTS
 """
 
 from __future__ import annotations
@@ -17,60 +14,107 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
-from tiny import timeless_metrics, tiny_data, tiny_recipe
+from tiny import timeless_metrics, tiny_recipe, train
 
 from nonloc_paper.runs import TEMPORARY, Run, replaced_name
-from nonloc_paper.training.loop import fit
+from nonloc_paper.training.recipe import Recipe
+from nonloc_paper.training.session import Session
 
-MOMENTS = ("random", "save")
-LAST_STEP = 80
+MOMENTS = ("before the tensors", "before the manifest", "in a line of metrics", "before the save of an epoch")
+SHORT = tiny_recipe(epochs=2, spectrum_epochs=(1,))
+LONG = tiny_recipe(epochs=16, spectrum_epochs=(3,))
 PATIENCE = 120.0  # seconds until a victim must have shown a sign of life
 ATTEMPTS = 9  # how often to try to hit a save, which takes a few milliseconds
 
 
+def work_in(run: Run, recipe: Recipe) -> None:
+    """Train, or continue, a run that saves after every step."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        train(recipe, run, checkpoint_steps=1)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def ending(run: Run) -> tuple[object, ...]:
+    """What must be equal at the end."""
+    return run.read_result()["weights_sha256"], timeless_metrics(run), run.read_spectra()
+
+
+def kill_at_moments(folder: Path) -> None:
+    """Train a run in a new process for each of MOMENTS, which kills itself there."""
+    torch.set_num_threads(1)  # no thread is started, so that forking is safe
+    for moment in MOMENTS:
+        process = os.fork()
+        if process == 0:
+            kill_itself(moment)
+            work_in(Run(folder / moment), SHORT)
+            os._exit(1)
+        if os.waitpid(process, 0)[1] != signal.SIGKILL:
+            raise RuntimeError(f"the run was not killed {moment}")
+
+
+def kill_itself(moment: str) -> None:
+    """Let this process kill itself, by SIGKILL, when its run comes to `moment`."""
+    replace, fsync, save = os.replace, os.fsync, Session.save
+    die = partial(os.kill, os.getpid(), signal.SIGKILL)
+    name = {"before the tensors": "00000004.safetensors", "before the manifest": "00000007.json"}.get(moment)
+
+    def replace_or_die(source: Any, target: Any) -> None:
+        if Path(target).name == name:
+            die()
+        replace(source, target)
+
+    def fsync_or_die(handle: int) -> None:
+        is_metrics = os.readlink(f"/proc/self/fd/{handle}").endswith("metrics.jsonl")
+        if moment == "in a line of metrics" and is_metrics:
+            os.ftruncate(handle, os.fstat(handle).st_size - 9)
+            die()
+        fsync(handle)
+
+    def save_or_die(session: Session) -> None:
+        if moment == "before the save of an epoch" and (session.epoch, session.step_in_epoch) == (1, 0):
+            die()
+        save(session)
+
+    os.replace, os.fsync, Session.save = replace_or_die, fsync_or_die, save_or_die  # type: ignore[assignment]
+
+
 @dataclass(frozen=True)
 class Trial:
-    """One killed and resumed run; `found` are the temporary files that each kill left behind."""
+    """One run that was killed and resumed; `left` are the temporary files that the kill left behind."""
 
-    moments: tuple[str, ...]
-    found: tuple[tuple[str, ...], ...]
+    in_save: bool
+    left: tuple[str, ...]
     resumed_at: int
     is_equal: bool
 
 
-def experiment(folder: Path, plan: Sequence[tuple[str, ...]], seed: int = 0) -> list[Trial]:
-    """One trial for each entry of `plan`, which says at what moments its run is killed in turn."""
+def experiment(folder: Path, kills: int, seed: int = 0) -> list[Trial]:
+    """Kill one new run after another from outside: in turn at a random moment and during a save."""
     chance = random.Random(seed)
     whole = Run(folder / "whole")
-    work_in(whole)
+    work_in(whole, LONG)
     [*_, last] = whole.read_metrics()
-    step_seconds = last["seconds"] / last["step"]
     trials = []
-    for number, moments in enumerate(plan):
-        run = Run(folder / f"killed-{number}")
-        found = []
-        for kills_left in range(len(moments), 0, -1):
-            step = some_step(run, chance, kills_left)
-            if moments[-kills_left] == "save":
-                found.append(kill_during_save(run, step, chance.choice((".safetensors", ".json"))))
-            else:
-                found.append(kill_at_random(run, step, chance.uniform(0, step_seconds)))
+    for number in range(kills):
+        run, step, in_save = Run(folder / f"killed-{number}"), chance.randrange(64), number % 2 == 1
+        if in_save:
+            left = kill_during_save(run, step, chance.choice((".safetensors", ".json")))
+        else:
+            left = kill_at_random(run, step, chance.uniform(0, last["seconds"] / last["step"]))
         resumed_at = saved_steps(run)
-        work_in(run)
-        trials.append(Trial(moments, tuple(found), resumed_at, ending(run) == ending(whole)))
+        work_in(run, LONG)
+        trials.append(Trial(in_save, left, resumed_at, ending(run) == ending(whole)))
     return trials
-
-
-def some_step(run: Run, chance: random.Random, kills_left: int) -> int:
-    """A step to come, early enough that the kills after this one find the run still at work."""
-    done = saved_steps(run)
-    return done + chance.randrange(max(1, int(0.8 * (LAST_STEP - done)) // kills_left))
 
 
 def kill_at_random(run: Run, step: int, delay: float) -> tuple[str, ...]:
@@ -87,25 +131,21 @@ def kill_at_random(run: Run, step: int, delay: float) -> tuple[str, ...]:
 def kill_during_save(run: Run, step: int, kind: str) -> tuple[str, ...]:
     """Kill the run during a save after `step`, proved by the temporary file that it leaves.
 
-    `kind` is the file waited for: ".safetensors", or ".json" for a kill between the two renames.
+    `kind` is the file to wait for: ".safetensors", or ".json" for a kill between the two renames.
     """
     for _ in range(ATTEMPTS):
         process = start(run)
-        wait_until(partial(has_saved, run, step), process)
+        # The temporary files of an earlier process are removed by the next save.
+        wait_until(lambda: saved_steps(run) >= step and not temporaries(run), process)
         while process.poll() is None and not any(
             (replaced_name(name) or "").endswith(kind) for name in temporaries(run)
         ):
             pass
         kill(process)
-        if found := temporaries(run):
-            return found
+        if left := temporaries(run):
+            return left
         step = saved_steps(run)
     raise RuntimeError(f"no save was hit in {ATTEMPTS} attempts")
-
-
-def has_saved(run: Run, step: int) -> bool:
-    """Whether `step` was saved and no temporary file of an earlier process is left, which the next save removes."""
-    return saved_steps(run) >= step and not temporaries(run)
 
 
 def start(run: Run) -> subprocess.Popen[bytes]:
@@ -133,42 +173,29 @@ def temporaries(run: Run) -> tuple[str, ...]:
 
 
 def saved_steps(run: Run) -> int:
-    """How many steps the newest checkpoint holds."""
+    """The step of the newest checkpoint."""
     return max((int(path.stem) for path in run.checkpoints_path.glob("*.json")), default=0)
-
-
-def ending(run: Run) -> tuple[object, ...]:
-    """What must be equal at the end."""
-    return run.read_result()["weights_sha256"], timeless_metrics(run), run.read_spectra()
-
-
-def work_in(run: Run) -> None:
-    """Train, or go on with, a run of a few seconds that saves after every step."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    recipe = tiny_recipe(epochs=LAST_STEP // 5, spectrum_epochs=(3,))
-    try:
-        fit(recipe, run, data=tiny_data(), device="cpu", progress=False, checkpoint_steps=1)
-    finally:
-        torch.set_num_threads(threads)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="kill and resume small runs, and compare how they end")
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0, help="of the moments")
-    parser.add_argument("--victim", help="train in this folder instead: what the experiment starts and kills")
+    parser.add_argument("--exact", help="leave killed runs in this folder, one for each exact moment")
+    parser.add_argument("--victim", help="train in this folder: what the experiment starts and kills")
     arguments = parser.parse_args()
     if arguments.victim:
-        work_in(Run(arguments.victim))
+        work_in(Run(arguments.victim), LONG)
         return 0
-    plan = [(MOMENTS[number % 2],) for number in range(arguments.kills)]
+    if arguments.exact:
+        kill_at_moments(Path(arguments.exact))
+        return 0
     with tempfile.TemporaryDirectory() as folder:
-        trials = experiment(Path(folder), plan, arguments.seed)
+        trials = experiment(Path(folder), arguments.kills, arguments.seed)
     for number, trial in enumerate(trials, start=1):
-        left = ", ".join(trial.found[0]) or "no temporary file left"
+        left = ", ".join(trial.left) or "no temporary file left"
         verdict = "equal" if trial.is_equal else "DIFFERENT"
-        print(f"{number:3}  {trial.moments[0]:6} ({left}), resumed at step {trial.resumed_at}: {verdict}")
+        print(f"{number:3}  ({left}), resumed at step {trial.resumed_at}: {verdict}")
     equal = sum(trial.is_equal for trial in trials)
     print(f"{equal} of {len(trials)} ended as the run that was never killed")
     return 0 if equal == len(trials) else 1

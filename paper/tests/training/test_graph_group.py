@@ -106,7 +106,7 @@ def test_every_run_is_what_it_is_alone_to_the_bit(tmp_path, alone, captures, sid
     ids=["restoration", "bfloat16"],
 )
 def test_other_recipes_are_captured_exactly_too(tmp_path, captures, changes):
-    recipe = tiny_recipe(epochs=1, train_images=12, test_images=6, **changes)
+    recipe = tiny_recipe(epochs=1, batch_size=2, train_images=3, test_images=2, **changes)
     train(recipe, tmp_path / "plain")
     runs, _ = go(tmp_path, [recipe])
     assert_as_alone(runs, [Run(tmp_path / "plain")])

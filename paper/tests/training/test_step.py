@@ -67,7 +67,7 @@ def test_channels_last_reaches_the_network():
 @pytest.mark.parametrize(
     ("network", "precision"),
     [
-        ("preresnet11/original-2@2", "bfloat16"),
+        ("preresnet8-basic/original-1@1", "bfloat16"),
         ("restorer8/diffusive-2@1", "bfloat16"),
         ("restorer8/diffusive-2@1", "float32"),
     ],
@@ -80,8 +80,8 @@ def test_weights_that_are_cast_together_give_the_same_step_to_the_bit(network, p
     plain = build(network, num_classes=data.num_classes, init_std=0.1).to(memory_format=torch.channels_last)
     together = copy.deepcopy(plain)
     steps = [TrainingStep(plain, task, recipe), TrainingStep(together, task, recipe, cast_together=True)]
-    for number in range(3):
-        assert torch.equal(*(step(torch.arange(9), step_generator(0, 0, number), 0.1) for step in steps))
+    for number in range(2):
+        assert torch.equal(*(step(torch.arange(3), step_generator(0, 0, number), 0.1) for step in steps))
     expected = plain.state_dict()
     for name, value in together.state_dict().items():
         assert torch.equal(value, expected[name]), name
