@@ -1,8 +1,7 @@
-"""Run: the self-describing folder that carries everything between commands. Standard library only.
+"""Run: the folder of a training run, which all commands read and write. Standard library only.
 
-Every file in it is strict JSON or JSON lines, so that any tool can read it: a number that is not finite is
-written as null. Whole files are replaced atomically; lines are appended, flushed and synced one by one, and
-a last line that a crash left torn counts as not written.
+Every file in it is strict JSON or JSON lines: a number that is not finite is written as null. Whole files are replaced
+atomically. Lines are appended, flushed and synced one by one; a torn last line, left by a crash, is ignored.
 """
 
 from __future__ import annotations
@@ -21,28 +20,36 @@ from typing import Any, BinaryIO
 from nonloc._checks import is_whole
 from nonloc.outcomes import CorruptDataError, LockedRunError, recorded_ending
 
-ENDED = ("converged", "diverged")  # what a result can say of its run; one that was interrupted has none
+ENDED = ("converged", "diverged")  # the endings in results; an interrupted run has no result
 TEMPORARY = ".tmp"
-# Of a file's name, a process and chance: two that write the same file at once must not write into each other's.
+# The file's name, the process and a random number: two processes may write the same file at once.
 _UNIQUE = re.compile(r"(?P<name>.+)\.\d+-[0-9a-f]{8}" + re.escape(TEMPORARY))
-# What other commands write into a run folder: without a recipe, they are what an interrupted copy left.
+# Files that other commands write into a run folder; an interrupted copy may leave them without a recipe.
 BESIDE = ("observations.json", "observations.safetensors", "spectrum.json", "stability.json")
 NUMBER = (int, float)
 RESTORE = "restore it, or delete it and run the command that wrote it again"
 
 
 class Run:
-    """A run folder, new or existing; nothing is written before the first write.
+    """A run folder, new or existing; making a Run writes nothing.
 
-    A path that holds something else (a file, or a folder with foreign files and no recipe.json) is refused.
+    A file, or a folder with other files and no recipe.json, is refused.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
+        self.recipe_path = self.path / "recipe.json"
+        self.metrics_path = self.path / "metrics.jsonl"
+        self.spectra_path = self.path / "spectra.jsonl"
+        self.checkpoints_path = self.path / "checkpoints"
+        self.result_path = self.path / "result.json"
+        self.lock_path = self.path / "lock"
         if self.path.exists() and not self.path.is_dir():
             raise ValueError(f"{self.path} is a file, not a run folder; name a new folder or a run")
         if self.path.is_dir() and not self.recipe_path.exists():
-            foreign = sorted(entry.name for entry in self.path.iterdir() if not self._is_ours(entry.name))
+            ours = {path.name for key, path in vars(self).items() if key != "path"} | set(BESIDE)
+            names = sorted(entry.name for entry in self.path.iterdir())
+            foreign = [name for name in names if not {name, replaced_name(name)} & ours]
             if foreign:
                 listed = ", ".join(foreign[:3]) + (", …" if len(foreign) > 3 else "")
                 raise ValueError(
@@ -52,7 +59,7 @@ class Run:
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> Run:
-        """An existing run, to read from: the folder must be there and hold a recipe."""
+        """Return an existing run; the folder must hold a recipe."""
         run = cls(path)
         if not run.exists:
             raise ValueError(f"{run.path} is not a run folder: it has no recipe.json")
@@ -63,46 +70,22 @@ class Run:
         return self.path.resolve().name
 
     @property
-    def recipe_path(self) -> Path:
-        return self.path / "recipe.json"
-
-    @property
-    def metrics_path(self) -> Path:
-        return self.path / "metrics.jsonl"
-
-    @property
-    def spectra_path(self) -> Path:
-        return self.path / "spectra.jsonl"
-
-    @property
-    def checkpoints_path(self) -> Path:
-        return self.path / "checkpoints"
-
-    @property
-    def result_path(self) -> Path:
-        return self.path / "result.json"
-
-    @property
-    def lock_path(self) -> Path:
-        return self.path / "lock"
-
-    @property
     def exists(self) -> bool:
         return self.recipe_path.is_file()
 
     @property
     def has_begun(self) -> bool:
-        """Whether anything was trained: there is a checkpoint, an epoch or a result, and not a recipe alone."""
+        """Whether anything was trained: there is a checkpoint, an epoch or a result."""
         return self.is_finished or any(self.checkpoints_path.glob("*")) or bool(self.read_metrics())
 
     @property
     def is_finished(self) -> bool:
-        """Whether the run came to an end, good or bad; an interrupted run has no result yet."""
+        """Whether the run came to an end, good or bad."""
         return self.result_path.is_file()
 
     @property
     def has_weights(self) -> bool:
-        """Whether there is a whole checkpoint, of which the JSON is written last."""
+        """Whether there is a whole checkpoint: its JSON is written last."""
         return any(
             path.with_suffix(".safetensors").is_file() for path in self.checkpoints_path.glob("*.json")
         )
@@ -139,7 +122,7 @@ class Run:
         self._append(self.spectra_path, line)
 
     def truncate(self, epoch: int) -> None:
-        """Drop the metrics and spectra of all epochs after `epoch`: what a resumed run will measure again."""
+        """Drop the metrics and spectra after `epoch`, which a resumed run records again."""
         for path in (self.metrics_path, self.spectra_path):
             kept = [line for line in _read_epochs(path) if line["epoch"] <= epoch]
             if path.exists():
@@ -147,9 +130,9 @@ class Run:
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Hold the folder for this process; LockedRunError at once if another one holds it.
+        """Lock the folder for this process; LockedRunError at once if another process has locked it.
 
-        The kernel frees the lock when the process ends, however it ends, so a lock is never stale.
+        The system frees the lock when the process ends, so a lock is never stale.
         """
         self.path.mkdir(parents=True, exist_ok=True)
         handle = os.open(self.lock_path, os.O_RDWR | os.O_CREAT, 0o644)
@@ -182,17 +165,12 @@ class Run:
         if is_new:
             _sync_folder(self.path)
 
-    def _is_ours(self, name: str) -> bool:
-        ours = ("recipe_path", "metrics_path", "spectra_path", "checkpoints_path", "result_path", "lock_path")
-        names = {getattr(self, path).name for path in ours} | set(BESIDE)
-        return name in names or replaced_name(name) in names
-
     def __repr__(self) -> str:
         return f"Run({str(self.path)!r})"
 
 
 def find_runs(folder: str | os.PathLike[str]) -> list[Run]:
-    """The run folders at or below `folder`, sorted by path."""
+    """Return the run folders at or below `folder`, sorted by path."""
     root = Path(folder)
     if not root.is_dir():
         raise ValueError(f"{root} is not a folder; name the folder that holds the runs")
@@ -200,9 +178,9 @@ def find_runs(folder: str | os.PathLike[str]) -> list[Run]:
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Replace `path` so that a crash at any moment leaves the old content or the new, never a mixture.
+    """Replace `path`; a crash at any moment leaves the old content or the new, never a mixture.
 
-    Processes that write the same file at once do not disturb each other; the last one's content stays.
+    Several processes may write the same file at once; the content of the last one stays.
     """
     with _naming(path), _temporary_beside(path) as file:
         file.write(content)
@@ -217,7 +195,7 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 
 def write_json(path: Path, value: dict[str, Any], *, indent: int | None = None) -> dict[str, Any]:
-    """Replace `path` by `value` as strict JSON; what it then holds."""
+    """Replace `path` by `value` as strict JSON; return what it then holds."""
     written = finite_or_none(value)
     write_atomically(path, (_dump(written, indent) + "\n").encode())
     return written
@@ -225,7 +203,7 @@ def write_json(path: Path, value: dict[str, Any], *, indent: int | None = None) 
 
 @contextmanager
 def _naming(path: Path) -> Iterator[None]:
-    """A full disk says so without saying of which file."""
+    """Name the file in an OSError without one, such as that of a full disk."""
     try:
         yield
     except OSError as error:
@@ -235,7 +213,7 @@ def _naming(path: Path) -> Iterator[None]:
 
 
 def _sync_folder(folder: Path) -> None:
-    """A new file, or a rename, is durable only once the folder that records it is."""
+    """Sync a folder: a new file or a rename is durable only after that."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -244,16 +222,16 @@ def _sync_folder(folder: Path) -> None:
 
 
 def replaced_name(name: str) -> str | None:
-    """The name of the file that the temporary file `name` was to replace; None if `name` is no temporary file's."""
+    """Return which file the temporary file `name` replaces; None if `name` is not a temporary file."""
     unique = _UNIQUE.fullmatch(name)
     if unique:
         return unique["name"]
-    # As they were called before two processes could write the same file.
+    # An older form of the name.
     return name.removesuffix(TEMPORARY) if name.endswith(TEMPORARY) else None
 
 
 def remove_leftover(temporary: Path) -> None:
-    """Remove a temporary file, unless a process is still writing it."""
+    """Remove a temporary file, unless a process still writes it."""
     with suppress(OSError):
         handle = os.open(temporary, os.O_RDWR)
         try:
@@ -265,14 +243,14 @@ def remove_leftover(temporary: Path) -> None:
 
 @contextmanager
 def _temporary_beside(path: Path) -> Iterator[BinaryIO]:
-    """A new file, removed if something fails; held while it is open, so that one that is not held is left over."""
+    """Open a new file, locked while it is open and removed if something fails: an unlocked one is a leftover."""
     while True:
         temporary = path.with_name(f"{path.name}.{os.getpid()}-{secrets.token_hex(4)}{TEMPORARY}")
         with open(temporary, "xb") as file:
-            # A file system without locks is no reason not to write; what is left over then stays.
+            # A file system may have no locks; then leftovers stay.
             with suppress(OSError):
                 fcntl.flock(file, fcntl.LOCK_EX)
-            # Before it was held, another process may have taken it for a left-over.
+            # Before it was locked, another process may have removed it as a leftover.
             if not temporary.exists():
                 continue
             try:
@@ -288,7 +266,7 @@ def _dump(value: Any, indent: int | None = None) -> str:
 
 
 def finite_or_none(value: Any) -> Any:
-    """JSON has no infinities: a number that is not finite becomes None."""
+    """Return `value` with None for every number that is not finite: JSON has no infinities."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
@@ -299,7 +277,7 @@ def finite_or_none(value: Any) -> Any:
 
 
 def read_json(path: Path, *, fix: str = "delete it and run the command again") -> dict[str, Any]:
-    """The JSON object in a file, {} where there is no file; a CorruptDataError, with the fix, for anything else."""
+    """Return the JSON object in a file, {} without a file; anything else is a CorruptDataError with the fix."""
     if not path.is_file():
         return {}
     try:
@@ -318,7 +296,7 @@ def _read_object(path: Path) -> dict[str, Any]:
 
 
 def read_lines(path: Path, *, may_be_torn: bool = True) -> list[dict[str, Any]]:
-    """All whole lines; a torn last one is ignored, unless the file was written as a whole. A broken one is an error."""
+    """Return all lines. A torn last one is ignored if `may_be_torn`; any other broken line is an error."""
     if not path.exists():
         return []
     values = []
@@ -332,9 +310,9 @@ def read_lines(path: Path, *, may_be_torn: bool = True) -> list[dict[str, Any]]:
 
 
 def check_holds(value: dict[str, Any], needs: dict[str, Any], where: object, fix: str) -> None:
-    """A CorruptDataError, with the fix, if `value`, read from `where`, lacks something that its readers rely on.
+    """Raise CorruptDataError, with the fix, if `value`, read from `where`, lacks a field or has one of another type.
 
-    needs  by key, of its value: a type or several, {key: needs}, or [the needs of every item]
+    needs  for each key: a type, a tuple of types, {key: needs}, or [the needs of every item]
     """
     lacks = next(_lacking(value, needs, ""), None)
     if lacks is not None:
@@ -342,13 +320,13 @@ def check_holds(value: dict[str, Any], needs: dict[str, Any], where: object, fix
 
 
 def check_lines_hold(lines: list[dict[str, Any]], needs: dict[str, Any], path: Path) -> None:
-    """`check_holds` for every line of a file."""
+    """Do `check_holds` for every line of a file."""
     for number, line in enumerate(lines, start=1):
         check_holds(line, needs, f"{path}, line {number},", "delete that line")
 
 
 def _lacking(value: Any, needs: Any, name: str) -> Iterator[str]:
-    """What is not there, such as "outcome.step", or is of another type."""
+    """Yield the names of missing or wrong fields, such as "outcome.step"."""
     if isinstance(needs, dict) and isinstance(value, dict):
         for key, of_value in needs.items():
             place = f"{name}.{key}" if name else key
@@ -364,7 +342,7 @@ def _lacking(value: Any, needs: Any, name: str) -> Iterator[str]:
 
 
 def _read_epochs(path: Path) -> list[dict[str, Any]]:
-    """Lines that each say of which epoch they are."""
+    """Read lines that each have an epoch."""
     lines = read_lines(path)
     for number, line in enumerate(lines, start=1):
         if not is_whole(line.get("epoch")):
@@ -375,7 +353,7 @@ def _read_epochs(path: Path) -> list[dict[str, Any]]:
 
 
 def _whole_length(path: Path) -> int:
-    """How many bytes of a JSON-lines file are whole lines: all but a torn last one."""
+    """Return how many bytes of a JSON-lines file are whole lines: all but a torn last one."""
     content = path.read_bytes() if path.exists() else b""
     whole = content.rfind(b"\n") + 1
     last = content.rfind(b"\n", 0, max(whole - 1, 0)) + 1

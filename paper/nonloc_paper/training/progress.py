@@ -4,41 +4,28 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import Any, Protocol
+from typing import Any
 
 try:
     from tqdm import tqdm
-except ImportError:  # an extra; without it there are lines
+except ImportError:
     tqdm = None
 
 
-class Progress(Protocol):
-    """What the loop tells its audience."""
+class Progress:
+    """Shows nothing; the base of what shows something."""
 
     def step(self, done: int, loss: float) -> None:
-        """`done` steps of the run are finished; `loss` is the last one's."""
+        """Note that `done` steps of the run are finished; `loss` is that of the last one."""
 
     def epoch(self, metrics: dict[str, Any]) -> None:
-        """An epoch was measured."""
+        """Note that an epoch was measured."""
 
     def close(self) -> None:
-        """No more will come."""
+        """End the display."""
 
 
-class Silence:
-    """Shows nothing."""
-
-    def step(self, done: int, loss: float) -> None:
-        pass
-
-    def epoch(self, metrics: dict[str, Any]) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
-
-
-class Bar:
+class Bar(Progress):
     """A tqdm bar over the steps with the loss, the last score and the time left."""
 
     def __init__(self, name: str, done: int, total: int) -> None:
@@ -56,15 +43,12 @@ class Bar:
         self._bar.close()
 
 
-class Lines:
-    """One line an epoch, fit for a log."""
+class Lines(Progress):
+    """One line an epoch, for a log."""
 
     def __init__(self, name: str, done: int, total: int) -> None:
         self._name, self._first, self._total = name, done, total
         self._started = time.monotonic()
-
-    def step(self, done: int, loss: float) -> None:
-        pass
 
     def epoch(self, metrics: dict[str, Any]) -> None:
         done = metrics["step"]
@@ -77,19 +61,17 @@ class Lines:
             flush=True,
         )
 
-    def close(self) -> None:
-        pass
-
 
 def make_progress(shown: bool, name: str, done: int, total: int) -> Progress:
-    """What shows the progress of the run `name`, of whose `total` steps `done` are finished already."""
-    # A program without a console (pythonw) has no stderr at all.
+    """Return the display of the run `name`, of whose `total` steps `done` are finished."""
+    # A program without a console (pythonw) has no stderr.
     if not shown or sys.stderr is None:
-        return Silence()
+        return Progress()
     if tqdm is not None and sys.stderr.isatty():
         return Bar(name, done, total)
     return Lines(name, done, total)
 
 
 def score_text(metrics: dict[str, Any]) -> str:
+    """Return the score of an epoch with its name and unit."""
     return f"psnr {metrics['psnr']:.2f} dB" if "psnr" in metrics else f"error {metrics['error']:.2f} %"

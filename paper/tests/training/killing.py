@@ -136,7 +136,7 @@ def kill_during_save(run: Run, step: int, kind: str) -> tuple[str, ...]:
     for _ in range(ATTEMPTS):
         process = start(run)
         # The temporary files of an earlier process are removed by the next save.
-        wait_until(lambda: saved_steps(run) >= step and not temporaries(run), process)
+        wait_until(lambda step=step: saved_steps(run) >= step and not temporaries(run), process)
         while process.poll() is None and not any(
             (replaced_name(name) or "").endswith(kind) for name in temporaries(run)
         ):

@@ -16,7 +16,7 @@ from nonloc_paper.runs import Run
 from nonloc_paper.training import loop, machine
 from nonloc_paper.training import session as session_module
 from nonloc_paper.training.loop import SECONDS_UNSAVED, Options
-from nonloc_paper.training.progress import Silence
+from nonloc_paper.training.progress import Progress
 from nonloc_paper.training.session import Losses, Session
 from nonloc_paper.training.tasks import Classification
 
@@ -413,7 +413,7 @@ def test_it_works_outside_the_main_thread(run):
 
 
 def test_an_epoch_is_saved_before_it_is_shown(run, monkeypatch):
-    class Gone(Silence):
+    class Gone(Progress):
         def epoch(self, metrics):
             raise BrokenPipeError
 

@@ -29,12 +29,9 @@ def use(shown):
     shown.close()
 
 
-def test_silence_is_silent(capsys):
+def test_nothing_is_shown_if_not_asked_for_or_without_stderr(capsys, monkeypatch):
     use(make_progress(False, "run", 0, 100))
     assert capsys.readouterr() == ("", "")
-
-
-def test_a_program_without_stderr_gets_nothing(capsys, monkeypatch):
     monkeypatch.setattr(sys, "stderr", None)
     use(make_progress(True, "run", 0, 100))
     assert capsys.readouterr().out == ""
