@@ -1,4 +1,4 @@
-"""Split and Dataset: images and labels as tensors, in memory, unscaled."""
+"""Split and Dataset: images and labels as unscaled tensors in memory."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Dataset:
 
     @cached_property
     def sha256(self) -> str:
-        """The SHA-256 over all images and labels: what a run was really trained on."""
+        """The SHA-256 over all images and labels."""
         digest = hashlib.sha256()
         for split in (self.train, self.test):
             for tensor in (split.images, split.labels):

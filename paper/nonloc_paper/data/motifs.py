@@ -1,11 +1,11 @@
-"""The embedded data set, without a download: small images tiled from motifs cut out of two photographs.
+"""The data set "motifs", without a download: small images tiled from motifs cut out of two photographs.
 
 An image repeats one motif, so the best estimate of a noisy pixel is an average over its far-away copies:
 a task that rewards nonlocal operations. The photographs come with scikit-learn.
 
 Nothing of the training set leaks into the test set. The columns of each photograph are dealt out in strips,
 
-    96 for training | 16 for nobody | 32 for testing | 16 for nobody | and again,
+    96 for training | 16 unused | 32 for testing | 16 unused | and again,
 
 where the gap is two JPEG blocks wide, so that not even the compression ties a test motif to a training motif;
 and a motif whose content occurs in the training strips, in any cyclic shift, is not used for testing. In a
@@ -55,7 +55,7 @@ def load_motifs(train: int = 4096, test: int = 512, size: int = 12, motif: int =
 
 
 def load_photographs() -> Images:
-    """The two photographs, [2, 427, 640, 3]."""
+    """Return the two photographs, [2, 427, 640, 3]."""
     try:
         from sklearn.datasets import load_sample_images
 
@@ -72,7 +72,7 @@ def load_photographs() -> Images:
 def motif_boxes(
     train: int = 4096, test: int = 512, motif: int = 3, seed: int = 0, photographs: Images | None = None
 ) -> dict[str, Boxes]:
-    """Where the motifs come from: {"train": [N, 3], "test": [N, 3]}, rows (photograph, top, left).
+    """Return the places of the motifs: {"train": [N, 3], "test": [N, 3]}, rows (photograph, top, left).
 
     Motif i is photographs[photograph, top : top + motif, left : left + motif].
     """
@@ -93,14 +93,14 @@ def motif_boxes(
 
 
 def cut_motifs(photographs: Images, boxes: Boxes, motif: int) -> Images:
-    """The motifs [N, motif, motif, 3] at `boxes` [N, 3]."""
+    """Return the motifs [N, motif, motif, 3] at `boxes` [N, 3]."""
     offset = np.arange(motif)
     photograph, top, left = (column[:, None, None] for column in boxes.T)
     return photographs[photograph, top + offset[:, None], left + offset]
 
 
 def contents(motifs: Images) -> NDArray[np.bytes_]:
-    """One value for each motif [N, m, m, 3]: equal for two motifs iff one is a cyclic shift of the other."""
+    """Return one value for each motif [N, m, m, 3]: equal for two motifs iff one is a cyclic shift of the other."""
     count, side = motifs.shape[:2]
     width = 3 * side * side
     # Fixed-width byte strings, because numpy compares, sorts and searches them as single values.
@@ -112,7 +112,7 @@ def contents(motifs: Images) -> NDArray[np.bytes_]:
 
 
 def _candidates(photographs: Images, part: str, motif: int) -> Boxes:
-    """All boxes [N, 3] that lie in a strip of `part` and have the contrast."""
+    """Return all boxes [N, 3] in a strip of `part` with enough contrast."""
     height, width = (extent - motif + 1 for extent in photographs.shape[1:3])
     high = low = photographs[:, :height, :width]
     for down, right in product(range(motif), repeat=2):
@@ -130,7 +130,7 @@ def _first_of_each(values: NDArray[Any]) -> NDArray[np.int64]:
 
 
 def _pick(boxes: Boxes, count: int, seed: int, part: str) -> Boxes:
-    """`count` of `boxes` in random order, the photographs taking turns."""
+    """Return `count` of `boxes` in random order, the photographs taking turns."""
     picked = np.empty((count, 3), np.int64)
     for photograph, name in enumerate(PHOTOGRAPHS):
         pool = boxes[boxes[:, 0] == photograph]
@@ -146,16 +146,16 @@ def _pick(boxes: Boxes, count: int, seed: int, part: str) -> Boxes:
 
 
 def _draw(count: int, seed: int, part: str, purpose: str) -> NDArray[np.uint64]:
-    """`count` random 64-bit integers.
+    """Draw `count` random 64-bit integers.
 
-    Raw PCG64 output, because numpy promises that stream for ever, and not that of Generator's methods.
+    Raw PCG64 output: numpy promises that it never changes, but not that of Generator's methods.
     """
     stream = (list(STRIPS).index(part), (*PHOTOGRAPHS, "phase").index(purpose))
     return np.random.PCG64([*stream, seed]).random_raw(count)
 
 
 def _tile(motifs: Images, phases: NDArray[np.int64], size: int) -> Images:
-    """Images [N, 3, size, size] that repeat `motifs` [N, m, m, 3], shifted cyclically by `phases` [N, 2]."""
+    """Return images [N, 3, size, size] that repeat `motifs` [N, m, m, 3], shifted cyclically by `phases` [N, 2]."""
     side = motifs.shape[1]
     rows, columns = ((phases[:, axis, None] + np.arange(size)) % side for axis in (0, 1))
     image = np.arange(len(motifs))[:, None, None]

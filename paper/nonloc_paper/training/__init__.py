@@ -1,4 +1,4 @@
-"""Training: one recipe, one run folder, one verb. The modules are imported on first use."""
+"""Training: `fit` trains a Recipe in a run folder. The modules are imported on first use."""
 
 from __future__ import annotations
 

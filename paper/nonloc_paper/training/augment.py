@@ -1,4 +1,4 @@
-"""Augmentation of a whole batch on its device: pad, crop, flip, with its own draw for every image."""
+"""Augmentation of a whole batch on its device: pad, crop and flip, with its own draw for every image."""
 
 from __future__ import annotations
 
@@ -31,21 +31,21 @@ def crop_and_flip(images: Tensor, offsets: Tensor, flips: Tensor, pad: int) -> T
 
 
 def draw(batch: int, generator: torch.Generator, pad: int) -> tuple[Tensor, Tensor]:
-    """For each image of a batch, on the generator's device: offsets [B, 2] in 0 … 2·pad; 1 to mirror it or 0, [B]."""
+    """Draw, on the generator's device, offsets [B, 2] in 0 … 2·pad and flips [B], 1 to mirror an image or 0."""
     offsets = torch.randint(0, 2 * pad + 1, (batch, 2), generator=generator, device=generator.device)
     return offsets, torch.randint(0, 2, (batch,), generator=generator, device=generator.device)
 
 
 def augment(images: Tensor, generator: torch.Generator, pad: int = PAD) -> Tensor:
-    """Random crop of the zero-padded images and random flip, drawn anew for every image of the batch.
+    """Crop the zero-padded images and flip them at random, with its own draw for every image.
 
-    `images` [B, C, H, W] are normalised already, so that the zeros of the border are the mean image for
-    classification and mid-grey for restoration. `generator` lives on the images' device.
+    `images` [B, C, H, W] are normalised already, so that the zeros of the border are the mean image for classification
+    and mid-grey for restoration. `generator` is on the images' device.
     """
     offsets, flips = draw(len(images), generator, pad)
     return crop_and_flip(images, offsets, flips.bool(), pad)
 
 
 def batch_kernel() -> ModuleType | None:
-    """All of it in one launch, where Triton is installed."""
+    """Return the module that does all of this in one launch; None without Triton."""
     return triton_module("nonloc_paper.training.augment_kernel")

@@ -1,8 +1,8 @@
-"""A batch of images in one launch: gathered, normalised, cropped, mirrored, and written as the network wants it.
+"""A batch of images in one launch: gather, normalise, crop, mirror, and write in the network's layout and precision.
 
-Where crops and flips are drawn here, they are those that `augment.draw` gets from torch's generator on CUDA: element i
-of torch's n-th draw since seeding is the first number of Philox 4x32-10 with the seed as key and the counter
-(n, 0, i, 0), modulo the range. (For more elements than torch gives threads of their own, tens of thousands, it is not.)
+The crops and flips that are drawn from a seed are those of `augment.draw` on CUDA: element i of torch's n-th draw since
+seeding is the first number of Philox 4x32-10 with the seed as key and the counter (n, 0, i, 0), modulo the range. This
+holds up to tens of thousands of elements, for which torch has one thread each.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ def make_batch(
     seed: Tensor | None = None,
     pad: int = 0,
 ) -> tuple[Tensor, Tensor]:
-    """(the normalised images `indices`, augmented if there are offsets and flips, or a seed; their labels).
+    """Return (the normalised images `indices`, augmented if there are offsets and flips, or a seed; their labels).
 
-    images   [N, 3, H, W]  uint8, contiguous; labels [N]; indices [B]; all whole numbers but the images int64
+    images   [N, 3, H, W]  uint8, contiguous; labels [N]; indices [B]; all int64 but the images
     mean     [3, H, W]     float32, subtracted; what is left is multiplied by `inverse_scale`
     offsets  [B, 2]        the window's top and left corner in the padded image, in 0 … 2·pad
     flips    [B]           1 mirrors the window left to right
-    seed     [1]           from which offsets and flips are drawn, if they are not given
+    seed     [1]           of offsets and flips, if they are None
     returns  [B, 3, H, W]  of `dtype`, rounded once, at the end; and [B]
     """
     _, channels, height, width = images.shape
@@ -85,7 +85,7 @@ def batch_kernel(
     CHANNELS_LAST: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """One program for BLOCK numbers of one image, in the order in which they are written."""
+    """Write BLOCK numbers of one image, in the order of the output."""
     number = tl.program_id(0)
     index = tl.load(indices_ptr + number)
     places = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
@@ -122,7 +122,7 @@ def batch_kernel(
 
 @triton.jit
 def _moved(x, y, top, left, is_mirrored, PAD: tl.constexpr, WIDTH: tl.constexpr):
-    """Where in the image the pixel (x, y) of its window is."""
+    """Return the place in the image of the pixel (x, y) of its window."""
     return tl.where(is_mirrored, WIDTH - 1 - x, x) + left - PAD, y + top - PAD
 
 

@@ -1,4 +1,4 @@
-"""certify_run: whether the stages that a run has trained can make features grow, on the features that reach them."""
+"""certify_run: certify whether the trained stages of a run can make features grow, on the features of test images."""
 
 from __future__ import annotations
 
@@ -31,16 +31,17 @@ def certify_run(
     images: int = 4,
     keep: bool = False,
 ) -> list[dict[str, Any]]:
-    """One dict for each nonlocal stage of the newest checkpoint: its certificate over the first test images.
+    """Certify each nonlocal stage of the newest checkpoint on the first test images; return one dict for each.
 
     {"name", "form", "num_blocks", "positions", "verdict", "growth", "repeated", "norm", "reason", "logit_spread",
      "blocks": [{"verdict", "growth", "largest", "lowest", "limit"}]}
 
-    with, for each sub-block alone, the largest singular value of its W, the lowest eigenvalue of sym(W), and the limit
-    below which a symmetric W ≥ 0 would be stable with the sub-block's kernel; and the largest `logit_spread` of its
-    kernels, None for those without logits.
+    largest       the largest singular value of a sub-block's W
+    lowest        the lowest eigenvalue of sym(W)
+    limit         below it a symmetric W ≥ 0 would be stable with the sub-block's kernel
+    logit_spread  the largest one of the stage's kernels; None without logits
 
-    keep  also write them to the run's stability.json, with the step, and with what they were found
+    keep  also write them to the run's stability.json, with the step, the machine and the versions
     """
     run = run if isinstance(run, Run) else Run.open(run)
     device = device_or_best(device)
@@ -53,17 +54,19 @@ def certify_run(
     inputs, _ = next(iter(TASKS[recipe.task](recipe, dataset, device).test_batches(images)))
     if len(inputs) < images:
         raise ValueError(f"there are {len(inputs)} test images, not {images}; ask for that many at most")
-    found = [_certificate(name, stage, x, mask) for name, stage, x, mask in stage_inputs(model, inputs)]
+    certificates = [
+        _certificate(name, stage, x, mask) for name, stage, x, mask in stage_inputs(model, inputs)
+    ]
     if keep:
         value = {
             "step": checkpoint.step,
             "images": images,
-            "stages": found,
+            "stages": certificates,
             "machine": machine(device),
             "versions": versions(device),
         }
         write_json(run.path / STABILITY, value)
-    return found
+    return certificates
 
 
 def _certificate(name: str, stage: Any, x: torch.Tensor, mask: torch.Tensor | None) -> dict[str, Any]:

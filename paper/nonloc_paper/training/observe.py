@@ -53,15 +53,14 @@ def observe(
     images: int = 5,
     batch_size: int = 32,
 ) -> dict[str, Any]:
-    """Write the three files for the newest checkpoint of `run` and return what observations.json holds.
+    """Write the first three files for the newest checkpoint of `run`; return the content of observations.json.
 
-    A network that was looked at already is not looked at again, unless by an older version that saw less, nor is one
-    whose weights are gone. A run that ended before its first checkpoint has nothing to look at: {"step": None} is all
-    that is written.
+    A network is not observed twice, except after a change of FORMAT. Without weights, existing observations stay. For a
+    run that ended before its first checkpoint, {"step": None} is all that is written.
 
-    data        the Dataset, if it is at hand; else the recipe's is loaded, from `data_dir`
-    images      how many of the first test images to keep
-    batch_size  over how many of the first test images the features and affinities are measured
+    data        the Dataset; None loads the recipe's from `data_dir`
+    images      how many of the first test images to store
+    batch_size  how many of the first test images the features and affinities are measured on
     """
     run = run if isinstance(run, Run) else Run.open(run)
     device = device_or_best(device)
@@ -86,16 +85,16 @@ def observe(
     seen["features"] = feature_trace(model, inputs) if any(stages(model)) else []
     finite = {name: value.contiguous() for name, value in tensors.items() if bool(value.isfinite().all())}
     write_atomically(run.path / TENSORS, safetensors.torch.save(finite))
-    # Last, because it is what says that the rest is there.
+    # Last, because it says that the rest is there.
     return write_json(run.path / OBSERVATIONS, seen, indent=1)
 
 
 def observe_spectra(run: Run | str | os.PathLike[str]) -> dict[str, Any]:
-    """Write spectrum.json for the newest checkpoint of `run` and return what it holds.
+    """Write spectrum.json for the newest checkpoint of `run` and return its content.
 
     {"step", "epoch", "caption", "stages": [{"name", "form", "weights": [the Spectrum's dict with "norm" (Frobenius),
-    "rank" and "band"]}]}; a network without nonlocal stages has no entries, nor has a stage with a W that is not
-    finite. A stable W has no "band": its signs are given, not learned.
+    "rank" and "band"]}]}; a stage with a W that is not finite has no entry. A stable W has no "band": its signs are
+    fixed, not learned.
     """
     run = run if isinstance(run, Run) else Run.open(run)
     return _write_spectra(run, newest_checkpoint(run), Recipe.of(run))
@@ -107,7 +106,7 @@ def _write_spectra(run: Run, checkpoint: Checkpoint, recipe: Recipe) -> dict[str
     for name, stage in stages(model):
         maps = [cast(WeightMap | StableWeightMap, one) for one in stage.maps]
         weights = [w.detach() for w in stage.weights()]
-        # Finite factors may have a product that is not, and that has no spectrum.
+        # Finite factors may have a product that is not finite and has no spectrum.
         if all(bool(w.isfinite().all()) for w in weights):
             measured = [_spectrum(w, one) for w, one in zip(weights, maps, strict=True)]
             found.append({"name": name, "form": stage.form, "weights": measured})
@@ -142,7 +141,7 @@ def record_spectra(run: Run, weights: StageWeights, epoch: int) -> bool:
 
 
 def read_observations(run: Run) -> dict[str, Any] | None:
-    """What observations.json holds; None where the run has not been observed."""
+    """Return the content of observations.json; None if the run was not observed."""
     path = run.path / OBSERVATIONS
     return read_json(path) if path.is_file() else None
 
@@ -171,7 +170,7 @@ def _restore(
     clean: Tensor,
     tensors: dict[str, Tensor],
 ) -> dict[str, Any]:
-    """Keep the images, and the PSNR in dB of each; `input_psnr` is that of all noisy test images."""
+    """Store the images; return the PSNR in dB of each, and `input_psnr`, that of all noisy test images."""
     with torch.no_grad():
         restored = forward(model, noisy, recipe)
     tensors["noisy"], tensors["restored"] = noisy.cpu(), restored.cpu()
@@ -187,22 +186,23 @@ def _restore(
 def _affinities(
     model: nn.Module, inputs: Tensor, same: Tensor | None, images: int, tensors: dict[str, Tensor]
 ) -> list[dict[str, Any]]:
-    """For every stage: the kernel's row of one fixed position, and how much weight goes to equal pixels.
+    """For every stage: the kernel's row of one fixed position, and the weight of equal pixels.
 
-    same  [B, M] the number of each position's clean pixel: equal numbers, equal pixels. None: not asked.
+    same  [B, M] a number for each position's clean pixel: equal numbers, equal pixels; None skips it
 
-    "same_share" is the part of the kernel's weight, on average over positions and images, that goes to *other*
-    positions whose clean pixel is the same; "same_chance" what a uniform kernel would give. "spread" is to how many
-    positions a position listens, e to the entropy of its row, as a share of all of them: 1 for a uniform kernel.
-    "apart" is how far the rows are from their mean, in total variation: 0 where all positions listen to the same, which
-    makes the kernel a weighted mean over the image; below 1. A kernel with negative entries has none of them.
-    "logit_spread" is the largest difference of two logits in a row, over all rows, images and kernels of the stage;
-    None where there are no logits.
+    same_share    mean share of the kernel's weight at *other* positions with the same clean pixel
+    same_chance   the same for a uniform kernel
+    spread        e to the entropy of a row, as a share of all positions: 1 for a uniform kernel
+    apart         distance of the rows from their mean in total variation, below 1; 0 if all rows are equal, so that the
+                  kernel is a weighted mean over the image
+    logit_spread  largest difference of two logits in a row, over all rows, images and kernels; None without logits
+
+    A kernel with negative entries has None for the first four.
     """
     found = []
     for name, stage, x, _ in stage_inputs(model, inputs) if any(stages(model)) else []:
         if stage.subsample is not None:
-            continue  # pooled givers have no position of their own to show
+            continue  # pooled positions are not pixels
         height, width = x.shape[-2:]
         position = (height // 2, width // 2)
         rows, shares, chances, spreads, aparts, logits = [], [], [], [], [], []
@@ -239,18 +239,18 @@ def _affinities(
 
 
 def _spread(kernel: Tensor) -> Tensor:
-    """The mean over rows of e to the row's entropy, over the number of columns; kernel [M, M'] ≥ 0."""
+    """Return the mean over rows of e to the row's entropy, over the number of columns; kernel [M, M'] ≥ 0."""
     chances = kernel / kernel.sum(1, keepdim=True)
     return (-torch.special.xlogy(chances, chances).sum(1)).exp().mean() / kernel.shape[1]
 
 
 def _apart(kernel: Tensor) -> Tensor:
-    """The mean over rows of ½ Σ_j |p_ij − p̄_j|, p the rows as chances and p̄ their mean; kernel [M, M'] ≥ 0."""
+    """Return the mean over rows of ½ Σ_j |p_ij − p̄_j|, p the normalised rows and p̄ their mean; kernel [M, M'] ≥ 0."""
     chances = kernel / kernel.sum(1, keepdim=True)
     return 0.5 * (chances - chances.mean(0)).abs().sum(1).mean()
 
 
 def _same_pixels(images: Tensor) -> Tensor:
-    """int64 [B, M]: within an image two positions have the same number iff their colours are the same."""
+    """Return int64 [B, M]: two positions of an image have the same number iff their colours are the same."""
     colours = images.to("cpu", torch.int64).flatten(2)  # [B, 3, M]
     return (colours[:, 0] * 256 + colours[:, 1]) * 256 + colours[:, 2]

@@ -1,4 +1,4 @@
-"""Recipe: everything a run depends on, as one frozen value. Never imports torch."""
+"""Recipe: everything that decides a run, as one frozen value. Never imports torch."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from nonloc.outcomes import CorruptDataError
 from nonloc_paper.networks.spec import NetworkSpec
 from nonloc_paper.runs import Run
 
-LARGEST = (2 - 2**-23) * 2.0**127  # of float32, in which steps are computed
+LARGEST = (2 - 2**-23) * 2.0**127  # of float32
 OPTIMIZERS = ("sgd", "adam")
 SCHEDULES = ("step", "onecycle", "constant")
 PRECISIONS = ("float32", "bfloat16")
@@ -119,12 +119,12 @@ class Recipe:
 
     @property
     def task(self) -> str:
-        """What the network is trained for: "classification" or "restoration", decided by its family."""
+        """The task, decided by the network's family: "classification" or "restoration"."""
         return TASK_OF_FAMILY[NetworkSpec.parse(self.network).family]
 
     @property
     def sha256(self) -> str:
-        """The hash of all that differs from the defaults, so that a field added later changes no old hash."""
+        """The hash of the fields that differ from the defaults, so that a new field changes no old hash."""
         content = {key: value for key, value in self.to_dict().items() if value != _DEFAULTS[key]}
         if "stage" in content:
             content["stage"] = {
@@ -134,11 +134,11 @@ class Recipe:
 
     @property
     def name(self) -> str:
-        """A folder name for humans, with eight digits of the hash to keep different recipes apart."""
+        """A readable folder name, with eight digits of the hash, which different recipes do not share."""
         return f"{self.data}-{self.network.replace('/', '-')}-seed{self.seed}-{self.sha256[:8]}"
 
     def with_(self, **changes: Any) -> Recipe:
-        """The same recipe with some fields changed; `stage` may be a dict of the options to change."""
+        """Return the recipe with some fields changed; `stage` may be a dict of the options to change."""
         _check_keys(changes, Recipe, "recipe")
         if isinstance(changes.get("stage"), Mapping):
             _check_keys(changes["stage"], StageOptions, "stage")
@@ -146,17 +146,17 @@ class Recipe:
         return replace(self, **changes)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values, lists for tuples; `from_dict` is the inverse."""
+        """Return plain JSON values, lists for tuples; `from_dict` is the inverse."""
         return {key: _plain(value) for key, value in asdict(self).items()}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Recipe:
-        """A recipe from plain values; fields left out keep their defaults, unknown ones are an error."""
+        """Return a recipe from plain values; missing fields have their defaults, unknown ones are an error."""
         return cls().with_(**values)
 
     @classmethod
     def of(cls, run: Run) -> Recipe:
-        """The recipe of an existing run; one that cannot be understood is a CorruptDataError that names its file."""
+        """Return the recipe of an existing run; CorruptDataError if it cannot be understood."""
         values = run.read_recipe()
         try:
             return cls.from_dict(values)
@@ -164,7 +164,7 @@ class Recipe:
             raise CorruptDataError(f"{run.recipe_path} is no recipe of this version: {error}") from error
 
     def differences(self, other: Recipe) -> list[str]:
-        """Which fields differ, as sentences such as "seed is 1, was 0"; empty for equal recipes."""
+        """Return the fields that differ, as sentences such as "seed is 1, was 0"."""
         now, was = _flat(self.to_dict()), _flat(other.to_dict())
         return [f"{key} is {now[key]!r}, was {was[key]!r}" for key in now if now[key] != was[key]]
 

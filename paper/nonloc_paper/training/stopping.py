@@ -1,4 +1,4 @@
-"""Reasons to stop early: a signal or a budget. Asked between steps, so that a step is never cut in two."""
+"""Reasons to stop early: a signal or a spent budget. Runs ask between steps, so that a step is never interrupted."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Stopping:
-    """While entered, the first SIGINT or SIGTERM is only noted; a second one kills the process at once.
+    """Inside, the first SIGINT or SIGTERM is only noted; a second one ends the process at once.
 
-    `stop_after` is a budget in seconds from the moment of entering. Handlers are installed in the main thread
-    only (Python allows no other), not where the process was started to ignore the signal (nohup), and put
-    back on leaving.
+    `stop_after` is a budget in seconds from entering. Handlers are installed in the main thread only (Python allows no
+    other), and not where the process was started to ignore the signal (nohup). Leaving puts the old ones back.
     """
 
     def __init__(self, stop_after: float | None = None) -> None:
@@ -36,13 +35,13 @@ class Stopping:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         for number, handler in self._previous.items():
-            # None stands for a handler that was not installed from Python and cannot be put back.
+            # None: a handler that was not installed from Python and cannot be put back.
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
         self._previous.clear()
 
     @property
     def reason(self) -> str:
-        """Why to stop, as a sentence; empty while there is no reason."""
+        """The reason to stop, as a sentence; empty without one."""
         if self.signal is not None:
             return f"It was stopped by {self.signal.name}."
         if self._deadline is not None and time.monotonic() >= self._deadline:
@@ -51,7 +50,7 @@ class Stopping:
 
     @property
     def seconds_left(self) -> float | None:
-        """Of the budget, while entered; None without one."""
+        """Seconds left of the budget, while entered; None without a budget."""
         return None if self._deadline is None else max(self._deadline - time.monotonic(), 0.0)
 
     def _note(self, number: int, frame: FrameType | None) -> None:

@@ -1,4 +1,4 @@
-"""Tasks: what a batch, a loss and a score are. The loop knows nothing else of them."""
+"""Tasks: the batches, the loss and the score of classification and of restoration."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from nonloc_paper.training.augment import PAD, augment, batch_kernel, draw
 from nonloc_paper.training.plan import mix
 from nonloc_paper.training.recipe import Recipe
 
-CHUNK = 4096  # images at a time where a whole split is looked at
+CHUNK = 4096  # images at a time in sums over a whole split
 
 Chance = torch.Generator | Tensor
-"""What a batch's augmentation and noise come from: a generator on the device; or its seed, an int64 tensor [1] there,
-for a task that `draws_by_seed`."""
+"""The source of a batch's augmentation and noise: a generator on the device; or, for a task that `draws_by_seed`, its
+seed, an int64 tensor [1] there."""
 
 
 class Task(ABC):
-    """The data on their device, and what is asked of a network.
+    """The data on their device, and what a network should do with them.
 
     score  the name of the measure in metrics: "error" in % (lower is better) or "psnr" in dB (higher is)
     """
@@ -38,28 +38,28 @@ class Task(ABC):
 
     @property
     def draws_by_seed(self) -> bool:
-        """Whether a seed will do for all chance of a training batch, where no generator is to be asked."""
+        """Whether a seed is enough for a training batch, so that no generator is needed."""
         return False
 
     @abstractmethod
     def train_batch(self, indices: Tensor, chance: Chance) -> tuple[Tensor, Tensor]:
-        """(inputs [B, 3, H, W], targets) of the training images `indices` [B]."""
+        """Return (inputs [B, 3, H, W], targets) of the training images `indices` [B]."""
 
     @abstractmethod
     def test_batch(self, indices: Tensor) -> tuple[Tensor, Tensor]:
-        """(inputs [B, 3, H, W], targets) of the test images `indices` [B], the same for every run."""
+        """Return (inputs [B, 3, H, W], targets) of the test images `indices` [B], the same for every run."""
 
     @abstractmethod
     def test_batches(self, batch_size: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """(inputs, targets) over the whole test split, in order, the same for every run."""
+        """Yield (inputs, targets) over the whole test split, in order, the same for every run."""
 
     @abstractmethod
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """The mean over the batch, a tensor []."""
+        """Return the mean over the batch, a tensor []."""
 
     @abstractmethod
     def measure(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """float64 [2]: the loss and the score, each summed over the images of the batch."""
+        """Return float64 [2]: the loss and the score, each summed over the images of the batch."""
 
 
 class Classification(Task):
@@ -68,8 +68,8 @@ class Classification(Task):
     The mean of each pixel over the training images is subtracted; the rest is divided by
     `recipe.pixel_scale`, one number for all pixels.
 
-    fused  on CUDA, make a batch in one launch, in the layout and precision in which the network's first convolution
-           would otherwise put it; False keeps to plain torch
+    fused  on CUDA, make a batch in one launch, in the layout and precision of the network's first convolution; False
+           uses plain torch
     """
 
     score = "error"
@@ -85,8 +85,8 @@ class Classification(Task):
         mean, deviation = pixel_statistics(self.train.images)
         scale = deviation if recipe.pixel_scale == "std" else recipe.pixel_scale
         if not scale > 0:
-            raise ValueError('pixel_scale="std" needs training images that are not all alike; use a number')
-        # Multiplying gives the same numbers on every device; torch divides by a number in several ways.
+            raise ValueError('pixel_scale="std" needs training images that differ; use a number')
+        # A product is the same on every device; torch divides by a number in several ways.
         self._mean, self._inverse = mean.to(self.device), float(torch.tensor(1.0) / torch.tensor(scale))
         self.train, self.test = (_contiguous(split.to(self.device)) for split in (self.train, self.test))
 
@@ -121,7 +121,7 @@ class Classification(Task):
 
     def measure(self, outputs: Tensor, targets: Tensor) -> Tensor:
         loss = F.cross_entropy(outputs.double(), targets, reduction="sum")
-        # argmax names a class even where all outputs are NaN; such an answer is never right.
+        # argmax returns a class even where all outputs are NaN; such an answer is never right.
         right = (outputs.argmax(1) == targets) & outputs.isfinite().all(1)
         return torch.stack([loss, 100.0 * (~right).sum().double()])
 
@@ -200,14 +200,14 @@ TASKS: dict[str, type[Task]] = {"classification": Classification, "restoration":
 
 
 def pixel_statistics(images: Tensor) -> tuple[Tensor, float]:
-    """Of uint8 [N, 3, H, W]: the mean of every pixel, float32 [3, H, W], and the deviation from it of all."""
+    """Return, of uint8 [N, 3, H, W], the mean of every pixel, float32 [3, H, W], and the deviation from it."""
     total = torch.zeros(images.shape[1:], dtype=torch.int64, device=images.device)
     squares = torch.zeros_like(total)
     for chunk in images.split(CHUNK):
         whole = chunk.to(torch.int64)
         total += whole.sum(0)
         squares += whole.square().sum(0)
-    # Whole numbers are the same everywhere; what is rounded is computed in one place.
+    # Sums of whole numbers are exact on every device; only the CPU rounds.
     total, squares = total.cpu(), squares.cpu()
     mean = total.double() / len(images)
     variance = (squares.double() / len(images) - mean.square()).mean()
@@ -215,7 +215,7 @@ def pixel_statistics(images: Tensor) -> tuple[Tensor, float]:
 
 
 def fixed_noise(shape: torch.Size) -> Tensor:
-    """Standard normal float32 [N, …]; row i depends on i and the row's shape only, not on N."""
+    """Draw standard normal float32 [N, …]; row i depends on i and the row's shape only, not on N."""
     noise = torch.empty(shape, dtype=torch.float32, device="cpu")
     for index, row in enumerate(noise):
         generator = torch.Generator("cpu").manual_seed(mix("test noise", index))
