@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, TypeGuard, TypeVar
+from typing import Any, TypeGuard, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -94,7 +94,7 @@ def can_read_values(x: Tensor) -> bool:
 
 def without_compiling(function: Function) -> Function:
     """Return `function` as torch.compile calls it without looking inside; does not import the compiler."""
-    return torch._disable_dynamo(function)  # type: ignore[no-any-return]
+    return cast(Function, torch._disable_dynamo(function))
 
 
 def run_eagerly() -> AbstractContextManager[Any]:

@@ -14,7 +14,7 @@ from nonloc.modes import evaluating
 from nonloc.nn.inspect import stage_inputs
 from nonloc.ops import kernel_logit_spreads
 from nonloc.outcomes import NonlocError
-from nonloc.processes.stability import certify
+from nonloc.processes.stability.certify import certify
 from nonloc.spectrum import weight_spectrum
 from nonloc_paper.data.dataset import Dataset
 from nonloc_paper.fast import accelerate

@@ -12,7 +12,8 @@ from nonloc.ops import Affinity, aggregate, apply_adjoint, propagate
 from nonloc.processes.diffusion import DampedFlow
 from nonloc.processes.process import Process
 from nonloc.processes.simulate import simulate
-from nonloc.processes.stability import certify, cfl_limit
+from nonloc.processes.stability.certify import certify
+from nonloc.processes.stability.cfl import cfl_limit
 from nonloc_paper.theory.case import (
     CLEARLY_POSITIVE,
     ROUNDING,

@@ -10,7 +10,8 @@ import torch
 from nonloc.nn.inspect import stage_inputs
 from nonloc.nn.stage import stages
 from nonloc.ops import largest_logit_spread
-from nonloc.processes.stability import certify, cfl_limit
+from nonloc.processes.stability.certify import certify
+from nonloc.processes.stability.cfl import cfl_limit
 from nonloc_paper.data import load
 from nonloc_paper.data.dataset import Dataset
 from nonloc_paper.runs import Run, write_json
