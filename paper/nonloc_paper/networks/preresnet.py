@@ -21,7 +21,7 @@ from nonloc_paper.networks.spec import LAYERS_PER_GROUP
 STEM = 16
 
 # By variant, for each of the three groups: (width inside the blocks, channels out).
-GROUPS = {
+WIDTHS = {
     "bottleneck": ((16, 64), (32, 128), (64, 256)),
     "keras": ((16, 64), (64, 128), (128, 256)),
     "basic": ((16, 16), (32, 32), (64, 64)),
@@ -48,13 +48,13 @@ class PreResNet(nn.Module):
     ) -> None:
         super().__init__()
         check_whole("blocks_per_group", blocks_per_group)
-        check_choice("variant", variant, GROUPS)
+        check_choice("variant", variant, WIDTHS)
         check_whole("num_classes", num_classes)
         self.depth = LAYERS_PER_GROUP[variant] * blocks_per_group + 2
         self.stem = nn.Conv2d(3, STEM, 3, padding=1, bias=False)
         blocks: list[ResidualBlock] = []
         channels = STEM
-        for group, (width, out) in enumerate(GROUPS[variant]):
+        for group, (width, out) in enumerate(WIDTHS[variant]):
             for n in range(blocks_per_group):
                 stride = 2 if group > 0 and n == 0 else 1
                 if variant == "basic":

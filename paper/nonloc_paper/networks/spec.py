@@ -20,7 +20,7 @@ from nonloc.nn.options import FORMS
 FAMILIES = ("preresnet", "restorer")
 # By variant: the layers that one more n adds.
 LAYERS_PER_GROUP = {"bottleneck": 9, "keras": 9, "basic": 6, "public": 9}
-GROUPS = 3
+NUM_GROUPS = 3
 RESTORER_BLOCKS = 4
 
 _NUMBER = "[1-9][0-9]*"
@@ -103,7 +103,7 @@ class NetworkSpec:
     @property
     def num_residual_blocks(self) -> int:
         """The number of residual blocks, which are the possible places."""
-        return GROUPS * self.blocks_per_group if self.family == "preresnet" else RESTORER_BLOCKS
+        return NUM_GROUPS * self.blocks_per_group if self.family == "preresnet" else RESTORER_BLOCKS
 
     def _check_size(self) -> None:
         if self.family == "restorer":
