@@ -82,6 +82,13 @@ def test_benchmarks_and_make_targets_exist(document):
             assert re.search(rf"^{target[1]}:", makefile, re.MULTILINE), line
 
 
+def test_the_architecture_names_every_file():
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    folders = ("nonloc", "paper/nonloc_paper", "benchmarks")
+    files = [path for folder in folders for path in (ROOT / folder).rglob("*.py")]
+    assert {path.name for path in files if f" {path.name}" not in text} <= {"__init__.py", "__main__.py"}
+
+
 def test_tables_of_the_performance_page_are_those_of_the_records():
     script = runpy.run_path(str(ROOT / "docs" / "update_tables.py"))
     text = script["DOCUMENT"].read_text()
