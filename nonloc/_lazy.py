@@ -48,5 +48,5 @@ def lazy(
 
 @cache
 def triton_module(name: str) -> ModuleType | None:
-    """The module `name`, imported when it is first asked for; None where Triton, which it needs, is not installed."""
+    """The module `name`, imported at its first use; None where Triton, which it needs, is not installed."""
     return None if find_spec("triton") is None else importlib.import_module(name)

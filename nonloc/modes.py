@@ -1,4 +1,4 @@
-"""evaluating: a model in evaluation mode for a while, and afterwards as it was."""
+"""evaluating: run a model in evaluation mode, and restore its modes afterwards."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 
-# A second thread would take the mode that the first has set for the model's own, and leave it so.
-_ONE_AT_A_TIME = threading.RLock()
+# Without a lock, a second thread would save and restore the mode that the first has set.
+_LOCK = threading.RLock()
 
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
     """Evaluation mode without gradients; afterwards every submodule has the mode it had."""
-    with _ONE_AT_A_TIME:
+    with _LOCK:
         modes = [(module, module.training) for module in model.modules()]
         model.eval()
         try:

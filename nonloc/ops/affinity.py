@@ -1,4 +1,4 @@
-"""Affinity: what ω(X_i, X_j) is, as a frozen value. Not yet a matrix, and often never one."""
+"""Affinity: the pairwise kernel ω(X_i, X_j) as a frozen value. Most backends never make it a matrix."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class Affinity:
     A row with 𝒞_i = 0 is a row of zeros; 𝒞_i < 0 under "row" is divided by as written. "symmetric" and
     "sinkhorn" need Ω symmetric by value and nowhere negative.
 
-    |l − r|² is found by its expansion around the mean, so that log Ω of "heat" is known to eps · scale · |x|² for
-    features of size |x| around it: where they span 1,000 widths 1/√scale, use float64.
+    |l − r|² is computed by its expansion around the mean. So log Ω of "heat" has an error of eps · scale · |x|², with
+    |x| the size of the features around their mean. Use float64 where they span 1,000 widths 1/√scale.
 
     left     [B, M, d]  features of the positions that receive
     right    [B, M, d]  features of the positions that give; `aggregate` alone also takes [B, M', d],
@@ -188,7 +188,7 @@ def check_measure(measure: Any, count: int, like: Tensor, name: str) -> None:
 
 
 def how_to_batch(name: str, value: Any) -> str:
-    """How what was given as `name` becomes a tensor of three dimensions: batch, positions, features."""
+    """How to make `value` a tensor of three dimensions (batch, positions, features), for an error message."""
     tensor = name if isinstance(value, Tensor) else f"torch.as_tensor({name})"
     dims = getattr(value, "ndim", 3)
     if dims == 1:

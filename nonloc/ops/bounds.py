@@ -1,4 +1,4 @@
-"""How large W may be so that no step can make a signal grow, by kernel and normalisation: the CFL condition.
+"""How large W may be so that no step makes a signal grow (the CFL condition), and the kernel's own norm.
 
 A step is z − L z Wᵀ with L = diag(K1) − K. With W symmetric and its spectrum in [0, w] it is non-expansive in the
 kernel's own norm ‖z‖² = Σ_i π_i |z_i|², where π is the law of detailed balance for a symmetric Ω
@@ -94,10 +94,10 @@ def has_negative_entries(affinity: Affinity | SparseAffinity) -> bool:
 
 
 def universal_weight_limit(affinity: Affinity | SparseAffinity) -> float | None:
-    """The w that holds for every value of the features, told by what the kernel is and never by its numbers.
+    """The w that is stable for every value of the features, from the kind of kernel alone.
 
-    None where there is none: "none", "count" and "symmetric" have degrees without a bound, "dot" may be negative, and
-    so may the entries of a sparse Ω, whose numbers only `stable_weight_limit` looks at.
+    None where there is none: "none", "count" and "symmetric" have degrees without a bound. "dot" may be negative, and
+    so may the entries of a sparse Ω, whose values only `stable_weight_limit` reads.
     """
     if isinstance(affinity, SparseAffinity):
         return None
@@ -111,9 +111,8 @@ def universal_weight_limit(affinity: Affinity | SparseAffinity) -> float | None:
 def stable_weight_limit(affinity: Affinity | SparseAffinity) -> Tensor | None:
     """The largest w [B] (float64) that is known to be non-expansive; inf where nothing moves; None for a signed Ω.
 
-    By what the kernel is where that decides, otherwise by its degrees, in memory linear in M; a little below the
-    bound where it rests on numbers, so that rounding cannot break it. It is a bound, not the limit itself, which is
-    2/λ_max(L) for a symmetric Ω.
+    From the kind of kernel where that decides, otherwise from its degrees, in memory linear in M. A bound from degrees
+    is a little lower, so that rounding cannot break it. The limit itself is 2/λ_max(L) for a symmetric Ω.
     """
     device = affinity.matrix.device if isinstance(affinity, SparseAffinity) else affinity.left.device
     known = universal_weight_limit(affinity)
@@ -129,7 +128,7 @@ def stable_weight_limit(affinity: Affinity | SparseAffinity) -> Tensor | None:
 
 
 def is_definite(affinity: Affinity | SparseAffinity) -> bool:
-    """Whether Ω is positive semi-definite by what it is: inner products of one set of features, or exp of them."""
+    """Return whether Ω is positive semi-definite by its kind: inner products of one set of features, or exp of them."""
     if isinstance(affinity, SparseAffinity):
         return False
     if affinity.kind == "delta":

@@ -31,7 +31,7 @@ from nonloc.ops.sinkhorn import fixed_steps
 
 TYPICAL_SINKHORN_STEPS = 40
 LARGEST_TRACED = 4096  # positions of a batch of 1 in blocks of rows; more are extrapolated
-# What the affinities that learn are called, where that is not what their kernel is called.
+# Names of affinity modules that differ from the kind of their kernel.
 KIND_OF = {"embedded_gaussian": "gaussian"}
 
 Shape = tuple[int, ...]
@@ -41,7 +41,7 @@ Work = Callable[[str, int, bool], Callable[[], Tensor]]
 
 @dataclass(frozen=True)
 class Cost:
-    """What one backend needs for one stage, above the inputs.
+    """The cost of one stage with one backend, above its inputs.
 
     forward_bytes, forward_macs    a forward pass without gradients: peak memory, multiply-adds
     backward_bytes, backward_macs  forward and backward together, with gradients for everything: the peak of both,
@@ -238,7 +238,7 @@ def _with_positions(
 
 @dataclass(frozen=True)
 class _Kernel:
-    """What decides who can serve, and who should: an affinity's names and shapes, and the state's channels."""
+    """What the choice of a backend depends on: an affinity's kind and shapes, and the channels of the state."""
 
     kind: str
     normalize: str

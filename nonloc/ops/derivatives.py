@@ -1,7 +1,7 @@
-"""Derivatives of any order where what computes a value cannot be differentiated as often, or not at all.
+"""Derivatives of any order for values whose computation cannot be differentiated so often.
 
-A gradient is written as a function of all that it depends on, only when a gradient of it is asked for: torch says so by
-the mode in which it calls backward. First derivatives cost what they did.
+A gradient becomes a function of all its inputs only when it is to be differentiated again: torch then calls backward
+with gradients enabled. First derivatives cost no more than before.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Gradients = tuple[Tensor | None, ...]
 class Equation(Protocol):
     """G(x, θ) = 0 for x, with θ some tensors.
 
-    solve    θ -> x, to rounding; no gradient is wanted of it
+    solve    θ -> x, to rounding, without a gradient
     residue  (x, θ) -> G(x, θ), differentiable
     adjoint  (v, x, θ) -> w with (∂G/∂x)ᵀ w = v at the solution x, differentiable in all of them
     """
@@ -41,8 +41,7 @@ def solution(equation: Equation, *theta: Tensor) -> Tensor:
 def differentiable_as(
     function: Callable[..., Tensor], once: Callable[..., Tensor], *inputs: Tensor
 ) -> Tensor:
-    """once(*inputs), which equals function(*inputs) and can be differentiated once: by itself that time, by `function`
-    where a gradient is to be differentiated again."""
+    """once(*inputs) with its own first derivative, and the higher derivatives of `function`, which has equal values."""
     return _Again.apply(once(*_Once.apply(*inputs)), function, *inputs)
 
 
@@ -59,13 +58,13 @@ class _Solution(torch.autograd.Function):
         x, *theta = ctx.saved_tensors
         with full_precision(v):
             w = ctx.equation.adjoint(v, x, *theta)
-        # x stands beside θ, not for a function of it: what it contributes is the other factor.
+        # x counts as an input of its own: its dependence on θ is in the factor w.
         found = _partial_gradients(ctx.equation.residue, (x, *theta), (False, *ctx.needs_input_grad[1:]), -w)
         return None, *found[1:]
 
 
 class _Once(torch.autograd.Function):
-    """The inputs themselves; of their gradients, only those that nobody will differentiate."""
+    """The identity; it passes on only gradients that will not be differentiated again."""
 
     @staticmethod
     def forward(ctx: Any, *inputs: Tensor) -> tuple[Tensor, ...]:
@@ -77,7 +76,7 @@ class _Once(torch.autograd.Function):
 
 
 class _Again(torch.autograd.Function):
-    """The value itself; the gradients of `function`, if they will be differentiated."""
+    """The value; its gradients are those of `function` if they will be differentiated again."""
 
     @staticmethod
     def forward(ctx: Any, value: Tensor, function: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
@@ -90,7 +89,7 @@ class _Again(torch.autograd.Function):
         inputs = ctx.saved_tensors
         if not torch.is_grad_enabled():
             return v, None, *(None for _ in inputs)
-        # Zeros and not None, which cuDNN's attention would not take; what becomes of them ends in `_Once`.
+        # Zeros, because cuDNN's attention does not take None; `_Once` drops what follows from them.
         return (
             torch.zeros_like(v),
             None,
@@ -106,9 +105,9 @@ def _partial_gradients(
     Differentiable in v and in all inputs where gradients are enabled.
     """
     again = torch.is_grad_enabled()
-    # Backward may be called where autocast is on, which is not to reach the work of the forward pass done here.
+    # Backward may run under autocast, which must not change the forward pass that is repeated here.
     with torch.enable_grad(), full_precision(v):
-        # New names for the inputs: paths from one to another through what came before do not lead through these.
+        # Views of the inputs: an input that depends on another one is then no path for gradients.
         names = [
             _renamed(x) if again else x.detach().requires_grad_(needs)
             for x, needs in zip(inputs, needed, strict=True)

@@ -1,15 +1,15 @@
 """The exponential kernels, gaussian and heat, in memory linear in M.
 
-Everything is one logit matrix S_ij = q_i·k_j + b_j that is never stored: heat's −scale |l − r|² is 2 scale l·r plus a
-column term and a row term, and the logarithm of a position's weight is a column term as well. The column terms b
-are appended to k as one more coordinate. A bias argument, a value width other than q's, or a stride of more than 1
-in the last dimension would each send the CPU's attention back to M² memory without a word, so none is used.
+Everything is one logit matrix S_ij = q_i·k_j + b_j that is never stored. Heat's −scale |l − r|² is 2 scale l·r plus a
+column term and a row term; the logarithm of a position's weight is a column term, too. Column terms b are appended to k
+as one more coordinate. The CPU's attention silently takes M² memory for a bias argument, for values of another width
+than q, and for a stride above 1 in the last dimension: all three are avoided.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -24,13 +24,16 @@ from nonloc.ops.derivatives import differentiable_as
 from nonloc.ops.normalize import Operator
 from nonloc.ops.sinkhorn import LogApply, Matvec, Scaling, solve_scaling
 
-# Entries of a block of rows that exist at one time, B · rows · M' of them: few enough for memory to be used again
-# from the heap rather than mapped and cleared anew for every block, which cost three times the arithmetic.
+if TYPE_CHECKING:
+    from nonloc.ops.sparse import SparseAffinity
+
+# Entries of one block of rows, B · rows · M'. So few that the heap uses its memory again: larger blocks are mapped and
+# cleared each time, which took three times as long as the arithmetic.
 BLOCK_ENTRIES = 2**20
-# Stands for log 0 where −inf would meet 0 · inf: its exponential is 0 in every dtype, its products are finite.
+# In the place of log 0: its exponential is 0 in every dtype, and its products are finite, unlike those of −inf.
 LOG_ZERO = -1e30
 WIDEST_ATTENTION = 256
-# Attention's backward makes K again from a rounded log-sum-exp: by so much the rows of K may then miss 1.
+# Attention's backward makes K from a rounded log-sum-exp; rows of K may then miss 1 by this much.
 LARGEST_MISS = 2**-10
 
 
@@ -107,7 +110,7 @@ def adjoint(affinity: Affinity, dtype: torch.dtype) -> Matvec:
 
 
 def log_weights(weights: Tensor) -> Tensor:
-    """log of weights ≥ 0, and LOG_ZERO where nothing is given."""
+    """log of weights ≥ 0, and LOG_ZERO where the weight is 0."""
     positive = weights > 0
     return torch.where(positive, torch.where(positive, weights, 1).log(), LOG_ZERO)
 
@@ -117,14 +120,14 @@ def _softmax(query: Tensor, key: Tensor, column: Tensor | None, z: Tensor) -> Te
     inputs = (query, key, z) if column is None else (query, key, z, column)
     if not _attention_serves(query, z) or _logits_are_too_large(query, key, column):
         return _softmax_by_blocks(*inputs)
-    # A compiler takes no second derivative, and would have to follow what is there for one.
+    # A compiler takes no second derivative, and cannot trace the code for one.
     if not torch.is_grad_enabled() or torch.compiler.is_compiling():
         return _attention(*inputs)
     return differentiable_as(_softmax_by_blocks, _attention, *inputs)
 
 
 def _softmax_by_blocks(query: Tensor, key: Tensor, z: Tensor, column: Tensor | None = None) -> Tensor:
-    # Half precision only comes here in attention's place, whose logits and sums are float32.
+    # Half precision only comes here where attention would have served, with logits and sums in float32.
     dtype = torch.promote_types(query.dtype, torch.float32)
     column = torch.zeros_like(key[..., 0]) if column is None else column
     row = torch.zeros_like(query[..., :1])
@@ -163,10 +166,9 @@ def _attention_serves(query: Tensor, z: Tensor) -> bool:
 
 
 def _logits_are_too_large(query: Tensor, key: Tensor, column: Tensor | None) -> bool:
-    """Whether the rows of K could miss 1 in attention's backward, and with them δ, by more than LARGEST_MISS.
+    """Return whether rows of K could miss 1 in attention's backward by more than LARGEST_MISS, by Cauchy–Schwarz.
 
-    By Cauchy–Schwarz. Only where the answer is at hand: a GPU would have to be waited for, and a tensor without
-    numbers has none.
+    Always False on a GPU, where reading the answer would block, and for tensors without contents.
     """
     has_numbers = query.device.type == "cpu" and not is_fake(query)
     if not has_numbers or torch.compiler.is_compiling() or not torch.is_grad_enabled():
@@ -212,9 +214,9 @@ def _log_sum_rows(query: Tensor, row: Tensor, key: Tensor, column: Tensor, z: Te
 def _by_blocks(
     rows: Callable[..., Tensor], query: Tensor, row: Tensor, key: Tensor, column: Tensor, z: Tensor
 ) -> Tensor:
-    """`rows` on a few rows at a time; each block is computed again for its gradient instead of being kept.
+    """Apply `rows` to a few rows at a time; backward computes each block again instead of storing it.
 
-    For gradients of torch.func, which knows no such thing, the blocks are kept: M × M numbers in all.
+    torch.func cannot compute a block again. For its gradients all blocks are stored: M × M numbers.
     """
     column = column.expand(key.shape[:2])
     entries = query.shape[0] * key.shape[1]
@@ -289,7 +291,7 @@ def logit_spread(affinity: Affinity) -> Tensor:
     return torch.where(has_any, torch.cat(spreads, 1), 0)
 
 
-def kernel_logit_spreads(affinities: Iterable[Any]) -> list[float]:
+def kernel_logit_spreads(affinities: Iterable[Affinity | SparseAffinity]) -> list[float]:
     """The largest spread of each kernel that has logits; an affinity that sub-blocks share counts once."""
     kernels = {id(one): one for one in affinities}.values()
     return [
@@ -299,7 +301,7 @@ def kernel_logit_spreads(affinities: Iterable[Any]) -> list[float]:
     ]
 
 
-def largest_logit_spread(affinities: Iterable[Any]) -> float | None:
+def largest_logit_spread(affinities: Iterable[Affinity | SparseAffinity]) -> float | None:
     """The largest spread of all kernels; None where none has logits, NaN where one has NaN."""
     spreads = kernel_logit_spreads(affinities)
     return float(torch.tensor(spreads, dtype=torch.float64).max()) if spreads else None

@@ -1,9 +1,9 @@
-"""The one door to the operator: aggregate, diffuse, propagate, kernel_matrix, dirichlet_energy.
+"""The public functions of the operator: aggregate, diffuse, propagate, kernel_matrix, dirichlet_energy, adjoint.
 
-Every function takes an `Affinity` or a `SparseAffinity` and z [B, M, C], and gives z's dtype back. Half
-precision is computed with float32 logits and sums. Mixed dtypes are computed in the widest of them.
+Every function takes an `Affinity` or a `SparseAffinity` and z [B, M, C], and returns z's dtype. Half precision is
+computed with float32 logits and sums. Mixed dtypes are computed in the widest of them.
 
-What can be differentiated, and how; where it says no, a ValueError names the way out:
+Derivatives, by backend; "no" is a ValueError that names another way:
 
     backend                   backward   double backward   forward mode   vmap, vmap(grad)
     reference                 yes        yes               yes            yes
@@ -12,9 +12,9 @@ What can be differentiated, and how; where it says no, a ValueError names the wa
     fused                     yes        no                no             no
     factored, SparseAffinity  yes        yes               no             no
 
-Backward is torch.autograd's. torch.func.grad and what is made of it go with the last column, forward mode is
-torch.func.jvp, jacfwd or dual numbers. Under them "factored" keeps the blocks of gaussian and heat that backward
-computes again: M × M numbers in all. The numbers of an affinity under vmap are not checked.
+Backward is torch.autograd's. torch.func.grad behaves as the last column; forward mode is torch.func.jvp, jacfwd or dual
+numbers. Under them "factored" stores the blocks of gaussian and heat: M × M numbers. Under vmap the values of an
+affinity are not checked.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from nonloc.ops.sparse import SparseAffinity
 
 Weights = Sequence[Tensor | tuple[Tensor, Tensor]] | Tensor
 
-# A backend makes an affinity ready: (affinity, compute dtype) -> Operator. One entry is all it takes to join.
+# A backend prepares an affinity: (affinity, compute dtype) -> Operator. A new backend needs only an entry here.
 BACKENDS: dict[str, Callable[[Affinity, torch.dtype], Operator]] = {
     "reference": reference.prepare,
     "factored": factored.prepare,
@@ -43,7 +43,7 @@ BACKENDS: dict[str, Callable[[Affinity, torch.dtype], Operator]] = {
 }
 
 # Up to this many kernel entries (B · M · M') the matrix is faster than the detour around it, by measurement on a CPU
-# (`python -m benchmarks backends`): attention pays early, blocks of rows only when memory does.
+# (`python -m benchmarks backends`).
 REFERENCE_ENTRIES = {"row": 2**21, "count": 2**22, "none": 2**22, "symmetric": 2**22, "sinkhorn": 2**20}
 CONCAT_ENTRIES = 2**19  # suffix sums pay earlier
 
@@ -109,7 +109,7 @@ def kernel_matrix(affinity: Affinity | SparseAffinity) -> Tensor:
 
 
 def dirichlet_energy(affinity: Affinity | SparseAffinity, z: Tensor, *, backend: str = "auto") -> Tensor:
-    """½ Σ_ij K_ij |z_i − z_j|² of each sample [B]: how rough z is in the eyes of the kernel."""
+    """½ Σ_ij K_ij |z_i − z_j|² of each sample [B]: the roughness of z, as the kernel weighs it."""
     _check_square(affinity, "dirichlet_energy")
     _check_z(affinity, z, affinity.positions)
     with full_precision(z):
@@ -188,8 +188,10 @@ def adjoint(affinity: Affinity | SparseAffinity, dtype: torch.dtype | None = Non
 
 
 def choose_backend(affinity: Affinity | SparseAffinity, z: Tensor | None = None) -> str:
-    """The backend that "auto" stands for: fused on a GPU in half precision where it can serve; elsewhere the matrix
-    while it is small, exact shortcuts above."""
+    """The backend that "auto" takes.
+
+    Fused on a GPU in half precision where it applies; elsewhere the matrix while it is small, and "factored" above.
+    """
     if isinstance(affinity, SparseAffinity) or affinity.kind in ("dot", "delta"):
         return "factored"
     if fused.pays(affinity, z):

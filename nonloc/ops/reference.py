@@ -1,7 +1,7 @@
-"""The equations as written, with the M × M matrix in memory. The truth that every other backend is held to.
+"""The equations as written, with the M × M matrix in memory. Every other backend is tested against it.
 
-Any floating dtype, any device, differentiable twice. The only liberty taken is the one that changes no value:
-the largest logit of a row is subtracted before exponentials whenever the normalisation cancels it.
+Any floating dtype, any device, differentiable twice. The largest logit of a row is subtracted before exponentials where
+the normalisation cancels it.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def _from_logits(affinity: Affinity, weights: Tensor, dtype: torch.dtype) -> Ten
         return log_omega.exp() * columns
     if affinity.normalize == "count":
         return log_omega.exp() * columns * inverse_or_zero(columns.sum(-1, keepdim=True))
-    # −inf where nothing is given, so that such a column can neither win the maximum nor overflow.
+    # −inf in columns of weight 0, so that they are not the maximum and do not overflow.
     log_omega = log_omega.masked_fill(columns == 0, -torch.inf)
     if affinity.normalize == "row":
         peak = finite_peak(log_omega)

@@ -5,15 +5,14 @@ kernel is positive semi-definite; the textbook alternation can need tens of thou
 by a few Newton steps on the row sums r(x) − 1 = e^G − 1, G(x) = x + log Ω(μ e^x): dx = −(diag(r) + K)⁻¹ (r − 1). That
 matrix is singular where the graph of Ω is bipartite, with as much mass on either side, and u may grow on one while it
 shrinks on the other; r − 1 has no part there, whatever x is, which G has. A kernel without total support has no
-scaling: its Newton steps only halve the residual, so a bounded number of them tells it apart.
+scaling: its Newton steps only halve the residual, so it is recognised after a bounded number of them.
 
 The derivative is that of the solution, not of the iteration. With the matrix: from a converged and detached x, one
-such Newton step carries the exact first derivative and two carry the second, because each squares the error. Without
-it: G(x, θ) = 0 is differentiated implicitly, as often as one likes, by conjugate gradients on I + K and its transpose.
+Newton step carries the exact first derivative and two carry the second, because each squares the error. Without the
+matrix: G(x, θ) = 0 is differentiated implicitly, to any order, by conjugate gradients on I + K and its transpose.
 
-Where the residual may not be looked at, as in a traced program, the number of steps is fixed. UNSEEN_STEPS halvings are
-enough for kernels that are positive semi-definite; of others, such as "concat", rows may then miss 1 by far more than
-rounding.
+Where the residual may not be read, as in a traced program, the number of steps is fixed. UNSEEN_STEPS halvings are
+enough for positive semi-definite kernels. For others, such as "concat", rows may then miss 1 by more than rounding.
 """
 
 from __future__ import annotations
@@ -33,8 +32,8 @@ from nonloc.ops.derivatives import solution
 MAX_HALVINGS = 200
 MAX_NEWTON = 12
 MAX_CG = 200
-BATCHED_NEWTON = 4  # under vmap, where nobody can see whether the halvings were enough
-CAPTURED_NEWTON = 1  # in a CUDA graph, which pays for it in every replay
+BATCHED_NEWTON = 4  # under vmap, where the residual cannot be read
+CAPTURED_NEWTON = 1  # in a CUDA graph, where every replay repeats it
 STALLED = 3  # this many steps without improvement: rounding is reached
 
 # How many steps are taken where the residual may not be looked at (tracing, capturing, vmap, shapes alone).
@@ -57,12 +56,12 @@ def fixed_steps(steps: int) -> Iterator[None]:
 
 
 def _steps() -> int:
-    # A compiler cannot follow a context variable.
+    # A compiler cannot trace a context variable.
     return UNSEEN_STEPS if torch.compiler.is_compiling() else _fixed_steps.get()
 
 
 def _unseen_newton(x: Tensor) -> int:
-    """How many Newton steps follow; none where only shapes are known, or a compiler would write out each."""
+    """The number of Newton steps after fixed halvings; 0 without contents and while compiling, which unrolls each."""
     if torch.compiler.is_compiling() or is_fake(x):
         return 0
     if is_vmapped(x):
@@ -75,7 +74,7 @@ def log_scaling(
 ) -> Tensor:
     """x = log u [B, M], converged and without a gradient; 0 at positions that are not valid.
 
-    `largest` are numbers that `log_apply` adds and takes away again: they bound what can be known of x.
+    largest  numbers that `log_apply` adds and subtracts again: they bound the precision of x
     """
     with torch.no_grad():
         # `detach` is for forward-mode derivatives, which no_grad does not keep from following every step.
@@ -101,7 +100,7 @@ def _iterate(x: Tensor, residue: Callable[[Tensor], Tensor], solve: Solve, large
     if x.numel() == 0:
         return x
     eps = torch.finfo(x.dtype).eps
-    # NaN that came in with a sample is handed on with it, and is no reason to leave the others unscaled.
+    # A sample with NaN keeps it; the other samples are scaled.
     g = residue(x)
     known = torch.isfinite(g).all(-1)
     if not bool(known.any()):
@@ -180,7 +179,7 @@ def solve_transposed_by_cg(kernel: Matvec, mass: Tensor, g: Tensor) -> Tensor:
 def _conjugate_gradients(apply: Callable[[Tensor], Tensor], target: Tensor) -> Tensor:
     """Solve apply(t) = target [B, M] sample by sample, to rounding; apply has eigenvalues of about 0 to 2.
 
-    It may be singular, where target has nothing but rounding: what there is of that is not followed.
+    It may be singular on a mode where target is only rounding; that mode is ignored.
     """
     t = torch.zeros_like(target)
     residual = direction = target
@@ -192,7 +191,7 @@ def _conjugate_gradients(apply: Callable[[Tensor], Tensor], target: Tensor) -> T
         image = apply(direction)
         curvature = (direction * image).sum(-1, keepdim=True)
         length = size * inverse_or_zero(curvature)
-        # Beyond its goal a sample has only quotients of numbers too small for them; not everyone can stop there.
+        # A sample that has reached its goal waits for the others; its quotients are too small to be used.
         is_flat = curvature <= 64 * eps * direction.square().sum(-1, keepdim=True)
         length = torch.where(is_flat | (size <= goal), 0, length)
         t = t + length * direction
@@ -213,7 +212,7 @@ class Scaling:
     between    (x, θ) -> (v -> S v), S_ij = e^{x_i} Ω_ij e^{x_j}, and 0 where a position is not valid
     mass       θ -> μ [B, M], 0 where a position is not valid
     valid      [B, M] bool
-    largest    what `log_scaling` is told of the numbers
+    largest    as in `log_scaling`
     """
 
     log_apply: Callable[..., LogApply]

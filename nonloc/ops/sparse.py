@@ -1,4 +1,4 @@
-"""SparseAffinity: Ω given by its nonzero entries, for graphs with a few neighbours a position and M in the millions."""
+"""SparseAffinity: Ω by its nonzero entries, for graphs with few neighbours a position and M in the millions."""
 
 from __future__ import annotations
 
@@ -147,30 +147,30 @@ def _rows(matrix: Tensor) -> Tensor:
 
 
 def is_symmetric(affinity: SparseAffinity) -> bool:
-    """Whether Ω = Ωᵀ by value, told from the products of both with a fixed probe and without the transpose."""
+    """Return whether Ω = Ωᵀ by value: both products with one fixed vector agree. No transpose is made."""
     matrix = affinity.matrix.detach().to(torch.promote_types(affinity.matrix.dtype, torch.float32))
     index = torch.arange(1, affinity.positions + 1, dtype=torch.float64, device=matrix.device)
-    # Nowhere near 0, so that no single entry can hide behind it.
+    # Far from 0, so that every entry counts.
     probe = (1 + 0.5 * torch.cos(1.2345678 * index)).to(matrix.dtype)
     backward = torch.zeros_like(probe).index_add_(
         0, matrix.col_indices(), matrix.values() * probe[_rows(matrix)]
     )
     sizes = matrix.abs() @ torch.ones_like(probe)
-    # A comparison with NaN is false: such a matrix passes, and its NaN travels to the output.
+    # A comparison with NaN is false: such a matrix passes, and its NaN reaches the output.
     return not bool(((matrix @ probe - backward).abs() > 64 * torch.finfo(matrix.dtype).eps * sizes).any())
 
 
 def has_negative(affinity: SparseAffinity) -> bool:
-    """Whether an entry of Ω is below 0."""
+    """Return whether an entry of Ω is below 0."""
     return bool((affinity.matrix.values() < 0).any())
 
 
 def check_transforms(backend: str) -> None:
-    """Raise the ValueError that names the way out where torch's sparse tensors would fail in words of their own."""
+    """ValueError, with the fix, where torch's sparse tensors would fail with an unclear message."""
     if is_differentiated_by_func() or (backend == "factored" and (is_transformed() or is_forward_mode())):
         raise ValueError(
-            "torch's sparse tensors know neither torch.func nor forward mode; make an Affinity of this one before, "
-            "by affinity.as_dense() (for small M)"
+            "torch's sparse tensors support neither torch.func nor forward mode; use affinity.as_dense(), an Affinity, "
+            "for small M"
         )
 
 

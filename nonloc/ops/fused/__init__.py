@@ -1,19 +1,19 @@
 """A whole stage in a few launches: gaussian and heat kernels with row normalisation, in Triton.
 
-What attention libraries cannot use, because they know nothing of a stage:
+A stage allows more than attention libraries can use:
 
-- K is the same in every sub-block, so its row sums are found once, in the first one;
-- the update z + (K g − g) W_Zᵀ and the next g = z W_gᵀ happen where K g is made, in the same launch;
-- backward, a sub-block needs only Kᵀ dR; the gradient of the affinity is one pass for all sub-blocks together, because
-  Σ_n dR_n G_nᵀ is one product with inner dimension N·r, and δ_i = Σ_n dR_n,i · (K G_n)_i comes from what was stored.
+- K is the same in every sub-block, so its row sums are computed once, in the first one;
+- the update z + (K g − g) W_Zᵀ and the next g = z W_gᵀ are in the launch that computes K g;
+- backward, a sub-block needs only Kᵀ dR. The gradient of the affinity is one pass for all sub-blocks, because
+  Σ_n dR_n G_nᵀ is one product with inner dimension N·r, and δ_i = Σ_n dR_n,i · (K G_n)_i comes from stored numbers.
 
-That δ is made of rounded numbers. The logits' gradient K (dK − δ), whose rows sum to 0, would get a row sum from it: a
-gradient that no loss has, as large as the keys. Where rows of K are nearly one number it can be larger than the
-gradient itself (`docs/performance.md`), so the pass over the rows takes it out again.
+Rounding in δ would give the rows of the logits' gradient K (dK − δ) a sum, which must be 0. That error is as large as
+the keys, and larger than the gradient where rows of K are nearly one number (`docs/performance.md`). The pass over the
+rows removes it.
 
-Half precision uses tensor cores with float32 logits, sums and accumulators; the state is kept in the input's dtype
-between sub-blocks. float32 is computed by three tf32 products, which is as exact as float32, unless torch's setting
-allows tf32 itself. M × M is never stored.
+Half precision uses tensor cores with float32 logits, sums and accumulators; between sub-blocks the state has the
+input's dtype. float32 is three tf32 products, as exact as float32, unless torch's setting allows tf32. M × M is never
+stored.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ EXACT = {name: Tile(32, 0 if tile.step == 0 else 32, 4, 1) for name, tile in WID
 
 
 def prepare(affinity: Affinity, dtype: torch.dtype) -> Operator:
-    """K made ready; products are taken in the features' dtype and summed up in float32."""
+    """K prepared; products are in the features' dtype with float32 sums."""
     check(affinity)
     sums = valid_positions(affinity).unsqueeze(-1).to(dtype)
     return Operator(lambda z: sums * _product(affinity, z).to(dtype), sums)
@@ -96,7 +96,7 @@ def propagate(
 
 
 def takes_stage(affinity: Affinity, z: Tensor, pairs: Sequence[tuple[Tensor, Tensor | None]]) -> bool:
-    """Whether the state and all weights fit into the end of one launch."""
+    """Return whether the state and all weights fit into one launch."""
     ranks = {(outer.shape[-1], inner is None) for outer, inner in pairs}
     if lacks(affinity, z) is not None or len(ranks) != 1 or z.shape[-1] > WIDEST_STATE:
         return False
@@ -104,16 +104,16 @@ def takes_stage(affinity: Affinity, z: Tensor, pairs: Sequence[tuple[Tensor, Ten
 
 
 def check(affinity: Affinity | SparseAffinity, z: Tensor | None = None) -> None:
-    """Raise the ValueError that says what is missing."""
+    """ValueError, with the reason, where the fused kernels do not apply."""
     lacking = lacks(affinity, z)
     if lacking is not None:
         raise ValueError(f'backend="fused" needs {lacking}; use backend="auto"')
 
 
 def pays(affinity: Affinity, z: Tensor | None = None) -> bool:
-    """Whether "auto" should come here: on a GPU, where tensor cores take the dtype.
+    """Return whether "auto" takes this backend: on a GPU, in half precision, and not in a traced program.
 
-    Not in a traced program, which hand-written kernels would break in two: there, the other backends serve.
+    Hand-written kernels would break a traced program in two.
     """
     is_half = affinity.left.dtype in (torch.float16, torch.bfloat16)
     if not is_half or not affinity.left.is_cuda or torch.compiler.is_compiling():
@@ -122,7 +122,7 @@ def pays(affinity: Affinity, z: Tensor | None = None) -> bool:
 
 
 def lacks(affinity: Affinity | SparseAffinity, z: Tensor | None = None) -> str | None:
-    """What the fused kernels need and do not get, in words; None if they can take it."""
+    """What the fused kernels need and the arguments do not have, in words; None where they apply."""
     if isinstance(affinity, SparseAffinity):
         return "an Affinity, not a SparseAffinity"
     if is_transformed() or is_forward_mode():
@@ -185,7 +185,7 @@ def _run(function: type[torch.autograd.Function], *args: Any) -> Tensor:
     return function.apply(*args)
 
 
-# torch.compile calls this as it is. It would import the compiler where there is nothing to compile.
+# For traced programs only: torch.compile calls it without looking inside.
 _run_untraced = without_compiling(_run)
 
 
@@ -262,12 +262,12 @@ class Stage(torch.autograd.Function):
         keeps = s.records and any(ctx.needs_input_grad)
         kernels = Launcher(query, key, bias, hidden, channels, s)
         rooms = blocks if keeps else min(blocks, 2)
-        # Each a tensor of its own: the last one is given away, and must not hold the others.
+        # Separate tensors: the caller gets the last one, which must not share storage with the others.
         states = [torch.empty_like(x) for _ in range(rooms)]
         g = x.new_empty(rooms, batch, positions, hidden)
         r = x.new_empty(blocks, batch, positions, hidden) if keeps else None
-        lse = _room_for_sums(query)
-        mean = _room_for_mean(ctx, key, s)
+        lse = _empty_sums(query)
+        mean = _empty_mean(ctx, key, s)
         norms = kernels.make_norms()
         kernels.begin(x, w_g[0], g[0], norms)
         state = x
@@ -325,8 +325,8 @@ class Product(torch.autograd.Function):
     def forward(ctx: Any, query: Tensor, key: Tensor, bias: Tensor | None, g: Tensor, s: Settings) -> Tensor:
         kernels = Launcher(query, key, bias, g.shape[-1], SMALLEST, s)
         result = torch.empty_like(g, dtype=torch.float32)
-        lse = _room_for_sums(query)
-        mean = _room_for_mean(ctx, key, s)
+        lse = _empty_sums(query)
+        mean = _empty_mean(ctx, key, s)
         norms = kernels.make_norms()
         if norms is not None:
             kernels.begin(None, None, None, norms)
@@ -347,20 +347,20 @@ class Product(torch.autograd.Function):
         return dq, dk, db, dg, None
 
 
-def _room_for_sums(query: Tensor) -> Tensor:
-    """For LSE and RATIO, one after the other [2, B, M]."""
+def _empty_sums(query: Tensor) -> Tensor:
+    """An empty tensor for LSE and RATIO [2, B, M]."""
     return torch.empty(2, *query.shape[:2], device=query.device, dtype=torch.float32)
 
 
-def _room_for_mean(ctx: Any, key: Tensor, s: Settings) -> Tensor | None:
-    """For K k, which the affinity's gradient needs; None where nobody can ask for that."""
+def _empty_mean(ctx: Any, key: Tensor, s: Settings) -> Tensor | None:
+    """An empty tensor for K k, which the affinity's gradient needs; None where that gradient is not needed."""
     return torch.empty_like(key) if s.records and any(ctx.needs_input_grad[:3]) else None
 
 
 def _first(
     kernels: Launcher, lse: Tensor, mean: Tensor | None, delta: Tensor, dr: Tensor, g: Tensor, step: Adjoint
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    """The first sub-block backward, and where it is asked for the affinity's gradient with it: dq, dk, db."""
+    """The first sub-block backward, with the affinity's gradient dq, dk, db where it is needed."""
     if mean is not None:
         return kernels.affinity_gradient(lse, mean, delta, dr, g, step)
     kernels.adjoint(lse, step)
@@ -368,8 +368,7 @@ def _first(
 
 
 def _check_first_derivative() -> None:
-    # With `once_differentiable`, what is missing from a second derivative would be missing without a word where
-    # other terms have one.
+    # `once_differentiable` would silently drop this term from a second derivative that has others.
     if torch.is_grad_enabled():
         raise ValueError(
             'backend="fused" has no second derivative, which create_graph=True asks for; use backend="reference"'

@@ -345,7 +345,7 @@ def finish_kernel(
     H: tl.constexpr, C: tl.constexpr, CHUNK: tl.constexpr, BLOCK: tl.constexpr, SLOTS: tl.constexpr,
     EVEN: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """What is left of the first sub-block once `key_kernel` has found its dG."""
+    """The rest of the first sub-block backward, after `key_kernel` has computed its dG."""
     rows = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     dg = _load(DG + tl.program_id(1).to(tl.int64) * M * H, rows, tl.arange(0, H), H, M, EVEN)
     _adjoint_update(

@@ -1,4 +1,4 @@
-"""Launching the fused kernels: how they are cut, and what each of them is given."""
+"""Launches of the fused kernels: tile sizes, and the arguments of each kernel."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LOG2_E = math.log2(math.e)
 
 
 class Launch(NamedTuple):
-    """One launch as it was asked for: the kernel, B, M, and what its code was made for."""
+    """One launch: the kernel, B, M, and its compile-time constants."""
 
     kernel: str
     batch: int
@@ -53,26 +53,26 @@ class Launch(NamedTuple):
         return self.batch * macs
 
 
-_written_down: ContextVar[list[Launch] | None] = ContextVar("written_down", default=None)
+_recorded: ContextVar[list[Launch] | None] = ContextVar("recorded", default=None)
 
 
 @contextmanager
 def without_launches() -> Iterator[list[Launch]]:
-    """Allocate everything, compute nothing, and write down what would have been launched."""
+    """Allocate everything, launch nothing, and list the launches."""
     launches: list[Launch] = []
-    token = _written_down.set(launches)
+    token = _recorded.set(launches)
     try:
         yield launches
     finally:
-        _written_down.reset(token)
+        _recorded.reset(token)
 
 
 def is_launching() -> bool:
-    return _written_down.get() is None
+    return _recorded.get() is None
 
 
 def is_interpreted() -> bool:
-    """Whether Triton runs its kernels on the CPU, slowly, for tests."""
+    """Return whether Triton interprets its kernels on the CPU, for tests."""
     return os.environ.get("TRITON_INTERPRET") == "1"
 
 
@@ -87,12 +87,12 @@ class Tile(NamedTuple):
 
 
 class Settings(NamedTuple):
-    """What the launches of one stage have in common.
+    """Settings that all launches of one stage share.
 
     scale          of the logits q_i·k_j
     differs        R = K G − G, the diffusive form, or R = K G, the original one
-    deterministic  no sum in an order that chance decides
-    records        whether a gradient may be asked for: autograd runs `forward` with its own recording off
+    deterministic  no atomic sums, whose order changes from run to run
+    records        whether gradients are enabled outside: autograd runs `forward` with gradients disabled
     """
 
     scale: float
@@ -103,14 +103,14 @@ class Settings(NamedTuple):
 
 
 class Adjoint(NamedTuple):
-    """What one sub-block backward is given, all of it but q, k, b, LSE and RATIO; as the kernels have it.
+    """The arguments of one sub-block backward, without q, k, b, LSE and RATIO.
 
     dr                  dR, the gradient of R, times RATIO
-    r, dz, w_g, dz_out  R; the gradient of the sub-block's output; W_g; room for the gradient of its input
-    dg                  room for dG; None where dw is given
+    r, dz, w_g, dz_out  R; the gradient of the sub-block's output; W_g; output: the gradient of its input
+    dg                  output: dG; None where dw is not None
     z, dw               the sub-block's input; [slots, 2, C, H] to add the gradients of W_gᵀ and W_Z to
 
-    Without dz there is only R, and dG is all that is asked for.
+    Without dz there is only R, and dG is the only output.
     """
 
     dr: Tensor
@@ -128,7 +128,7 @@ class Adjoint(NamedTuple):
 
 
 class Before(NamedTuple):
-    """The sub-block before: its W_Z, R and G, room for its dR, and δ, to which it adds its part."""
+    """The previous sub-block: its W_Z, R and G; outputs: its dR, and δ, to which it adds its part."""
 
     w_z: Tensor
     r: Tensor
@@ -138,7 +138,7 @@ class Before(NamedTuple):
 
 
 class Launcher:
-    """Launches the kernels for one set of q, k, b; knows what they all need."""
+    """Launch the kernels for one set of q, k, b."""
 
     def __init__(
         self, query: Tensor, key: Tensor, bias: Tensor | None, hidden: int, channels: int, s: Settings
@@ -161,11 +161,11 @@ class Launcher:
         m = self.positions
         if tile.step:
             constants["STEP"] = tile.step
-        written_down = _written_down.get()
-        if written_down is not None:
-            written_down.append(Launch(kernel, self.batch, m, constants))
+        recorded = _recorded.get()
+        if recorded is not None:
+            recorded.append(Launch(kernel, self.batch, m, constants))
             return
-        # Only where something is launched there must be Triton.
+        # Triton is needed only for a launch.
         from nonloc.ops.fused import kernels
 
         options: dict[str, Any] = {"num_warps": tile.warps, "num_stages": tile.stages}
@@ -189,7 +189,7 @@ class Launcher:
         )  # fmt: skip
 
     def make_norms(self) -> Tensor | None:
-        """Room for the largest |k|² of every block; with a bias they would be of no use."""
+        """An empty tensor for the largest |k|² of every block; None with a bias, where it is not used."""
         if self.bias is not None:
             return None
         blocks = -(-self.positions // self.tiles["begin"].block)
@@ -200,7 +200,7 @@ class Launcher:
         z: Tensor | None = None, w_z: Tensor | None = None, w_g: Tensor | None = None,
         z_out: Tensor | None = None, g_out: Tensor | None = None,
     ) -> None:  # fmt: skip
-        """One sub-block. lse: LSE and RATIO [2, B, M]; mean: room for K k, which only the first can fill."""
+        """One sub-block. lse: LSE and RATIO [2, B, M]; mean: output K k, of the first sub-block only."""
         blocks = 1 if norms is None else norms.shape[1]
         name = "next" if not is_first else "first" if mean is None else "first_mean"
         self.launch(
@@ -284,11 +284,11 @@ def _groups(blocks: int, hidden: int, stride: int) -> Sequence[tuple[int, int]]:
     stride  elements of one sub-block's G
     """
     most = max(1, min(WIDEST_PRODUCT // hidden, LARGEST_OFFSET // max(1, stride)))
-    found, start = [], 0
+    groups, start = [], 0
     while start < blocks:
         count = min(most, blocks - start)
         while count.bit_count() > 2:
             count -= 1
-        found.append((start, count))
+        groups.append((start, count))
         start += count
-    return found
+    return groups
