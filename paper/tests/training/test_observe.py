@@ -1,4 +1,4 @@
-"""observe: what is kept of a trained network, against the network itself."""
+"""observe: the record of a trained network, against the network itself."""
 
 import json
 import math
@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 from safetensors.torch import load_file
-from tiny import tiny_data, tiny_recipe
+from tiny import tiny_data, tiny_recipe, train
 
 from nonloc.nn import feature_trace, stages
 from nonloc.nn.inspect import stage_inputs
@@ -18,7 +18,6 @@ from nonloc_paper.networks.build import build
 from nonloc_paper.runs import Run
 from nonloc_paper.training import observe as observing
 from nonloc_paper.training.checkpoint import latest_valid, save_checkpoint
-from nonloc_paper.training.loop import fit
 from nonloc_paper.training.observe import (
     _apart,
     _spread,
@@ -34,11 +33,12 @@ from nonloc_paper.training.trained import network_of, trained_network
 
 DATA = tiny_data(labels=False)
 LABELLED = tiny_data()
+TASK = Restoration(tiny_recipe(network="restorer8/baseline"), DATA, "cpu")
 
 
 def trained(folder, data, **changes):
     run = Run(folder)
-    fit(tiny_recipe(**changes), run, data=data, device="cpu", progress=False, throw=False)
+    train(tiny_recipe(**changes), run, data=data, throw=False)
     return run
 
 
@@ -52,38 +52,36 @@ def restorer(tmp_path_factory):
     return run, seen, load_file(run.path / "observations.safetensors")
 
 
-def test_what_is_returned_is_what_is_written(restorer):
-    run, seen, _ = restorer
+@pytest.fixture
+def copy(restorer, tmp_path):
+    """The same run, to be changed."""
+    return Run(shutil.copytree(restorer[0].path, tmp_path / "copy"))
+
+
+def psnr(images, clean):
+    squares = (images.double() - clean).square().flatten(1).mean(1)
+    return (10 * torch.log10(4 / squares)).tolist()
+
+
+def test_images_and_scores_are_the_networks_own(restorer):
+    run, seen, tensors = restorer
     assert seen == json.loads((run.path / "observations.json").read_text()) == read_observations(run)
     assert seen["step"] == latest_valid(run).step == 15
-
-
-def test_the_images_are_the_networks_own(restorer):
-    run, seen, tensors = restorer
-    task = Restoration(tiny_recipe(network="restorer8/baseline"), DATA, "cpu")
-    noisy, clean = next(iter(task.test_batches(3)))
+    noisy, clean = next(iter(TASK.test_batches(len(DATA.test))))
     assert torch.equal(tensors["images"], DATA.test.images[:3])
-    assert torch.equal(tensors["noisy"], noisy)
+    assert torch.equal(tensors["noisy"], noisy[:3])
     with torch.no_grad():
-        assert torch.allclose(tensors["restored"], trained_network(run)(noisy), atol=1e-6)
-    squares = (tensors["restored"].double() - clean).square().flatten(1).mean(1)
-    assert seen["psnr"]["restored"] == pytest.approx((10 * torch.log10(4 / squares)).tolist())
-
-
-def test_the_noisy_input_has_its_own_score(restorer):
-    _, seen, _ = restorer
-    task = Restoration(tiny_recipe(network="restorer8/baseline"), DATA, "cpu")
-    noisy, clean = next(iter(task.test_batches(len(DATA.test))))
-    squares = (noisy.double() - clean).square().flatten(1).mean(1)
-    assert seen["input_psnr"] == pytest.approx(float((10 * torch.log10(4 / squares)).mean()))
+        assert torch.allclose(tensors["restored"], trained_network(run)(noisy[:3]), atol=1e-6)
+    assert seen["psnr"]["restored"] == pytest.approx(psnr(tensors["restored"], clean[:3]))
+    assert seen["input_psnr"] == pytest.approx(sum(psnr(noisy, clean)) / len(DATA.test))
 
 
 def test_the_affinity_map_is_the_kernels_row_of_the_marked_position(restorer):
     run, seen, tensors = restorer
     network = trained_network(run)
     ((name, stage),) = stages(network)
-    (told,) = seen["affinity"]
-    assert (told["stage"], told["position"], told["grid"]) == (name, [4, 4], [8, 8])
+    (found,) = seen["affinity"]
+    assert (found["stage"], found["position"], found["grid"]) == (name, [4, 4], [8, 8])
     with torch.no_grad():
         features = network.stem(tensors["noisy"])
         for block in network.trunk.blocks[:2]:
@@ -95,8 +93,7 @@ def test_the_affinity_map_is_the_kernels_row_of_the_marked_position(restorer):
 def test_the_logits_are_apart_by_the_largest_difference_in_a_row_of_any_image(restorer):
     run, seen, _ = restorer
     ((_, stage),) = stages(trained_network(run))
-    task = Restoration(tiny_recipe(network="restorer8/baseline"), DATA, "cpu")
-    inputs, _ = next(iter(task.test_batches(8)))
+    inputs, _ = next(iter(TASK.test_batches(8)))
     _, _, features, _ = next(iter(stage_inputs(trained_network(run), inputs)))
     with torch.no_grad():
         kernel = kernel_matrix(stage.affinity(features)).double()
@@ -110,7 +107,7 @@ def test_the_logits_are_apart_by_the_largest_difference_in_a_row_of_any_image(re
     [(torch.full((5, 5), 0.2), 1.0), (torch.eye(5), 0.2), (torch.eye(4).repeat_interleave(2, 1), 0.25)],
     ids=["uniform", "each to itself", "each to two of eight, not normalised"],
 )
-def test_the_spread_is_the_share_of_positions_that_are_listened_to(kernel, spread):
+def test_the_spread_is_the_share_of_positions_with_weight(kernel, spread):
     assert float(_spread(kernel.double())) == pytest.approx(spread)
 
 
@@ -129,30 +126,30 @@ def test_rows_are_apart_by_what_they_differ_from_their_mean(kernel, apart):
 
 def test_the_features_are_those_of_the_fixed_batch(restorer):
     run, seen, _ = restorer
-    noisy, _ = next(iter(Restoration(tiny_recipe(network="restorer8/baseline"), DATA, "cpu").test_batches(8)))
+    noisy, _ = next(iter(TASK.test_batches(8)))
     (expected,) = feature_trace(trained_network(run), noisy)
-    (told,) = seen["features"]
-    assert told["num_blocks"] == len(told["blocks"]) == 2
-    for block, other in zip(told["blocks"], expected["blocks"], strict=True):
+    (found,) = seen["features"]
+    assert found["num_blocks"] == len(found["blocks"]) == 2
+    for block, other in zip(found["blocks"], expected["blocks"], strict=True):
         assert block["after"] == pytest.approx(other["after"])
 
 
-def test_a_kernel_that_knows_the_motif_is_told_from_chance(tmp_path):
+def test_a_uniform_kernel_has_the_same_share_as_chance(tmp_path):
     """Two colours in halves: a uniform kernel gives equal pixels their part of the positions, no more."""
     images = torch.zeros(24, 3, 8, 8, dtype=torch.uint8)
     images[:, :, :, 4:] = 200
     data = type(DATA)("tiny", type(DATA.train)(images), type(DATA.test)(images))
     run = trained(tmp_path, data, network="restorer8/diffusive-1@2", stage={"init_std": 1e-12}, epochs=1)
-    (told,) = observe(run, data)["affinity"]
-    assert told["same_chance"] == pytest.approx((32 - 1) / 64)
-    assert told["same_share"] == pytest.approx(told["same_chance"], abs=1e-4)
+    (found,) = observe(run, data)["affinity"]
+    assert found["same_chance"] == pytest.approx((32 - 1) / 64)
+    assert found["same_share"] == pytest.approx(found["same_chance"], abs=1e-4)
 
 
 def test_spectra_come_with_the_band_of_random_weights(restorer):
     run, _, _ = restorer
-    told = observe_spectra(run)
+    found = observe_spectra(run)
     ((_, stage),) = stages(trained_network(run))
-    for weight, entry in zip(stage.weights(), told["stages"][0]["weights"], strict=True):
+    for weight, entry in zip(stage.weights(), found["stages"][0]["weights"], strict=True):
         assert entry["eigenvalues"] == pytest.approx(weight_spectrum(weight).eigenvalues.tolist())
         assert entry["norm"] == pytest.approx(float(weight.detach().norm()))
         assert entry["rank"] == 4
@@ -160,60 +157,46 @@ def test_spectra_come_with_the_band_of_random_weights(restorer):
         assert entry["band"]["low"][0] < 0 < entry["band"]["high"][0]
 
 
-def test_the_step_of_spectra_is_that_of_the_network(tmp_path, monkeypatch):
+def test_the_step_of_spectra_is_that_of_the_network(copy, monkeypatch):
     """Also when the run, training meanwhile, gets a newer checkpoint."""
-    run = trained(tmp_path, DATA, network="restorer8/diffusive-1@2", epochs=1)
-    step = latest_valid(run).step
 
     def network(checkpoint, recipe, device="cpu"):
-        save_checkpoint(run, recipe, replace(checkpoint, step=checkpoint.step + 1))
+        save_checkpoint(copy, recipe, replace(checkpoint, step=checkpoint.step + 1))
         return network_of(checkpoint, recipe, device)
 
     monkeypatch.setattr(observing, "network_of", network)
-    assert observe_spectra(run)["step"] == step
-    assert latest_valid(run).step == step + 1
+    assert observe_spectra(copy)["step"] == 15
+    assert latest_valid(copy).step == 16
 
 
-def test_a_stable_weight_has_no_band_for_its_signs_are_given(tmp_path):
+def test_a_stable_weight_has_no_band_for_its_signs_are_fixed(tmp_path):
     stable = {"weight": "stable"}
     run = trained(tmp_path, DATA, network="restorer8/diffusive-2@2", stage=stable, epochs=1)
-    told = observe_spectra(run)
-    weights = told["stages"][0]["weights"]
+    found = observe_spectra(run)
+    weights = found["stages"][0]["weights"]
     assert len(weights) == 2
     for weight in weights:
         assert "band" not in weight
         assert weight["eigenvalues"][0] > 0
         assert weight["negative_share"] == pytest.approx(0, abs=1e-9)
-    assert told["caption"] == STABLE_CAPTION
+    assert found["caption"] == STABLE_CAPTION
 
 
-def test_a_network_is_not_looked_at_twice(restorer):
-    run, _, _ = restorer
-    before = (run.path / "observations.safetensors").stat().st_mtime_ns
-    observe(run, DATA, images=1)
-    assert (run.path / "observations.safetensors").stat().st_mtime_ns == before
-
-
-def test_what_an_older_version_saw_is_looked_at_again_while_there_are_weights(tmp_path):
-    run = trained(tmp_path / "run", DATA, network="restorer8/diffusive-2@2", optimizer="adam")
-    seen = observe(run, DATA, images=1, batch_size=2)
-    old = json.dumps(seen | {"format": 1, "features": []})
-    (run.path / "observations.json").write_text(old)
-    assert observe(run, DATA, images=1, batch_size=2) == seen
-    (run.path / "observations.json").write_text(old)
-    shutil.rmtree(run.checkpoints_path)
-    assert observe(run, DATA)["features"] == []
-
-
-def test_what_was_seen_outlives_the_weights(tmp_path):
-    run = trained(tmp_path / "run", DATA, network="restorer8/diffusive-2@2", optimizer="adam")
-    seen = observe(run, DATA, images=1, batch_size=2)
-    shutil.rmtree(run.checkpoints_path)
-    assert observe(run, DATA) == seen == read_observations(run)
+def test_a_network_is_observed_once_for_each_format_while_it_has_weights(copy):
+    seen, path = read_observations(copy), copy.path / "observations.json"
+    before = (copy.path / "observations.safetensors").stat().st_mtime_ns
+    assert observe(copy, DATA, images=1) == seen
+    assert (copy.path / "observations.safetensors").stat().st_mtime_ns == before
+    older = json.dumps(seen | {"format": 1, "features": []})
+    path.write_text(older)
+    assert observe(copy, DATA, images=3, batch_size=8) == seen
+    path.write_text(older)
+    shutil.rmtree(copy.checkpoints_path)
+    assert observe(copy, DATA)["features"] == []
 
 
 def test_a_classifier_is_observed_without_restored_images(tmp_path):
-    run = trained(tmp_path, LABELLED)
+    run = trained(tmp_path, LABELLED, epochs=1)
     seen = observe(run, LABELLED, images=2, batch_size=4)
     tensors = load_file(run.path / "observations.safetensors")
     assert set(tensors) == {"images", f"affinity.{seen['affinity'][0]['stage']}"}
@@ -239,7 +222,7 @@ def test_a_run_that_diverged_at_once_has_nothing_to_show(tmp_path):
     assert not (run.path / "observations.safetensors").exists()
 
 
-def test_what_is_not_finite_is_left_out(tmp_path):
+def test_numbers_that_are_not_finite_are_left_out(tmp_path):
     """Weights so large that the features overflow, though every weight is finite."""
     run = trained(tmp_path, DATA, network="restorer8/original-2@2", epochs=1)
     checkpoint = latest_valid(run)
