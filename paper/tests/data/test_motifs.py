@@ -51,19 +51,15 @@ def covered(boxes: np.ndarray, photographs: np.ndarray) -> np.ndarray:
     return pixels
 
 
-def test_the_set_has_its_promised_shape(data: Dataset) -> None:
+def test_the_set_has_its_promised_shape_period_and_contrast(data: Dataset) -> None:
     assert data.train.images.shape == (4096, 3, 12, 12)
     assert data.test.images.shape == (512, 3, 12, 12)
-
-
-def test_there_are_no_labels(data: Dataset) -> None:
-    assert (data.train.labels, data.num_classes) == (None, 0)
-
-
-@pytest.mark.parametrize("axis", [2, 3])
-def test_every_image_repeats_with_period_3(data: Dataset, axis: int) -> None:
+    assert (data.name, data.train.labels, data.num_classes) == ("motifs", None, 0)
     images = both_images(data)
-    assert torch.equal(images, images.roll(3, axis))
+    for axis in (2, 3):
+        assert torch.equal(images, images.roll(3, axis))
+    pixels = images.flatten(2).int()
+    assert (pixels.amax(2) - pixels.amin(2)).amax(1).min() >= MIN_CONTRAST
 
 
 def test_every_image_is_a_shift_of_its_motif(data: Dataset, boxes, photographs) -> None:
@@ -82,13 +78,6 @@ def test_all_nine_phases_occur_equally_often(data: Dataset, boxes, photographs) 
     assert max(abs(count - 4096 / 9) for count in counts) < 5 * 20.2
 
 
-def test_no_pixel_serves_training_and_testing(boxes, photographs) -> None:
-    train, test = (covered(boxes[part], photographs) for part in ("train", "test"))
-    assert train.any()
-    assert test.any()
-    assert not (train & test).any()
-
-
 def test_a_gap_of_16_columns_lies_between_training_and_testing(boxes, photographs) -> None:
     train, test = (covered(boxes[part], photographs).any((0, 1)).nonzero()[0] for part in ("train", "test"))
     assert np.abs(train[:, None] - test[None, :]).min() > 16
@@ -102,21 +91,11 @@ def test_no_content_serves_training_and_testing_in_any_shift(data: Dataset) -> N
 
 
 @pytest.mark.parametrize("part", ["train", "test"])
-def test_no_content_occurs_twice(boxes, photographs, part: str) -> None:
+def test_no_content_occurs_twice_and_both_photographs_give_half(boxes, photographs, part: str) -> None:
     values = contents(cut_motifs(photographs, boxes[part], 3)).tolist()
     assert len(set(values)) == len(values)
-
-
-@pytest.mark.parametrize("part", ["train", "test"])
-def test_both_photographs_give_half_of_the_motifs(boxes, part: str) -> None:
     counts = np.bincount(boxes[part][:, 0], minlength=len(PHOTOGRAPHS))
     assert counts.tolist() == [len(boxes[part]) // 2] * 2
-
-
-def test_every_motif_has_the_contrast(data: Dataset) -> None:
-    pixels = both_images(data).flatten(2).int()
-    contrast = (pixels.amax(2) - pixels.amin(2)).amax(1)
-    assert contrast.min() >= MIN_CONTRAST
 
 
 def test_copied_photographs_leave_no_test_motif_that_training_has_seen(photographs) -> None:
@@ -128,26 +107,16 @@ def test_copied_photographs_leave_no_test_motif_that_training_has_seen(photograp
         motif_boxes(train=2, test=2, photographs=copied)
 
 
-def test_the_same_arguments_give_the_same_bytes(data: Dataset) -> None:
-    assert torch.equal(both_images(load_motifs()), both_images(data))
-
-
-def test_another_seed_gives_other_motifs(boxes, photographs) -> None:
-    other = motif_boxes(seed=1, photographs=photographs)
-    assert not np.array_equal(other["test"], boxes["test"])
-
-
-def test_the_global_random_state_is_neither_used_nor_changed() -> None:
+def test_the_set_depends_on_its_arguments_alone(data: Dataset, boxes, photographs) -> None:
+    """A smaller set is the beginning of a larger one; the global random state is neither used nor changed."""
     np.random.seed(0)  # noqa: NPY002
     before = np.random.get_state()[1].copy()  # type: ignore[index, union-attr]  # noqa: NPY002
-    load_motifs(8, 8)
-    assert np.array_equal(before, np.random.get_state()[1])  # type: ignore[index]  # noqa: NPY002
-
-
-def test_a_smaller_set_is_the_beginning_of_a_larger_one(data: Dataset) -> None:
     small = load_motifs(train=7, test=3)
+    assert np.array_equal(before, np.random.get_state()[1])  # type: ignore[index]  # noqa: NPY002
     assert torch.equal(small.train.images, data.train.images[:7])
     assert torch.equal(small.test.images, data.test.images[:3])
+    other = motif_boxes(seed=1, photographs=photographs)
+    assert not np.array_equal(other["test"], boxes["test"])
 
 
 def test_the_bytes_have_not_drifted(data: Dataset, photographs) -> None:

@@ -1,7 +1,6 @@
 """The recipe: validated, frozen, plain as JSON, and named so that two recipes never share a folder."""
 
 import dataclasses
-import json
 import math
 import subprocess
 import sys
@@ -24,27 +23,11 @@ def test_the_defaults_are_the_papers():
     )
 
 
-def test_json_and_back_is_the_same_recipe():
-    recipe = Recipe(
-        network="preresnet20/diffusive-5@2",
-        milestones=(3, 5),
-        pixel_scale="std",
-        spectrum_epochs=(0, 2),
-        steps_per_epoch=7,
-        seed=4,
-    )
-    assert Recipe.from_dict(json.loads(json.dumps(recipe.to_dict()))) == recipe
-
-
-def test_stage_options_travel_too():
-    recipe = Recipe().with_(stage={"hidden": 3})
-    assert recipe.stage.hidden == 3
-    assert Recipe.from_dict(json.loads(json.dumps(recipe.to_dict()))) == recipe
-
-
-def test_an_unknown_key_is_named_with_the_known_ones():
+def test_unknown_keys_are_named_with_the_known_ones():
     with pytest.raises(ValueError, match=r"'learning_rat' is not a field of the recipe; .*learning_rate"):
         Recipe.from_dict({"learning_rat": 0.1})
+    with pytest.raises(ValueError, match=r"'hiden' is not a field of the stage; .*hidden"):
+        Recipe.from_dict({"stage": {"hiden": 3}})
 
 
 def test_the_recipe_of_a_run_names_its_file_where_it_is_no_recipe(tmp_path):
@@ -58,16 +41,6 @@ def test_the_recipe_of_a_run_names_its_file_where_it_is_no_recipe(tmp_path):
         Recipe.of(run)
 
 
-def test_an_unknown_stage_option_is_named_with_the_known_ones():
-    with pytest.raises(ValueError, match=r"'hiden' is not a field of the stage; .*hidden"):
-        Recipe.from_dict({"stage": {"hiden": 3}})
-
-
-def test_a_recipe_cannot_be_changed_in_place():
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        Recipe().seed = 1  # type: ignore[misc]
-
-
 @pytest.mark.parametrize(
     ("field", "value"),
     [
@@ -77,17 +50,13 @@ def test_a_recipe_cannot_be_changed_in_place():
         ("stage", {"hidden": 3}),
         ("epochs", 0),
         ("epochs", 2.0),
-        ("epochs", True),
         ("steps_per_epoch", 0),
         ("batch_size", -1),
         ("optimizer", "lbfgs"),
         ("learning_rate", 0),
         ("learning_rate", math.nan),
         ("learning_rate", 1e39),
-        ("learning_rate", 10**400),
-        ("weight_decay", 1e308),
         ("gamma", 1e30),
-        ("learning_rate", "0.1"),
         ("schedule", "cosine"),
         ("milestones", (122, 81)),
         ("milestones", (0,)),
@@ -118,13 +87,10 @@ def test_nesterov_without_momentum_is_refused():
         Recipe(nesterov=True, momentum=0)
 
 
-def test_the_network_decides_the_task():
-    assert Recipe(network="preresnet20/original-2@2").task == "classification"
+def test_the_network_decides_the_task_and_the_name():
     assert Recipe(network="restorer8/baseline").task == "restoration"
-
-
-def test_the_name_is_readable_and_ends_in_the_hash():
     recipe = Recipe(network="preresnet20/diffusive-5@2")
+    assert recipe.task == "classification"
     assert recipe.name == f"cifar10-preresnet20-diffusive-5@2-seed0-{recipe.sha256[:8]}"
 
 
