@@ -101,7 +101,15 @@ def has_records(folder: str | os.PathLike[str]) -> bool:
 
 def write_reproduction(folder: str | os.PathLike[str], output: str | os.PathLike[str]) -> Reproduction:
     """Write verdicts.md, table1.md, figures.md, map.md, protocol.md, their figures and report.html from records."""
-    root = Path(folder)
+    documents, verdicts = make_documents(Path(folder))
+    about = (
+        f"A report of nonloc on {PAPER}. Everything here is made from the records in paper/results/ alone."
+    )
+    return Reproduction(verdicts, tuple(write_documents(documents, Path(output), TITLE, about)))
+
+
+def make_documents(root: Path) -> tuple[list[Document], tuple[tuple[Claim, Verdict], ...]]:
+    """Return the documents and the verdicts from the records below `root`."""
     runs, trained = read_table1_runs(root), read_map(root / MAP)
     verdicts = tuple(judge(runs, trained))
     documents = [
@@ -111,10 +119,7 @@ def write_reproduction(folder: str | os.PathLike[str], output: str | os.PathLike
         Document("map", "The trainability map: which rate, which initialisation", _map_sections(trained)),
         Document("protocol", "The runs behind the protocol", _protocol_sections(runs)),
     ]
-    about = (
-        f"A report of nonloc on {PAPER}. Everything here is made from the records in paper/results/ alone."
-    )
-    return Reproduction(verdicts, tuple(write_documents(documents, Path(output), TITLE, about)))
+    return documents, verdicts
 
 
 def verdict_counts(verdicts: Sequence[tuple[Claim, Verdict]]) -> str:

@@ -2,16 +2,20 @@
 
 import json
 import re
+from pathlib import Path
 
 import pytest
 from html_balance import Balance
 from made_records import deep_originals, map_lines, records, write, write_map
 
 from nonloc.cli import main
+from nonloc_paper.report.document import as_markdown
 from nonloc_paper.report.figure_page import figure_sections
-from nonloc_paper.report.reproduction import has_records, spent_table, write_reproduction
+from nonloc_paper.report.reproduction import has_records, make_documents, spent_table, write_reproduction
 from nonloc_paper.report.table1_runs import read_table1_runs
 from nonloc_paper.suites.records import note_spent
+
+PAPER = Path(__file__).parents[2]
 
 
 def files(folder):
@@ -109,6 +113,15 @@ def test_the_time_of_the_commands_is_added_up(tmp_path):
         ("table1", "20", "GPU"),
         ("in all", "31", ""),
     )
+
+
+def test_the_pages_say_what_the_records_say():
+    documents, verdicts = make_documents(PAPER / "results")
+    words = [verdict.word for _, verdict in verdicts]
+    counts = [words.count(word) for word in ("reproduced", "not reproduced", "depends on", "undecided")]
+    assert counts == [7, 2, 2, 9]
+    for document in documents:
+        assert (PAPER / "pages" / f"{document.name}.md").read_text() == as_markdown(document)
 
 
 def test_nothing_of_this_machine_is_in_it(results, made):
