@@ -83,7 +83,7 @@ def _report(error: BaseException) -> int:
     # argparse and jsonargparse spread their messages over lines.
     message = " ".join(str(error).split())
     if isinstance(error, ImportError):
-        message = f"{message}; `pip install nonloc-paper` brings all that the commands need"
+        message += "; pip install 'nonloc[plots,graphs]' for simulate, or nonloc-paper for all commands"
     _print_error(f"error: {message}")
     if isinstance(error, NonlocError):
         return error.exit_code

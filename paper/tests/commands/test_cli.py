@@ -2,7 +2,6 @@
 
 import io
 import json
-import os
 import re
 import subprocess
 import sys
@@ -24,30 +23,25 @@ ROOT = Path(__file__).parents[3]
 COMMANDS = find_commands()
 
 
-def nonloc(*words, **environment):
-    """`python -m nonloc` as a process of its own."""
-    return subprocess.run(
-        [sys.executable, "-m", "nonloc", *words],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        env=os.environ | environment,
-        check=False,
-    )
-
-
-@pytest.mark.parametrize("words", [["--help"], *([name, "--help"] for name in COMMANDS)], ids=" ".join)
-def test_help_answers_without_torch(words, capsys):
-    code = (
-        "import sys; from nonloc.cli import main\n"
-        f"try: main({words!r})\n"
-        "except SystemExit as end: assert end.code == 0\n"
-        "heavy = {'torch', 'numpy', 'matplotlib', 'sklearn', 'safetensors'} & set(sys.modules)\n"
-        "sys.exit(f'imported {heavy}' if heavy else 0)"
-    )
+def test_neither_help_nor_a_page_of_records_needs_torch(tmp_path):
+    """In one fresh process: `--help` of every command, then a page of a recorded run."""
+    record = ROOT / "paper" / "results" / "table1" / "baseline" / "0"
+    code = f"""
+import sys
+from nonloc.cli import main
+for words in [[], *([name] for name in {list(COMMANDS)})]:
+    try:
+        main([*words, "--help"])
+    except SystemExit as end:
+        assert end.code == 0
+heavy = {{"torch", "numpy", "matplotlib", "sklearn", "safetensors"}} & set(sys.modules)
+assert not heavy, f"--help imported {{heavy}}"
+assert main(["report", {str(record)!r}, "--output", {str(tmp_path / "page.html")!r}]) == 0
+assert "torch" not in sys.modules
+"""
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("usage: nonloc")
+    assert done.stdout.count("usage: nonloc") == 1 + len(COMMANDS)
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -130,9 +124,10 @@ def test_wrong_usage_is_one_clear_line_and_exit_2(words, message, capsys, tmp_pa
     assert list(tmp_path.iterdir()) == [], "nothing was made"
 
 
-def test_debug_shows_the_traceback():
-    assert "Traceback" not in nonloc("data", "mnist").stderr
-    assert "Traceback" in nonloc("data", "mnist", NONLOC_DEBUG="1").stderr
+def test_debug_shows_the_traceback(monkeypatch):
+    monkeypatch.setenv("NONLOC_DEBUG", "1")
+    with pytest.raises(ValueError, match="mnist"):
+        main(["data", "mnist"])
 
 
 def test_dashes_and_underscores_are_the_same_in_names_of_options_only():
@@ -168,33 +163,25 @@ def test_data_are_counted_and_the_folder_variable_is_no_option(capsys, monkeypat
     assert (told["train"], told["test"], told["shape"], told["classes"]) == (4096, 512, [3, 12, 12], 0)
 
 
-def test_missing_and_corrupt_data_are_told_apart(capsys, tmp_path):
+def test_missing_and_corrupt_data_have_exit_codes_of_their_own(capsys, tmp_path):
     (tmp_path / "cifar-10-binary.tar.gz").write_bytes(b"not an archive")
     assert main(["data", "cifar10", "--data-dir", str(tmp_path)]) == 4
     assert "cifar-10-binary.tar.gz has a wrong MD5" in capsys.readouterr().err
-    words = [
-        "train",
-        "--data",
-        "cifar10",
-        "--data-dir",
-        str(tmp_path / "empty"),
-        "--run",
-        str(tmp_path / "run"),
-    ]
-    assert main(words) == 1
+    words = ["--data-dir", str(tmp_path / "empty"), "--run", str(tmp_path / "run")]
+    assert main(["train", "--data", "cifar10", *words]) == 1
     assert "CIFAR-10 is not in" in capsys.readouterr().err
 
 
-def test_a_reader_who_has_seen_enough_is_no_error():
+def test_a_closed_pipe_is_no_error():
     with subprocess.Popen(
-        [sys.executable, "-m", "nonloc", "check"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        [sys.executable, "-m", "nonloc", "data", "motifs"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
     ) as process:
         process.stdout.close()
         assert process.stderr.read() == b""
         assert process.wait(60) == 141
 
 
-def test_an_error_that_nobody_reads_keeps_its_exit_code():
+def test_an_error_into_a_closed_pipe_keeps_its_exit_code():
     with subprocess.Popen([sys.executable, "-m", "nonloc", "bogus"], stderr=subprocess.PIPE) as process:
         process.stderr.close()
         assert process.wait(60) == 2
@@ -211,10 +198,14 @@ def test_a_closed_stderr_does_not_send_errors_to_stdout(monkeypatch, capsys):
     assert capsys.readouterr().out == ""
 
 
-def test_a_terminal_without_unicode_costs_no_result():
-    done = nonloc("train", "--help", PYTHONIOENCODING="latin-1")
-    assert done.returncode == 0, done.stderr
-    assert "\\u221ad" in done.stdout, "√d, which latin-1 does not have"
+def test_a_terminal_without_unicode_loses_no_result(monkeypatch):
+    raw = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, "latin-1"))
+    with pytest.raises(SystemExit) as end:
+        main(["train", "--help"])
+    sys.stdout.flush()
+    assert end.value.code == 0
+    assert b"\\u221ad" in raw.getvalue(), "√d, which latin-1 does not have"
 
 
 def test_json_is_json_in_any_encoding(monkeypatch):

@@ -11,7 +11,7 @@ from nonloc.cli import main
 def everything():
     from nonloc_paper.theory.all_checks import check_all
 
-    return check_all(positions=12)
+    return check_all(positions=4, normalizations=["none"])
 
 
 def test_every_statement_is_shown_with_hypothesis_verdict_and_residual(everything, monkeypatch, capsys):

@@ -4,18 +4,14 @@ import json
 import os
 import re
 import shutil
-import sys
-from pathlib import Path
 
 import pytest
+from small_map import small_data
 
 from nonloc.cli import main
 from nonloc_paper.commands.map import broken_stable, map_text
 from nonloc_paper.runs import Run, find_runs
 from nonloc_paper.suites.records import lock_folder, read_spent
-
-sys.path.insert(0, str(Path(__file__).parent / "paper"))
-from small_map import small_data
 
 SMALL = ["--set", "epochs=1", "steps_per_epoch=2", "train_images=64", "test_images=16", "batch_size=8"]
 WORDS = ["reproduce", "demo", "--rows", "1", "3", *SMALL, "--device", "cpu", "--quiet", "--json"]
@@ -107,25 +103,12 @@ def test_a_run_that_fails_does_not_keep_the_others_from_being_kept_and_reported(
     assert (tmp_path / "work" / "report.html").is_file()
 
 
-def test_what_is_kept_can_be_reported_on(kept, tmp_path, capsys):
-    assert main(["report", str(kept / "demo"), "--output", str(tmp_path / "page.html"), "--json"]) == 0
-    rows = {row["label"]: row["median"] for row in json.loads(capsys.readouterr().out)["rows"]}
-    run = Run(kept / "demo" / "4-diffusive-blocks" / "0")
-    assert rows["4 diffusive blocks"] == run.read_result()["metrics"]["psnr"]
-
-
 def test_without_a_kept_folder_all_is_trained_anew(kept, tmp_path, capsys):
     words = ["--output", tmp_path / "work", "--seeds", 1, "--budget", "0s"]
     _, told = go(capsys, *words, "--kept", "null")
     assert (told["done"], len(told["left"])) == (0, 2)
     assert main([*WORDS, *map(str, words), "--kept", "null", "--keep"]) == 2
     assert "--keep needs a folder" in capsys.readouterr().err
-
-
-def test_the_talk_says_that_kept_runs_count(kept, tmp_path, capsys):
-    words = [word for word in WORDS if word not in ("--quiet", "--json")]
-    assert main([*words, "--seeds", "1", "--output", str(tmp_path / "work"), "--kept", str(kept)]) == 0
-    assert f"2 runs are kept in {kept} and count as done" in capsys.readouterr().out
 
 
 def test_eval_computes_a_kept_score_again(kept, capsys):

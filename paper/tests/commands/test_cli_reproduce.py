@@ -19,12 +19,12 @@ from nonloc_paper.commands.many_runs import parse_changes
 from nonloc_paper.runs import Run, find_runs
 
 SMALL = ["--set", "epochs=2", "steps_per_epoch=2", "train_images=64", "test_images=16", "batch_size=8"]
-WORDS = ["reproduce", "demo", "--seeds", "1", *SMALL, "--device", "cpu"]
+WORDS = ["reproduce", "demo", "--seeds", "1", "--rows", "1", "3", *SMALL, "--device", "cpu"]
 
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory):
-    """The demo, made small: (folder, what --json said, the talk beside it)."""
+    """Two rows of the demo, made small: (folder, the JSON result, the messages)."""
     folder = tmp_path_factory.mktemp("reproduce") / "demo"
     out, err = io.StringIO(), io.StringIO()
     with redirect_stdout(out), redirect_stderr(err):
@@ -33,24 +33,15 @@ def demo(tmp_path_factory):
     return folder, json.loads(out.getvalue()), err.getvalue()
 
 
-def test_every_row_is_run_and_told(demo):
-    folder, told, talk = demo
-    assert [row["n"] for row in told["rows"]] == [1] * 7
-    assert (told["done"], told["left"], told["reason"]) == (7, [], "")
-    assert len(find_runs(folder / "runs")) == 7
-    assert all(f"run {number} of 7" in talk for number in range(1, 8))
-
-
-def test_the_scores_are_those_of_the_runs(demo):
-    for row in demo[1]["rows"]:
+def test_every_row_is_run_and_has_the_score_of_its_run(demo):
+    folder, result, messages = demo
+    assert (result["done"], result["left"], result["reason"]) == (2, [], "")
+    assert len(find_runs(folder / "runs")) == 2
+    assert all(f"run {number} of 2" in messages for number in (1, 2))
+    page = (folder / "report.html").read_text()
+    for row in result["rows"]:
         (run,) = row["runs"]
         assert row["median"] == Run.open(run["path"]).read_result()["metrics"]["psnr"]
-
-
-def test_the_page_holds_the_numbers_of_the_table(demo):
-    folder, told, _ = demo
-    page = (folder / "report.html").read_text()
-    for row in told["rows"]:
         assert f">{row['median']:.2f}<" in page
         assert f">{row['parameters']:,}<" in page
         assert f'<th scope="row">{row["label"]}</th>' in page
@@ -77,25 +68,18 @@ def test_the_page_shows_all_that_was_observed(demo):
         "How it was",
     ):
         assert f"<h2>{title}" in page
-    assert page.count("<img ") == 5 * (2 + 7), "five images: clean, noisy and seven networks"
+    assert page.count("<img ") == 5 * (2 + 2), "five images: clean, noisy and two networks"
     assert page.count("<figcaption>") == 5
     assert "nonloc reproduce demo --output" in page
 
 
 def test_the_same_command_does_nothing_again(demo, capsys):
-    folder, told, _ = demo
+    folder, result, _ = demo
     before = {run.path: run.result_path.stat().st_mtime_ns for run in find_runs(folder)}
     assert main([*WORDS, "--output", str(folder), "--quiet", "--json"]) == 0
     again = json.loads(capsys.readouterr().out)
-    assert again["rows"] == told["rows"]
+    assert again["rows"] == result["rows"]
     assert before == {run.path: run.result_path.stat().st_mtime_ns for run in find_runs(folder)}
-
-
-def test_report_makes_the_same_page_elsewhere(demo, capsys, tmp_path):
-    folder, told, _ = demo
-    assert main(["report", str(folder), "--output", str(tmp_path / "page.html"), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["rows"] == told["rows"]
-    assert "4 diffusive blocks" in (tmp_path / "page.html").read_text()
 
 
 def test_report_of_runs_without_a_suite_names_them_by_their_networks(demo, capsys):
@@ -103,30 +87,18 @@ def test_report_of_runs_without_a_suite_names_them_by_their_networks(demo, capsy
     assert main(["report", str(folder / "runs")]) == 0
     out = capsys.readouterr().out
     assert "restorer16/baseline on motifs" in out
-    assert (
-        "restorer16/diffusive-4@2 on motifs (stage.init_std is 0.5)" in out
-        or "(stage.init_std is 0.01)" in out
-    )
+    assert "restorer16/diffusive-4@2 on motifs" in out
     (folder / "runs" / "report.html").unlink()
-
-
-def test_report_needs_no_torch(demo, tmp_path):
-    code = (
-        "import sys; from nonloc.cli import main\n"
-        f"assert main(['report', {str(demo[0])!r}, '--output', {str(tmp_path / 'page.html')!r}]) == 0\n"
-        "sys.exit('torch' in sys.modules)"
-    )
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode == 0
 
 
 def test_spectrum_writes_numbers_and_figures(demo, capsys, tmp_path):
     run = next(run for run in find_runs(demo[0]) if "diffusive-4@2" in run.name)
     assert main(["spectrum", str(run.path), "--output", str(tmp_path), "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert len(told["stages"][0]["weights"]) == 4
-    assert told["stages"] == json.loads((run.path / "spectrum.json").read_text())["stages"]
+    result = json.loads(capsys.readouterr().out)
+    assert len(result["stages"][0]["weights"]) == 4
+    assert result["stages"] == json.loads((run.path / "spectrum.json").read_text())["stages"]
     recorded = run.read_spectra()[-1]["stages"][0]["weights"]
-    assert [w["trace"] for w in told["stages"][0]["weights"]] == pytest.approx(
+    assert [w["trace"] for w in result["stages"][0]["weights"]] == pytest.approx(
         [w["trace"] for w in recorded], rel=1e-5
     )
     names = {"spectrum.svg", "spectrum.png", "features.svg", "features.png"}
@@ -148,16 +120,15 @@ def test_another_suite_in_the_folder_is_refused(demo, capsys):
 
 
 def test_a_run_that_another_process_holds_is_passed_over(tmp_path, capsys):
-    words = [*WORDS, "--rows", "1", "3", "--output", str(tmp_path), "--quiet", "--json"]
+    words = [*WORDS, "--output", str(tmp_path), "--quiet", "--json"]
     assert main([*words, "--budget", "0s"]) == 0
     left = json.loads(capsys.readouterr().out)["left"]
     assert len(left) == 2
     with Run(tmp_path / "runs" / left[0]).lock():
         assert main(words) == 5
-        told = json.loads(capsys.readouterr().out)
-        assert told["left"] == left[:1]
-        assert [row["n"] for row in told["rows"]] == [0, 1]
-    assert main(words) == 0
+        result = json.loads(capsys.readouterr().out)
+        assert result["left"] == left[:1]
+        assert [row["n"] for row in result["rows"]] == [0, 1]
 
 
 def test_a_diverged_row_is_a_result(tmp_path, capsys):
@@ -178,9 +149,9 @@ def test_a_diverged_row_is_a_result(tmp_path, capsys):
     assert "2 of 2 runs diverged, the first at step" in page
 
 
-def test_interrupted_it_saves_says_what_is_left_and_continues(tmp_path, capsys):
+def test_interrupted_it_saves_names_what_is_left_and_continues(tmp_path, capsys):
     words = ["reproduce", "demo", "--seeds", "1", "--rows", "1", "2", *SMALL, "--output", str(tmp_path)]
-    words[words.index("epochs=2")] = "epochs=12"
+    words[words.index("epochs=2")] = "epochs=4"
     process = subprocess.Popen(
         [sys.executable, "-m", "nonloc", *words, "--quiet", "--json"],
         stdout=subprocess.PIPE,
@@ -191,10 +162,10 @@ def test_interrupted_it_saves_says_what_is_left_and_continues(tmp_path, capsys):
     while not list(tmp_path.glob("runs/*/metrics.jsonl")) and time.monotonic() < deadline:
         time.sleep(0.02)
     process.send_signal(signal.SIGTERM)
-    told = json.loads(process.communicate(timeout=60)[0])
+    result = json.loads(process.communicate(timeout=60)[0])
     assert process.returncode == 143
-    assert len(told["left"]) >= 1
-    assert "SIGTERM" in told["reason"]
+    assert len(result["left"]) >= 1
+    assert "SIGTERM" in result["reason"]
     assert "Not all runs are there" in (tmp_path / "report.html").read_text()
     assert main([*words, "--quiet"]) == 0
     assert "unfinished" not in capsys.readouterr().out
@@ -209,33 +180,10 @@ def test_changes_are_read_as_json_or_else_as_text():
 
 
 def test_side_by_side_it_makes_the_same_table(demo, tmp_path, capsys):
-    words = [
-        *WORDS,
-        "--rows",
-        "1",
-        "3",
-        "--output",
-        str(tmp_path),
-        "--side-by-side",
-        "2",
-        "--quiet",
-        "--json",
-    ]
-    assert main(words) == 0
+    assert main([*WORDS, "--output", str(tmp_path), "--side-by-side", "2", "--quiet", "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)["rows"]
-    assert [row["median"] for row in rows] == [demo[1]["rows"][number]["median"] for number in (0, 2)]
+    assert [row["median"] for row in rows] == [row["median"] for row in demo[1]["rows"]]
     assert "--side-by-side 2" in (tmp_path / "report.html").read_text()
-
-
-def test_the_help_teaches_side_by_side(capsys):
-    with pytest.raises(SystemExit):
-        main(["reproduce", "--help"])
-    assert "side by side" in capsys.readouterr().out
-
-
-def test_a_wrong_number_side_by_side_is_exit_2(tmp_path, capsys):
-    assert main([*WORDS, "--output", str(tmp_path), "--side-by-side", "0"]) == 2
-    assert "side_by_side must be a whole number" in capsys.readouterr().err
 
 
 def test_what_cannot_be_run_does_not_become_the_plan(tmp_path, capsys):

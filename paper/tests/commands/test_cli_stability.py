@@ -1,4 +1,4 @@
-"""nonloc stability and nonloc check through the command line."""
+"""nonloc stability and nonloc spectrum on a trained run."""
 
 import json
 import math
@@ -24,14 +24,6 @@ def run(tmp_path_factory):
     return folder
 
 
-def test_the_verdict_is_printed_for_every_stage_and_block(run, capsys):
-    assert main(["stability", str(run), "--images", "2"]) == 0
-    text = capsys.readouterr().out
-    assert "2 diffusive sub-blocks on 144 positions" in text
-    assert any(verdict in text for verdict in ("STABLE", "UNSTABLE", "NOT DECIDED"))
-    assert "logits of a row differ by up to" in text
-
-
 @pytest.mark.parametrize(
     ("verdict", "growth", "text"),
     [
@@ -43,7 +35,7 @@ def test_the_verdict_is_printed_for_every_stage_and_block(run, capsys):
         ("stable", 1.0, "1"),
     ],
 )
-def test_what_grows_is_told_from_1(verdict, growth, text):
+def test_what_grows_is_out_from_1(verdict, growth, text):
     assert _growth({"verdict": verdict, "growth": growth}) == text
 
 
@@ -54,14 +46,23 @@ def test_no_eigenvalue_is_minus_zero():
     assert text.splitlines()[-1].split() == ["1", "stable", "1", "0.500", "0.000", "1.500"]
 
 
-def test_json_has_the_numbers(run, capsys):
-    assert main(["stability", str(run), "--images", "2", "--json"]) == 0
-    (stage,) = json.loads(capsys.readouterr().out)["stages"]
+def test_the_numbers_are_printed_and_recorded(run, capsys, tmp_path):
+    assert main(["stability", str(run), "--images", "1", "--json", "--keep"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    (stage,) = result["stages"]
     assert stage["verdict"] in ("stable", "unstable", "not decided")
-    assert len(stage["blocks"]) == 2
     weights = [weight.detach().double() for weight in next(stages(trained_network(Run(run))))[1].weights()]
     lowest = [float(torch.linalg.eigvalsh((weight + weight.T) / 2)[0]) for weight in weights]
     assert [block["lowest"] for block in stage["blocks"]] == pytest.approx(lowest)
+    record = json.loads((run / "stability.json").read_text())
+    assert (record["images"], record["stages"]) == (1, result["stages"])
+    assert (record["machine"]["device"], record["versions"]["torch"]) == ("cpu", torch.__version__)
+    text = _text(stage)
+    assert "2 diffusive sub-blocks on 144 positions" in text
+    assert stage["verdict"].upper() in text
+    assert "logits of a row differ by up to" in text
+    assert main(["report", str(run), "--output", str(tmp_path / "page.html")]) == 0
+    assert "Whether trained stages can make a signal grow" in (tmp_path / "page.html").read_text()
 
 
 def test_wrong_usage(run, capsys, tmp_path):
@@ -73,32 +74,18 @@ def test_wrong_usage(run, capsys, tmp_path):
     assert capsys.readouterr().err.count("device='foo' is unknown; use cpu or cuda") == 2
 
 
-def test_what_is_kept_is_what_was_found(run, capsys):
-    assert main(["stability", str(run), "--images", "2", "--json", "--keep"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    kept = json.loads((run / "stability.json").read_text())
-    assert (kept["images"], kept["stages"]) == (2, told["stages"])
-    assert (kept["machine"]["device"], kept["versions"]["torch"]) == ("cpu", torch.__version__)
-
-
-def test_what_is_kept_is_told_on_the_page_of_the_runs(run, capsys, tmp_path):
-    assert main(["stability", str(run), "--images", "1", "--keep"]) == 0
-    assert main(["report", str(run), "--output", str(tmp_path / "page.html")]) == 0
-    assert "Whether trained stages can make a signal grow" in (tmp_path / "page.html").read_text()
-
-
 def test_features_are_looked_at_when_they_are_asked_for(run, capsys, tmp_path):
     words = ["spectrum", str(run), "--output", str(tmp_path)]
     assert main(words) == 0
-    told = capsys.readouterr().out
-    assert "--features does" in told
-    assert "along features" not in told
+    out = capsys.readouterr().out
+    assert "--features does" in out
+    assert "along features" not in out
     assert not (tmp_path / "features.svg").exists()
     assert main([*words, "--features"]) == 0
     assert (tmp_path / "features.svg").exists()
     seen = json.loads((run / "observations.json").read_text())
     quotient = seen["features"][0]["blocks"][0]["quotient"]
-    told = capsys.readouterr().out
-    (first,) = [line for line in told.splitlines() if line.startswith("      1  ")]
+    out = capsys.readouterr().out
+    (first,) = [line for line in out.splitlines() if line.startswith("      1  ")]
     assert first.endswith(f"{quotient:17.3f}")
-    assert "Along features: ⟨g, ΔZ⟩ / ⟨g, g⟩" in told
+    assert "Along features: ⟨g, ΔZ⟩ / ⟨g, g⟩" in out
