@@ -126,6 +126,6 @@ def test_a_long_simulation_says_so_beforehand(capsys, picture, tmp_path, monkeyp
     told = capsys.readouterr().out
     assert "1,280 pixels are 1,638,400 pairs" in told
     assert "about 5 are needed" in told
-    assert "Up to --size 20 the matrix is kept" in told
+    assert "Up to --size 20 the matrix is stored" in told
     assert main([*command, "--stepper", "exact"]) == 0
     assert "far more than 5 are needed" in capsys.readouterr().out

@@ -29,8 +29,8 @@ simulate-PROCESS.json (the numbers). Without --image a flower that comes with sc
   nonloc simulate diffusion
   nonloc simulate reverse --image cat.jpg --steps 5 --output pictures
 
-Every step goes through all pairs of pixels. Up to --size 76 the kernel is kept as a matrix (256 MiB); above, a step
-takes much longer, and how long it will take is said first.
+Every step goes through all pairs of pixels. Up to --size 76 the matrix of the kernel is stored (256 MiB). Above,
+a step takes much longer, and an estimate of the time is printed first.
 
 Greys, palettes, transparency (shown on white), 16 bits and CMYK are taken; the first frame of an animation counts.
 
@@ -105,8 +105,8 @@ def run(options: Namespace) -> int:
         process = processes.DampedFlow(affinity)
     else:
         process = processes.Diffusion(affinity, backwards=options.process == "reverse")
-    if not output.is_quiet and (told := _told_cost(affinity, z, options)):
-        output.talk(told)
+    if not output.is_quiet and (estimate := _estimate(affinity, z, options)):
+        output.talk(estimate)
     trajectory = processes.simulate(
         process,
         z,
@@ -147,8 +147,8 @@ def run(options: Namespace) -> int:
     return EXIT_DONE if trajectory.outcome.ending == "finished" else EXIT_DIVERGED
 
 
-def _told_cost(affinity: Any, z: Any, options: Namespace) -> str:
-    """How long it will take, where the kernel is too large to be kept and that is long; else ""."""
+def _estimate(affinity: Any, z: Any, options: Namespace) -> str:
+    """An estimate of the time, where the matrix is too large to be stored and that is long; else ""."""
     import time
 
     from nonloc.ops import Affinity, aggregate, choose_backend
@@ -172,9 +172,9 @@ def _told_cost(affinity: Any, z: Any, options: Namespace) -> str:
         return ""
     more, largest = "far more than " if is_open else "", math.isqrt(math.isqrt(LARGEST_MATRIX // 8))
     return (
-        f"{size:,} pixels are {size**2:,} pairs, too many for their matrix to be kept: a product with the kernel takes "
-        f"about {product:.2g} s, and {more or 'about '}{products} are needed, {more}{format_duration(seconds)}. "
-        f"Up to --size {largest} the matrix is kept, and all is faster by much."
+        f"{size:,} pixels are {size**2:,} pairs, too many for their matrix to be stored: a product with the kernel "
+        f"takes about {product:.2g} s, and {more or 'about '}{products} are needed, {more}{format_duration(seconds)}. "
+        f"Up to --size {largest} the matrix is stored, which is much faster."
     )
 
 

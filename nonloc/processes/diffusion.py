@@ -20,7 +20,7 @@ FollowingAffinity = Callable[[Tensor], Affinity | SparseAffinity]
 
 
 class _KernelProcess(Process):
-    """What Diffusion and DampedFlow have in common: a kernel that is fixed or follows the state, and W."""
+    """A process with a kernel, fixed or following the state, and with W."""
 
     def __init__(
         self,
@@ -40,7 +40,8 @@ class _KernelProcess(Process):
         self.backwards = backwards
 
     def mean_weights(self) -> Tensor | None:
-        """π [B, M] of detailed balance, None where the kernel follows the state."""
+        """π [B, M] of detailed balance, None where the kernel follows the state. Diffusion conserves Σ_i π_i z_i, in
+        both directions of time."""
         return None if self._kernel is None else self._kernel.balance()
 
     def energy(self, z: Tensor) -> Tensor:
@@ -61,14 +62,14 @@ class _KernelProcess(Process):
 class Diffusion(_KernelProcess):
     """Nonlocal diffusion ∂z_i = Σ_j K_ij (z_j − z_i) Wᵀ, and its time reversal.
 
-    affinity   what K is; one made ready for all steps, so its tensors must not be changed afterwards. Or a function
+    affinity   of K; it is prepared once for all steps, so do not change its tensors afterwards. Or a function
                z -> affinity, for a kernel that follows the state: the diffusion is then nonlinear, and only
                stepper="euler" takes it
     weight     W: a number, [C] for a diagonal, or [C, C]
-    backwards  True: the sign is turned, anti-diffusion
+    backwards  True: time runs backwards, anti-diffusion
 
-    A fixed gaussian or heat kernel is kept as a matrix up to 256 MiB (M = 5,792 in float64), beyond what `prepare`
-    would keep for one product: many are then several times as fast.
+    The matrix of a fixed gaussian or heat kernel is stored up to 256 MiB (M = 5,792 in float64). `prepare` alone would
+    not store it for one product; many products are then several times as fast.
     """
 
     def rate(self, z: Tensor) -> Tensor:
@@ -81,16 +82,10 @@ class Diffusion(_KernelProcess):
         return _times_weight(change, self.weight, -1 if self.backwards else 1).to(z.dtype)
 
     def inner_weights(self) -> Tensor | None:
-        """π where Ω is symmetric and ≥ 0, W symmetric positive semi-definite and time runs forwards."""
+        """π where Ω is symmetric and ≥ 0, W is symmetric positive semi-definite and time runs forwards."""
         if self.backwards or self._kernel is None or not _is_positive(self.weight):
             return None
         return None if has_negative_entries(self._kernel.affinity) else self.mean_weights()
-
-    def mean_weights(self) -> Tensor | None:
-        """π [B, M] of detailed balance: Σ_i π_i z_i is conserved, in both directions of time.
-
-        None where the kernel follows the state."""
-        return super().mean_weights()
 
     def certified_euler_step(self) -> float | None:
         """h up to which no signal grows, by kernel, normalisation and W (`nonloc.ops.bounds`); None if not known."""
@@ -103,8 +98,8 @@ class Diffusion(_KernelProcess):
         return float(limit.min()) / largest
 
     def range_euler_step(self) -> float | None:
-        """1 / (w max_i Σ_j K_ij) for Ω ≥ 0, symmetric or not, and W a number w or a diagonal, ≥ 0: every new value is
-        then a mean of those before. None elsewhere, and backwards in time."""
+        """1 / (w max_i Σ_j K_ij) for Ω ≥ 0, symmetric or not, and W a number w ≥ 0 or a diagonal ≥ 0. Every new
+        value is then a mean of the values before. None elsewhere, and backwards in time."""
         if self.backwards or self._kernel is None or has_negative_entries(self._kernel.affinity):
             return None
         if isinstance(self.weight, Tensor) and self.weight.dim() == 2:
@@ -116,12 +111,12 @@ class Diffusion(_KernelProcess):
 class DampedFlow(_KernelProcess):
     """The original operation as a flow, ∂z_i = −Σ_j K_ij z_j Wᵀ (the paper's ℒ̃), and its time reversal.
 
-    affinity   what K is; or a function z -> affinity, for a kernel that follows the state as in the paper: the flow
-               is then nonlinear, and only stepper="euler" takes it
+    affinity   of K; or a function z -> affinity, for a kernel that follows the state as in the paper: the flow is then
+               nonlinear, and only stepper="euler" takes it
     weight     W: a number, [C] for a diagonal, or [C, C]
-    backwards  True: the sign is turned, and the signals grow
+    backwards  True: time runs backwards, and the signals grow
 
-    The matrix of a fixed kernel is kept as in `Diffusion`.
+    The matrix of a fixed kernel is stored as in `Diffusion`.
     """
 
     def rate(self, z: Tensor) -> Tensor:
@@ -181,7 +176,7 @@ def _is_positive(weight: Weight) -> bool:
 
 
 def _largest_eigenvalue(weight: Weight) -> float:
-    """Of a symmetric W."""
+    """The largest eigenvalue of a symmetric W."""
     if not isinstance(weight, Tensor):
         return weight
     return float(weight.max() if weight.dim() == 1 else torch.linalg.eigvalsh(weight.double())[-1])

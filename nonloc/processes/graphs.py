@@ -10,13 +10,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nonloc._checks import check_whole, is_number
+from nonloc._checks import check_choice, check_whole, is_number
 from nonloc.ops import SparseAffinity
 
 try:
     import scipy.sparse as scipy_sparse
     import scipy.spatial as scipy_spatial
-except ImportError:  # an extra; whoever asks for a graph is told which
+except ImportError:  # an extra; an error names it when a graph is asked for
     scipy_sparse = scipy_spatial = None
 
 NEIGHBOR_KINDS = ("heat", "constant")
@@ -39,7 +39,7 @@ def neighbors(
     include_self: bool = True,
     measure: Tensor | None = None,
 ) -> SparseAffinity:
-    """The graph that joins i and j when either is among the k nearest of the other.
+    """The graph that joins i and j when one is among the k nearest of the other.
 
     points        [M, d]; the graph has their dtype and device. Of points at the same place, any k count as nearest (and
                   finding them takes time in the square of their number)
@@ -48,8 +48,8 @@ def neighbors(
                   underflow to 0 is refused, one that does so to most of them warns; both name the scale that fits
     include_self  each position is its own neighbour besides the k others
     """
-    found = _checked_points(points)
-    size = found.shape[0]
+    positions = _checked_points(points)
+    size = positions.shape[0]
     check_whole("k", k)
     k = int(k)
     if k >= size:
@@ -58,18 +58,17 @@ def neighbors(
             f"k = {k} neighbours besides itself need at least {k + 1} points, got {size}; {fewer}"
             'Affinity(x, x, "heat") with x = points[None] for the graph of all pairs'
         )
-    if kind not in NEIGHBOR_KINDS:
-        raise ValueError(f"kind={kind!r} is unknown; choose one of {', '.join(NEIGHBOR_KINDS)}")
+    check_choice("kind", kind, NEIGHBOR_KINDS)
     if scale != "auto" and (not is_number(scale) or not 0 < scale < float("inf")):
         raise ValueError(f'scale must be a number > 0, or "auto", got {scale!r}')
     scale = scale if isinstance(scale, str) else float(scale)
-    tree = scipy_spatial.cKDTree(found)
+    tree = scipy_spatial.cKDTree(positions)
     width = k + 1 if include_self else k
     columns = np.empty((size, width), dtype=_index_dtype(2 * size * width))
     squares = np.zeros((size, width if kind == "heat" else 0))
-    # In the order of the tree's leaves a query finds its part of the tree still in the cache: twice as fast.
+    # In the order of the tree's leaves, the part of the tree for a query is still in the cache: twice as fast.
     for rows in np.array_split(tree.indices, -(-size // POINTS_AT_ONCE)):
-        distances, nearest = tree.query(found[rows], k + 1, workers=-1)
+        distances, nearest = tree.query(positions[rows], k + 1, workers=-1)
         _put_self_first(distances, nearest, rows)
         columns[rows] = nearest[:, -width:]
         if kind == "heat":
@@ -101,11 +100,11 @@ def horizon(
     include_self  False: no entry (i, i); a position without another within the radius then has an empty row and
                   does not move
     """
-    found = _checked_points(points)
-    size = found.shape[0]
+    positions = _checked_points(points)
+    size = positions.shape[0]
     if not is_number(radius) or not 0 < radius < float("inf"):
         raise ValueError(f"radius must be a number > 0, got {radius!r}")
-    tree = scipy_spatial.cKDTree(found)
+    tree = scipy_spatial.cKDTree(positions)
     # Counting is cheap even where many points share a place, and storing all their pairs is not.
     if size * size > MOST_ENTRIES and (joined := int(tree.count_neighbors(tree, radius))) > MOST_ENTRIES:
         raise ValueError(
@@ -115,7 +114,7 @@ def horizon(
     pairs = tree.query_pairs(radius, output_type="ndarray")
     dtype = _index_dtype(2 * len(pairs) + size)
     first, second = pairs[:, 0].astype(dtype), pairs[:, 1].astype(dtype)
-    distances = np.linalg.norm(found[first] - found[second], axis=1)
+    distances = np.linalg.norm(positions[first] - positions[second], axis=1)
     values = _radial(kernel, distances, float(radius), points)
     if callable(kernel) and len(values) and not values.any():
         raise ValueError(
@@ -178,18 +177,18 @@ def _checked_points(points: Tensor) -> np.ndarray:
         raise ValueError(f"points must be float32 or float64, got {points.dtype}; use points.double()")
     if points.shape[0] == 0 or points.shape[1] == 0:
         raise ValueError(f"points need M ≥ 1 and d ≥ 1, got {list(points.shape)}")
-    found = np.ascontiguousarray(points.detach().cpu().numpy(), dtype=np.float64)
-    bad = ~np.isfinite(found).all(1)
+    array = np.ascontiguousarray(points.detach().cpu().numpy(), dtype=np.float64)
+    bad = ~np.isfinite(array).all(1)
     if bad.any():
         raise ValueError(
             f"points has {int(bad.sum())} points with NaN or infinite coordinates (the first is {int(bad.argmax())}); "
             "leave them out"
         )
     with np.errstate(over="ignore"):
-        widest = np.square(found.max(0) - found.min(0)).sum()
+        widest = np.square(array.max(0) - array.min(0)).sum()
     if not np.isfinite(widest):
         raise ValueError("points are so far apart that their distances overflow; scale them down")
-    return found
+    return array
 
 
 def _heat(squares: np.ndarray, scale: float | str, has_self: bool, dtype: type[np.floating]) -> np.ndarray:
@@ -240,19 +239,19 @@ def _put_self_first(distances: np.ndarray, nearest: np.ndarray, rows: np.ndarray
 def _radial(kernel: str | RadialKernel, distances: np.ndarray, radius: float, points: Tensor) -> np.ndarray:
     """ρ(r) [E] in the points' dtype."""
     if callable(kernel):
-        given = kernel(torch.from_numpy(distances))
-        if not isinstance(given, Tensor) or list(given.shape) != [len(distances)]:
-            got = list(given.shape) if isinstance(given, Tensor) else type(given).__name__
+        values = kernel(torch.from_numpy(distances))
+        if not isinstance(values, Tensor) or list(values.shape) != [len(distances)]:
+            got = list(values.shape) if isinstance(values, Tensor) else type(values).__name__
             raise ValueError(
                 f"kernel must give one value for each of the {len(distances)} distances, a tensor "
                 f"[{len(distances)}], got {got}"
             )
-        if not bool(torch.isfinite(given).all()):
+        if not bool(torch.isfinite(values).all()):
             raise ValueError(
                 "kernel gave values that are not finite; a kernel that is singular at r = 0 needs include_self=False "
                 "and points that differ"
             )
-        return given.detach().cpu().to(points.dtype).numpy()
+        return values.detach().cpu().to(points.dtype).numpy()
     if kernel == "constant":
         return np.ones(len(distances), dtype=_numpy_dtype(points.dtype))
     if kernel == "linear":

@@ -1,6 +1,6 @@
 """Walks: many walkers at once, in discrete and in continuous time.
 
-A walker at i jumps to the first j at which the sum of K_i1 … K_ij exceeds a uniform number. All rows that are at hand
+A walker at i jumps to the first j at which the sum of K_i1 … K_ij exceeds a uniform number. All rows together
 form one increasing sequence (row r runs from r to r + 1), so one sorted search serves all walkers.
 """
 
@@ -108,9 +108,9 @@ def _jump(transitions: Transitions, sample: int) -> Jump:
 
 
 def row_normalized(affinity: Affinity | SparseAffinity) -> Affinity | SparseAffinity:
-    """The same K under normalize="row", for B = 1: the scaling u of "sinkhorn" and the mask become part of the givers.
+    """The same K under normalize="row", for B = 1: the scaling u of "sinkhorn" and the mask become part of the measure.
 
-    K_ij = u_i Ω_ij u_j μ_j has rows that sum to 1, so u_i is but their normaliser.
+    K_ij = u_i Ω_ij u_j μ_j has rows that sum to 1, so u_i is their normaliser.
     """
     if isinstance(affinity, SparseAffinity):
         if affinity.normalize == "row":
@@ -146,7 +146,7 @@ def kernel_rows(affinity: Affinity, rows: Tensor) -> Tensor:
 
 
 def _jump_by_blocks(rows: Affinity, positions: Tensor, uniform: Tensor) -> Tensor:
-    """Walkers in the order of their positions, so that each row is made once, for all who stand there."""
+    """Sort walkers by position, so that each row is computed once for all walkers there."""
     order = positions.argsort()
     occupied, counts = torch.unique_consecutive(positions[order], return_counts=True)
     ends = counts.cumsum(0)
@@ -174,8 +174,8 @@ def _search(table: Tensor, index: Tensor, uniform: Tensor) -> Tensor:
     """The column at which row `index` of the table first exceeds `uniform` [W]."""
     row = index.to(uniform.dtype)
     below_end = torch.nextafter(row + 1, torch.zeros_like(row))
-    found = torch.searchsorted(table.view(-1), torch.minimum(row + uniform, below_end), right=True)
-    return found - index * table.shape[1]
+    entry = torch.searchsorted(table.view(-1), torch.minimum(row + uniform, below_end), right=True)
+    return entry - index * table.shape[1]
 
 
 def _sparse_jump(affinity: SparseAffinity) -> Jump:
@@ -233,8 +233,8 @@ def _drawn(law: Tensor, size: int, draw: _Draw) -> Tensor:
     law = law.double()
     if not bool((torch.isfinite(law) & (law >= 0)).all()) or not bool(law.any()):
         raise ValueError("start as a law must be ≥ 0, finite, and not 0 everywhere")
-    nobody = torch.zeros(draw.walkers, dtype=torch.long, device=draw.device)
-    return _search(_cumulative(law.unsqueeze(0)), nobody, draw.uniform())
+    row = torch.zeros(draw.walkers, dtype=torch.long, device=draw.device)
+    return _search(_cumulative(law.unsqueeze(0)), row, draw.uniform())
 
 
 def _check(

@@ -34,7 +34,7 @@ class JumpProcess(Process):
     None where Ω is not symmetric. The weighted mean is the plain one: Σ_i p_i is conserved.
 
     affinity   normalize "row" or "sinkhorn", so that rows sum to 1, and nowhere negative. A gaussian or heat kernel is
-               kept as a matrix up to 256 MiB, as in `Diffusion`
+               stored as a matrix up to 256 MiB, as in `Diffusion`
     """
 
     def __init__(self, affinity: Affinity | SparseAffinity) -> None:
@@ -121,8 +121,8 @@ class JumpProcess(Process):
     def stationary_law(self) -> Tensor:
         """π [B, M] in float64 with Kᵀπ = π and Σ π = 1.
 
-        Known for a symmetric Ω: in proportion to μ 𝒞 under "row", to μ under "sinkhorn". Otherwise found, to a residual
-        of 1e-12 or with a NotSolvedError.
+        Known for a symmetric Ω: in proportion to μ 𝒞 under "row", to μ under "sinkhorn". Otherwise computed, to a
+        residual of 1e-12 or with a NotSolvedError.
         Where positions do not all reach one another there may be several such laws, and this is one of them: see
         `stationary_laws`.
         """
@@ -163,7 +163,7 @@ class JumpProcess(Process):
         """When every walker's law is within `epsilon` of π in total variation, wherever it started; see `MixingTime`.
 
         discrete  True: in steps of the chain with h = 1, instead of continuous time
-        method    as in `spectral_gap`; the exact time is computed beside the bound where the gap is exact
+        method    as in `spectral_gap`; where the gap is exact, the exact time is computed as well as the bound
         """
         gap = self.spectral_gap(absolute=discrete, method=method)
         return mixing_time(self._wide, self.stationary_law(), gap, epsilon)
@@ -212,7 +212,7 @@ class JumpProcess(Process):
         return -(rest * inverse_or_zero(law) * self.rate(rest)).sum((1, 2)).to(z.dtype)
 
     def _dividing_law(self) -> Tensor | None:
-        """π where densities p/π have a meaning: Ω is symmetric, and who is where π = 0, or nearly so, stays there."""
+        """π where densities p/π have a meaning: Ω is symmetric, and a walker at a position with π ≈ 0 stays there."""
         if not self._has_symmetric_kernel():
             return None
         law = self.stationary_law()
@@ -220,7 +220,7 @@ class JumpProcess(Process):
         return None if bool((is_nothing & (self._wide.sums.squeeze(-1) != 0)).any()) else law
 
     def _has_symmetric_kernel(self) -> bool:
-        # Symmetry is cheap to tell and makes the stationary law known; finding one for a trajectory would not be.
+        # Symmetry is cheap to check and makes the stationary law known; computing a law for a trajectory is not cheap.
         if self._symmetric is None:
             self._symmetric = has_symmetric_kernel(self.affinity)
         return self._symmetric

@@ -1,4 +1,4 @@
-"""Transitions: the kernel of a jump process, read in both directions, with walkers that stay where a row is empty."""
+"""Transitions: products with the kernel of a jump process and its transpose; walkers stay where a row is empty."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class Transitions:
     """
 
     def __init__(self, affinity: Affinity | SparseAffinity, dtype: torch.dtype) -> None:
-        found = wide(affinity, dtype)
-        self.affinity = found if isinstance(found, SparseAffinity) else without_masked(found)
+        affinity = wide(affinity, dtype)
+        self.affinity = affinity if isinstance(affinity, SparseAffinity) else without_masked(affinity)
         self.dtype = dtype
         with torch.no_grad():
             kernel = _matrix(self.affinity, dtype)

@@ -13,7 +13,7 @@ from torch import Tensor
 from nonloc.ops import Affinity, SparseAffinity, aggregate, diffuse
 from nonloc.ops.bounds import wide
 
-# Up to here a growth factor above 1 may be rounding and still count as none.
+# A growth factor above 1 by less than this may be rounding, and counts as none.
 TOLERANCE = 1e-10
 EXACT_POSITIONS = 1024
 TOLERANCE_NARROW = 1e-3  # for weights in less than float64, which are rounded themselves
@@ -25,7 +25,7 @@ class Certificate:
 
     verdict   "stable": ‖Tz‖ ≤ ‖z‖ in the stated norm, for every z; "unstable": there is a z that grows in that norm by
               more than rounding, and `witness` is one; "not decided": neither is known
-    growth    the factor: sup ‖Tz‖ / ‖z‖ where it is exact, that of the witness where it is the best found, a bound from
+    growth    the factor: sup ‖Tz‖ / ‖z‖ where it is exact, that of the witness where a search gave it, a bound from
               above (perhaps inf) where nothing is decided
     norm      the norm, in words
     reason    how the verdict came about
@@ -75,9 +75,9 @@ class StageSample:
         return z
 
     def rounding(self, sizes: Sequence[float], steps: Sequence[float], whole: float | None = None) -> float:
-        """What a growth factor may be off by, here or where the stage is run.
+        """The rounding error that a growth factor may have, here or where the stage is run.
 
-        sizes  of what each sub-block adds and takes away again, see `kernel_size`
+        sizes  of each sub-block's kernel, see `kernel_size`
         steps  a bound of ‖I − A_n ⊗ W_n‖ for each n
         whole  a bound of the growth of all together; None is the product of max(1, step)
         """
@@ -87,10 +87,10 @@ class StageSample:
             moved = size * float(torch.linalg.matrix_norm(weight, 2))
             lost = 32 * eps * self.positions**0.5 * (1 + moved)
             lost += 32 * self.precision * moved if self.precision > eps else 0
-            # What one sub-block loses is enlarged by the others, and not by itself.
+            # The other sub-blocks enlarge the error of one; it does not enlarge its own.
             relative += lost / max(1.0, step)
         product = prod(max(1.0, step) for step in steps) if whole is None else whole
-        # Growth beyond float64 is growth all the same: against it this stays finite.
+        # Finite, so that infinite growth is still larger.
         return min(product * relative, sys.float_info.max)
 
     @property

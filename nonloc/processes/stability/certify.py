@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nonloc._checks import check_whole, is_number
+from nonloc._checks import check_choice, check_whole, is_number
 from nonloc.modes import evaluating
 from nonloc.ops import Affinity, SparseAffinity, prepare, self_adjoint_weights
 from nonloc.ops.bounds import STOCHASTIC, has_negative_entries, is_definite, stable_weight_limit
@@ -23,9 +23,9 @@ from nonloc.processes.stability.growth import Growth
 from nonloc.processes.stability.own_norm import OwnNorm, kernel_size, own_norm, plain_norm, step_matrix
 
 FORMS = ("diffusive", "original")
-LARGEST_WHOLE = 1536  # M · C up to which a stage is looked at as one matrix
-LARGEST_WORK = 2**33  # M · C³ up to which it is looked at eigenvalue by eigenvalue
-# What a repeated pass must grow by, where the norm is not the kernel's own: eigenvalues of such maps are less exact.
+LARGEST_WHOLE = 1536  # M · C up to which a stage is one matrix
+LARGEST_WORK = 2**33  # M · C³ up to which all eigenvalues are used
+# The least growth that counts where the norm is not the kernel's own: eigenvalues of such maps are less exact.
 CLEAR_RADIUS = 1 + 1e-6
 CLEAR_GROWTH = 1 + 1e-6
 CLEAR_REPETITION = 1 + 1e-3  # of a mean over finitely many passes
@@ -58,24 +58,20 @@ def certify(
     """
     check_whole("exact_up_to", exact_up_to, least=0)
     # The search for a signal that grows needs gradients.
-    with torch.inference_mode(False):
-        return _certified(*_unpacked(subject, given, mask, form), exact_up_to)
-
-
-def _certified(
-    affinities: list[Affinity | SparseAffinity], weights: list[Tensor], form: str, exact_up_to: int
-) -> Certificate:
-    precision = max(torch.finfo(weight.dtype).eps for weight in weights) if weights else 0.0
-    with torch.no_grad():
-        # Copies: those that were made in inference mode cannot be differentiated.
+    with torch.inference_mode(False), torch.no_grad():
+        affinities, weights, form = _unpacked(subject, given, mask, form)
+        precision = max(torch.finfo(weight.dtype).eps for weight in weights) if weights else 0.0
+        # Copies: tensors from inference mode cannot be differentiated.
         wide_weights = [weight.to(torch.float64, copy=True).contiguous() for weight in weights]
         if not all(bool(weight.isfinite().all()) for weight in wide_weights):
             raise ValueError("weights has entries that are not finite; there is nothing to certify")
-        found = []
-        for sample, kernels in enumerate(zip(*_samples_of_each(affinities), strict=True)):
+        # Sub-blocks that share an affinity share the samples, too: the same objects.
+        samples = {id(affinity): split_samples(affinity) for affinity in affinities}
+        certificates = []
+        for number, kernels in enumerate(zip(*(samples[id(one)] for one in affinities), strict=True)):
             stage = StageSample(list(kernels), wide_weights, form, precision)
-            found.append(replace(_judge(stage, exact_up_to), sample=sample))
-    return max(found, key=lambda one: (SEVERITY.index(one.verdict), one.growth))
+            certificates.append(replace(_judge(stage, exact_up_to), sample=number))
+    return max(certificates, key=lambda one: (SEVERITY.index(one.verdict), one.growth))
 
 
 def _unpacked(
@@ -96,8 +92,8 @@ def _unpacked(
                 "a stage has its own weights"
             )
         form = form or getattr(subject, "form", None)
-        masked = {} if mask is None else {"mask": mask}  # a stage of one's own need not know of masks
-        # A look at a stage in training must not feed its batch normalisation.
+        masked = {} if mask is None else {"mask": mask}  # a stage from elsewhere need not take masks
+        # A stage in training must not update its batch normalisation here.
         with evaluating(subject) if isinstance(subject, nn.Module) else torch.no_grad():
             weights = [weight.detach() for weight in subject.weights()]
             if hasattr(subject, "affinities"):
@@ -110,8 +106,7 @@ def _unpacked(
             f"input, got {type(subject).__name__}"
         )
     form = form or "diffusive"
-    if form not in FORMS:
-        raise ValueError(f"form={form!r} is unknown; choose one of {', '.join(FORMS)}")
+    check_choice("form", form, FORMS)
     for affinity in affinities:
         check_affinity(affinity)
     return affinities, weights, form
@@ -132,15 +127,15 @@ def _checked_weights(weights: Any, affinity: Affinity | SparseAffinity) -> list[
             f"weights is {list(weights.shape)}, which may mean two things; use weights.tolist() for one number a "
             "sub-block, or torch.diag(weights) for one diagonal W"
         )
-    found = [float(item) if _is_number(item) else _checked_matrix(item, n) for n, item in enumerate(weights)]
-    channels = next((len(one) for one in found if isinstance(one, Tensor)), 1)
-    for n, one in enumerate(found):
+    items = [float(item) if _is_number(item) else _checked_matrix(item, n) for n, item in enumerate(weights)]
+    channels = next((len(one) for one in items if isinstance(one, Tensor)), 1)
+    for n, one in enumerate(items):
         if isinstance(one, Tensor) and len(one) != channels:
             raise ValueError(
                 f"weights[{n}] is {list(one.shape)}, one before it [{channels}, {channels}]; all act on the same C"
             )
     identity = torch.eye(channels, dtype=torch.float64, device=device)
-    return [one.to(device) if isinstance(one, Tensor) else one * identity for one in found]
+    return [one.to(device) if isinstance(one, Tensor) else one * identity for one in items]
 
 
 def _checked_matrix(item: Any, n: int) -> Tensor:
@@ -204,9 +199,9 @@ def _judge_by_matrix(stage: StageSample) -> Certificate:
         ends = torch.linalg.eigvalsh(matrices[0])
         steps = grow.interval_bounds(float(ends[0]), float(ends[-1]), stage.weights)
         slack = stage.rounding(sizes, steps)
-        found = grow.spectral_growth(matrices[0], stage.weights)
+        growth = grow.spectral_growth(matrices[0], stage.weights)
         reason = f"the largest ‖Π (I − λ W_n)‖ over the {len(ends)} eigenvalues λ of {_operator(stage)}"
-        return _decided(stage, found, slack, norm, reason)
+        return _decided(stage, growth, slack, norm, reason)
     bounds = _step_bounds(matrices, stage.weights)
     steps = [
         1 + grow.largest_singular(matrix) * grow.largest_singular(weight)
@@ -219,9 +214,9 @@ def _judge_by_matrix(stage: StageSample) -> Certificate:
             return Certificate("stable", 1.0, norm.text, reason, weights=norm.weights)
     slack = stage.rounding(sizes, steps)
     if stage.positions * stage.channels <= LARGEST_WHOLE:
-        found = grow.dense_growth(matrices, stage.weights)
+        growth = grow.dense_growth(matrices, stage.weights)
         held = "" if stage.is_shared else ", with the kernels held as they are at this input"
-        return _decided(stage, found, slack, norm, f"the norm of the stage as one matrix{held}")
+        return _decided(stage, growth, slack, norm, f"the norm of the stage as one matrix{held}")
     return _searched(stage, norm, prod(steps if bounds is None else bounds))
 
 
@@ -240,8 +235,8 @@ def _step_bounds(matrices: list[Tensor], weights: list[Tensor]) -> list[float] |
     return bounds
 
 
-def _decided(stage: StageSample, found: Growth, slack: float, norm: OwnNorm, reason: str) -> Certificate:
-    factor, radius = found.factor, found.radius
+def _decided(stage: StageSample, growth: Growth, slack: float, norm: OwnNorm, reason: str) -> Certificate:
+    factor, radius = growth.factor, growth.radius
 
     def certificate(verdict: str, why: str, witness: Tensor | None = None) -> Certificate:
         return Certificate(verdict, factor, norm.text, why, radius, witness, norm.weights)
@@ -250,12 +245,12 @@ def _decided(stage: StageSample, found: Growth, slack: float, norm: OwnNorm, rea
         if slack <= stage.tolerance:
             return certificate("stable", f"{reason} is 1 or less")
         return certificate("not decided", f"{reason} is {factor:.6g}, known to ± {slack:.1e} alone")
-    told = f"{reason} is {factor:.6g}"
+    text = f"{reason} is {factor:.6g}"
     if radius is not None and radius <= 1 + slack:
-        told += f"; repeated for ever it would not go on growing (spectral radius {radius:.6g})"
+        text += f"; repeated for ever it would not go on growing (spectral radius {radius:.6g})"
     if norm.is_own or (radius is not None and radius > CLEAR_RADIUS):
-        return certificate("unstable", told, found.witness / norm.roots.unsqueeze(1))
-    return certificate("not decided", f"{told}. But {_lack(stage)}")
+        return certificate("unstable", text, growth.witness / norm.roots.unsqueeze(1))
+    return certificate("not decided", f"{text}. But {_lack(stage)}")
 
 
 def _judge_by_bound(stage: StageSample) -> Certificate:
@@ -265,7 +260,8 @@ def _judge_by_bound(stage: StageSample) -> Certificate:
     intervals = [_interval(kernel, stage.form) for kernel in stage.kernels]
     balances = [self_adjoint_weights(kernel) for kernel in {id(k): k for k in stage.kernels}.values()]
     bound = float("inf")
-    if all(interval is not None for interval in intervals) and _are_equal(balances):
+    common = balances[0]
+    if all(interval is not None for interval in intervals) and common is not None and _are_equal(balances):
         steps, sizes = [], []
         for kernel, interval, weight in zip(stage.kernels, intervals, stage.weights, strict=True):
             assert interval is not None
@@ -275,7 +271,7 @@ def _judge_by_bound(stage: StageSample) -> Certificate:
         slack = stage.rounding(sizes, steps)
         if bound <= 1 + slack <= 1 + stage.tolerance:
             reason = f"no sub-block enlarges any signal for any eigenvalue that {_operator(stage)} can have"
-            return Certificate("stable", 1.0, BALANCED, reason, weights=_first(balances[0]))
+            return Certificate("stable", 1.0, BALANCED, reason, weights=common[0])
     elif _is_convex_step(stage):
         reason = "W_n symmetric with eigenvalues in [0, 1], and a stochastic kernel contracts this norm"
         return Certificate("stable", 1.0, STATIONARY, reason)
@@ -291,26 +287,26 @@ def _judge_by_bound(stage: StageSample) -> Certificate:
 
 
 def _searched(stage: StageSample, norm: OwnNorm, bound: float) -> Certificate:
-    found = grow.exhibited_growth(stage.apply, norm.roots, stage.channels)
+    growth = grow.exhibited_growth(stage.apply, norm.roots, stage.channels)
     repeated = None
     sizes = [kernel_size(kernel) for kernel in stage.kernels]
-    slack = stage.rounding(sizes, [1.0] * len(sizes), max(1.0, found.factor))
-    if not found.factor > CLEAR_GROWTH + slack:
+    slack = stage.rounding(sizes, [1.0] * len(sizes), max(1.0, growth.factor))
+    if not growth.factor > CLEAR_GROWTH + slack:
         known = (
             f"is known to be at most {bound:.6g} alone" if isfinite(bound) else "has no bound that is known"
         )
         reason = f"no signal was found that grows, and the growth {known}"
         return Certificate("not decided", bound, norm.text, reason, None, None, norm.weights)
-    reason = f"a signal was found that grows by {found.factor:.6g}; others may grow more"
+    reason = f"a signal was found that grows by {growth.factor:.6g}; others may grow more"
     if not norm.is_own:
-        repeated = grow.repeated_growth(stage.apply, found.witness.unsqueeze(0))
+        repeated = grow.repeated_growth(stage.apply, growth.witness.unsqueeze(0))
         if repeated <= CLEAR_REPETITION:
             reason = f"{reason}. But {_lack(stage)}"
             return Certificate("not decided", bound, norm.text, reason, repeated, None, norm.weights)
         reason = f"{reason}, and repeated passes go on growing, by {repeated:.6g} each"
     roots = norm.roots.unsqueeze(1)
-    witness = torch.where(roots > 0, found.witness / torch.where(roots > 0, roots, 1), 0)
-    return Certificate("unstable", found.factor, norm.text, reason, repeated, witness, norm.weights)
+    witness = torch.where(roots > 0, growth.witness / torch.where(roots > 0, roots, 1), 0)
+    return Certificate("unstable", growth.factor, norm.text, reason, repeated, witness, norm.weights)
 
 
 def _lack(stage: StageSample) -> str:
@@ -319,7 +315,7 @@ def _lack(stage: StageSample) -> str:
 
 
 def _interval(kernel: Affinity | SparseAffinity, form: str) -> tuple[float, float] | None:
-    """Between which numbers the eigenvalues of A lie, for Ω ≥ 0 in detailed balance under π > 0; None for others."""
+    """An interval that holds the eigenvalues of A, for Ω ≥ 0 in detailed balance under π > 0; None for others."""
     limit = stable_weight_limit(kernel)
     balance = self_adjoint_weights(kernel)
     if limit is None or balance is None or not bool(limit > 0):
@@ -335,8 +331,9 @@ def _interval(kernel: Affinity | SparseAffinity, form: str) -> tuple[float, floa
 
 
 def _is_convex_step(stage: StageSample) -> bool:
-    """Whether each step mixes z and Kz as z − W (z − Kz) with W symmetric and its eigenvalues in [0, 1], where K is
-    stochastic and lets every position reach every other by what it is, so that its stationary law is positive."""
+    """Whether each step is z − W (z − Kz) with W symmetric and its eigenvalues in [0, 1], for a stochastic K > 0.
+
+    Every position then reaches every other, so the stationary law is positive."""
     kernel = stage.kernels[0]
     if stage.form != "diffusive" or not stage.is_shared or isinstance(kernel, SparseAffinity):
         return False
@@ -370,10 +367,6 @@ def _known_norm(kernel: Affinity | SparseAffinity, balance: Tensor | None) -> Ow
 def _are_equal(balances: list[Tensor | None]) -> bool:
     first = balances[0]
     return first is not None and all(other is not None and torch.equal(first, other) for other in balances)
-
-
-def _first(balance: Tensor | None) -> Tensor | None:
-    return None if balance is None else balance[0]
 
 
 def _operator(stage: StageSample) -> str:

@@ -1,4 +1,4 @@
-"""CFLLimit: how large a step z + h ℒz of one kernel may be, and how that is known."""
+"""cfl_limit: the largest stable step z + h ℒz of a kernel, and how it is known."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from nonloc.processes.stability.growth import largest_singular
 from nonloc.processes.stability.own_norm import OwnNorm, own_norm, step_matrix
 
 LANCZOS_PRODUCTS = 60
-# Relative to the largest eigenvalue: what counts as 0 and is no sign of anything.
+# Relative to the largest eigenvalue: smaller ones count as 0.
 NOTHING = 1e-12
 LARGEST_CONDITION = 1e8
 MAX_NORM = "max_i |z_i|"
@@ -32,7 +32,7 @@ class CFLLimit:
               ones may be
     norm      the norm in which it holds
     reason    how it is known
-    estimate  beside a certified limit, what Lanczos or the eigenvalues say. Lanczos finds λ_max from below, so this
+    estimate  for a certified limit, the one by Lanczos or by the eigenvalues. Lanczos finds λ_max from below, so this
               may be too large: an estimate, never a certificate. None where there is none
     """
 
@@ -90,8 +90,8 @@ def _by_contraction(turned: Tensor, matrix: Tensor, norm: OwnNorm) -> CFLLimit:
     """The largest h with ‖I − hB‖ ≤ 1, that is B + Bᵀ ≥ h BᵀB, where B is not symmetric."""
     values, vectors = torch.linalg.eigh(turned + turned.T)
     # B and Bᵀ have the null space of B + Bᵀ in common: the signals that are constant where positions are joined.
-    kept = values > NOTHING * values[-1]
-    limit = 1 / largest_singular(turned @ (vectors[:, kept] * values[kept].rsqrt())) ** 2
+    moving = values > NOTHING * values[-1]
+    limit = 1 / largest_singular(turned @ (vectors[:, moving] * values[moving].rsqrt())) ** 2
     identity = torch.eye(len(turned), dtype=turned.dtype, device=turned.device)
     if largest_singular(identity - limit * turned) <= 1 + 1e-11:
         return CFLLimit(
@@ -149,7 +149,7 @@ def _by_bound(affinity: Affinity | SparseAffinity) -> CFLLimit:
     degrees = operator.sums.expand(-1, affinity.positions, 1).squeeze(-1)
     known = stable_weight_limit(affinity)
     balance = self_adjoint_weights(affinity)
-    # Weights of 0 at a position that moves would make the norm blind to it.
+    # A norm with π = 0 at a position that moves does not see it.
     own = balance is not None and bool((balance > 0)[degrees != 0].all())
     low, high = _extreme_eigenvalues(affinity, balance) if balance is not None else (0.0, 0.0)
     estimate = None if balance is None else 2 / high if high > 0 else float("inf")
@@ -179,7 +179,7 @@ def _by_bound(affinity: Affinity | SparseAffinity) -> CFLLimit:
 
 
 def _extreme_eigenvalues(affinity: Affinity | SparseAffinity, balance: Tensor) -> tuple[float, float]:
-    """The smallest and the largest eigenvalue of L as seen from inside: never outside of the true ones."""
+    """The smallest and the largest eigenvalue of L, estimated by Lanczos from inside the spectrum."""
     operator = prepare(affinity, torch.float64)
     roots = balance.double().sqrt()
     inverse = torch.where(roots > 0, 1 / torch.where(roots > 0, roots, 1), 0)

@@ -1,4 +1,4 @@
-"""By how much a stage z ← z − A z W_nᵀ, n = 1 … N, can enlarge a signal: exactly, bounded, or shown on one signal.
+"""The growth of a signal through a stage z ← z − A z W_nᵀ, n = 1 … N: exact, bounded, or shown on one signal.
 
 With a self-adjoint A the stage falls into one map Π_n (I − λ W_n) of C channels for each eigenvalue λ of A, and its
 norm is the largest of theirs. For a single step ‖I − λ W‖ is convex in λ, so over an interval of λ it is largest at
@@ -27,7 +27,7 @@ Map = Callable[[Tensor], Tensor]  # z [1, M, C] -> z [1, M, C], linear
 
 @dataclass(frozen=True, eq=False)
 class Growth:
-    """What a stage does to a norm.
+    """The growth of a norm through a stage.
 
     factor   the largest ‖Tz‖ / ‖z‖
     radius   the largest |eigenvalue| of T: the growth of each further pass, if it were repeated for ever; or None
@@ -49,7 +49,7 @@ def spectral_growth(matrix: Tensor, weights: Sequence[Tensor]) -> Growth:
     for start in range(0, len(values), rows):
         maps, sizes = channel_maps(values[start : start + rows], weights)
         squares, directions = torch.linalg.eigh(maps.mT @ maps)
-        # As logarithms: what the maps can do may be more than a number holds, and the largest is looked for.
+        # As logarithms: growth may be more than a number holds, and only the largest is needed.
         logs = 0.5 * squares[:, -1].clamp(min=0).log() + sizes
         top = int(logs.argmax())
         if float(logs[top]) > best[0]:
@@ -123,7 +123,7 @@ def symmetric_weight_bounds(matrix: Tensor, weights: Sequence[Tensor]) -> list[f
 
 
 def exhibited_growth(stage: Map, roots: Tensor, channels: int) -> Growth:
-    """The growth of one signal, searched for by power iteration: no bound, but what is found is there.
+    """Search for a signal that grows, by power iteration. Its growth is a bound from below.
 
     stage  T, linear
     roots  √π [M]; 0 where a position weighs nothing
@@ -140,9 +140,9 @@ def exhibited_growth(stage: Map, roots: Tensor, channels: int) -> Growth:
             image = scale * stage(unscale * v)
             # T is linear: the gradient of ½|Tv|² is T*T v.
             (back,) = torch.autograd.grad(0.5 * image.square().sum(), v)
-        found = float(image.norm())
-        if found > factor:
-            factor, witness = found, v.detach()
+        size = float(image.norm())
+        if size > factor:
+            factor, witness = size, v.detach()
         if not bool(back.isfinite().all()) or not bool(back.any()):
             break
         v = back

@@ -1,8 +1,8 @@
-"""The norm ‖z‖² = Σ_i π_i |z_i|² in which a kernel is to be judged, with the matrix it moves by. For small M.
+"""The norm ‖z‖² = Σ_i π_i |z_i|² in which a kernel is judged, and the matrix of its step. For small M.
 
-π is the law of detailed balance for a symmetric Ω, the stationary law of the jumps for another Ω ≥ 0. A signed kernel,
-or one with positions that are left for ever, has no such π > 0: it is judged in the plain norm, which is not its own.
-So are several kernels that have no π in common: what one of them weighs by says nothing of the others.
+π is the law of detailed balance for a symmetric Ω, and the stationary law of the jumps for another Ω ≥ 0. A signed
+kernel, or one with positions that are left for ever, has no such π > 0. It is judged in the plain norm, which is not
+its own. So are several kernels without a π in common.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from nonloc.ops.sparse import check_values
 from nonloc.processes.jump.stationary import stationary_weights
 from nonloc.processes.kernel import check_overflow
 
-# Of √π A √π⁻¹, relative to its largest entry: what rounding of π and of the kernel may leave.
+# Of √π A √π⁻¹, relative to its largest entry: a smaller asymmetry is rounding.
 ASYMMETRY = 1e-12
 
 
 @dataclass(frozen=True, eq=False)
 class OwnNorm:
-    """π > 0 [M] and what it is.
+    """π > 0 [M], and the norm in words.
 
-    is_own  False: the plain norm, for want of another
+    is_own  False: the plain norm, because there is no other
     """
 
     weights: Tensor
@@ -116,7 +116,7 @@ def _is_weight(weights: Tensor, moves: Tensor) -> bool:
 
 
 def _balance_text(affinity: Affinity | SparseAffinity) -> str:
-    measure = "1" if affinity.measure is None else "μ"
+    measured = affinity.measure is not None
     if affinity.normalize == "row":
-        return f"‖z‖² = Σ_i π_i |z_i|², π = {'' if affinity.measure is None else 'μ '}𝒞"
-    return "‖z‖² = Σ_i |z_i|²" if measure == "1" else "‖z‖² = Σ_i μ_i |z_i|²"
+        return f"‖z‖² = Σ_i π_i |z_i|², π = {'μ ' if measured else ''}𝒞"
+    return f"‖z‖² = Σ_i {'μ_i ' if measured else ''}|z_i|²"
