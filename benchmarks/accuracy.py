@@ -79,8 +79,8 @@ def fused_deviations(
             problem.measure = None
             rounded = problem.to(torch.float32)
             truth = rounded.to(torch.float64).solve(double_loop.propagate)
-            found = [x.to(truth[0]) for x in _by(rounded.to(device), "fused")]
-            worst = _worse(worst, found, truth)
+            values = [x.to(truth[0]) for x in _by(rounded.to(device), "fused")]
+            worst = _worse(worst, values, truth)
         yield Deviation(kind, "row", "fused", *worst, trials, dtype="float32")
 
 
@@ -89,16 +89,16 @@ def _by(problem: Problem, backend: str) -> list[Tensor]:
 
 
 def _worse(
-    so_far: tuple[float, float], found: Sequence[Tensor], truth: Sequence[Tensor]
+    so_far: tuple[float, float], values: Sequence[Tensor], truth: Sequence[Tensor]
 ) -> tuple[float, float]:
-    errors = [relative_error(f, t) for f, t in zip(found, truth, strict=True)]
+    errors = [relative_error(f, t) for f, t in zip(values, truth, strict=True)]
     return max(so_far[0], errors[0]), max(so_far[1], *errors[1:])
 
 
-def relative_error(found: Tensor, truth: Tensor) -> float:
-    if found.shape != truth.shape or not bool(found.isfinite().all()):
+def relative_error(values: Tensor, truth: Tensor) -> float:
+    if values.shape != truth.shape or not bool(values.isfinite().all()):
         return float("inf")
-    return float((found - truth).abs().max() / (1 + truth.abs().max()))
+    return float((values - truth).abs().max() / (1 + truth.abs().max()))
 
 
 class Problem:
@@ -144,10 +144,10 @@ class Problem:
         )
         out = function(affinity, z, weights)
         wanted = [z, weights, left] if self.symmetric else [z, weights, left, right]
-        found = torch.autograd.grad(out, wanted, self.cotangent, allow_unused=True)
+        gradients = torch.autograd.grad(out, wanted, self.cotangent, allow_unused=True)
         return [
             out.detach(),
-            *(torch.zeros_like(w) if g is None else g for g, w in zip(found, wanted, strict=True)),
+            *(torch.zeros_like(w) if g is None else g for g, w in zip(gradients, wanted, strict=True)),
         ]
 
 

@@ -46,17 +46,19 @@ def audit(cases: int = 10_000, seed: int = 0, by_matrix: bool = True) -> dict[st
     undecided: Counter[str] = Counter()
     for case in range(cases):
         affinity, weights = _stage(generator, near=case % 3 == 0)
-        found = certify(affinity, weights, exact_up_to=1024 if by_matrix else 0)
-        norm = _norm(affinity, weights, found)
-        counts[found.verdict] += 1
+        certificate = certify(affinity, weights, exact_up_to=1024 if by_matrix else 0)
+        norm = _norm(affinity, weights, certificate)
+        counts[certificate.verdict] += 1
         counts["near the boundary"] += abs(norm - 1) <= 1e-3
-        is_wrong = (found.verdict == "stable" and norm > 1 + ROUNDING) or (
-            found.verdict == "unstable" and norm < 1 - ROUNDING
+        is_wrong = (certificate.verdict == "stable" and norm > 1 + ROUNDING) or (
+            certificate.verdict == "unstable" and norm < 1 - ROUNDING
         )
         if is_wrong:
-            wrong.append({"case": case, "verdict": found.verdict, "norm": norm, "reason": found.reason})
-        if found.verdict == "not decided":
-            undecided[_why_undecided(found.reason, norm)] += 1
+            wrong.append(
+                {"case": case, "verdict": certificate.verdict, "norm": norm, "reason": certificate.reason}
+            )
+        if certificate.verdict == "not decided":
+            undecided[_why_undecided(certificate.reason, norm)] += 1
     return {
         "cases": cases,
         "seed": seed,
@@ -124,7 +126,7 @@ def _scaled_to_boundary(
     return [low * (1 + shift) * w for w in weights]
 
 
-def _norm(affinity: Affinity, weights: list[Tensor], found: Certificate) -> float:
+def _norm(affinity: Affinity, weights: list[Tensor], certificate: Certificate) -> float:
     """The largest singular value of Π_n (I − L ⊗ W_n), by the dense matrix alone, in the norm ‖z‖² = Σ π_i |z_i|² that
     the certificate states."""
     kernel = kernel_matrix(affinity)[0]
@@ -133,7 +135,7 @@ def _norm(affinity: Affinity, weights: list[Tensor], found: Certificate) -> floa
     total = torch.eye(positions * channels, dtype=torch.float64)
     for weight in weights:
         total = total - torch.kron(laplacian, weight) @ total
-    law = _law(kernel, found)
+    law = _law(kernel, certificate)
     root = law.sqrt().repeat_interleave(channels)
     seen = root > 0
     # What the norm does not see must not reach what it sees.
@@ -143,11 +145,11 @@ def _norm(affinity: Affinity, weights: list[Tensor], found: Certificate) -> floa
     return float(torch.linalg.matrix_norm(root.unsqueeze(1) * total[seen][:, seen] / root, 2))
 
 
-def _law(kernel: Tensor, found: Certificate) -> Tensor:
+def _law(kernel: Tensor, certificate: Certificate) -> Tensor:
     """π [M] of the norm that a certificate states. A bound that holds in the stationary law does not compute it."""
-    if found.weights is not None:
-        return found.weights
-    if found.norm != STATIONARY:
+    if certificate.weights is not None:
+        return certificate.weights
+    if certificate.norm != STATIONARY:
         return torch.ones_like(kernel[0])
     rates = kernel - torch.diag(kernel.diagonal())
     law = stationary_weights(rates)

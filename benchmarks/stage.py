@@ -25,7 +25,7 @@ from benchmarks.shared import format_range, format_size, markdown, time_calls, t
 from nonloc.ops import Affinity, propagate
 
 CHANNELS, EMBED = 64, 32
-LIMIT = 2**-5  # of ‖found − exact‖ / ‖exact‖, value and every gradient: eight roundings of bfloat16
+LIMIT = 2**-5  # of ‖value − exact‖ / ‖exact‖, value and every gradient: eight roundings of bfloat16
 NAMES = ("value", "q", "k", "x", "W_Z", "W_g")
 LARGEST_MATRIX = 2**32  # bytes of K; ways that store it are left out above
 EXACT_ENTRIES = 2**27  # of K in float64 that exist at one time: 1 GiB
@@ -155,7 +155,7 @@ def measure_shape(
     captured, eager  milliseconds of forward and backward, by a replayed CUDA graph and by calls; with their ranges
     ratio            how many times as long as the fused stage, captured where both are
     memory           bytes at the peak above the inputs
-    error, error_of  the largest ‖found − float64‖ / ‖float64‖ of value and gradients, and of which
+    error, error_of  the largest ‖value − float64‖ / ‖float64‖ of value and gradients, and of which
     reason           why there is no time, or no captured one
     """
     compiling = [] if compiling is None else compiling
@@ -243,8 +243,8 @@ def _prepare(
     return {"eager": work, "captured": graph.replay} if _is_right(row, results, truth) else {}
 
 
-def _is_right(row: dict[str, Any], found: Sequence[Tensor], truth: Sequence[Tensor]) -> bool:
-    errors = relative_errors(found, truth)
+def _is_right(row: dict[str, Any], values: Sequence[Tensor], truth: Sequence[Tensor]) -> bool:
+    errors = relative_errors(values, truth)
     worst = max(errors, key=lambda name: errors[name])
     row |= {"error": errors[worst] if math.isfinite(errors[worst]) else None, "error_of": worst}
     if errors[worst] <= LIMIT:
@@ -275,10 +275,10 @@ def gradients(stage: Stage, leaves: Sequence[Tensor], cotangent: Tensor) -> list
     return [value.detach(), *torch.autograd.grad(value, leaves, cotangent)]
 
 
-def relative_errors(found: Sequence[Tensor], truth: Sequence[Tensor]) -> dict[str, float]:
-    """Return ‖found − truth‖ / ‖truth‖ of each; infinite where it is not finite."""
+def relative_errors(values: Sequence[Tensor], truth: Sequence[Tensor]) -> dict[str, float]:
+    """Return ‖value − truth‖ / ‖truth‖ of each; infinite where it is not finite."""
     result = {}
-    for name, value, wanted in zip(NAMES, found, truth, strict=True):
+    for name, value, wanted in zip(NAMES, values, truth, strict=True):
         error = float((value.double() - wanted.double()).norm() / wanted.double().norm())
         result[name] = error if math.isfinite(error) else math.inf
     return result

@@ -30,7 +30,7 @@ def measure(options: Namespace, talk: Callable[[str], None]) -> list[dict[str, A
 
     milliseconds, range  of forward and backward with gradients to everything, the median and (lowest, highest)
     peak_bytes           the growth of a fresh process's memory
-    error                the largest ‖found − float64‖ / ‖float64‖ at M = 1024; None: not finite
+    error                the largest ‖value − float64‖ / ‖float64‖ at M = 1024; None: not finite
     """
     errors = {way: worst_error(backend) for way, backend in BACKENDS.items()}
     timed = max(errors.values()) <= LIMIT

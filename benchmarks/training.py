@@ -221,12 +221,12 @@ def _difference(recipe: Recipe, dataset: Dataset, device: torch.device, folder: 
         with precision_of(recipe, device):
             plain.step()
         library.step()
-    found = torch.tensor(library.losses(), dtype=torch.float64)
+    losses = torch.tensor(library.losses(), dtype=torch.float64)
     library.close()
     wanted = torch.stack(plain.losses).cpu().double()
-    if len(found) < len(wanted):  # they end with the first that is not finite
+    if len(losses) < len(wanted):  # they end with the first that is not finite
         return float("inf")
-    return float(((found - wanted) / wanted).abs().max())
+    return float(((losses - wanted) / wanted).abs().max())
 
 
 def _reserved(device: torch.device) -> int:

@@ -23,14 +23,14 @@ NEEDED = ("SUMMARY", "DESCRIPTION", "add_arguments", "run")
 
 def find_commands(added: Iterable[EntryPoint] | None = None) -> dict[str, EntryPoint]:
     """Return every command by its name, in alphabetical order; two modules under one name are an error."""
-    found: dict[str, EntryPoint] = {}
+    commands: dict[str, EntryPoint] = {}
     for point in (*BUILT_IN, *(entry_points(group=GROUP) if added is None else added)):
-        other = found.setdefault(point.name, point)
+        other = commands.setdefault(point.name, point)
         if other.value != point.value:
             raise ValueError(
                 f"the command {point.name!r} is added twice, by {other.value} and by {point.value}; uninstall one"
             )
-    return dict(sorted(found.items()))
+    return dict(sorted(commands.items()))
 
 
 def load_command(point: EntryPoint) -> ModuleType:

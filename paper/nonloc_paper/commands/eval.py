@@ -64,7 +64,7 @@ def run(options: Namespace) -> int:
 
     load_once = functools.cache(lambda name: load(name, options.data_dir))
     device = device_or_best(options.device)
-    found: list[tuple[Run, Recheck]] = []
+    checks: list[tuple[Run, Recheck]] = []
     errors: dict[str, Exception] = {}
     for one in own or below:
         try:
@@ -79,21 +79,21 @@ def run(options: Namespace) -> int:
                 tell=output.talk,
             )
         except (ValueError, CorruptDataError, MissingDataError) as error:
-            # Data that many runs miss are told once.
+            # Data that many runs miss are reported once.
             errors.setdefault(str(error), error)
             continue
-        found.append((one, checked))
+        checks.append((one, checked))
         if not own:
             output.talk(f"{one.path}: {_difference(checked)}")
     first_error = next(iter(errors.values()), None)
-    if not found:
-        raise first_error or ValueError(_nothing_there(below, options.run))
-    agreed = sum(checked.agrees for _, checked in found)
-    text = _told(found[0][1]) if own else _table(found, agreed)
+    if not checks:
+        raise first_error or ValueError(_nothing_message(below, options.run))
+    agreed = sum(checked.agrees for _, checked in checks)
+    text = _one_text(checks[0][1]) if own else _table(checks, agreed)
     output.result(
         "\n".join([text, *(f"not evaluated: {error}" for error in errors)]),
         {
-            "rows": [{"run": str(one.path), **checked.to_dict()} for one, checked in found],
+            "rows": [{"run": str(one.path), **checked.to_dict()} for one, checked in checks],
             "agree": agreed,
             "errors": list(errors),
             "machine": machine(device),
@@ -101,9 +101,9 @@ def run(options: Namespace) -> int:
         },
     )
     if first_error is not None:
-        # All that could be evaluated is told.
+        # What could be evaluated is printed first.
         raise first_error
-    return EXIT_DONE if agreed == len(found) else EXIT_FAILED
+    return EXIT_DONE if agreed == len(checks) else EXIT_FAILED
 
 
 def _has_network(run: Run) -> bool:
@@ -111,45 +111,45 @@ def _has_network(run: Run) -> bool:
     return run.is_finished and run.read_result()["outcome"]["ending"] == "converged" and run.has_weights
 
 
-def _nothing_there(runs: Sequence[Run], folder: str) -> str:
+def _nothing_message(runs: Sequence[Run], folder: str) -> str:
     if not runs:
         return f"{folder} is not a run folder, and holds none; name a run with its final weights"
     return f"none of the {len(runs)} runs in {folder} is finished and has its final weights; name one that is"
 
 
-def _told(found: Recheck) -> str:
-    unit = _unit(found)
-    if found.is_same_hardware:
+def _one_text(check: Recheck) -> str:
+    unit = _unit(check)
+    if check.is_same_hardware:
         allowed = "the same hardware"
-    elif found.precision == found.stored_precision:
-        allowed = f"at most {found.tolerance} {unit} on other hardware"
+    elif check.precision == check.stored_precision:
+        allowed = f"at most {check.tolerance} {unit} on other hardware"
     else:
         allowed = (
-            f"at most {found.tolerance} {unit}; another precision may take more: try {found.stored_precision}"
+            f"at most {check.tolerance} {unit}; another precision may take more: try {check.stored_precision}"
         )
     return (
-        f"recorded    {found.stored:.4f} {unit} on {found.stored_device}, {found.stored_precision}\n"
-        f"recomputed  {found.recomputed:.4f} {unit} on {found.device}, {found.precision}\n"
-        f"difference  {_difference(found)} ({allowed})"
+        f"recorded    {check.stored:.4f} {unit} on {check.stored_device}, {check.stored_precision}\n"
+        f"recomputed  {check.recomputed:.4f} {unit} on {check.device}, {check.precision}\n"
+        f"difference  {_difference(check)} ({allowed})"
     )
 
 
-def _table(found: list[tuple[Run, Recheck]], agreed: int) -> str:
+def _table(checks: list[tuple[Run, Recheck]], agreed: int) -> str:
     from nonloc_paper.report.tables import Table
 
     lines = tuple(
         (str(run.path), f"{one.stored:.2f}", f"{one.recomputed:.2f}", one.precision, _difference(one))
-        for run, one in found
+        for run, one in checks
     )
     shown = Table(("run", "recorded", "recomputed", "precision", "difference"), (("", lines),)).as_text()
-    return f"{shown}\n\n{agreed} of {len(found)} agree; recomputed on {found[0][1].device}"
+    return f"{shown}\n\n{agreed} of {len(checks)} agree; recomputed on {checks[0][1].device}"
 
 
-def _difference(found: Recheck) -> str:
-    images = "" if found.images is None else f" ({found.images:+d} images)"
-    verdict = "agree" if found.agrees else "DIFFER"
-    return f"{found.recomputed - found.stored:+.4f} {_unit(found)}{images}: they {verdict}"
+def _difference(check: Recheck) -> str:
+    images = "" if check.images is None else f" ({check.images:+d} images)"
+    verdict = "agree" if check.agrees else "DIFFER"
+    return f"{check.recomputed - check.stored:+.4f} {_unit(check)}{images}: they {verdict}"
 
 
-def _unit(found: Recheck) -> str:
-    return "%" if found.score == "error" else "dB"
+def _unit(check: Recheck) -> str:
+    return "%" if check.score == "error" else "dB"

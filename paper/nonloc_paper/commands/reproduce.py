@@ -161,7 +161,7 @@ def run(options: Namespace) -> int:
         f"Continue with: {command}",
     ]
     lines = [summary_text(collection), "", *_recorded_lines(recorded), *(left if progress.left else [])]
-    lines += _kept_lines(kept)
+    lines += _keep_lines(kept)
     output.result(
         "\n".join([*lines, f"{format_duration(plan['seconds'])} in all", str(path)]),
         {
@@ -175,7 +175,7 @@ def run(options: Namespace) -> int:
         },
     )
     if progress.errors:
-        # All that could be done is done, kept and told.
+        # What could be done is done, recorded and printed.
         raise progress.errors[0]
     if progress.signal is not None:
         return 128 + progress.signal
@@ -183,7 +183,7 @@ def run(options: Namespace) -> int:
 
 
 def _restore(suite: Suite, folder: Path, options: Namespace, output: Output) -> list[Recipe]:
-    """The recipes whose runs are kept, after they were copied to the folder's own runs."""
+    """Copy recorded runs of the suite to the folder's own runs; return their recipes."""
     if options.kept is None:
         return []
 
@@ -215,7 +215,7 @@ def _keep(
     return kept
 
 
-def _kept_lines(kept: KeepReport | None) -> list[str]:
+def _keep_lines(kept: KeepReport | None) -> list[str]:
     if kept is None:
         return []
     lines = [
@@ -228,7 +228,7 @@ def _kept_lines(kept: KeepReport | None) -> list[str]:
 
 
 def _recorded(suite: Suite, options: Namespace) -> Table1Runs | None:
-    """The kept runs on CIFAR-10, for the demo, which has none of its own."""
+    """Return the recorded runs on CIFAR-10 for the page of the demo, which has none of its own."""
     from nonloc_paper.report.reproduction import has_records
     from nonloc_paper.report.table1_runs import read_table1_runs
 

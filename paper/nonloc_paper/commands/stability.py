@@ -52,15 +52,15 @@ def run(options: Namespace) -> int:
 
     from nonloc_paper.training.certificates import certify_run
 
-    found = certify_run(
+    stages = certify_run(
         folder,
         data_dir=options.data_dir,
         device=options.device,
         images=options.images,
         keep=options.keep,
     )
-    text = "\n\n".join(_text(stage) for stage in found)
-    output.result(text, {"run": str(folder.path), "images": options.images, "stages": finite_or_none(found)})
+    text = "\n\n".join(_text(stage) for stage in stages)
+    output.result(text, {"run": str(folder.path), "images": options.images, "stages": finite_or_none(stages)})
     return EXIT_DONE
 
 

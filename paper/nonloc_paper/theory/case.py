@@ -212,8 +212,10 @@ def matrix_of(process: Process, positions: int) -> Tensor:
 
 def path(process: Process, start: Tensor, time: float, saved: int = 16) -> tuple[Tensor, Tensor]:
     """Return (times [S], states [S, M, C]) of the exact flow of one sample, from 0 to `time`."""
-    found = simulate(process, start, num_steps=saved, step_size=time / saved, stepper="exact", throw=False)
-    return found.times, found.states[:, 0]
+    trajectory = simulate(
+        process, start, num_steps=saved, step_size=time / saved, stepper="exact", throw=False
+    )
+    return trajectory.times, trajectory.states[:, 0]
 
 
 def mean(weights: Tensor, z: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""What Sections 3.1 and 4.1 to 4.4 say of the discrete model beside its theorems, in the order of the paper."""
+"""What Sections 3.1 and 4.1 to 4.4 say of the discrete model in addition to its theorems, in the order of the paper."""
 
 from __future__ import annotations
 
@@ -262,15 +262,15 @@ def growth_is_infinite_in_finite_time(case: Case) -> tuple[float, str]:
     s = (torch.arange(20_000, dtype=torch.float64) + 0.5) / 20_000
     z = BLOW_UP_START + s / (1 - s)
     infinite = float((torch.exp(-z.square()) / z / (1 - s).square()).mean()) / (summed or 1)
-    # A time that comes needs small steps to be found; one that never comes does not.
+    # A time that comes needs small steps to be seen; one that never comes does not.
     steps = BLOW_UP_STEPS if summed else BLOW_UP_STEPS // 20
     flow = DampedFlow(lambda z: Affinity(z, z, "gaussian", case.normalize), backwards=True)
     start = torch.full((1, case.positions, 1), BLOW_UP_START, dtype=torch.float64)
     size = infinite / steps
-    found = simulate(flow, start, num_steps=2 * steps, step_size=size, save_every=steps, throw=False)
-    if found.outcome.ending != "diverged":
+    trajectory = simulate(flow, start, num_steps=2 * steps, step_size=size, save_every=steps, throw=False)
+    if trajectory.outcome.ending != "diverged":
         return 1.0, "finite, like e^t"
-    seen = found.outcome.step * size
+    seen = trajectory.outcome.step * size
     return abs(seen / infinite - 1), f"infinite at t = {seen:.4g}, by the integral at {infinite:.4g}"
 
 
@@ -342,7 +342,7 @@ class _Weighted(Process):
 
 
 def _runge_kutta(rate: Callable[[Tensor], Tensor], start: Tensor, size: float) -> tuple[Tensor, Tensor]:
-    """Return (times [S], states [S, M, C]) of the classical method, with steps small beside 1/size."""
+    """Return (times [S], states [S, M, C]) of the classical method, with steps small against 1/size."""
     steps = max(32, int(4 * TIME * size))
     h, z, states = TIME / steps, start, [start]
     for _ in range(steps):
