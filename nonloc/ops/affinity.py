@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nonloc._checks import is_number
+from nonloc._checks import check_choice, is_number
 from nonloc._torch_compat import can_read_values
 
 KINDS = ("gaussian", "heat", "dot", "concat", "delta")
@@ -60,12 +60,8 @@ class Affinity:
                 "its matrix, nonloc.processes.horizon(points, radius, kernel=f) for a function of the distance, or "
                 "nonloc.processes.Continuum(f, num_cells) for a function of two points"
             )
-        if self.kind not in KINDS:
-            raise ValueError(f"kind={self.kind!r} is unknown; choose one of {', '.join(KINDS)}")
-        if self.normalize not in NORMALIZATIONS:
-            raise ValueError(
-                f"normalize={self.normalize!r} is unknown; choose one of {', '.join(NORMALIZATIONS)}"
-            )
+        check_choice("kind", self.kind, KINDS)
+        check_choice("normalize", self.normalize, NORMALIZATIONS)
         self._check_features()
         self._check_scale()
         self._check_mask()

@@ -25,6 +25,7 @@ from typing import TypeGuard
 import torch
 from torch import Tensor
 
+from nonloc._checks import check_choice
 from nonloc._torch_compat import is_open_size
 from nonloc.ops import exponential, factored, fused, reference, sparse
 from nonloc.ops.affinity import Affinity, how_to_batch, position_weights, without_masked
@@ -138,8 +139,7 @@ def prepare(affinity: Affinity | SparseAffinity, dtype: torch.dtype, *, backend:
         # A wider dtype than that of the features asks for more precision than fused kernels have.
         if backend == "fused" and dtype != compute_dtype(affinity):
             backend = "factored"
-    if backend not in BACKENDS:
-        raise ValueError(f"backend={backend!r} is unknown; choose one of auto, {', '.join(BACKENDS)}")
+    check_choice("backend", backend, ("auto", *BACKENDS))
     if isinstance(affinity, SparseAffinity):
         sparse.check_transforms(backend)
         if backend == "factored":

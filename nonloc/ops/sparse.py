@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from nonloc._checks import check_choice
 from nonloc._torch_compat import can_read_values, is_differentiated_by_func, is_forward_mode, is_transformed
 from nonloc.ops.affinity import NORMALIZATIONS, Affinity, check_measure
 from nonloc.ops.normalize import Omega, Operator, normalized
@@ -35,10 +36,7 @@ class SparseAffinity:
     measure: Tensor | None = None
 
     def __post_init__(self) -> None:
-        if self.normalize not in NORMALIZATIONS:
-            raise ValueError(
-                f"normalize={self.normalize!r} is unknown; choose one of {', '.join(NORMALIZATIONS)}"
-            )
+        check_choice("normalize", self.normalize, NORMALIZATIONS)
         self._check_matrix()
         check_measure(self.measure, self.positions, self.matrix, "matrix")
 
