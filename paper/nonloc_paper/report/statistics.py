@@ -1,11 +1,12 @@
-"""Means of differences with a confidence interval, and the sign test: in plain Python."""
+"""Means of differences with a confidence interval, and the sign test."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+
+from scipy.special import stdtrit
 
 LEVEL = 0.95
 
@@ -51,7 +52,7 @@ def interval(values: Sequence[float]) -> Interval | None:
     if n == 1:
         return Interval(1, mean, -math.inf, math.inf)
     variance = math.fsum((value - mean) ** 2 for value in values) / (n - 1)
-    half = t_quantile((1 + LEVEL) / 2, n - 1) * math.sqrt(variance / n)
+    half = float(stdtrit(n - 1, (1 + LEVEL) / 2)) * math.sqrt(variance / n)
     return Interval(n, mean, mean - half, mean + half)
 
 
@@ -81,44 +82,6 @@ def sign_test(more: int, less: int) -> float:
     tosses = more + less
     tail = sum(math.comb(tosses, heads) for heads in range(min(more, less) + 1))
     return min(1.0, 2 * tail / 2**tosses)
-
-
-@lru_cache(maxsize=256)
-def t_quantile(probability: float, freedom: int) -> float:
-    """Return the quantile of Student's t for a probability ≥ ½."""
-    if not 0.5 <= probability < 1 or freedom < 1:
-        raise ValueError(
-            f"probability={probability!r} must be in [0.5, 1) and freedom={freedom!r} a whole number ≥ 1"
-        )
-    low, high = 0.0, 1.0
-    while t_probability(high, freedom) < probability:
-        high *= 2
-    for _ in range(200):
-        middle = (low + high) / 2
-        if t_probability(middle, freedom) < probability:
-            low = middle
-        else:
-            high = middle
-    return (low + high) / 2
-
-
-def t_probability(t: float, freedom: int) -> float:
-    """Return P(T ≤ t) for t ≥ 0, by the finite sums for whole degrees of freedom."""
-    angle = math.atan2(t, math.sqrt(freedom))
-    cosine, sine = math.cos(angle), math.sin(angle)
-    if freedom % 2:
-        total, term = 0.0, cosine
-        for k in range(1, freedom, 2):
-            total += term
-            term *= cosine * cosine * (k + 1) / (k + 2)
-        inside = 2 / math.pi * (angle + sine * total)
-    else:
-        total, term = 0.0, 1.0
-        for k in range(0, freedom, 2):
-            total += term
-            term *= cosine * cosine * (k + 1) / (k + 2)
-        inside = sine * total
-    return (1 + inside) / 2
 
 
 def signed(value: float, digits: int = 2) -> str:
