@@ -65,8 +65,8 @@ class MapPart:
 
     name    of the table's file
     base    the recipe of all cells but for what the cell says; at a constant rate
-    change  what it has instead, in words that go on from "with"
-    sign    the same in a few signs, for figures
+    change  what is changed, in words that follow "with"
+    sign    the same in a few characters, for figures
     """
 
     name: str
@@ -79,7 +79,7 @@ class MapPart:
 
     @property
     def with_change(self) -> str:
-        """Such as " with the heat kernel", to go on with after a noun; empty where nothing is changed."""
+        """Such as " with the heat kernel", to follow a noun; empty where nothing is changed."""
         return f" with {self.change}" if self.change else ""
 
     def runs(self) -> list[tuple[MapCell, int]]:
@@ -137,7 +137,7 @@ def _changed(name: str, stage: dict[str, Any], change: str, sign: str, **numbers
     )
 
 
-# Added when runs above had diverged with logits that ran away: two other kernels.
+# Two other kernels, added when runs above had diverged with growing logits.
 SCALED = _changed(
     "scaled",
     {"scaled": True},
@@ -173,7 +173,7 @@ PARTS: dict[str, MapPart] = {
 
 
 def find_part(name: str) -> MapPart:
-    """The part called `name`; a name that is not one lists the choices."""
+    """Return the part called `name`; an unknown name lists the choices."""
     if name.replace("-", "_") not in PARTS:
         raise ValueError(f"{name!r} is no part of the map; choose one of {', '.join(PARTS)}")
     return PARTS[name.replace("-", "_")]

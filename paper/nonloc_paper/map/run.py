@@ -1,4 +1,4 @@
-"""run_part: the runs of a part of the map, many side by side, each a line of its table and no folder.
+"""run_part: train the runs of a part of the map, many side by side; each becomes a line of its table.
 
 A row is {"cell", "rate", "init", "form", "blocks", "seed", "ending", "step", "first_loss", "last_loss", "mean_loss",
 "error", "test_loss", "epochs", "seconds", "side_by_side", "device", "recipe_sha256", "before_error", "before",
@@ -14,7 +14,7 @@ A row is {"cell", "rate", "init", "form", "blocks", "seed", "ending", "step", "f
     seconds       of work, with `side_by_side` runs under way at once
     before        the last steps before a divergence, as `Watcher.before`
     after         the stages near the end of a run that came to it, as `Watcher.after`; null for one that diverged
-    before_error  why the stages could not be looked at; null if they were
+    before_error  why the stages could not be measured; null if they were
 """
 
 from __future__ import annotations
@@ -73,13 +73,13 @@ def run_part(
     side_by_side: int | None = None,
     tell: Callable[[int, Recipe], None] = lambda index, recipe: None,
 ) -> MapProgress:
-    """Do all runs of `part` that `table` does not have, and add a row for each as it ends.
+    """Train all runs of `part` that `table` does not have, and add a row for each as it ends.
 
-    A run's folder is in `working` while it is under way, and removed once its row is in the table.
-    SIGINT, SIGTERM and a spent `budget` (seconds) end the call with the runs under way saved; the same
-    call goes on with them. A run that fails does not keep the others from being run; its error is raised at the end.
+    A run's folder is in `working` while it is trained, and removed once its row is in the table. SIGINT, SIGTERM and
+    a spent `budget` (seconds) end the call with the running runs saved; the same call continues them. A run that fails
+    does not stop the others; its error is raised at the end.
 
-    tell  is told how many runs were begun before this one, and the recipe
+    tell  called with the number of runs begun before this one, and the recipe
     """
     where = device_or_best(device)
     shared = SharedData(where, data, data_dir)
@@ -120,7 +120,7 @@ def run_part(
 
     with Run(folder / "table").lock():
         for run in runs:
-            # It ended without anybody who saw its last steps: its row cannot be written, and it is done again.
+            # Its last steps were not watched, so its row cannot be written: it is done again.
             if run.is_finished:
                 shutil.rmtree(run.path)
         endings = fit_many(
@@ -138,7 +138,7 @@ def run_part(
     if errors and not all(isinstance(error, LockedRunError) for error in errors):
         raise next(error for error in errors if not isinstance(error, LockedRunError))
     if again and not errors and not endings.reason:
-        # Stopped after its last step and before its end: seen to its end by nobody, either.
+        # Stopped after its last step and before its end: not watched to its end, either.
         left_of_it = None if budget is None else max(0.0, budget - (time.monotonic() - started))
         more = run_part(
             part,
@@ -172,7 +172,7 @@ def _measured(
         else:
             after = watcher.after(run, recipe, data, device)
     except Exception as error:
-        # How the run ended is known all the same, and must not be computed again and again.
+        # The ending is known all the same; the run must not be repeated.
         trouble = f"{type(error).__name__}: {error}"
     last = max(losses, default=None)
     recent = [losses[step] for step in sorted(losses)[-LAST_LOSSES:]]

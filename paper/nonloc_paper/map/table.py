@@ -1,4 +1,4 @@
-"""MapTable: a table of finished cells as JSON lines, that grows by whole lines and holds nothing twice. No torch."""
+"""MapTable: a table of finished runs as JSON lines, which grows by whole lines without repeats. No torch."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class MapTable:
     """The rows of one part of the map, in the order in which they were finished.
 
     {"cell", "rate", "init", "form", "blocks", "seed", "ending", "step", "first_loss", "last_loss", "mean_loss",
-     "error", "test_loss", "seconds", …}, one line a run; see `map_running`. The file is replaced as a whole for every
+     "error", "test_loss", "seconds", …}, one line a run; see map/run.py. The file is replaced as a whole for every
     row, so that a crash leaves all rows before it.
     """
 
@@ -44,7 +44,7 @@ class MapTable:
         self._known = {(row["cell"], row["seed"]): row for row in self.rows}
 
     def has(self, cell: MapCell, seed: int, recipe: Recipe) -> bool:
-        """Whether this run is recorded; one by another recipe under the same name is a ValueError."""
+        """Return whether this run is recorded; another recipe under the same name is a ValueError."""
         row = self._known.get((cell.name, seed))
         if row is not None and row["recipe_sha256"] != recipe.sha256:
             raise ValueError(

@@ -1,4 +1,4 @@
-"""Watcher: copies of networks while they train, so that what came before a divergence can be looked at afterwards."""
+"""Watcher: keep copies of networks while they train, to measure the steps before a divergence afterwards."""
 
 from __future__ import annotations
 
@@ -24,52 +24,52 @@ from nonloc_paper.training.recipe import Recipe
 from nonloc_paper.training.session import Session
 from nonloc_paper.training.tasks import TASKS
 
-EVERY = 10  # steps between two looks, after the first EVERY, which are all looked at: many runs end at once
-LAST = 100  # steps before the end that are looked at
-AHEAD = 200  # steps that a device may have been given before the end is noticed
+EVERY = 10  # steps between two copies; the first EVERY steps are all copied, because many runs end at once
+LAST = 100  # steps before the end that are measured
+AHEAD = 200  # steps that may be queued on a device before the end is noticed
 STATES = (LAST + AHEAD) // EVERY + EVERY
 LOSSES = 4096  # whole epochs of them
-IMAGES = 32  # training images that the stages are looked at with
+IMAGES = 32  # training images that the stages are measured with
 
 
 @dataclass
-class _Film:
-    """The last copies of one network: (step, {name: tensor}), each before that step; and the losses by step."""
+class _History:
+    """The last copies of one network, (step, {name: tensor}) before that step, and its losses by step."""
 
     states: deque[tuple[int, dict[str, Tensor]]] = field(default_factory=lambda: deque(maxlen=STATES))
     losses: deque[tuple[int, Tensor]] = field(default_factory=lambda: deque(maxlen=LOSSES))
 
 
 class Watcher:
-    """Looks on after every step of many runs, without waiting for the device, and remembers the last steps of each."""
+    """Called after every step of many runs, without waiting for the device; keeps the last steps of each run."""
 
     def __init__(self) -> None:
-        self._films: dict[Run, _Film] = {}
+        self._histories: dict[Run, _History] = {}
         self._images: dict[tuple[Any, ...], Tensor] = {}
 
     def __call__(self, session: Session) -> None:
-        is_new = session.run not in self._films
-        film = self._films.setdefault(session.run, _Film())
-        # A run that goes on after an interruption brings the losses of its epoch with it.
+        is_new = session.run not in self._histories
+        history = self._histories.setdefault(session.run, _History())
+        # A run continued after an interruption brings the losses of its epoch with it.
         done = session.step_in_epoch
         for step in range(0 if is_new else done - 1, done):
-            film.losses.append((session.step - done + step, session.losses.at(step).clone()))
-        # Always one: a run that goes on shortly before its end would meet none.
-        if not film.states or session.step < EVERY or session.step % EVERY == 0:
+            history.losses.append((session.step - done + step, session.losses.at(step).clone()))
+        # At least one copy, also of a run that is continued shortly before its end.
+        if not history.states or session.step < EVERY or session.step % EVERY == 0:
             state = {name: value.detach().clone() for name, value in session.model.state_dict().items()}
-            film.states.append((session.step, state))
+            history.states.append((session.step, state))
 
     def saw_the_end(self, run: Run) -> bool:
-        """Whether it was there for the last steps of a run, and knows their losses."""
-        return run in self._films and bool(self._films[run].losses)
+        """Return whether the last steps of a run were watched, and their losses are known."""
+        return run in self._histories and bool(self._histories[run].losses)
 
     def losses(self, run: Run) -> dict[int, float]:
-        """The finite ones of the last steps, by step."""
-        film = self._films.get(run)
-        if film is None:
+        """Return the finite losses of the last steps, by step."""
+        history = self._histories.get(run)
+        if history is None:
             return {}
-        values = torch.stack([loss for _, loss in film.losses]).tolist()
-        steps = [step for step, _ in film.losses]
+        values = torch.stack([loss for _, loss in history.losses]).tolist()
+        steps = [step for step, _ in history.losses]
         return {step: loss for step, loss in zip(steps, values, strict=True) if math.isfinite(loss)}
 
     def before(
@@ -78,8 +78,8 @@ class Watcher:
         """Every EVERY steps of the last LAST before step `end`: {"step", "loss", "stages": [{"name", "amplification",
         "logit_spread", "logit_spreads", "growth", "verdict", "weights": [{"eigenvalue", "norm"}]}]}, of the network as
         it was before that step."""
-        film, losses = self._films.get(run, _Film()), self.losses(run)
-        wanted = [(step, state) for step, state in film.states if end - LAST <= step <= end]
+        history, losses = self._histories.get(run, _History()), self.losses(run)
+        wanted = [(step, state) for step, state in history.states if end - LAST <= step <= end]
         if not wanted:
             return []
         model, images = self._network_and_images(recipe, data, device)
@@ -94,17 +94,17 @@ class Watcher:
 
     def after(self, run: Run, recipe: Recipe, data: Dataset, device: torch.device) -> dict[str, Any]:
         """Of the last copy: {"step", "stages": [{"name", "amplification", "logit_spread", "logit_spreads"}]}."""
-        step, state = self._films[run].states[-1]
+        step, state = self._histories[run].states[-1]
         model, images = self._network_and_images(recipe, data, device)
         return {"step": step, "stages": [_sizes(one) for one in _look(model, state, images)]}
 
     def forget(self, run: Run) -> None:
-        self._films.pop(run, None)
+        self._histories.pop(run, None)
 
     def _network_and_images(
         self, recipe: Recipe, data: Dataset, device: torch.device
     ) -> tuple[nn.Module, Tensor]:
-        """A network of the run's kind, to hold its states; the images are made once for all runs that see the same."""
+        """A network to load the copies into, and the images, made once for all runs with the same data."""
         model = build(recipe.network, num_classes=data.num_classes, **recipe.stage.to_dict())
         what = (recipe.task, recipe.data, recipe.train_images, recipe.pixel_scale, device)
         if what not in self._images:
@@ -113,7 +113,7 @@ class Watcher:
 
 
 class _Seen(NamedTuple):
-    """A stage, and of some images the input that it enlarges most, [1, C, *spatial], and by how much."""
+    """A stage, the input that it enlarges most, [1, C, *spatial], and by how much."""
 
     name: str
     stage: Any
@@ -122,7 +122,7 @@ class _Seen(NamedTuple):
 
 
 def _look(model: nn.Module, state: dict[str, Tensor], images: Tensor) -> list[_Seen]:
-    """Every stage of the network in this state, with running statistics."""
+    """Every stage of the network in this state, evaluated with running statistics."""
     model.load_state_dict(state)
     found = []
     for name, stage, x, _ in stage_inputs(model, images):
@@ -135,7 +135,7 @@ def _look(model: nn.Module, state: dict[str, Tensor], images: Tensor) -> list[_S
 
 
 def _first_images(recipe: Recipe, data: Dataset, device: torch.device) -> Tensor:
-    """The first training images as the network is given them, without augmentation, float32 [B, 3, H, W]."""
+    """The first training images as the network sees them, without augmentation, float32 [B, 3, H, W]."""
     task = TASKS[recipe.task](recipe.with_(augment=False, precision="float32"), data, device)
     indices = torch.arange(min(IMAGES, len(task.train)), device=device)
     return task.train_batch(indices, torch.zeros(1, dtype=torch.int64, device=device))[0]
@@ -163,7 +163,7 @@ def _certificate(seen: _Seen) -> dict[str, Any]:
             found = certify(seen.stage, seen.x, exact_up_to=0)
             growth, verdict = found.growth, found.verdict
         except (ValueError, NonlocError, RuntimeError):
-            # Numbers on their way out: a solver that gives up on them is no reason to lose the rest.
+            # A solver may give up on numbers near overflow; the other measures are kept.
             growth, verdict = None, None
         weights = [_weight(weight.detach().double()) for weight in seen.stage.weights()]
     return {"growth": growth, "verdict": verdict, "weights": weights}

@@ -1,4 +1,4 @@
-"""The figures. Each takes what run folders hold and returns a matplotlib figure; each has a caption beside it."""
+"""Figures of runs: curves, spectra, affinity maps, features; each takes records and returns a matplotlib figure."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def row_looks(rows: Sequence[RowRecord]) -> dict[str, dict[str, Any]]:
 
 
 def curves(rows: Sequence[RowRecord]) -> Figure:
-    """Training loss and score over the steps; rows must have one task."""
+    """Draw training loss and score over the steps; rows must have one task."""
     looks = row_looks(rows)
     score = score_name(rows[0].recipe)
     loss, test = (
@@ -103,7 +103,7 @@ def curves(rows: Sequence[RowRecord]) -> Figure:
 
 
 def spectra(rows: Sequence[tuple[str, dict[str, Any]]]) -> Figure | None:
-    """A panel for every W of every network: (label, what spectrum.json holds); None if there is no W at all."""
+    """Draw a panel for every W of every network: (label, content of spectrum.json); None if there is no W."""
     lines = [(label, _titled(spectrum.get("stages", []))) for label, spectrum in rows]
     lines = [(label, weights) for label, weights in lines if weights]
     if not lines:
@@ -141,7 +141,7 @@ def _titled(stages: Sequence[dict[str, Any]]) -> list[tuple[str, dict[str, Any]]
 
 
 def epochs(run: RunRecord, chosen: Sequence[int]) -> Figure | None:
-    """The spectra of the first W after some epochs, as recorded while training."""
+    """Draw the spectra of the first W after some epochs, as recorded while training."""
     lines = [line for line in run.spectra if line["epoch"] in chosen]
     if not lines:
         return None
@@ -158,7 +158,7 @@ def epochs(run: RunRecord, chosen: Sequence[int]) -> Figure | None:
 def affinity(
     image: NDArray[Any], noisy: NDArray[Any] | None, maps: Sequence[tuple[str, Sequence[int], NDArray[Any]]]
 ) -> Figure:
-    """An image with one position marked, what the networks saw of it, and where each looks from there.
+    """Draw an image with one position marked, its noisy version, and where each network looks from there.
 
     image  uint8 [3, H, W]
     noisy  uint8 [3, H, W], or None where the networks saw the image itself
@@ -187,7 +187,7 @@ def affinity(
 
 
 def features(rows: Sequence[RowRecord]) -> Figure | None:
-    """Norm, variance and Dirichlet energy through the sub-blocks, and W along the features where that was recorded.
+    """Draw norm, variance and Dirichlet energy through the sub-blocks, and W along the features where recorded.
 
     None if nothing was traced.
     """
@@ -228,7 +228,7 @@ def features(rows: Sequence[RowRecord]) -> Figure | None:
 
 
 def plain_numbers(axes: Axes) -> None:
-    """A logarithmic scale with numbers as people write them."""
+    """Write plain numbers on a logarithmic scale."""
     axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.yaxis.set_minor_formatter(NullFormatter())

@@ -189,7 +189,7 @@ def _of_kernels(run: RunRecord, name: str) -> str:
 
 
 def _short(value: float) -> str:
-    """Two decimals, or where they would show too little or too much, two digits or none of them."""
+    """Two decimals; two digits below 0.1; none from 100 on."""
     if value >= 100:
         return f"{value:,.0f}"
     return f"{value:.2f}" if value >= 0.1 else f"{value:.2g}"

@@ -30,7 +30,7 @@ _BACKBONES = {
     "preresnet20-basic": "two layers a block, n = 3: 16 channels after residual block 2, where the text has 64",
 }
 _NEAREST = ("preresnet29", "preresnet20-basic")
-"""The two whose first two seeds came nearest the paper's 8.19 %; they get five."""
+"""The two whose first two seeds came nearest the paper's 8.19 %; they get five seeds."""
 _FACTORS: dict[str, dict[str, Any]] = {
     "default": {},
     "pixel_scale std": {"pixel_scale": "std"},

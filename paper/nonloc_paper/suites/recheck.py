@@ -1,4 +1,4 @@
-"""recheck: the score in a run's result, computed again from its weights."""
+"""recheck: compute the score in a run's result again from its weights."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ COMPARED = {
 
 @dataclass(frozen=True)
 class Recheck:
-    """What was found.
+    """The recomputed score next to the stored one.
 
     score             "error" in %, or "psnr" in dB
     stored            what result.json says
@@ -135,7 +135,7 @@ def recheck(
 
 
 def _evaluate(model: nn.Module, task: Task, recipe: Recipe) -> dict[str, float]:
-    """As the run itself did it: on CUDA as a graph, in its batches."""
+    """Evaluate as the run itself did: on CUDA as a graph, in its batches."""
     if task.device.type == "cuda":
         try:
             with on_stream(new_stream(task.device)):

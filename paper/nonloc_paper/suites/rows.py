@@ -20,8 +20,8 @@ class Row:
     label      as the table has it
     recipe     with seed 0
     published  the paper's number, the median of 5 runs: validation error in %; None where it has none
-    note       what the text does not say about this row, and what was chosen
-    group      the heading it stands under
+    note       what the paper leaves open about this row, and what was chosen
+    group      its heading in the table
     seeds      how many, where it differs from the suite's
     """
 
@@ -75,21 +75,21 @@ class Suite:
     threads: int | None = None
 
     def recipes(self, row: Row) -> list[Recipe]:
-        """The row's recipe once for each seed."""
+        """Return the row's recipe once for each seed."""
         return [row.recipe.with_(seed=seed) for seed in range(row.seeds or self.seeds)]
 
     def with_seeds(self, seeds: int) -> Suite:
-        """The same suite with so many seeds for every row."""
+        """Return the same suite with so many seeds for every row."""
         check_whole("seeds", seeds)
         return replace(self, seeds=seeds, rows=tuple(replace(row, seeds=None) for row in self.rows))
 
     def with_threads(self, threads: int) -> Suite:
-        """The same suite, to be run with so many processor threads."""
+        """Return the same suite, to be run with so many processor threads."""
         check_whole("threads", threads)
         return replace(self, threads=threads)
 
     def with_changes(self, changes: Mapping[str, Any]) -> Suite:
-        """The same suite with some fields of all recipes changed; `stage` may be a dict of options to change."""
+        """Return the same suite with some fields of all recipes changed; `stage` may be a dict of options."""
         if "seed" in changes:
             raise ValueError("seed cannot be changed for all rows; seeds says how many there are, from 0")
         rows = tuple(replace(row, recipe=row.recipe.with_(**changes)) for row in self.rows)
@@ -104,7 +104,7 @@ class Suite:
         return replace(self, rows=rows)
 
     def with_rows(self, names: Sequence[str]) -> Suite:
-        """Only the rows that are named: by their number from 1, their label, or a part of label or network."""
+        """Return only the named rows: by number from 1, by label, or by a part of label or network."""
         wanted: list[Row] = []
         for name in names:
             wanted.extend(row for row in self._named(name) if row not in wanted)

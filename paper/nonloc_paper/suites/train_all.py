@@ -1,4 +1,4 @@
-"""train_all: many recipes into one folder of runs, through as many interruptions as it takes."""
+"""train_all: train many recipes into one folder of runs, through any number of interruptions."""
 
 from __future__ import annotations
 
@@ -51,17 +51,16 @@ def train_all(
 ) -> SuiteProgress:
     """Train and observe every recipe in `folder`/<its name>, each unless it is finished.
 
-    A run that diverges is a result like any other. A run that another process holds is passed over, so two
-    processes may work through one folder. A run that fails does not keep the others from being run; its error is in
-    `SuiteProgress.errors`. SIGINT, SIGTERM and a spent `budget` (seconds) end the call with the runs under way saved;
-    the same call goes on from there.
+    A diverged run is a result like any other. A run that another process holds is skipped, so two processes may work
+    through one folder. A run that fails does not stop the others; its error is in `SuiteProgress.errors`. SIGINT,
+    SIGTERM and a spent `budget` (seconds) end the call with the running runs saved; the same call continues them.
 
-    budget        what is known not to fit into the rest of it is begun last; a run's time is known from others that
-                  differ in the seed alone, or from its own beginning
-    others        runs that are done elsewhere, to know times from
-    side_by_side  how many runs to have under way at once: None is 1 on the CPU, and on CUDA the number that gave most
+    budget        runs known not to fit into the rest are begun last; a run's time is known from other seeds, or from
+                  its own beginning
+    others        finished runs elsewhere, to know times from
+    side_by_side  how many runs to train at once: None is 1 on the CPU, and on CUDA the number that gave most
                   finished runs an hour when it was measured
-    tell          is told the number of each recipe, from 0, and the recipe, before its run
+    tell          called before each run with the number of its recipe, from 0, and the recipe
     """
     where = device_or_best(device)
     runs = [Run(Path(folder) / recipe.name) for recipe in recipes]
@@ -79,7 +78,7 @@ def train_all(
         try:
             return seconds_to_go(recipe, runs[number], seeds[recipe.with_(seed=0)], device_name)
         except (NonlocError, OSError):
-            # A damaged folder is told when its run is begun; it must not keep the others from being chosen.
+            # A damaged folder is reported when its run begins; the others can be chosen.
             return None
 
     def choose(left: Sequence[int], seconds: float | None) -> int:
