@@ -37,9 +37,9 @@ Greys, palettes, transparency (shown on white), 16 bits and CMYK are taken; the 
 Exit codes: 0 done; 2 wrong usage; 3 it diverged: the values stopped being finite, or the step is beyond the limit of
 stability and they are growing (all finite states are written)."""
 
-# Below, the rounding of |x − y|² decides and no longer the image; above, all positions are alike to rounding.
+# A smaller one shows the rounding of |x − y|², not the image; with a larger one all positions are equal to rounding.
 SMALLEST_BANDWIDTH, LARGEST_BANDWIDTH = 1e-5, 1e9
-TIMED_PAIRS = 2**24  # of those that a product goes through
+TIMED_PAIRS = 2**24  # of the product that is timed
 LONG = 10  # seconds
 PROCESSES = ("diffusion", "damped", "jump", "reverse")
 
@@ -160,11 +160,11 @@ def _estimate(affinity: Any, z: Any, options: Namespace) -> str:
     few = Affinity(
         affinity.left[:, : max(1, TIMED_PAIRS // size)], affinity.right, "heat", scale=affinity.scale
     )
-    for _ in range(2):  # the first one is warming up
+    for _ in range(2):  # the first one warms up
         start = time.perf_counter()
-        float(aggregate(few, z, backend="factored").sum())  # a number that has arrived
+        float(aggregate(few, z, backend="factored").sum())  # waits for a GPU
         product = (time.perf_counter() - start) * size / few.positions
-    # A step, and the energy of every state; other steppers and a scaling take more, and how many is not known before.
+    # A step, and the energy of every state. Other steppers and sinkhorn take more, an unknown number.
     products = 3 * options.steps + 2
     is_open = options.stepper != "euler" or options.normalize == "sinkhorn"
     seconds = product * products

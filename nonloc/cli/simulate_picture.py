@@ -15,8 +15,8 @@ UNREADABLE = (OSError, SyntaxError, ValueError, EOFError, IndexError, struct.err
 def read_picture(path: str | None, size: int) -> Any:
     """float64 [3, H, W] in [0, 1], its longer side scaled to `size`; a flower without a path.
 
-    Greys become three equal channels, what is transparent is shown on white, a camera's note of how it was held is
-    followed. 8 and 16 bits a channel go from black to white; floating point is taken as it is, and must lie in [0, 1].
+    Greys become three equal channels, transparent pixels become white, and the camera's orientation is applied. 8 and
+    16 bits a channel are scaled to [0, 1]; floating point must lie in [0, 1] already.
     """
     import numpy as np
     import torch

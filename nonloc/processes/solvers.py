@@ -13,7 +13,7 @@ from nonloc.outcomes import NonlocError
 from nonloc.processes.krylov import Apply, KrylovSpace, safe_norm
 
 TOLERANCE = 1e-12  # of the residual, relative to |z|, sample by sample
-LARGEST_RESIDUAL = 0.1  # beyond it rounding has hidden the whole of z
+LARGEST_RESIDUAL = 0.1  # a larger one means that rounding has hidden z
 MAX_PRODUCTS = 40_000
 SPACE = 50
 BETWEEN_LOOKS = 10
@@ -21,7 +21,7 @@ STALLED = 4  # rounds without progress
 
 
 class NotSolvedError(NonlocError):
-    """An implicit step found no solution; the message names the residual and the way out."""
+    """No solution of an implicit step; the message names the residual and the fix."""
 
 
 def solve_implicit(apply: Apply, z: Tensor, step: float, weights: Tensor | None) -> Tensor:
@@ -32,7 +32,7 @@ def solve_implicit(apply: Apply, z: Tensor, step: float, weights: Tensor | None)
     """
     if z.numel() == 0:
         return z
-    # A state that fades away would take its squares out of the range of numbers long before itself.
+    # Squares of a small state underflow long before the state itself: scale it first.
     smallest = int(math.log2(torch.finfo(z.dtype).tiny)) + 10
     exponent = torch.frexp(z.abs().amax(-1, keepdim=True)).exponent.clamp(min=smallest)
     return torch.ldexp(_solve(apply, torch.ldexp(z, -exponent), step, weights), exponent)
@@ -42,9 +42,9 @@ def _solve(apply: Apply, z: Tensor, step: float, weights: Tensor | None) -> Tens
     system = _System(apply, z, step)
     residual = system.residual(z)
     if not bool(torch.isfinite(residual).all()):
-        return residual  # an overflow that the caller is to see
+        return residual  # the caller sees the overflow
     x = z
-    # What weighs nothing is not seen by the inner product: where it has to move, conjugate gradients are no method.
+    # The inner product does not see positions of weight 0. Where they must move, conjugate gradients do not apply.
     if weights is not None and not bool(((weights == 0) & (residual != 0)).any()):
         x = _in_rounds(system, x, lambda r: _conjugate_gradients(system, r, weights))
     x = _in_rounds(system, x, lambda r: _smallest_residual(system, r))
@@ -60,7 +60,7 @@ def _solve(apply: Apply, z: Tensor, step: float, weights: Tensor | None) -> Tens
 
 
 class _System:
-    """I − hA on samples z [B, N], and how exactly it can be solved."""
+    """I − hA on samples z [B, N], and the accuracy to which it can be solved."""
 
     def __init__(self, apply: Apply, z: Tensor, step: float) -> None:
         self.z, self.step, self.products = z, step, 0
@@ -81,11 +81,11 @@ class _System:
         return self.z - x + self.step * self.image(x)
 
     def size(self, residual: Tensor, x: Tensor) -> Tensor:
-        """|residual| [B], and no less than what rounding may have hidden in a very large x."""
+        """|residual| [B], and no less than the rounding of a very large x."""
         return torch.maximum(safe_norm(residual), self._eps * safe_norm(x))
 
     def allowed(self, x: Tensor) -> Tensor:
-        """The largest residual that still counts as solved [B]: the target, or what rounding makes of the best x."""
+        """The largest residual that counts as solved [B]: the target, or the rounding of the best x."""
         # Rounding x moves h A x by eps h |A| |x|: below that a residual says nothing about the solution.
         size = torch.minimum(safe_norm(x), self._size)
         rounding = 4 * self._eps * (1 + self.step * self._largest) * size
@@ -93,7 +93,7 @@ class _System:
 
 
 def _in_rounds(system: _System, x: Tensor, correction: Callable[[Tensor], Tensor]) -> Tensor:
-    """Correct x by what its true residual asks for, again and again, while that helps."""
+    """Correct x by its true residual, in rounds, while that helps."""
     best, stalled = float("inf"), 0
     while system.products < MAX_PRODUCTS:
         residual = system.residual(x)
@@ -133,7 +133,7 @@ def _conjugate_gradients(system: _System, residual: Tensor, weights: Tensor) -> 
 
 
 def _smallest_residual(system: _System, residual: Tensor) -> Tensor:
-    """GMRES: V y with y the minimiser of |β e₁ − (I − hH) y|, in a space that grows until it serves or is full."""
+    """GMRES: V y with y the minimiser of |β e₁ − (I − hH) y|, in a space that grows until that is small."""
     space = KrylovSpace(system.image, residual, SPACE)
     while True:
         space.extend(BETWEEN_LOOKS)

@@ -165,15 +165,6 @@ def test_without_scipy_the_extra_is_named(monkeypatch):
         neighbors(cloud(5), 2)
 
 
-def test_a_horizon_that_joins_too_many_is_refused_before_it_is_stored(monkeypatch):
-    monkeypatch.setattr(module, "MOST_ENTRIES", 50)
-    with pytest.raises(
-        ValueError, match=r"joins 100 pairs, and at most 50 are stored; .*neighbors\(points, k\)"
-    ):
-        horizon(torch.zeros(10, 2), 0.5)
-    assert horizon(cloud(10), 1e-6).matrix.values().numel() == 10
-
-
 @pytest.mark.parametrize("include_self", [True, False])
 def test_a_scale_that_underflows_is_refused_with_the_one_that_fits(include_self):
     points = 1000 * cloud(50)
@@ -192,18 +183,6 @@ def test_a_scale_that_underflows_for_most_neighbours_warns():
     ):
         graph = neighbors(points, 1)
     assert graph.matrix.to_dense()[0, 1] == pytest.approx(math.exp(-0.01))
-
-
-def test_the_scale_that_fits_does_not_depend_on_the_unit_of_length():
-    points = cloud(40)
-    near, far = (neighbors(unit * points, 4, scale="auto").matrix.to_dense() for unit in (1.0, 1e6))
-    assert torch.allclose(near, far, rtol=1e-9)
-    kth = torch.cdist(points, points).sort(1).values[:, 4]
-    scale = 1 / float(np.median(kth.square().numpy()))
-    i, j = 0, int(torch.cdist(points, points)[0].argsort()[1])
-    assert float(near[i, j]) == pytest.approx(
-        math.exp(-scale * float((points[i] - points[j]).square().sum()))
-    )
 
 
 def test_a_radial_kernel_that_is_nothing_is_refused():

@@ -110,17 +110,6 @@ def test_another_floating_dtype_is_kept(dtype, stepper):
     assert relative(run.final.double(), exact.final) <= {torch.float32: 2e-6, torch.bfloat16: 2e-2}[dtype]
 
 
-def test_one_graph_moves_every_sample():
-    graph = path_graph(7, "row")
-    z = torch.randn(3, 7, 2, dtype=torch.float64, generator=generator(1))
-    together = simulate(Diffusion(graph), z, num_steps=4)
-    for n in range(3):
-        assert (
-            relative(simulate(Diffusion(graph), z[n : n + 1], num_steps=4).final, together.final[n : n + 1])
-            <= 1e-14
-        )
-
-
 def test_a_process_of_one_s_own():
     class Decay(Process):
         def rate(self, z):
@@ -208,12 +197,3 @@ def test_a_simulation_is_told_in_its_own_words():
     z = torch.eye(4, dtype=torch.float64)[:1].unsqueeze(-1)
     with pytest.raises(DivergedError, match=r"^The simulation ran away at step \d+ \(t = \d.*\)\. State"):
         simulate(Diffusion(path_graph(4)), z, num_steps=50, step_size=1e60)
-
-
-def test_numbers_of_a_state_in_half_precision_are_kept_in_float32():
-    torch.manual_seed(0)
-    x, z = torch.randn(1, 6, 2), 1000 * torch.randn(1, 6, 1)
-    path = simulate(Diffusion(Affinity(x.half(), x.half(), "heat")), z.half(), num_steps=2)
-    states = path.states.float()
-    assert torch.allclose(path.variance, states.var(2, correction=0), rtol=1e-5)
-    assert path.energy.isfinite().all()

@@ -37,7 +37,7 @@ def test_all_states_are_there_and_the_outcome_says_since_when():
     )
 
 
-def test_whoever_runs_away_is_warned_with_the_limit_and_the_fix():
+def test_the_warning_names_the_limit_and_the_fix():
     with pytest.warns(UserWarning, match="ran away") as found:
         run = simulate(Diffusion(two_points()), difference(), num_steps=10, step_size=1.5)
     (warning,) = found
@@ -128,7 +128,7 @@ def test_a_simulation_that_leaves_the_numbers_says_both():
 
 
 @pytest.mark.parametrize(("step_size", "ending"), [(3.0, "diverged"), (1.9, "finished")])
-def test_a_position_that_nobody_listens_to_can_run_away_alone(step_size, ending):
+def test_a_position_that_influences_no_other_can_run_away_alone(step_size, ending):
     x = torch.tensor([0.0, 1.0, 2.0], dtype=torch.float64).view(1, -1, 1)
     measure = torch.tensor([1.0, 1.0, 0.0], dtype=torch.float64)
     process = Diffusion(Affinity(x, x, "heat", "row", measure=measure))
@@ -137,8 +137,8 @@ def test_a_position_that_nobody_listens_to_can_run_away_alone(step_size, ending)
     assert found.outcome.ending == ending
 
 
-def listener(normalize="none"):
-    """Position 0 listens to position 1, which listens to nobody: no symmetric Ω, and z_0 − z_1 ← (1 − h)(z_0 − z_1)."""
+def one_way(normalize="none"):
+    """Position 1 influences position 0 and not the other way: z_0 − z_1 ← (1 − h)(z_0 − z_1)."""
     return SparseAffinity(
         torch.tensor([[0.0, 1.0], [0.0, 0.0]], dtype=torch.float64).to_sparse_csr(), normalize
     )
@@ -146,7 +146,7 @@ def listener(normalize="none"):
 
 def test_values_that_leave_their_range_run_away_where_the_kernel_is_not_symmetric():
     with pytest.warns(UserWarning, match="ran away"):
-        run = simulate(Diffusion(listener()), difference(), num_steps=10, step_size=2.25)
+        run = simulate(Diffusion(one_way()), difference(), num_steps=10, step_size=2.25)
     torch.testing.assert_close(run.final[0, 0] - run.final[0, 1], 2 * torch.tensor([1.25**10]).double())
     # 1.25ⁿ > 2 from n = 4 on.
     assert (run.outcome.ending, run.outcome.step) == ("diverged", 4)
@@ -160,9 +160,9 @@ def test_values_that_leave_their_range_run_away_where_the_kernel_is_not_symmetri
     ids=["number", "diagonal", "matrix", "negative"],
 )
 def test_the_step_that_keeps_the_range_is_that_of_the_fastest_channel(weight, channels, expected):
-    process = Diffusion(listener(), weight=weight)
+    process = Diffusion(one_way(), weight=weight)
     assert process.range_euler_step() == expected
-    assert Diffusion(listener(), weight=weight, backwards=True).range_euler_step() is None
+    assert Diffusion(one_way(), weight=weight, backwards=True).range_euler_step() is None
     if expected is not None:
         z = torch.tensor([1.0, -1.0]).double().view(1, 2, 1).expand(1, 2, channels)
         run = simulate(process, z, num_steps=5, step_size=expected)
@@ -170,7 +170,7 @@ def test_the_step_that_keeps_the_range_is_that_of_the_fastest_channel(weight, ch
 
 
 def test_a_range_that_is_left_for_a_while_is_no_end():
-    """Each listens to the next: T = −0.9 I + 1.9 N, which takes six far out at first and brings all to the last's."""
+    """Each is influenced by the next: T = −0.9 I + 1.9 N, far out at first; in the end all have the last value."""
     chain = Diffusion(SparseAffinity(torch.diag(torch.ones(5).double(), 1).to_sparse_csr(), "none"))
     start = torch.tensor([1.0, -1.0, 1.0, -1.0, 1.0, 0.0], dtype=torch.float64).view(1, 6, 1)
     endings = {

@@ -23,15 +23,15 @@ class HorizonKernel:
     The constant makes ∫ ρ |y − x|² dy = 2d, so that ℒ tends to the Laplacian as the radius δ tends to 0, with the error
     δ²/20 of the fourth derivative on a line and δ²/24 of Δ²z in the plane, wherever the ball lies inside the domain.
 
-    On a mesh, a cell that the edge of the ball runs through counts by its part inside, and the height is adjusted by a
-    factor 1 + O(h²/δ²) so that the sum over the mesh is 2d too. The limit δ → 0 then holds with any number of cells in
-    the ball, and not only where h shrinks faster than δ.
+    On a mesh, a cell at the edge of the ball counts by its part inside. A factor 1 + O(h²/δ²) adjusts the height so
+    that the sum over the mesh is 2d too. The limit δ → 0 then holds with any number of cells in the ball, and not only
+    where h shrinks faster than δ.
     """
 
     radius: float
 
     def __post_init__(self) -> None:
-        # Its fourth power is divided by.
+        # The height divides by its fourth power.
         if not is_number(self.radius) or not SMALLEST < self.radius < math.inf:
             raise ValueError(f"radius must be a number > {SMALLEST:g} and finite, got {self.radius!r}")
 

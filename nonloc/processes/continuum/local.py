@@ -64,9 +64,9 @@ def reversal_growth(
     scale: float = 1.0,
     dimension: int = 1,
 ) -> ReversalGrowth:
-    """Both rates on one mesh: as the paper remarks, the reversed heat equation is ill-posed, the nonlocal one is not.
+    """Both rates on one mesh. As the paper remarks, the reversed heat equation is ill-posed, the nonlocal one is not.
 
-    kernel  of the nonlocal equation, symmetric: what `Continuum` takes
+    kernel  of the nonlocal equation, as for `Continuum`; symmetric
     """
     continuum = Continuum(kernel, num_cells, dimension=dimension, scale=scale)
     if len(continuum.points) > LARGEST_DENSE:

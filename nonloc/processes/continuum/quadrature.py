@@ -1,4 +1,4 @@
-"""Quadrature on [0, 1]^d: points, and the weights with which they stand for an integral."""
+"""Quadrature on [0, 1]^d: the points and weights of a rule."""
 
 from __future__ import annotations
 

@@ -247,7 +247,7 @@ def _check(
     generator: torch.Generator | None,
 ) -> None:
     if num_steps is None and until is None:
-        raise ValueError("say how long to walk: num_steps for discrete time, until for continuous time")
+        raise ValueError("give num_steps for discrete time, or until for continuous time")
     check_whole("num_walkers", num_walkers)
     if num_steps is not None:
         check_whole("num_steps", num_steps, least=0)
@@ -258,7 +258,7 @@ def _check(
             raise ValueError("step_size belongs to discrete time; leave it out with until")
         if num_steps == 0:
             raise ValueError(
-                "num_steps must be ≥ 1 with until: the walkers are looked at at num_steps + 1 times"
+                "num_steps must be ≥ 1 with until: positions are returned for num_steps + 1 times"
             )
     if not is_whole(sample) or not 0 <= sample < transitions.batch:
         raise ValueError(f"sample must be one of 0 … {transitions.batch - 1}, got {sample!r}")

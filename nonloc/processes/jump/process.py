@@ -1,4 +1,4 @@
-"""JumpProcess: a walker that jumps from i to j with probability K_ij, the Markov reading of the operator."""
+"""JumpProcess: a walker that jumps from i to j with probability K_ij, the Markov process of the operator."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ SMALLEST_SHARE = 1e-100  # of the largest π: below it, p/π is a quotient of nu
 class JumpProcess(Process):
     """The Markov jump process with K_ij = P(i → j), whose laws move by ∂p = Kᵀp − p.
 
-    A state is a law p [B, M, C], C of them side by side: p_i is the probability of position i, its mass and not its
-    density (which is p_i / μ_i where there is a measure). In continuous time a walker waits for a time with an
-    exponential law of mean 1 and then jumps; in discrete time it jumps with probability h in each step of length h.
-    A walker at a masked position, or where the row of K is empty (𝒞_i = 0), stays there for ever.
+    A state is a law p [B, M, C], or C laws: p_i is the probability of position i, not its density (which is p_i / μ_i
+    where there is a measure). In continuous time a walker waits for a time with an exponential law of mean 1 and then
+    jumps. In discrete time it jumps with probability h in each step of length h. A walker at a masked position, or
+    where the row of K is empty (𝒞_i = 0), stays there for ever.
 
     `simulate(process, p)` is the master equation: stepper="euler" its discrete form p + h (Kᵀp − p), "exact" its
     continuous one. The energy of a law is that of its density p/π under the stationary law, which never grows; it is
@@ -56,15 +56,15 @@ class JumpProcess(Process):
         return law + _checked_step(step_size) * self.rate(law)
 
     def expect(self, f: Tensor, step_size: float = 1.0) -> Tensor:
-        """What f [B, M, C] is on average after one step, by where the walker starts: f_i + h Σ_j K_ij (f_j − f_i).
+        """The mean of f [B, M, C] after one step, by the start of the walker: f_i + h Σ_j K_ij (f_j − f_i).
 
-        For h = 1 that is K f, because rows sum to 1: the paper's two discrete forms. It is the other side of `evolve`,
-        Σ_i p_i expect(f)_i = Σ_i evolve(p)_i f_i; both do the same to a density only where K is symmetric.
+        For h = 1 that is K f, because rows sum to 1: the paper's two discrete forms agree. It is the adjoint of
+        `evolve`: Σ_i p_i expect(f)_i = Σ_i evolve(p)_i f_i. Both do the same to a density only where K is symmetric.
         """
         return f + _checked_step(step_size) * self._diffuse(f)
 
     def rates(self) -> Tensor:
-        """γ [B, M, M] in float64: how many jumps i → j a walker at i makes in a unit of time, 0 for i = j.
+        """γ [B, M, M] in float64: the mean number of jumps i → j in a unit of time of a walker at i; 0 for i = j.
 
         For small M.
         """
@@ -96,15 +96,14 @@ class JumpProcess(Process):
         """Positions [num_steps + 1, num_walkers] (int64) of independent walkers, the start among them.
 
         num_steps   discrete time: this many steps, in each of which a walker jumps with probability `step_size`
-        until       continuous time: walkers jump after exponential waiting times; they are looked at at
+        until       continuous time: walkers jump after exponential waiting times; positions are returned for
                     num_steps + 1 times, equally spaced from 0 to `until` (num_steps is 1 when left out)
         start       a position for all; positions [num_walkers]; a law [M] to draw them from; None: any valid position
         sample      which kernel of the batch to walk on
         only_final  return the last positions alone [num_walkers], in memory that does not grow with num_steps
         generator   a torch.Generator on the affinity's device, for walks that can be repeated
 
-        M × M entries exist only while they are few: otherwise the rows of the occupied positions are made, a block at
-        a time.
+        For large M the M × M matrix is never stored: the rows of occupied positions are computed, a block at a time.
         """
         return sample_paths(
             self._wide,
@@ -123,7 +122,7 @@ class JumpProcess(Process):
 
         Known for a symmetric Ω: in proportion to μ 𝒞 under "row", to μ under "sinkhorn". Otherwise computed, to a
         residual of 1e-12 or with a NotSolvedError.
-        Where positions do not all reach one another there may be several such laws, and this is one of them: see
+        Where positions do not all reach one another there may be several such laws; this is one of them. See
         `stationary_laws`.
         """
         if self._law is None:
@@ -131,7 +130,7 @@ class JumpProcess(Process):
         return self._law
 
     def stationary_laws(self, sample: int = 0) -> Tensor:
-        """Every stationary law of one sample is a mixture of these rows [K, M] (float64), one for each closed class.
+        """The laws [K, M] (float64) of the closed classes of one sample; every stationary law is a mixture of them.
 
         A closed class is a set of positions that reach one another and that no walker leaves: K = 1 where all positions
         reach one another, and one class for each component of a graph that falls apart. For M ≤ 2048.
@@ -139,7 +138,7 @@ class JumpProcess(Process):
         return class_laws(self._wide, sample)
 
     def balance_residual(self) -> Tensor:
-        """[B]: the largest violation of π_i K_ij = π_j K_ji, seen by fixed vectors, relative to the flow there."""
+        """[B]: the largest violation of π_i K_ij = π_j K_ji on fixed vectors, relative to the flow there."""
         if self._balance is None:
             self._balance = balance_residual(self._wide, self.stationary_law())
         return self._balance

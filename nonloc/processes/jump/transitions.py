@@ -51,17 +51,17 @@ class Transitions:
         return self.affinity.positions
 
     def change(self, law: Tensor) -> Tensor:
-        """Kᵀp − p [B, M, C], and what arrives alone where a walker stays: the master equation's right-hand side."""
+        """Kᵀp − p [B, M, C], the right-hand side of the master equation; only what arrives where a walker stays."""
         law = self._valid(law)
         return self._adjoint(law) - self.sums * law
 
     def difference(self, f: Tensor) -> Tensor:
-        """Kf − f [B, M, C], and 0 where a walker stays: the other side of `change`."""
+        """Kf − f [B, M, C], and 0 where a walker stays: the adjoint of `change`."""
         f = self._valid(f)
         return self._apply(f) - self.sums * f
 
     def average(self, f: Tensor) -> Tensor:
-        """P f [B, M, C]: what f is on average after one jump."""
+        """P f [B, M, C]: the mean of f after one jump."""
         f = self._valid(f)
         return self._apply(f) + self._remaining() * f
 
@@ -71,7 +71,7 @@ class Transitions:
         return self._adjoint(law) + self._remaining() * law
 
     def matrix(self) -> Tensor:
-        """P [B, M, M], its rows brought to sum 1 up to rounding. For small M."""
+        """P [B, M, M], with rows scaled to sum 1 up to rounding. For small M."""
         kernel = kernel_matrix(self.affinity)
         return kernel * inverse_or_zero(self.sums) + torch.diag_embed(self.stays.to(self.dtype))
 

@@ -7,10 +7,9 @@ import pytest
 import torch
 from chains import order
 
-from nonloc.ops import SparseAffinity, kernel_matrix
+from nonloc.ops import kernel_matrix
 from nonloc.processes import (
     Continuum,
-    HorizonKernel,
     JumpProcess,
     cell_kernel,
     hilbert_schmidt_norm,
@@ -124,12 +123,6 @@ def self_integral(x):
     return math.sqrt(math.pi) / 2 * (torch.erf(x) + torch.erf(1 - x))
 
 
-def test_a_function_that_vanishes_somewhere_is_stored_without_it():
-    continuum = Continuum(lambda x, y: ((x - y).abs() < 0.15).double().squeeze(-1), 10)
-    assert isinstance(continuum.affinity, SparseAffinity)
-    assert continuum.affinity.matrix.values().numel() == 10 + 2 * 9
-
-
 @pytest.mark.parametrize(
     ("arguments", "keywords", "message"),
     [
@@ -179,12 +172,6 @@ def test_an_entry_is_the_integral_over_its_cell():
     assert relative(cell_kernel(density, 4)[2, 1], expected[0]) < 1e-14
 
 
-def test_in_the_plane():
-    kernel = cell_kernel(lambda x, y: 1 + 0.3 * x[..., 0] * torch.cos(math.pi * y[..., 1]), 4, dimension=2)
-    assert kernel.shape == (16, 16)
-    assert relative(kernel.sum(-1), torch.ones(16)) < 1e-13
-
-
 @pytest.mark.parametrize(
     ("arguments", "keywords", "message"),
     [
@@ -232,12 +219,6 @@ def test_under_refinement_only_the_integral_part_settles(kernel):
     assert max(integral) / min(integral) < 1.001
     for coarse, fine in pairwise(multiplication):
         assert fine / coarse == pytest.approx(math.sqrt(2), rel=1e-3)
-
-
-def test_a_horizon_kernel_has_a_norm_that_grows_as_it_shrinks():
-    """(∬ ρ²)^½ is about (9/δ⁶ · 2δ)^½ on a line: the limit, a differential operator, has none."""
-    wide, narrow = (hilbert_schmidt_norm(Continuum(HorizonKernel(r), 400)) for r in (0.04, 0.02))
-    assert narrow / wide == pytest.approx(2**2.5, rel=0.05)
 
 
 def test_a_normalised_kernel_is_refused():

@@ -111,20 +111,6 @@ def test_a_sample_of_the_batch_walks_on_its_own_kernel():
     assert surprise(counts_of(final, 6), matrix[0, 2]) > 10
 
 
-def test_a_measure_weighs_where_walkers_arrive():
-    measure = torch.tensor([1.0, 2.0, 0.0, 3.0, 1.0, 1.0], dtype=torch.float64)
-    x = features("heat", "row", batch=1)
-    process = JumpProcess(Affinity(x, x, "heat", "row", 0.3, measure=measure))
-    final = process.sample_paths(WALKERS, 1, start=2, only_final=True, generator=generator(8))
-    assert surprise(counts_of(final, 6), process.transition_matrix()[0, 2]) < 1
-
-
-def test_the_last_positions_alone_are_those_of_the_whole_walk():
-    process = JumpProcess(sparse())
-    whole = process.sample_paths(50, 6, generator=generator(1))
-    assert torch.equal(process.sample_paths(50, 6, only_final=True, generator=generator(1)), whole[-1])
-
-
 @pytest.mark.parametrize("uniform", [0.0, 1 - 2.0**-53])
 def test_the_ends_of_the_uniform_numbers_stay_within_the_support(uniform):
     process = JumpProcess(
@@ -172,7 +158,7 @@ class TestBlocksOfRows:
 @pytest.mark.parametrize(
     ("keywords", "message"),
     [
-        ({}, "say how long to walk: num_steps for discrete time, until for continuous"),
+        ({}, "give num_steps for discrete time, or until"),
         ({"until": -1.0}, "until must be a finite time ≥ 0"),
         ({"until": 1.0, "step_size": 0.5}, "step_size belongs to discrete time"),
         ({"until": 1.0, "num_steps": 0}, "num_steps must be ≥ 1 with until"),

@@ -44,12 +44,6 @@ def test_a_law_of_another_size_is_refused():
         simulate(JumpProcess(heat()), torch.ones(2, 5, 1), num_steps=1)
 
 
-def test_rates_are_the_kernel_off_the_diagonal():
-    kernel = kernel_matrix(heat())
-    expected = kernel - torch.diag_embed(kernel.diagonal(dim1=-2, dim2=-1))
-    assert relative(JumpProcess(heat()).rates(), expected) < 1e-15
-
-
 @pytest.mark.parametrize("kind", ["gaussian", "heat", "concat", "delta"])
 @pytest.mark.parametrize("normalize", ["row", "sinkhorn"])
 def test_a_law_moves_by_the_transposed_matrix(kind, normalize):
@@ -114,10 +108,6 @@ def test_energy_is_that_of_the_density_and_never_grows():
     assert relative(process.energy(law), expected) < 1e-13
     energy = simulate(process, law, num_steps=20).energy
     assert bool((energy.diff(dim=0) < 0).all())
-
-
-def test_there_is_no_such_energy_without_a_symmetric_kernel():
-    assert JumpProcess(affinity("gaussian")).energy(torch.ones(2, 6, 1, dtype=torch.float64)) is None
 
 
 class TestBothFormsOfThePaper:

@@ -45,10 +45,6 @@ def test_masked_positions_have_no_part_in_it():
     assert relative(law.sum(-1), torch.ones(2)) < 1e-15
 
 
-def test_two_embeddings_are_solved_by_elimination():
-    assert moved(JumpProcess(affinity("gaussian", positions=60))) < 1e-14
-
-
 def test_elimination_is_exact_where_the_walk_hardly_mixes():
     rare = 1e-12
     law = JumpProcess(chain([[1, rare, 0], [0, 1, 1], [3 * rare, 0, 1]])).stationary_law()
@@ -162,14 +158,6 @@ def test_every_law_is_stationary_and_the_one_that_is_chosen_is_a_mixture_of_them
     law = process.stationary_law()[0]
     shares = torch.stack([law[:3].sum(), law[3:].sum()])
     assert float((shares @ laws - law).abs().max()) <= 1e-14
-
-
-def test_a_connected_kernel_has_one_law():
-    process = JumpProcess(affinity("gaussian", batch=2))
-    for sample in range(2):
-        laws = process.stationary_laws(sample)
-        assert laws.shape[0] == 1
-        assert float((laws[0] - process.stationary_law()[sample]).abs().max()) <= 1e-15
 
 
 @pytest.mark.parametrize("method", METHODS)
