@@ -193,7 +193,7 @@ def deterministic():
     torch.use_deterministic_algorithms(False)
 
 
-@pytest.mark.parametrize("mode", ["deterministic", "usual"])
+@pytest.mark.parametrize("mode", [pytest.param("deterministic", marks=pytest.mark.slow), "usual"])
 def test_every_number_is_written(monkeypatch, request, mode):
     if mode == "deterministic":
         request.getfixturevalue("deterministic")
