@@ -81,26 +81,18 @@ class KrylovSpace:
         self.size += 1
 
 
-def exponential_action(
-    apply: Apply,
-    z: Tensor,
-    time: float,
-    *,
-    tolerance: float | None = None,
-    largest_space: int = LARGEST_SPACE,
-) -> Tensor:
-    """exp(time · A) z for z [B, N], each sample within `tolerance` of its own size (near rounding when left out).
+def exponential_action(apply: Apply, z: Tensor, time: float) -> Tensor:
+    """exp(time · A) z for z [B, N], each sample near rounding of its own size.
 
     A has a rounding error of eps |A|, so exp(time · A) has one of eps · time · |A| by any method. Where that is more
     than a thousandth, a ValueError names a time that is short enough.
     """
     eps = torch.finfo(z.dtype).eps
-    tolerance = 16 * eps if tolerance is None else tolerance
     done, step = 0.0, time
     while done < time and z.numel() > 0:
         if not bool(torch.isfinite(z).all()):
             return z
-        space = KrylovSpace(apply, z, largest_space)
+        space = KrylovSpace(apply, z, LARGEST_SPACE)
         rest = time - done
         step = min(step, rest)
         while True:
@@ -109,7 +101,7 @@ def exponential_action(
                 return torch.full_like(z, torch.nan)
             _check_time(time, space.hessenberg)
             shares, error = _small_exponential(space.hessenberg, step)
-            if error <= max(tolerance * step / time, 2 * eps):
+            if error <= max(16 * eps * step / time, 2 * eps):
                 break
             if space.is_full:
                 step *= 0.5

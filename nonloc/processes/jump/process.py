@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+
 import torch
 from torch import Tensor
 
@@ -43,7 +45,6 @@ class JumpProcess(Process):
         self._ready: dict[torch.dtype, Transitions] = {}
         self._law: Tensor | None = None
         self._balance: Tensor | None = None
-        self._symmetric: bool | None = None
 
     def rate(self, z: Tensor) -> Tensor:
         """Kᵀp − p [B, M, C] of a law p [B, M, C]."""
@@ -61,7 +62,10 @@ class JumpProcess(Process):
         For h = 1 that is K f, because rows sum to 1: the paper's two discrete forms agree. It is the adjoint of
         `evolve`: Σ_i p_i expect(f)_i = Σ_i evolve(p)_i f_i. Both do the same to a density only where K is symmetric.
         """
-        return f + _checked_step(step_size) * self._diffuse(f)
+        step_size = _checked_step(step_size)
+        self._check_law(f)
+        transitions = self._transitions(compute_dtype(self.affinity, f))
+        return f + step_size * transitions.difference(f.to(transitions.dtype)).to(f.dtype)
 
     def rates(self) -> Tensor:
         """γ [B, M, M] in float64: the mean number of jumps i → j in a unit of time of a walker at i; 0 for i = j.
@@ -212,17 +216,16 @@ class JumpProcess(Process):
 
     def _dividing_law(self) -> Tensor | None:
         """π where densities p/π have a meaning: Ω is symmetric, and a walker at a position with π ≈ 0 stays there."""
-        if not self._has_symmetric_kernel():
+        if not self._is_symmetric:
             return None
         law = self.stationary_law()
         is_nothing = law <= SMALLEST_SHARE * law.amax(-1, keepdim=True)
         return None if bool((is_nothing & (self._wide.sums.squeeze(-1) != 0)).any()) else law
 
-    def _has_symmetric_kernel(self) -> bool:
-        # Symmetry is cheap to check and makes the stationary law known; computing a law for a trajectory is not cheap.
-        if self._symmetric is None:
-            self._symmetric = has_symmetric_kernel(self.affinity)
-        return self._symmetric
+    @cached_property
+    def _is_symmetric(self) -> bool:
+        # Cheap to check. It makes the stationary law known; computing a law for a trajectory would not be cheap.
+        return has_symmetric_kernel(self.affinity)
 
     @property
     def _wide(self) -> Transitions:
@@ -232,11 +235,6 @@ class JumpProcess(Process):
         if dtype not in self._ready:
             self._ready[dtype] = Transitions(self.affinity, dtype)
         return self._ready[dtype]
-
-    def _diffuse(self, f: Tensor) -> Tensor:
-        self._check_law(f)
-        transitions = self._transitions(compute_dtype(self.affinity, f))
-        return transitions.difference(f.to(transitions.dtype)).to(f.dtype)
 
     def _check_law(self, law: Tensor) -> None:
         any_batch = isinstance(self.affinity, SparseAffinity)

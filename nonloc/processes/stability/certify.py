@@ -227,11 +227,10 @@ def _step_bounds(matrices: list[Tensor], weights: list[Tensor]) -> list[float] |
         if torch.equal(matrix, matrix.T):
             values = torch.linalg.eigvalsh(matrix)
             bounds += grow.interval_bounds(float(values[0]), float(values[-1]), [weight])
-            continue
-        one = grow.symmetric_weight_bounds(matrix, [weight])
-        if one is None:
+        elif grow.is_symmetric(weight):
+            bounds.append(grow.symmetric_weight_bound(matrix, weight))
+        else:
             return None
-        bounds += one
     return bounds
 
 

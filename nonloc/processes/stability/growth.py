@@ -107,19 +107,14 @@ def interval_bounds(low: float, high: float, weights: Sequence[Tensor]) -> list[
     return [float(torch.linalg.matrix_norm(step, 2).max()) for step in steps]
 
 
-def symmetric_weight_bounds(matrix: Tensor, weights: Sequence[Tensor]) -> list[float] | None:
-    """‖I − A ⊗ W_n‖ for each n and any A [M, M], where every W_n is symmetric; None where one is not.
+def symmetric_weight_bound(matrix: Tensor, weight: Tensor) -> float:
+    """‖I − A ⊗ W‖ for any A [M, M] and a symmetric W.
 
     In W's eigenvectors the step is I − w A for each eigenvalue w, convex in w: the two extreme ones decide.
     """
-    if not all(is_symmetric(weight) for weight in weights):
-        return None
     identity = torch.eye(len(matrix), dtype=matrix.dtype, device=matrix.device)
-    bounds = []
-    for weight in weights:
-        extremes = torch.linalg.eigvalsh(weight)[[0, -1]]
-        bounds.append(max(largest_singular(identity - w * matrix) for w in extremes))
-    return bounds
+    extremes = torch.linalg.eigvalsh(weight)[[0, -1]]
+    return max(largest_singular(identity - w * matrix) for w in extremes)
 
 
 def exhibited_growth(stage: Map, roots: Tensor, channels: int) -> Growth:
