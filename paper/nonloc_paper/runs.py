@@ -124,9 +124,9 @@ class Run:
     def truncate(self, epoch: int) -> None:
         """Drop the metrics and spectra after `epoch`, which a resumed run records again."""
         for path in (self.metrics_path, self.spectra_path):
-            kept = [line for line in _read_epochs(path) if line["epoch"] <= epoch]
+            lines = [line for line in _read_epochs(path) if line["epoch"] <= epoch]
             if path.exists():
-                write_atomically(path, "".join(_dump(line) + "\n" for line in kept).encode())
+                write_atomically(path, "".join(_dump(line) + "\n" for line in lines).encode())
 
     @contextmanager
     def lock(self) -> Iterator[None]:
@@ -292,7 +292,7 @@ def read_json(path: Path, *, fix: str = "delete it and run the command again") -
 def _read_object(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise ValueError(f"{path.parent} has no {path.name}; it is no run folder, or not yet so far")
-    return read_json(path, fix="restore it or begin anew")
+    return read_json(path, fix="restore it or begin again")
 
 
 def read_lines(path: Path, *, may_be_torn: bool = True) -> list[dict[str, Any]]:

@@ -59,14 +59,14 @@ def load_photographs() -> Images:
     try:
         from sklearn.datasets import load_sample_images
 
-        found = load_sample_images()
+        samples = load_sample_images()
     except ImportError as error:
         raise MissingDataError(
             "The motifs are cut out of two photographs that come with scikit-learn and are read by pillow; "
             "one of them is not installed: `pip install nonloc[graphs]`"
         ) from error
-    by_name = {str(path).replace("\\", "/").rpartition("/")[2]: i for i, path in enumerate(found.filenames)}
-    return np.stack([found.images[by_name[name]] for name in PHOTOGRAPHS])
+    by_name = {str(path).replace("\\", "/").rpartition("/")[2]: i for i, path in enumerate(samples.filenames)}
+    return np.stack([samples.images[by_name[name]] for name in PHOTOGRAPHS])
 
 
 def motif_boxes(

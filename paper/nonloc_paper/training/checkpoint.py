@@ -114,7 +114,7 @@ def latest_valid(run: Run, recipe: Recipe | None = None) -> Checkpoint | None:
     if damages:
         raise CorruptDataError(
             f"no checkpoint in {run.checkpoints_path} is whole ({'; '.join(damages)}); "
-            "bring the files back, or delete that folder to begin anew"
+            "bring the files back, or delete that folder to begin again"
         )
     return None
 
@@ -167,8 +167,8 @@ def _read(path: Path, expected: Recipe) -> Checkpoint:
 def _remove_all_but_two(folder: Path, step: int) -> None:
     """Remove all but `step` and the newest before it. Later ones are damaged: the run did not resume from them."""
     earlier = [int(path.stem) for path in _numbered(folder, ".json") if int(path.stem) < step]
-    kept = {step, *sorted(earlier)[-1:]}
-    _remove(folder, lambda other: other not in kept)
+    remaining = {step, *sorted(earlier)[-1:]}
+    _remove(folder, lambda other: other not in remaining)
     for path in folder.glob("*" + TEMPORARY):
         remove_leftover(path)
 

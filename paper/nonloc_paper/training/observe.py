@@ -102,17 +102,17 @@ def observe_spectra(run: Run | str | os.PathLike[str]) -> dict[str, Any]:
 
 def _write_spectra(run: Run, checkpoint: Checkpoint, recipe: Recipe) -> dict[str, Any]:
     model = network_of(checkpoint, recipe)
-    found = []
+    measured_stages = []
     for name, stage in stages(model):
         maps = [cast(WeightMap | StableWeightMap, one) for one in stage.maps]
         weights = [w.detach() for w in stage.weights()]
         # Finite factors may have a product that is not finite and has no spectrum.
         if all(bool(w.isfinite().all()) for w in weights):
             measured = [_spectrum(w, one) for w, one in zip(weights, maps, strict=True)]
-            found.append({"name": name, "form": stage.form, "weights": measured})
-    has_bands = all("band" in weight for stage in found for weight in stage["weights"])
+            measured_stages.append({"name": name, "form": stage.form, "weights": measured})
+    has_bands = all("band" in weight for stage in measured_stages for weight in stage["weights"])
     caption = CAPTION if has_bands else STABLE_CAPTION
-    value = _where(checkpoint) | {"caption": caption, "stages": found}
+    value = _where(checkpoint) | {"caption": caption, "stages": measured_stages}
     return write_json(run.path / SPECTRUM, value, indent=1)
 
 
@@ -199,7 +199,7 @@ def _affinities(
 
     A kernel with negative entries has None for the first four.
     """
-    found = []
+    measured = []
     for name, stage, x, _ in stage_inputs(model, inputs) if any(stages(model)) else []:
         if stage.subsample is not None:
             continue  # pooled positions are not pixels
@@ -221,7 +221,7 @@ def _affinities(
                 shares.append(float((kernel * equal).sum() / kernel.sum()))
                 chances.append(float(equal.double().mean()))
         tensors[f"affinity.{name}"] = torch.stack(rows)
-        found.append(
+        measured.append(
             {
                 "stage": name,
                 "position": list(position),
@@ -235,7 +235,7 @@ def _affinities(
                 "same_chance": sum(chances) / len(chances) if chances else None,
             }
         )
-    return found
+    return measured
 
 
 def _spread(kernel: Tensor) -> Tensor:

@@ -188,7 +188,7 @@ class Session:
         if self.run.read_metrics():
             warnings.warn(
                 f"{self.run.metrics_path} tells of a run, but {self.run.checkpoints_path} has no checkpoint to go on "
-                "from; beginning anew",
+                "from; beginning again",
                 RuntimeWarning,
                 stacklevel=2,
             )
@@ -208,7 +208,7 @@ class Session:
             raise CorruptDataError(
                 f"{self.run.metrics_path} does not have one line for each of the {checkpoint.epoch} epochs before the "
                 f"checkpoint (it has {len(before)}); bring back the file that belongs to the checkpoint, "
-                f"or delete {self.run.checkpoints_path} to begin anew"
+                f"or delete {self.run.checkpoints_path} to begin again"
             )
         restore_model(self.model, checkpoint.tensors)
         restore_optimizer(self.train_step.optimizer, self.model, checkpoint.tensors)
