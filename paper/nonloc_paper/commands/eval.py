@@ -11,7 +11,7 @@ from jsonargparse import ArgumentParser, Namespace
 
 from nonloc.cli.output import Output, add_output_arguments
 from nonloc.outcomes import EXIT_DONE, EXIT_FAILED, CorruptDataError, MissingDataError
-from nonloc_paper.commands.parser import CommandParser
+from nonloc_paper.commands.parser import CommandParser, add_data_dir_argument, add_device_argument
 from nonloc_paper.runs import Run, find_runs
 
 if TYPE_CHECKING:
@@ -37,12 +37,8 @@ weights are not those of the result."""
 
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("run", help="a run folder with its final weights, or a folder with runs")
-    parser.add_argument(
-        "--data_dir", type=str | None, default=None, metavar="DIR", help="where the data sets are"
-    )
-    parser.add_argument(
-        "--device", type=str | None, default=None, help="cpu or cuda; null is cuda where there is one"
-    )
+    add_data_dir_argument(parser)
+    add_device_argument(parser)
     parser.add_argument(
         "--precision",
         type=str | None,

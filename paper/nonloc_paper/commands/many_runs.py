@@ -14,6 +14,7 @@ from jsonargparse import ArgumentParser
 from nonloc.cli.durations import format_duration
 from nonloc.cli.parser import unknown_name
 from nonloc.nn.options import StageOptions
+from nonloc_paper.commands.parser import add_data_dir_argument, add_device_argument
 from nonloc_paper.training.recipe import Recipe
 
 
@@ -38,12 +39,8 @@ def add_many_runs_arguments(parser: ArgumentParser) -> None:
         metavar="FIELD=VALUE",
         help="change fields of all recipes",
     )
-    parser.add_argument(
-        "--device", type=str | None, default=None, help="cpu or cuda; null is cuda where there is one"
-    )
-    parser.add_argument(
-        "--data_dir", type=str | None, default=None, metavar="DIR", help="where the data sets are"
-    )
+    add_device_argument(parser)
+    add_data_dir_argument(parser)
 
 
 def parse_changes(words: list[str]) -> dict[str, Any]:

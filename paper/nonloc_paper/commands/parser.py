@@ -1,4 +1,4 @@
-"""CommandParser: jsonargparse with the environment as a second place for every option."""
+"""CommandParser: jsonargparse, where the environment can set every option; options that commands share."""
 
 from __future__ import annotations
 
@@ -41,3 +41,15 @@ class CommandParser(ArgumentParser):
             allow_abbrev=False,
             **keywords,
         )
+
+
+def add_data_dir_argument(parser: ArgumentParser, *, note: str = "") -> None:
+    parser.add_argument(
+        "--data_dir", type=str | None, default=None, metavar="DIR", help=f"where the data sets are{note}"
+    )
+
+
+def add_device_argument(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "--device", type=str | None, default=None, help="cpu or cuda; null is cuda where there is one"
+    )

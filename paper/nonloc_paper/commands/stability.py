@@ -8,7 +8,7 @@ from jsonargparse import ArgumentParser, Namespace
 
 from nonloc.cli.output import Output, add_output_arguments
 from nonloc.outcomes import EXIT_DONE
-from nonloc_paper.commands.parser import CommandParser
+from nonloc_paper.commands.parser import CommandParser, add_data_dir_argument
 from nonloc_paper.runs import Run, finite_or_none
 
 PARSER = CommandParser
@@ -34,9 +34,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--images", type=int, default=4, help="over how many test images; the worst one counts"
     )
-    parser.add_argument(
-        "--data_dir", type=str | None, default=None, metavar="DIR", help="where the data sets are"
-    )
+    add_data_dir_argument(parser)
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
     parser.add_argument(
         "--keep", action="store_true", help="write it to RUN/stability.json; `nonloc report` then tells it"

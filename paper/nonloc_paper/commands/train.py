@@ -9,7 +9,7 @@ from jsonargparse import ArgumentParser, Namespace
 from nonloc.cli.durations import parse_duration
 from nonloc.cli.output import Output, add_output_arguments
 from nonloc.outcomes import EXIT_DIVERGED, EXIT_DONE, Outcome
-from nonloc_paper.commands.parser import CommandParser
+from nonloc_paper.commands.parser import CommandParser, add_data_dir_argument, add_device_argument
 from nonloc_paper.commands.recipe_options import add_recipe_arguments, recipe_from
 from nonloc_paper.networks.spec import NetworkSpec
 from nonloc_paper.runs import Run
@@ -45,18 +45,14 @@ def add_arguments(parser: ArgumentParser) -> None:
         metavar="DIR",
         help="the run folder; null is runs/<recipe's name>",
     )
-    parser.add_argument(
-        "--device", type=str | None, default=None, help="cpu or cuda; null is cuda where there is one"
-    )
+    add_device_argument(parser)
     parser.add_argument(
         "--captured",
         type=bool | None,
         default=None,
         help="replay every step as one CUDA graph; null is on CUDA, with the plain loop for what cannot be",
     )
-    parser.add_argument(
-        "--data_dir", type=str | None, default=None, metavar="DIR", help="where the data sets are"
-    )
+    add_data_dir_argument(parser)
     parser.add_argument(
         "--budget", type=str | None, default=None, help="stop, saved, after so long: 90s, 25m, 2h"
     )

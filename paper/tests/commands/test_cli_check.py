@@ -1,32 +1,25 @@
-"""nonloc check: the table, and an exit code that knows a failure."""
+"""nonloc check: every statement in the text, and an exit code for a failure."""
 
 import json
 
 import pytest
 
 from nonloc.cli import main
+from nonloc_paper.theory.check import Check
+
+HOLDS = Check("Theorem 0", "all is well", "none", "row", "holds", 1e-16, "by nothing")
 
 
-@pytest.fixture(scope="module")
-def everything():
-    from nonloc_paper.theory.all_checks import check_all
-
-    return check_all(positions=4, normalizations=["none"])
-
-
-def test_every_statement_is_shown_with_hypothesis_verdict_and_residual(everything, monkeypatch, capsys):
-    monkeypatch.setattr("nonloc_paper.theory.all_checks.check_all", lambda **_: everything)
-    assert main(["check"]) == 0
+@pytest.mark.parametrize(("verdict", "code"), [("holds", 0), ("fails", 1), ("hypothesis not met", 0)])
+def test_every_statement_is_shown_and_a_failure_under_its_hypothesis_is_exit_1(
+    verdict, code, monkeypatch, capsys
+):
+    checks = [HOLDS, Check("Theorem 1", "z = 0", "z small", "row", verdict, 0.5, "by a half")]
+    monkeypatch.setattr("nonloc_paper.theory.all_checks.check_all", lambda **_: checks)
+    assert main(["check"]) == code
     text = capsys.readouterr().out
-    assert "Theorem 2 (i)" in text
-    assert "hypothesis: " in text
-    assert text.count("residual") == len(everything)
-
-
-def test_a_failure_under_its_hypothesis_is_exit_1(everything, monkeypatch, capsys):
-    from dataclasses import replace
-
-    broken = [replace(everything[0], verdict="fails"), *everything[1:]]
-    monkeypatch.setattr("nonloc_paper.theory.all_checks.check_all", lambda **_: broken)
-    assert main(["check", "--json"]) == 1
-    assert json.loads(capsys.readouterr().out)["as_expected"] is False
+    assert "Theorem 1: z = 0\n    hypothesis: z small\n" in text
+    assert text.count("residual") == 2
+    assert verdict in text
+    assert main(["check", "--json"]) == code
+    assert json.loads(capsys.readouterr().out)["as_expected"] is (code == 0)
