@@ -89,7 +89,7 @@ def run_part(
         return MapProgress(len(planned), 0, ())
     folder = Path(working) / part.name
     runs = [Run(folder / recipe.name) for _, _, recipe in todo]
-    beside = min(side_by_side or (SIDE_BY_SIDE if where.type == "cuda" else 1), len(todo))
+    at_once = min(side_by_side or (SIDE_BY_SIDE if where.type == "cuda" else 1), len(todo))
     watcher = Watcher()
     errors: list[Exception] = []
     begun: list[int] = []
@@ -111,7 +111,7 @@ def run_part(
             elif ending.has_result:
                 row = cell.to_dict() | {"seed": seed}
                 row |= _measured(ending.run, recipe, shared.load(recipe.data), where, watcher)
-                table.append(row | {"side_by_side": beside, "recipe_sha256": recipe.sha256})
+                table.append(row | {"side_by_side": at_once, "recipe_sha256": recipe.sha256})
                 shutil.rmtree(ending.run.path)
         except Exception as error:
             errors.append(error)

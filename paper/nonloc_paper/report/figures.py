@@ -38,7 +38,7 @@ CURVES_CAPTION = (
 AFFINITY_CAPTION = (
     "Where the marked position looks: the row of the normalised kernel K of the stage's first sub-block, on a test "
     "image as the networks saw it, for the first seed's network. Each map has its own scale, from 0 (dark) to the "
-    "largest weight on another position (bright), which is written below it beside the weight that the position "
+    "largest weight on another position (bright), written below it with the weight that the position "
     "gives itself."
 )
 FEATURES_CAPTION = (

@@ -10,7 +10,7 @@ from typing import Any
 from nonloc._checks import check_whole
 from nonloc_paper.training.recipe import Recipe
 
-PLAN = "suite.json"  # beside the runs of a suite: which one, with which rows, seeds and changes
+PLAN = "suite.json"  # next to the runs of a suite: which one, with which rows, seeds and changes
 
 
 @dataclass(frozen=True)
