@@ -19,7 +19,7 @@ HOUSES = {
             "spectrum": 2,
             "ops": 1,
             "outcomes": 0,
-            "modes": 0,
+            "_evaluation": 0,
             "_checks": 0,
             "_lazy": 0,
             "_torch_compat": 0,

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from nonloc._evaluation import evaluating
 from nonloc._torch_compat import run_eagerly
-from nonloc.modes import evaluating
 from nonloc.nn.affinity import AnyAffinity
 from nonloc.nn.layout import flat_mask, to_positions
 from nonloc.nn.nonlocal_module import NonlocalModule

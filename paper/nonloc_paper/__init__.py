@@ -8,7 +8,7 @@ _WHERE = {
     "Run": "nonloc_paper.runs",
     "StageOptions": "nonloc.nn.options",
     "build": "nonloc_paper.networks.build",
-    "fit": "nonloc_paper.training.loop",
+    "fit": "nonloc_paper.training.fit",
     "fit_many": "nonloc_paper.training.scheduler",
     "trained_network": "nonloc_paper.training.trained",
 }

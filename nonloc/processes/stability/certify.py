@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from nonloc._checks import check_choice, check_whole, is_number
-from nonloc.modes import evaluating
+from nonloc._evaluation import evaluating
 from nonloc.ops import Affinity, SparseAffinity, prepare, self_adjoint_weights
 from nonloc.ops.bounds import STOCHASTIC, has_negative_entries, is_definite, stable_weight_limit
 from nonloc.processes.jump.process import JumpProcess

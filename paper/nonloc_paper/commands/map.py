@@ -18,7 +18,7 @@ from nonloc_paper.commands.parser import CommandParser
 from nonloc_paper.map.cells import PARTS, MapPart, find_part
 from nonloc_paper.map.table import MapTable
 from nonloc_paper.paths import results_folder
-from nonloc_paper.suites.records import note_spent
+from nonloc_paper.suites.archive import note_spent
 
 PARSER = CommandParser
 SUMMARY = "the trainability map: rate × initialisation × blocks, one table of hundreds of short runs"
@@ -71,7 +71,7 @@ def run(options: Namespace) -> int:
     budget = None if options.budget is None else parse_duration(options.budget)
 
     from nonloc_paper.map.run import run_part
-    from nonloc_paper.suites.records import lock_folder
+    from nonloc_paper.suites.archive import lock_folder
     from nonloc_paper.training.machine import device_or_best, machine
     from nonloc_paper.training.step import slow_precision
 

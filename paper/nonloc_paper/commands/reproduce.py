@@ -23,7 +23,7 @@ from nonloc_paper.training.recipe import Recipe
 
 if TYPE_CHECKING:
     from nonloc_paper.report.table1_runs import Table1Runs
-    from nonloc_paper.suites.records import KeepReport
+    from nonloc_paper.suites.archive import KeepReport
     from nonloc_paper.suites.train_all import SuiteProgress
 
 DEMO = "demo"
@@ -109,7 +109,7 @@ def run(options: Namespace) -> int:
         if options.kept is None:
             raise ValueError("--keep needs a folder to keep runs in; name it with --kept DIR")
 
-        from nonloc_paper.suites.records import check_keep
+        from nonloc_paper.suites.archive import check_keep
 
         if Path(options.kept).resolve() in (folder.resolve(), *folder.resolve().parents):
             raise ValueError(
@@ -187,7 +187,7 @@ def _restore(suite: Suite, folder: Path, options: Namespace, output: Output) -> 
     if options.kept is None:
         return []
 
-    from nonloc_paper.suites.records import restore
+    from nonloc_paper.suites.archive import restore
 
     known = restore(suite, options.kept, folder / "runs")
     if known:
@@ -201,7 +201,7 @@ def _restore(suite: Suite, folder: Path, options: Namespace, output: Output) -> 
 def _keep(
     suite: Suite, folder: Path, options: Namespace, changes: dict[str, Any], seconds: float
 ) -> KeepReport:
-    from nonloc_paper.suites.records import keep, lock_folder, note_spent
+    from nonloc_paper.suites.archive import keep, lock_folder, note_spent
     from nonloc_paper.training.machine import device_or_best, machine
 
     with lock_folder(Path(options.kept) / suite.name, wait=True):

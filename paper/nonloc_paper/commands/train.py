@@ -85,7 +85,7 @@ def run(options: Namespace) -> int:
     budget = None if options.budget is None else parse_duration(options.budget)
     folder = Run(options.run if options.run is not None else Path("runs") / recipe.name)
 
-    from nonloc_paper.training.loop import fit
+    from nonloc_paper.training.fit import fit
     from nonloc_paper.training.machine import device_or_best
     from nonloc_paper.training.step import slow_precision
 

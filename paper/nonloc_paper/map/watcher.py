@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from nonloc.modes import evaluating
+from nonloc._evaluation import evaluating
 from nonloc.nn.inspect import stage_inputs
 from nonloc.ops import kernel_logit_spreads
 from nonloc.outcomes import NonlocError

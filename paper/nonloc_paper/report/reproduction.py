@@ -28,7 +28,7 @@ from nonloc_paper.report.table1_runs import OTHER, TABLE, Table1Runs, read_table
 from nonloc_paper.report.tables import Table
 from nonloc_paper.report.trained_stages import ABOUT_LOST, lost_table
 from nonloc_paper.report.verdicts import DEPENDS, NOT_REPRODUCED, REPRODUCED, UNDECIDED, Verdict
-from nonloc_paper.suites.records import read_spent
+from nonloc_paper.suites.archive import read_spent
 
 TITLE = "The paper, settled: CIFAR-10"
 MAP = "map"

@@ -7,7 +7,7 @@ from nonloc._lazy import lazy
 _WHERE = {
     "Outcome": "nonloc.outcomes",
     "Recipe": "nonloc_paper.training.recipe",
-    "fit": "nonloc_paper.training.loop",
+    "fit": "nonloc_paper.training.fit",
     "fit_many": "nonloc_paper.training.scheduler",
     "trained_network": "nonloc_paper.training.trained",
 }

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from nonloc.modes import evaluating
+from nonloc._evaluation import evaluating
 from nonloc_paper.training import graph_group
 from nonloc_paper.training.recipe import Recipe
 from nonloc_paper.training.step import autocast_of, forward, precision_of

@@ -16,7 +16,7 @@ from nonloc.outcomes import Outcome
 from nonloc_paper.data import load
 from nonloc_paper.data.dataset import Dataset
 from nonloc_paper.runs import NUMBER, RESTORE, Run, check_holds, check_lines_hold
-from nonloc_paper.training.loop import Options, SaveAndStop, Steps, Watch, make_options, train_steps
+from nonloc_paper.training.fit import Options, SaveAndStop, Steps, Watch, make_options, train_steps
 from nonloc_paper.training.machine import plain_defaults
 from nonloc_paper.training.recipe import Recipe
 from nonloc_paper.training.session import Event

@@ -11,7 +11,7 @@ from small_map import small_data
 from nonloc.cli import main
 from nonloc_paper.commands.map import broken_stable, map_text
 from nonloc_paper.runs import Run, find_runs
-from nonloc_paper.suites.records import lock_folder, read_spent
+from nonloc_paper.suites.archive import lock_folder, read_spent
 
 SMALL = ["--set", "epochs=1", "steps_per_epoch=2", "train_images=64", "test_images=16", "batch_size=8"]
 WORDS = ["reproduce", "demo", "--rows", "1", "3", *SMALL, "--device", "cpu", "--quiet", "--json"]

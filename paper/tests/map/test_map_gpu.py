@@ -7,7 +7,7 @@ from small_map import CALM, STABLE, WILD, small_data, small_part
 from nonloc_paper.map.run import run_part
 from nonloc_paper.map.table import MapTable
 from nonloc_paper.suites.recheck import recheck
-from nonloc_paper.training.loop import fit
+from nonloc_paper.training.fit import fit
 
 pytestmark = pytest.mark.gpu
 

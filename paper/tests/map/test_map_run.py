@@ -16,7 +16,7 @@ from nonloc_paper.map.table import MapTable
 from nonloc_paper.map.watcher import Watcher
 from nonloc_paper.networks.build import build
 from nonloc_paper.runs import Run
-from nonloc_paper.training.loop import fit
+from nonloc_paper.training.fit import fit
 
 DATA = small_data()
 UNTIMED = {"seconds": 0}

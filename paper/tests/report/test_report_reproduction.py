@@ -13,7 +13,7 @@ from nonloc_paper.report.document import as_markdown
 from nonloc_paper.report.figure_page import figure_sections
 from nonloc_paper.report.reproduction import has_records, make_documents, spent_table, write_reproduction
 from nonloc_paper.report.table1_runs import read_table1_runs
-from nonloc_paper.suites.records import note_spent
+from nonloc_paper.suites.archive import note_spent
 
 PAPER = Path(__file__).parents[2]
 

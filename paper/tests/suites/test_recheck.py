@@ -7,7 +7,7 @@ from nonloc.outcomes import CorruptDataError
 from nonloc_paper.runs import Run
 from nonloc_paper.suites.recheck import Recheck, recheck
 from nonloc_paper.training.checkpoint import latest_valid, save_checkpoint
-from nonloc_paper.training.loop import fit
+from nonloc_paper.training.fit import fit
 from nonloc_paper.training.recipe import Recipe
 
 DATA = small_data()

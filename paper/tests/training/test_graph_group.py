@@ -15,8 +15,8 @@ from nonloc_paper.runs import Run
 from nonloc_paper.training import evaluate as evaluate_module
 from nonloc_paper.training import graph_group, scheduler
 from nonloc_paper.training.evaluate import CapturedEvaluation, evaluate
+from nonloc_paper.training.fit import Options
 from nonloc_paper.training.graph_group import CaptureError, GraphGroup
-from nonloc_paper.training.loop import Options
 from nonloc_paper.training.scheduler import fit_many
 from nonloc_paper.training.session import Session
 from nonloc_paper.training.tasks import Classification

@@ -16,8 +16,8 @@ from tiny import after_step, timeless_metrics, tiny_data, tiny_recipe
 from nonloc_paper.runs import Run
 from nonloc_paper.training import evaluate as evaluate_module
 from nonloc_paper.training.evaluate import CapturedEvaluation, evaluate
+from nonloc_paper.training.fit import fit
 from nonloc_paper.training.graph_group import GraphGroup, capture_graph
-from nonloc_paper.training.loop import fit
 from nonloc_paper.training.plan import Batch, step_generator, step_seed
 from nonloc_paper.training.session import Session
 from nonloc_paper.training.step import TrainingStep, on_stream

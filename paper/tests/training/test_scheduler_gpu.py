@@ -8,7 +8,7 @@ import torch
 from tiny import after_step, timeless_metrics, tiny_data, tiny_recipe
 
 from nonloc_paper.runs import Run
-from nonloc_paper.training.loop import fit
+from nonloc_paper.training.fit import fit
 from nonloc_paper.training.scheduler import fit_many
 from nonloc_paper.training.tasks import Classification
 

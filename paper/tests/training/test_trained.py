@@ -8,7 +8,7 @@ from tiny import tiny_data, tiny_recipe, unusual_defaults
 
 from nonloc_paper.runs import Run
 from nonloc_paper.training.checkpoint import weights_sha256
-from nonloc_paper.training.loop import fit
+from nonloc_paper.training.fit import fit
 from nonloc_paper.training.scheduler import fit_many
 from nonloc_paper.training.trained import trained_network
 

@@ -11,7 +11,7 @@ import torch
 from nonloc.outcomes import Outcome
 from nonloc_paper.data.dataset import Dataset, Split
 from nonloc_paper.runs import Run
-from nonloc_paper.training.loop import fit
+from nonloc_paper.training.fit import fit
 from nonloc_paper.training.recipe import Recipe
 from nonloc_paper.training.session import Session
 

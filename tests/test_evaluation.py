@@ -4,7 +4,7 @@ import threading
 
 from torch import nn
 
-from nonloc.modes import evaluating
+from nonloc._evaluation import evaluating
 
 
 def test_every_submodule_has_its_own_mode_again():

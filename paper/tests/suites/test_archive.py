@@ -10,8 +10,8 @@ import pytest
 
 from nonloc.outcomes import CorruptDataError, LockedRunError
 from nonloc_paper.runs import Run, find_runs
-from nonloc_paper.suites import SUITES, records
-from nonloc_paper.suites.records import (
+from nonloc_paper.suites import SUITES, archive
+from nonloc_paper.suites.archive import (
     check_keep,
     keep,
     kept_path,
@@ -256,7 +256,7 @@ def test_what_was_not_looked_at_yet_is_not_kept_and_what_is_missing_is_added(run
 
 def restore_interrupted(tmp_path, monkeypatch, after):
     """Stopped when so many files were written, of the six of the first run."""
-    honest, written = records.write_atomically, []
+    honest, written = archive.write_atomically, []
 
     def interrupted(path, content):
         if len(written) == after:
@@ -264,7 +264,7 @@ def restore_interrupted(tmp_path, monkeypatch, after):
         written.append(path)
         honest(path, content)
 
-    monkeypatch.setattr(records, "write_atomically", interrupted)
+    monkeypatch.setattr(archive, "write_atomically", interrupted)
     with pytest.raises(KeyboardInterrupt):
         restore(SUITE, tmp_path / "kept", tmp_path / "again")
     monkeypatch.undo()
@@ -311,7 +311,7 @@ def test_a_conflict_with_what_another_suite_keeps_is_known_before(runs, tmp_path
 
 OTHER = """\
 import sys
-from nonloc_paper.suites.records import lock_folder
+from nonloc_paper.suites.archive import lock_folder
 with lock_folder(sys.argv[1], wait=True):
     print("held")
 """

@@ -5,6 +5,7 @@ import math
 import os
 import shutil
 import signal
+import sys
 import threading
 
 import pytest
@@ -13,9 +14,9 @@ from tiny import after_step, assert_same_run, saved_steps, timeless_metrics, tin
 
 from nonloc.outcomes import CorruptDataError, DivergedError, LockedRunError
 from nonloc_paper.runs import Run
-from nonloc_paper.training import loop, machine
+from nonloc_paper.training import machine
 from nonloc_paper.training import session as session_module
-from nonloc_paper.training.loop import SECONDS_UNSAVED, Options
+from nonloc_paper.training.fit import SECONDS_UNSAVED, Options
 from nonloc_paper.training.progress import Progress
 from nonloc_paper.training.session import Losses, Session
 from nonloc_paper.training.tasks import Classification
@@ -417,7 +418,7 @@ def test_an_epoch_is_saved_before_it_is_shown(run, monkeypatch):
         def epoch(self, metrics):
             raise BrokenPipeError
 
-    monkeypatch.setattr(loop, "make_progress", lambda *_: Gone())
+    monkeypatch.setattr(sys.modules["nonloc_paper.training.fit"], "make_progress", lambda *_: Gone())
     with pytest.raises(BrokenPipeError):
         train(tiny_recipe(), run)
     assert saved_steps(run) == [5]

@@ -10,7 +10,7 @@ from tiny import timeless_metrics, tiny_data, tiny_recipe
 
 from nonloc_paper.runs import Run
 from nonloc_paper.training.augment import crop_and_flip
-from nonloc_paper.training.loop import STEPS_AHEAD, fit
+from nonloc_paper.training.fit import STEPS_AHEAD, fit
 from nonloc_paper.training.session import Session
 from nonloc_paper.training.step import TrainingStep, precision_of
 from nonloc_paper.training.tasks import Classification
