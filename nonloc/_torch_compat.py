@@ -1,4 +1,4 @@
-"""Every use of private torch: what surrounds a tensor (tracing, vmap, torch.func, forward mode, fake tensors).
+"""Every use of private torch: most of it asks what surrounds a tensor (tracing, vmap, torch.func, fake tensors).
 
 Some shortcuts do not work in these surroundings. Attention has no forward mode, a batch under vmap has no single number
 to read, and torch.func cannot compute a block again for its gradient.
@@ -7,7 +7,7 @@ to read, and torch.func cannot compute a block again for its gradient.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeGuard, TypeVar, cast
 
@@ -130,3 +130,18 @@ def is_untouched(
         "forward" in module.__dict__ or module._compiled_call_impl is not None
     )
     return not is_replaced
+
+
+def copy_all(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
+    """Copy each source into its target in place; on CUDA with one launch for all of them."""
+    torch._foreach_copy_(targets, sources)
+
+
+def end_allocation_to_pool(device: torch.device, pool: Any) -> None:
+    """Tell the CUDA allocator that no memory goes to the graphs' `pool` any more, after a capture that failed."""
+    torch._C._cuda_endAllocateToPool(device.index, pool)
+
+
+def cpu_has_bfloat16() -> bool:
+    """Return whether oneDNN computes in bfloat16 on this CPU; without it a step takes a hundred times as long."""
+    return torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()

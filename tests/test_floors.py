@@ -1,6 +1,7 @@
 """Imports only go down: a file imports strictly lower floors or its own folder (docs/architecture.md)."""
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -81,3 +82,26 @@ def test_every_room_with_a_floor_exists(house):
     folder, floors = HOUSES[house]
     rooms = {path.relative_to(folder).parts[0].removesuffix(".py") for path in folder.rglob("*.py")}
     assert set(floors) == rooms - {"__init__"}
+
+
+def private_torch(path: Path) -> set[str]:
+    """The private names of torch that a file imports, or writes after the name of a module that it imports."""
+    nodes = list(ast.walk(ast.parse(path.read_text())))
+    modules = {}
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            modules |= {one.asname or one.name: one.name for one in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            modules |= {one.asname or one.name: f"{node.module}.{one.name}" for one in node.names}
+    names = set(modules.values())
+    for node in nodes:
+        if isinstance(node, ast.Attribute):
+            first, *rest = ast.unparse(node).split(".")
+            names.add(".".join([modules.get(first, first), *rest]))
+    return {name for name in names if re.match(r"torch(\.\w+)*\._(?!_)", name)}
+
+
+@pytest.mark.parametrize("path", [path for _, path in FILES], ids=lambda path: str(path.relative_to(ROOT)))
+def test_private_torch_is_in_one_file(path):
+    is_the_file = path == ROOT / "nonloc" / "_torch_compat.py"
+    assert bool(private_torch(path)) == is_the_file, "wrap it in nonloc/_torch_compat.py"

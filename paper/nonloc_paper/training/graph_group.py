@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
+from nonloc._torch_compat import copy_all, end_allocation_to_pool
 from nonloc_paper.training.plan import Batch
 from nonloc_paper.training.step import Stream, TrainingStep, follow, new_stream, on_stream
 
@@ -150,7 +151,7 @@ class GraphGroup:
             if member.generator is not None:
                 member.generator.manual_seed(request.batch.seed)
         # One launch before the graph, and one after it.
-        torch._foreach_copy_(
+        copy_all(
             [tensor for member, size in branches for tensor in (member.indices[size], member.seed)],
             [
                 tensor
@@ -159,7 +160,7 @@ class GraphGroup:
             ],
         )
         captured.graph.replay()
-        torch._foreach_copy_([request.loss for request in requests], captured.losses)
+        copy_all([request.loss for request in requests], captured.losses)
 
     @contextmanager
     def on_own_stream(self, member: Member) -> Iterator[None]:
@@ -245,7 +246,7 @@ def _end_failed_capture(graph: torch.cuda.CUDAGraph, pool: Any, device: torch.de
     """Bring the allocator and the generators out of a failed capture."""
     _FAILED.append(graph)
     with suppress(Exception):
-        torch._C._cuda_endAllocateToPool(device.index, pool)
+        end_allocation_to_pool(device, pool)
     # torch leaves its own generator in capture mode; a successful capture ends that.
     with suppress(Exception):
         number = torch.zeros(1, device=device)

@@ -9,6 +9,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from nonloc._torch_compat import copy_all, cpu_has_bfloat16
 from nonloc_paper.training.recipe import Recipe
 from nonloc_paper.training.tasks import Chance, Task
 
@@ -90,7 +91,7 @@ class Bfloat16Weights:
             # A failed capture may have left a gradient.
             copy.grad = None
         with torch.no_grad():
-            torch._foreach_copy_(list(self._copies.values()), list(self._masters.values()))
+            copy_all(list(self._copies.values()), list(self._masters.values()))
         return torch.func.functional_call(self._model, self._copies, (inputs,))
 
     def collect_gradients(self) -> None:
@@ -101,7 +102,7 @@ class Bfloat16Weights:
                 rounded.append(copy.grad)
                 gradients.append(torch.empty_like(weight))
                 weight.grad, copy.grad = gradients[-1], None
-        torch._foreach_copy_(gradients, rounded)
+        copy_all(gradients, rounded)
 
 
 def forward(model: Callable[[Tensor], Tensor], inputs: Tensor, recipe: Recipe) -> Tensor:
@@ -163,11 +164,6 @@ def precision_of(recipe: Recipe, device: torch.device) -> Iterator[None]:
 def autocast_of(recipe: Recipe, device: torch.device) -> torch.autocast:
     """Inside, a bfloat16 recipe computes its convolutions and matrix products in bfloat16."""
     return torch.autocast(device.type, torch.bfloat16, enabled=recipe.precision == "bfloat16")
-
-
-def cpu_has_bfloat16() -> bool:
-    """Return whether oneDNN computes in bfloat16 on this CPU; without it a step takes a hundred times as long."""
-    return torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()
 
 
 def slow_precision(recipe: Recipe, device: torch.device) -> str:
