@@ -311,9 +311,3 @@ def test_an_evaluation_that_needs_too_much_memory_is_done_in_small_batches(tmp_p
     with pytest.warns(RuntimeWarning, match=r"the evaluation of .* cannot be captured .*out of memory"):
         session.launch_evaluation()
     assert session.read_evaluation(lambda: False) == evaluate(session.model, session.task, session.recipe)
-
-
-def test_capturing_on_the_cpu_is_refused(tmp_path):
-    with pytest.raises(ValueError, match='captured=True needs device="cuda"'):
-        train(tiny_recipe(), tmp_path / "run", captured=True)
-    assert not (tmp_path / "run").exists()

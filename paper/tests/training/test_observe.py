@@ -240,11 +240,6 @@ def test_numbers_that_are_not_finite_are_left_out(tmp_path):
     assert json.loads((run.path / "spectrum.json").read_text())["stages"] == []
 
 
-@pytest.fixture
-def run(tmp_path):
-    return Run(tmp_path / "run")
-
-
 def test_every_weight_of_every_stage_is_recorded(run):
     model = build("restorer8/diffusive-2@1,3")
     assert record_spectra(run, stage_weights(model), 7)

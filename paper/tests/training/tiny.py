@@ -62,6 +62,18 @@ def after_step(
     monkeypatch.setattr(Session, "take_step", take_step_and_act)
 
 
+def before_method(monkeypatch: Any, owner: type, name: str, act: Callable[..., object]) -> None:
+    """Call `act`, with the same arguments, before each call of the method `owner.name`."""
+    method = getattr(owner, name)
+    monkeypatch.setattr(owner, name, lambda *arguments: (act(*arguments), method(*arguments))[1])
+
+
+def spoil(session: Session, value: float) -> None:
+    """Give one parameter entries that are not finite."""
+    with torch.no_grad():
+        next(session.model.parameters())[0] = value
+
+
 def timeless_metrics(run: Run) -> list[dict[str, Any]]:
     """The metrics without the one number that may differ between two runs of the same recipe."""
     return [{key: value for key, value in line.items() if key != "seconds"} for line in run.read_metrics()]
