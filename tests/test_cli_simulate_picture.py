@@ -21,8 +21,7 @@ def read(tmp_path, picture, name="picture.png", **options):
 
 
 @pytest.mark.parametrize(
-    ("mode", "name"),
-    [("L", "a.png"), ("LA", "a.png"), ("RGB", "a.png"), ("P", "a.png"), ("CMYK", "a.tif")],
+    ("mode", "name"), [("L", "a.png"), ("LA", "a.png"), ("RGB", "a.png"), ("P", "a.png"), ("CMYK", "a.tif")]
 )
 def test_a_grey_picture_is_the_same_in_every_mode(tmp_path, mode, name):
     found = read(tmp_path, Image.fromarray(GREY).convert(mode), name)

@@ -296,10 +296,7 @@ def test_cuda_value_and_gradient_in_a_captured_graph(shape):
     exact = v.detach().double().requires_grad_()
     inside = torch.linalg.inv(torch.eye(shape[1], dtype=torch.float64, device="cuda") + exact.mT @ exact)
     product = exact @ inside @ exact.mT
-    wanted = [
-        product.detach(),
-        *torch.autograd.grad((product * (weight @ weight.mT).double()).sum(), exact),
-    ]
+    wanted = [product.detach(), *torch.autograd.grad((product * (weight @ weight.mT).double()).sum(), exact)]
     found = both()
     if shape[0] < 256:
         stream = torch.cuda.Stream()

@@ -8,15 +8,7 @@ from torch.autograd import forward_ad, grad
 from torch.func import grad as func_grad
 from torch.func import jacfwd, jacrev, jvp, vmap
 
-from nonloc.ops import (
-    NORMALIZATIONS,
-    Affinity,
-    SparseAffinity,
-    diffuse,
-    factored,
-    normalize,
-    sinkhorn,
-)
+from nonloc.ops import NORMALIZATIONS, Affinity, SparseAffinity, diffuse, factored, normalize, sinkhorn
 from nonloc.ops.derivatives import differentiable_as
 from problems import (
     CELLS,

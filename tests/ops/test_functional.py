@@ -3,14 +3,7 @@
 import pytest
 import torch
 
-from nonloc.ops import (
-    Affinity,
-    aggregate,
-    choose_backend,
-    diffuse,
-    dirichlet_energy,
-    propagate,
-)
+from nonloc.ops import Affinity, aggregate, choose_backend, diffuse, dirichlet_energy, propagate
 from problems import EXACT, SOME_CELLS, SYMMETRIC, affinity, features, relative, signal
 
 each_backend = pytest.mark.parametrize("backend", EXACT)

@@ -8,13 +8,7 @@ import torch
 from chains import order
 
 from nonloc.ops import kernel_matrix
-from nonloc.processes import (
-    Continuum,
-    JumpProcess,
-    cell_kernel,
-    hilbert_schmidt_norm,
-    simulate,
-)
+from nonloc.processes import Continuum, JumpProcess, cell_kernel, hilbert_schmidt_norm, simulate
 from nonloc.processes.continuum import continuum as module
 from problems import relative
 
