@@ -48,6 +48,11 @@ def test_numbers_are_those_of_the_states(kind, shared, x):
         assert block["block"] == n + 1
         assert block["before"] == pytest.approx(by_hand(kernel, states[n]), rel=1e-5)
         assert block["after"] == pytest.approx(by_hand(kernel, states[n + 1]), rel=1e-5)
+        # The linear part and the variance of what is added make up the change of the variance.
+        rest = by_hand(kernel, states[n + 1] - states[n])["variance"] / block["before"]["variance"]
+        ratio = block["after"]["variance"] / block["before"]["variance"]
+        assert ratio == pytest.approx(1 + block["linear"] + rest, rel=1e-6)
+        assert rest > 0.001, "else the linear part alone would do"
 
 
 @pytest.mark.parametrize("kind", [OriginalStage, DiffusiveStage])
@@ -70,19 +75,6 @@ def test_the_quotient_is_that_of_w_on_what_the_kernel_brings(kind, normalize, x)
         weight = stage.weights()[n].detach().double()
         along = float((brought * (brought @ weight.T)).sum() / brought.square().sum())
         assert trace["blocks"][n]["quotient"] == pytest.approx(along, rel=1e-4)
-
-
-@pytest.mark.parametrize("kind", [OriginalStage, DiffusiveStage])
-def test_the_linear_part_and_what_is_added_make_up_the_change_of_the_variance(kind, x):
-    stage = made(kind)
-    (trace,) = feature_trace(stage, x)
-    states = [state.detach().flatten(2).double() for state in stage.states(x)]
-    for n, block in enumerate(trace["blocks"]):
-        added = states[n + 1] - states[n]
-        rest = float(added.var(-1, unbiased=False).mean() / states[n].var(-1, unbiased=False).mean())
-        ratio = block["after"]["variance"] / block["before"]["variance"]
-        assert ratio == pytest.approx(1 + block["linear"] + rest, rel=1e-6)
-        assert rest > 0.001, "else the linear part alone would do"
 
 
 def test_stages_are_seen_where_they_stand_in_the_model(x):
@@ -120,16 +112,15 @@ def test_stage_inputs_are_what_the_affinities_are_made_of(x):
         def forward(self, x):
             return self.third(self.second(self.first(x, mask), mask=mask))
 
-    found = stage_inputs(Masked(), x)
-    assert [name for name, *_ in found] == ["first", "second", "third"]
-    assert all(torch.equal(given, mask) for *_, given in found[:2])
-    assert found[2][-1] is None
-    for _, stage, features, given in found:
-        valid = slice(None) if given is None else given.flatten(1)[0]
-        small = features.flatten(2)[:, :, valid]
-        for affinity, expected in zip(
-            stage.affinities(features, mask=given), stage.affinities(small), strict=True
-        ):
+    inputs = stage_inputs(Masked(), x)
+    assert [name for name, *_ in inputs] == ["first", "second", "third"]
+    assert all(torch.equal(own_mask, mask) for *_, own_mask in inputs[:2])
+    assert inputs[2][-1] is None
+    for _, stage, features, own_mask in inputs:
+        valid = slice(None) if own_mask is None else own_mask.flatten(1)[0]
+        whole = stage.affinities(features, mask=own_mask)
+        small = stage.affinities(features.flatten(2)[:, :, valid])
+        for affinity, expected in zip(whole, small, strict=True):
             kernel = kernel_matrix(affinity)[:, valid][:, :, valid]
             torch.testing.assert_close(kernel, kernel_matrix(expected))
 
@@ -185,8 +176,8 @@ def on_a_line(**keywords):
 def test_logits_of_every_kernel_of_a_stage(shared, expected):
     """Two points at ±3: e^18 lies between the two entries of a row, so each sees itself alone and grows by half."""
     points = torch.tensor([[[3.0], [-3.0]]])
-    found = logit_spreads(on_a_line(share_affinity=shared), points)
-    assert found == {"": pytest.approx(expected, rel=1e-6)}
+    spreads = logit_spreads(on_a_line(share_affinity=shared), points)
+    assert spreads == {"": pytest.approx(expected, rel=1e-6)}
 
 
 def test_spreads_have_the_names_of_the_stages_whose_kernels_have_logits():
@@ -204,9 +195,9 @@ def test_spreads_have_the_names_of_the_stages_whose_kernels_have_logits():
 
     mask = torch.tensor([[True, True, False]])
     points = torch.tensor([[[3.0], [-3.0], [30.0]]])
-    found = logit_spreads(Several(), (points, mask))
+    spreads = logit_spreads(Several(), (points, mask))
     # The point that is masked away does not count; a stage that is called twice has the kernels of both calls.
-    assert found == {"far": [30 * 33.0], "near": [2.0, 18.0]}
+    assert spreads == {"far": [30 * 33.0], "near": [2.0, 18.0]}
 
 
 def test_where_a_number_has_no_meaning_it_is_none(x):

@@ -77,25 +77,23 @@ def test_docstrings_explain_every_keyword_once_and_name_every_choice(kind):
     lines = [line for line in text.splitlines()[1:] if line[:1].strip()]
     explained = [name for line in lines for name in line.partition("  ")[0].split(", ")]
     assert sorted(explained) == sorted(inspect.signature(kind).parameters)
-    for known in (
-        choices.WEIGHTS,
-        choices.AFFINITY_NAMES,
-        choices.NORMALIZATIONS,
-        choices.INITS,
-        choices.LAYOUTS,
-    ):
-        assert [name for name in known if f'"{name}"' not in text] == []
-    assert [name for name in BACKENDS if f'"{name}"' not in text] == []
+    known = (
+        *choices.WEIGHTS,
+        *choices.AFFINITY_NAMES,
+        *choices.NORMALIZATIONS,
+        *choices.INITS,
+        *choices.LAYOUTS,
+    )
+    assert [name for name in (*known, *BACKENDS) if f'"{name}"' not in text] == []
 
 
 @pytest.mark.parametrize("kind", MODULES)
 def test_an_unknown_keyword_names_the_class_the_nearest_and_all(kind):
-    sizes = {"num_blocks": 2} if "Stage" in kind.__name__ else {}
     message = (
         rf"^{kind.__name__} has no keyword 'initstd'; the nearest is init_std; it takes channels, .*backend"
     )
     with pytest.raises(TypeError, match=message):
-        kind(4, **sizes, initstd=0.1)
+        kind(4, **({"num_blocks": 2} if "Stage" in kind.__name__ else {}), initstd=0.1)
 
 
 @pytest.mark.parametrize("kind", [OriginalBlock, DiffusiveBlock])

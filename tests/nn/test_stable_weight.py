@@ -14,7 +14,6 @@ from nonloc.nn.stable_weight import gradient, orthonormal_part
 from nonloc.nn.stage import DiffusiveBlock, DiffusiveStage, OriginalStage
 from nonloc.ops import Affinity, propagate
 from nonloc.processes.jump.process import JumpProcess
-from nonloc.processes.stability import certify
 from nonloc.processes.stability.own_norm import own_norm
 
 C = 4
@@ -67,7 +66,7 @@ def test_w_is_the_formula(hidden):
 
 
 @pytest.mark.parametrize("scale", [1e-6, 1.0, 1e100])
-def test_eigenvalues_lie_between_0_and_w_however_large_v_is(scale):
+def test_eigenvalues_lie_between_0_and_the_limit_however_large_v_is(scale):
     for w in made(scale=scale, hidden=C, affinity="heat").weights():
         assert torch.equal(w, w.T)
         values = torch.linalg.eigvalsh(w.detach())
@@ -86,13 +85,13 @@ def test_the_bound_survives_columns_that_are_nearly_the_same():
 
 
 @pytest.mark.parametrize(("keywords", "limit"), LIMITS)
-def test_w_is_the_limit_of_the_kernel(keywords, limit):
+def test_the_limit_is_that_of_the_kernel(keywords, limit):
     assert {weight.limit for weight in made(**keywords).maps} == {limit}
 
 
 @given(st.sampled_from(LIMITS), st.integers(0, 10**6), st.floats(-3, 12), st.floats(-1, 1), st.booleans())
-def test_nothing_grows_through_64_sub_blocks(case, seed, log_weight, log_input, masked):
-    stage = made(64, 10**log_weight, seed, **case[0])
+def test_nothing_grows_through_16_sub_blocks(case, seed, log_weight, log_input, masked):
+    stage = made(16, 10**log_weight, seed, **case[0])
     x = 10**log_input * features(seed)
     mask = torch.tensor([[True] * 5 + [False] * 2]) if masked else None
     with torch.no_grad():
@@ -105,17 +104,6 @@ def test_nothing_grows_through_64_sub_blocks(case, seed, log_weight, log_input, 
     for before, after in signals:
         sizes = [(weights * z.square()).sum().sqrt() for z in (before, after)]
         assert float(sizes[1]) <= float(sizes[0]) * (1 + 1e-10)
-
-
-@pytest.mark.parametrize(("keywords", "limit"), LIMITS[:1] + LIMITS[4:5])
-def test_the_bound_is_needed(keywords, limit):
-    """The same stage with three times the weight does grow, so the test above could have failed."""
-    stage = made(64, 1e6, hidden=C, **keywords)
-    x = features()
-    with torch.no_grad():
-        weights = law(stage.affinity(x)).unsqueeze(-1)
-        grown = propagate(stage.affinity(x), x, [3 * w for w in stage.weights()])
-    assert float((weights * grown.square()).sum()) > 10 * float((weights * x.square()).sum())
 
 
 def test_kernel_works_on_the_factors_and_not_on_w(monkeypatch):
@@ -142,28 +130,13 @@ def test_gradient_is_that_of_w(scale):
     assert torch.autograd.gradcheck(matrix, weight.v.weight.detach().clone().requires_grad_())
 
 
-def test_autocast_half_precision_and_meta_device():
-    stage, x = made().float(), features().float()
-    expected = stage(x)
-    with torch.autocast("cpu", torch.bfloat16):
-        result = stage(x)
-    assert result.dtype == torch.float32
-    # A bfloat16 has 8 bits: a few roundings of 2⁻⁹ of numbers of size 1.
-    assert (result - expected).abs().max() < 0.03
-    assert stage.to(torch.bfloat16)(x.bfloat16()).dtype == torch.bfloat16
-    with torch.device("meta"):
-        assert DiffusiveStage(C, 2, weight="stable")(torch.empty(2, C, 3, 5)).shape == (2, C, 3, 5)
-
-
-def test_affinity_modules_and_blocks():
-    assert DiffusiveBlock(C, weight="stable", affinity=Heat(C)).maps[0].limit == 2.0
-    assert DiffusiveBlock(C, weight="stable", affinity=lambda c: Heat(c, shared=False)).maps[0].limit == 1.0
-
+def test_affinity_modules_have_the_limit_of_their_kernel():
     class Narrow(torch.nn.Module):
         def forward(self, x):
             return Affinity(x[..., :1], x[..., 1:2], "concat", "row")
 
-    assert DiffusiveBlock(C, weight="stable", affinity=Narrow()).maps[0].limit == 1.0
+    for affinity, limit in ((Heat(C), 2.0), (lambda c: Heat(c, shared=False), 1.0), (Narrow(), 1.0)):
+        assert DiffusiveBlock(C, weight="stable", affinity=affinity).maps[0].limit == limit
 
 
 @pytest.mark.parametrize(
@@ -188,24 +161,6 @@ def test_what_would_break_the_bound_is_refused(call, message):
         call()
 
 
-@pytest.mark.parametrize("size", [1.0, 10.0, 30.0])
-def test_the_kernel_moves_with_the_input_and_that_has_no_bound(size):
-    """Two positions, x = (0, 1), with logits s x_i x_j: the first shares its row evenly, and
-    ∂z_1/∂x_1 = 1 − w/2 + w s/4, while no signal grows through the kernel as it is."""
-    stage = DiffusiveStage(
-        1, 1, weight="stable", affinity="embedded_gaussian", embed=1, layout="positions"
-    ).double()
-    with torch.no_grad():
-        for linear in (stage.embeddings[0].theta, stage.embeddings[0].phi):
-            linear.weight.fill_(size**0.5)
-        stage.maps[0].v.weight.fill_(1.0)
-    w = stage.weights()[0].item()
-    x = torch.tensor([[[0.0], [1.0]]], dtype=torch.float64)
-    slope = torch.autograd.functional.jacobian(stage, x)[0, 0, 0, 0, 0, 0].item()
-    assert slope == pytest.approx(1 - w / 2 + w * size / 4, rel=1e-12)
-    assert certify(stage, x).verdict == "stable"
-
-
 # orthonormal_part: its Triton kernel in the interpreter and its gradient, against QR in float64.
 
 
@@ -228,12 +183,13 @@ SHAPES = [(16, 8), (7, 5), (1, 1), (2, 6)]
 
 @pytest.mark.parametrize("size", [1e-3, 1e4])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_the_kernel_finds_the_columns_of_qr(kernel, shape, size):
+@pytest.mark.parametrize("is_transposed", [False, True])
+def test_the_kernel_has_the_columns_of_qr(kernel, shape, size, is_transposed):
     torch.manual_seed(0)
-    v = size * torch.randn(shape)
-    for found, wanted in zip(kernel.columns(v), by_qr(v), strict=True):
-        assert found.dtype == torch.float32
-        torch.testing.assert_close(found.double(), wanted, rtol=1e-6, atol=1e-7)
+    v = size * (torch.randn(shape[::-1]).mT if is_transposed else torch.randn(shape))
+    for columns, expected in zip(kernel.columns(v), by_qr(v), strict=True):
+        assert columns.dtype == torch.float32
+        torch.testing.assert_close(columns.double(), expected, rtol=1e-6, atol=1e-7)
 
 
 def test_the_columns_stay_orthonormal_where_v_is_nearly_singular(kernel):
@@ -242,12 +198,6 @@ def test_the_columns_stay_orthonormal_where_v_is_nearly_singular(kernel):
     v = 1e6 * (torch.randn(16, 1) + 1e-7 * torch.randn(16, 4))
     both = torch.cat(kernel.columns(v)).double()
     torch.testing.assert_close(both.mT @ both, torch.eye(4, dtype=torch.float64), rtol=0, atol=1e-6)
-
-
-def test_a_transposed_v_is_read_as_it_lies(kernel):
-    torch.manual_seed(2)
-    v = torch.randn(5, 9).mT
-    torch.testing.assert_close(kernel.columns(v)[0].double(), by_qr(v)[0], rtol=1e-6, atol=1e-7)
 
 
 def test_what_is_not_a_number_stays_none(kernel):
@@ -262,22 +212,20 @@ def test_the_gradient_is_that_of_qr(shape):
     v = torch.randn(shape, dtype=torch.float64, requires_grad=True)
     q, p = by_qr(v)
     dq = torch.randn_like(q)
-    (wanted,) = torch.autograd.grad(q, v, dq)
-    torch.testing.assert_close(gradient(dq, q.detach(), p.detach()), wanted, rtol=1e-10, atol=1e-12)
+    (expected,) = torch.autograd.grad(q, v, dq)
+    torch.testing.assert_close(gradient(dq, q.detach(), p.detach()), expected, rtol=1e-10, atol=1e-12)
 
 
 def test_the_function_has_both(kernel, monkeypatch):
     monkeypatch.setattr(stable_weight, "_triton_kernel", lambda: kernel)
     torch.manual_seed(4)
-    v = torch.randn(8, 4, requires_grad=True)
-    found = stable_weight._Columns.apply(v)
+    v, cotangent = torch.randn(8, 4, requires_grad=True), torch.randn(8, 4)
     exact = v.detach().double().requires_grad_()
-    wanted, _ = by_qr(exact)
-    weight = torch.randn(8, 4)
-    torch.testing.assert_close(found.double(), wanted, rtol=1e-6, atol=1e-7)
-    (gradient_found,) = torch.autograd.grad(found, v, weight)
-    (gradient_wanted,) = torch.autograd.grad(wanted, exact, weight.double())
-    torch.testing.assert_close(gradient_found.double(), gradient_wanted, rtol=1e-5, atol=1e-6)
+    columns, expected = stable_weight._Columns.apply(v), by_qr(exact)[0]
+    torch.testing.assert_close(columns.double(), expected, rtol=1e-6, atol=1e-7)
+    (actual,) = torch.autograd.grad(columns, v, cotangent)
+    (expected,) = torch.autograd.grad(expected, exact, cotangent.double())
+    torch.testing.assert_close(actual.double(), expected, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.gpu
@@ -286,27 +234,27 @@ def test_cuda_value_and_gradient_in_a_captured_graph(shape):
     """The last of them is too large for the kernel, and is not captured."""
     torch.manual_seed(6)
     v = torch.randn(shape, device="cuda", requires_grad=True)
-    weight = torch.randn(shape, device="cuda")
+    cotangent = torch.randn(shape, device="cuda")
+    cotangent = cotangent @ cotangent.mT
 
     def both():
         q = orthonormal_part(v)
         product = q @ q.mT  # free of the columns' signs
-        return product.detach(), *torch.autograd.grad((product * (weight @ weight.mT)).sum(), v)
+        return product.detach(), *torch.autograd.grad((product * cotangent).sum(), v)
 
     exact = v.detach().double().requires_grad_()
     inside = torch.linalg.inv(torch.eye(shape[1], dtype=torch.float64, device="cuda") + exact.mT @ exact)
     product = exact @ inside @ exact.mT
-    wanted = [product.detach(), *torch.autograd.grad((product * (weight @ weight.mT).double()).sum(), exact)]
-    found = both()
+    expected = [product.detach(), *torch.autograd.grad((product * cotangent.double()).sum(), exact)]
+    actual = both()
     if shape[0] < 256:
-        stream = torch.cuda.Stream()
-        with torch.cuda.stream(stream):
+        with torch.cuda.stream(torch.cuda.Stream()):
             both()
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
-            found = both()
+            actual = both()
         graph.replay()
         torch.cuda.synchronize()
-    for one, other in zip(found, wanted, strict=True):
+    for one, other in zip(actual, expected, strict=True):
         assert float((one.double() - other).norm() / other.norm()) < 1e-5
