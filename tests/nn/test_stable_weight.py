@@ -14,6 +14,7 @@ from nonloc.nn.stable_weight import gradient, orthonormal_part
 from nonloc.nn.stage import DiffusiveBlock, DiffusiveStage, OriginalStage
 from nonloc.ops import Affinity, propagate
 from nonloc.processes.jump.process import JumpProcess
+from nonloc.processes.stability import certify
 from nonloc.processes.stability.own_norm import own_norm
 
 C = 4
@@ -159,6 +160,24 @@ def test_affinity_modules_have_the_limit_of_their_kernel():
 def test_what_would_break_the_bound_is_refused(call, message):
     with pytest.raises(ValueError, match=re.escape(message)):
         call()
+
+
+@pytest.mark.parametrize("size", [1.0, 10.0, 30.0])
+def test_the_kernel_moves_with_the_input_and_that_has_no_bound(size):
+    """Two positions, x = (0, 1), with logits s x_i x_j: the first shares its row evenly, and
+    ∂z_1/∂x_1 = 1 − w/2 + w s/4, while no signal grows through the kernel as it is."""
+    stage = DiffusiveStage(
+        1, 1, weight="stable", affinity="embedded_gaussian", embed=1, layout="positions"
+    ).double()
+    with torch.no_grad():
+        for linear in (stage.embeddings[0].theta, stage.embeddings[0].phi):
+            linear.weight.fill_(size**0.5)
+        stage.maps[0].v.weight.fill_(1.0)
+    w = stage.weights()[0].item()
+    x = torch.tensor([[[0.0], [1.0]]], dtype=torch.float64)
+    slope = torch.autograd.functional.jacobian(stage, x)[0, 0, 0, 0, 0, 0].item()
+    assert slope == pytest.approx(1 - w / 2 + w * size / 4, rel=1e-12)
+    assert certify(stage, x).verdict == "stable"
 
 
 # orthonormal_part: its Triton kernel in the interpreter and its gradient, against QR in float64.

@@ -179,6 +179,19 @@ def test_wrong_sizes_are_refused(channels, num_blocks):
         DiffusiveStage(channels, num_blocks)
 
 
+@pytest.mark.parametrize("kind", STAGES)
+def test_where_rows_are_alike_sums_enlarge_the_mean_and_differences_the_rest(kind, x):
+    """Without logits all rows are equal: one mode has λ = 0, the mean, and all others have λ = 1."""
+    w = 0.5
+    block = made(kind, 1, weight="full")
+    with torch.no_grad():
+        block.maps[0].w_z.weight.copy_(w * torch.eye(C))
+        block.embeddings[0].theta.weight.zero_()
+    mean = x.mean(1, keepdim=True)
+    expected = (1 + w) * mean + (x - mean) if kind is OriginalStage else mean + (1 - w) * (x - mean)
+    torch.testing.assert_close(block(x), expected, rtol=1e-12, atol=1e-12)
+
+
 # What the modules survive: copies, state dicts, autocast, the meta device, compilation and export.
 
 
