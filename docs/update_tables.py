@@ -47,17 +47,36 @@ def largest_deviations(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def common_backends(rows: Sequence[dict[str, Any]]) -> str:
-    """Return the rows of one kernel of each kind; heat and other normalisations are in the record."""
-    return backends.table([row for row in rows if row["kind"] != "heat" and row["normalize"] == "row"])
+    """Return three sizes of three kernels; the other rows are in the record."""
+    sizes = {(1, 256), (1, 1024), (1, 4096)}
+    kernels = [row for row in rows if row["kind"] != "heat" and row["normalize"] == "row"]
+    return backends.table([row for row in kernels if (row["batch"], row["positions"]) in sizes])
+
+
+def largest_sizes(rows: Sequence[dict[str, Any]]) -> str:
+    """Return the largest size of each kernel, with the exponents over all its sizes."""
+    header, rule, *lines = memory.table(rows).splitlines()
+    return "\n".join([header, rule, *(line for line in lines if "M^" in line)])
+
+
+def common_stages(rows: Sequence[dict[str, Any]]) -> str:
+    """Return the sizes that differ in kind, without the ways that were left out of a size."""
+    return stage.table([row for row in rows if row["positions"] != 4096 and row["captured"] is not None])
+
+
+def one_and_most(rows: Sequence[dict[str, Any]]) -> str:
+    """Return the plain loop, one captured run, and the most runs side by side."""
+    between = ("captured, 2 side by side", "captured, 4 side by side")
+    return training.table([row for row in rows if row["way"] not in between])
 
 
 TABLES: dict[str, Callable[[Sequence[dict[str, Any]]], str]] = {
     "accuracy": largest_deviations,
-    "memory": memory.table,
+    "memory": largest_sizes,
     "backends": common_backends,
-    "stage": stage.table,
+    "stage": common_stages,
     "stage_cpu": stage_cpu.table,
-    "training": training.table,
+    "training": one_and_most,
     "graphs": graphs.table,
     "certificates": certificates.table,
     "stable": stable.table,
