@@ -274,11 +274,6 @@ def test_the_lock_of_a_killed_process_is_free(run):
         assert run.lock_path.read_text() == f"{os.getpid()}\n"
 
 
-def test_runs_do_not_import_torch():
-    code = "import sys, nonloc_paper.runs; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
-
-
 def test_a_result_of_a_run_that_was_interrupted_is_none(tmp_path):
     run = Run(tmp_path / "run")
     run.write_result({"outcome": {"ending": "interrupted"}})

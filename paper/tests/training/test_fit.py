@@ -14,6 +14,7 @@ from tiny import (
     assert_same_run,
     before_method,
     saved_steps,
+    send_sigterm,
     spoil,
     timeless_metrics,
     tiny_data,
@@ -44,7 +45,7 @@ def whole(tmp_path_factory):
 def interrupt(run, step, recipe=RECIPE):
     """Train until SIGTERM comes during step `step`."""
     with pytest.MonkeyPatch.context() as patched:
-        after_step(patched, step, lambda session: os.kill(os.getpid(), signal.SIGTERM))
+        after_step(patched, step, send_sigterm)
         outcome = train(recipe, run)
     assert (outcome.ending, outcome.step, outcome.metrics["signal"]) == ("interrupted", step, signal.SIGTERM)
     assert "SIGTERM" in outcome.message

@@ -1,14 +1,23 @@
 """Graph groups without a device: a member's numbers do not depend on the others, nor on being captured."""
 
-import copy
-import os
-import signal
 from types import SimpleNamespace
 
 import pytest
 import torch
 from replayed import without_a_device
-from tiny import after_step, saved_steps, timeless_metrics, tiny_data, tiny_recipe, train
+from tiny import (
+    after_step,
+    before_method,
+    outcomes,
+    saved_steps,
+    send_sigterm,
+    timeless_metrics,
+    tiny_data,
+    tiny_recipe,
+    train,
+    train_each,
+    train_together,
+)
 
 from nonloc.outcomes import CorruptDataError
 from nonloc_paper.runs import Run
@@ -17,7 +26,6 @@ from nonloc_paper.training import graph_group, scheduler
 from nonloc_paper.training.evaluate import CapturedEvaluation, evaluate
 from nonloc_paper.training.fit import Options
 from nonloc_paper.training.graph_group import CaptureError, GraphGroup
-from nonloc_paper.training.scheduler import fit_many
 from nonloc_paper.training.session import Session
 from nonloc_paper.training.tasks import Classification
 
@@ -34,26 +42,21 @@ RECIPES = [
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory):
     """The run of each recipe, made by `fit`."""
-    runs = [Run(tmp_path_factory.mktemp("alone") / str(number)) for number in range(len(RECIPES))]
-    for recipe, run in zip(RECIPES, runs, strict=True):
-        train(recipe, run)
-    return runs
+    return train_each(RECIPES, tmp_path_factory.mktemp("alone"))
 
 
 @pytest.fixture
 def captures(monkeypatch):
     """The generators of every capture; `fit_many` gets a group, which on the CPU it would not make itself."""
-    found = without_a_device(monkeypatch)
+    generators = without_a_device(monkeypatch)
     monkeypatch.setattr(
         scheduler, "make_options", lambda *arguments: Options(CPU, GraphGroup(CPU), progress=False)
     )
-    return found
+    return generators
 
 
 def go(folder, recipes=RECIPES, side_by_side=4, **options):
-    runs = [Run(folder / str(number)) for number in range(len(recipes))]
-    data = {"tiny": tiny_data(labels=recipes[0].task == "classification")}
-    return runs, fit_many(recipes, runs, side_by_side=side_by_side, data=data, **options)
+    return train_together(recipes, folder, side_by_side, **options)
 
 
 def assert_as_alone(runs, alone):
@@ -64,10 +67,6 @@ def assert_as_alone(runs, alone):
             for name in line.keys() & {"test_loss", "psnr"}:
                 assert line.pop(name) == pytest.approx(other.pop(name), rel=1e-5)
             assert line == other
-
-
-def endings_of(endings):
-    return [ending.outcome and ending.outcome.ending for ending in endings.all]
 
 
 def members_of(work):
@@ -93,7 +92,7 @@ def refuse_optimizer(monkeypatch, optimizer):
 def test_every_run_is_what_it_is_alone_to_the_bit(tmp_path, alone, captures, side_by_side):
     """With other lengths, batch sizes and optimizers, so that the members change several times."""
     runs, endings = go(tmp_path, side_by_side=side_by_side)
-    assert endings_of(endings) == ["finished"] * 4
+    assert outcomes(endings) == ["finished"] * 4
     assert_as_alone(runs, alone)
 
 
@@ -123,7 +122,7 @@ def test_runs_in_step_are_captured_together_once(tmp_path, captures):
 def test_a_resumed_run_joins_a_new_one(tmp_path, alone, captures, monkeypatch, step):
     """In the first case, their last batches do not come at the same time."""
     with monkeypatch.context() as patched:
-        after_step(patched, step, lambda session: os.kill(os.getpid(), signal.SIGTERM))
+        after_step(patched, step, send_sigterm)
         _, endings = go(tmp_path, RECIPES[:1])
     assert endings.all[0].outcome.step == step
     captures.clear()
@@ -151,21 +150,18 @@ def test_a_step_that_cannot_be_captured_is_done_plainly_with_one_warning(
     ) as warned:
         runs, endings = go(tmp_path, RECIPES[1:3])
     assert len(warned) == 1
-    assert endings_of(endings) == ["finished"] * 2
+    assert outcomes(endings) == ["finished"] * 2
     assert_as_alone(runs, alone[1:3])
 
 
 def test_an_error_in_a_step_concerns_its_run_alone(tmp_path, alone, captures, monkeypatch):
-    loss = Classification.loss
-
-    def fail_for_adam(self, outputs, targets):
-        if self.recipe.optimizer == "adam":
+    def fail_for_adam(task, outputs, targets):
+        if task.recipe.optimizer == "adam":
             raise ValueError("the affinity has negative entries")
-        return loss(self, outputs, targets)
 
-    monkeypatch.setattr(Classification, "loss", fail_for_adam)
+    before_method(monkeypatch, Classification, "loss", fail_for_adam)
     runs, endings = go(tmp_path, RECIPES[1:3])
-    assert endings_of(endings) == ["finished", None]
+    assert outcomes(endings) == ["finished", None]
     assert "negative entries" in str(endings.all[1].error)
     assert_as_alone(runs[:1], alone[1:2])
 
@@ -243,17 +239,6 @@ def test_a_requested_step_is_done_once_by_the_next_group_step(tmp_path, captures
     assert not any(torch.equal(one, two) for one, two in zip(before, after, strict=True))
     group.step()
     assert all(torch.equal(one, two) for one, two in zip(after, session.model.parameters(), strict=True))
-
-
-@pytest.mark.parametrize("changes", [{}, {"optimizer": "adam"}], ids=["sgd", "adam"])
-def test_a_capture_leaves_no_trace(tmp_path, captures, changes):
-    session = session_in(GraphGroup(CPU), tmp_path, **changes)
-    before = copy.deepcopy(session.model.state_dict())
-    session.take_step()
-    assert all(torch.equal(value, before[name]) for name, value in session.model.state_dict().items())
-    states = list(session.train_step.optimizer.state.values())
-    assert len(states) == len(list(session.model.parameters()))
-    assert not any(value.any() for state in states for value in state.values())
 
 
 def test_neither_the_order_of_requests_nor_a_new_rate_needs_another_capture(tmp_path, captures):

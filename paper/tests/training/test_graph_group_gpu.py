@@ -6,12 +6,10 @@ errors of 1e-7 then grow with the steps. A wrong draw, rate, order or batch chan
 """
 
 import copy
-import os
-import signal
 
 import pytest
 import torch
-from tiny import after_step, timeless_metrics, tiny_data, tiny_recipe
+from tiny import after_step, send_sigterm, timeless_metrics, tiny_data, tiny_recipe
 
 from nonloc_paper.runs import Run
 from nonloc_paper.training import evaluate as evaluate_module
@@ -182,7 +180,7 @@ def test_a_run_resumed_in_the_middle_ends_as_if_uninterrupted(tmp_path, monkeypa
     recipe = recipe_of(epochs=4, **changes)
     whole, run = Run(tmp_path / "whole"), Run(tmp_path / "run")
     train(recipe, whole)
-    after_step(monkeypatch, step, lambda session: os.kill(os.getpid(), signal.SIGTERM))
+    after_step(monkeypatch, step, send_sigterm)
     outcome = train(recipe, run)
     assert (outcome.ending, outcome.step) == ("interrupted", step)
     monkeypatch.undo()

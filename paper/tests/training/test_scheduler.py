@@ -1,15 +1,26 @@
 """fit_many: runs that take turns end as they would alone, whatever happens to the others."""
 
 import gc
-import os
 import signal
 import weakref
+from contextlib import nullcontext
 
 import pytest
 import torch
-from tiny import after_step, assert_same_run, saved_steps, tiny_data, tiny_recipe, train
+from tiny import (
+    after_step,
+    assert_same_run,
+    before_method,
+    outcomes,
+    saved_steps,
+    send_sigterm,
+    tiny_data,
+    tiny_recipe,
+    train_each,
+    train_together,
+)
 
-from nonloc.outcomes import CorruptDataError, LockedRunError
+from nonloc.outcomes import CorruptDataError
 from nonloc_paper.runs import Run
 from nonloc_paper.training import scheduler, stopping
 from nonloc_paper.training.recipe import Recipe
@@ -28,21 +39,11 @@ RECIPES = [
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory):
     """The run of each recipe, made by `fit`."""
-    runs = [Run(tmp_path_factory.mktemp("alone") / str(number)) for number in range(len(RECIPES))]
-    for recipe, run in zip(RECIPES, runs, strict=True):
-        train(recipe, run)
-    return runs
+    return train_each(RECIPES, tmp_path_factory.mktemp("alone"))
 
 
 def go(folder, recipes=RECIPES, side_by_side=2, **options):
-    """(the runs, how they ended)"""
-    runs = [Run(folder / str(number)) for number in range(len(recipes))]
-    options = {"data": {"tiny": tiny_data()}, "device": "cpu", "progress": False} | options
-    return runs, fit_many(recipes, runs, side_by_side=side_by_side, **options)
-
-
-def outcomes(endings):
-    return [ending.outcome and ending.outcome.ending for ending in endings.all]
+    return train_together(recipes, folder, side_by_side, **options)
 
 
 def assert_as_alone(runs, alone):
@@ -52,10 +53,6 @@ def assert_as_alone(runs, alone):
 
 def fail(session):
     raise OSError("no space left")
-
-
-def send_sigterm(session):
-    os.kill(os.getpid(), signal.SIGTERM)
 
 
 @pytest.mark.parametrize("side_by_side", [1, 3, 9])
@@ -75,41 +72,38 @@ def test_every_run_is_what_it_is_alone_to_the_bit(tmp_path, alone, side_by_side)
 )
 def test_runs_take_turns_and_the_next_begins_when_one_ends(tmp_path, monkeypatch, side_by_side, order):
     """One at a time is the default on the CPU."""
-    seeds, take_step = [], Session.take_step
-    monkeypatch.setattr(Session, "take_step", lambda self: (seeds.append(self.recipe.seed), take_step(self)))
+    seeds = []
+    before_method(monkeypatch, Session, "take_step", lambda session: seeds.append(session.recipe.seed))
     recipes = [tiny_recipe(seed=seed, epochs=1 + seed // 2) for seed in (0, 1, 2)]
     go(tmp_path, recipes, side_by_side)
     assert seeds == order
 
 
-@pytest.mark.parametrize("how", ["fails", "cannot start", "diverges", "is held"])
-def test_a_run_that_ends_badly_does_not_affect_the_others(tmp_path, alone, monkeypatch, how):
-    recipes, expected = list(RECIPES), None
+@pytest.mark.parametrize(
+    ("how", "changes", "outcome", "message"),
+    [
+        ("fails", {}, None, "no space left"),
+        ("cannot start", {"train_images": 41}, None, "train_images=41"),
+        ("diverges", {"optimizer": "sgd", "learning_rate": 1e30, "momentum": 0.0}, "diverged", "None"),
+        ("is locked", {}, None, "is in use"),
+    ],
+)
+def test_a_run_that_ends_badly_does_not_affect_the_others(
+    tmp_path, alone, monkeypatch, how, changes, outcome, message
+):
+    recipes = [RECIPES[0], RECIPES[1].with_(**changes), *RECIPES[2:]]
     if how == "fails":
         after_step(monkeypatch, 7, fail, seed=1)
-    elif how == "cannot start":
-        recipes[1] = RECIPES[1].with_(train_images=41)
-    elif how == "diverges":
-        recipes[1], expected = tiny_recipe(learning_rate=1e30, momentum=0.0), "diverged"
-    holder = Run(tmp_path / "1").lock()
-    if how == "is held":
-        holder.__enter__()
-    runs, endings = go(tmp_path, recipes)
-    if how == "is held":
-        holder.__exit__(None, None, None)
-    assert outcomes(endings) == ["finished", expected, "finished", "finished"]
+    with Run(tmp_path / "1").lock() if how == "is locked" else nullcontext():
+        runs, endings = go(tmp_path, recipes)
+    assert outcomes(endings) == ["finished", outcome, "finished", "finished"]
     assert endings.reason == ""
+    assert message in str(endings.all[1].error)
     assert_as_alone([runs[0], *runs[2:]], [alone[0], *alone[2:]])
-    error = endings.all[1].error
     if how == "fails":
-        assert "no space left" in str(error)
         monkeypatch.undo()
         assert outcomes(go(tmp_path)[1]) == ["finished"] * 4
         assert_as_alone(runs, alone)
-    elif how == "cannot start":
-        assert "train_images=41" in str(error)
-    elif how == "is held":
-        assert isinstance(error, LockedRunError)
 
 
 def test_a_failed_run_frees_its_memory(tmp_path, monkeypatch):
@@ -140,13 +134,7 @@ def test_a_reason_to_stop_saves_all_runs_under_way_and_begins_no_other(tmp_path,
 
 
 def test_a_late_signal_is_reported_but_cuts_nothing_short(tmp_path, monkeypatch):
-    finish_epoch = Session.finish_epoch
-
-    def finish_epoch_after_a_signal(self, measured):
-        send_sigterm(self)
-        return finish_epoch(self, measured)
-
-    monkeypatch.setattr(Session, "finish_epoch", finish_epoch_after_a_signal)
+    before_method(monkeypatch, Session, "finish_epoch", lambda session, _: send_sigterm(session))
     _, endings = go(tmp_path, RECIPES[3:])
     assert outcomes(endings) == ["finished"]
     assert (endings.reason, endings.signal) == ("", signal.SIGTERM)
@@ -191,20 +179,17 @@ def test_an_error_of_the_caller_at_the_beginning_leaves_no_folder(tmp_path):
 
 @pytest.mark.filterwarnings("error")
 def test_a_run_that_has_diverged_meanwhile_is_not_saved(tmp_path, monkeypatch):
-    after_step(
-        monkeypatch,
-        11,
-        lambda session: session.losses.at(session.step_in_epoch - 1).fill_(float("inf")),
-        seed=0,
-    )
+    def set_bad_loss(session):
+        session.losses.at(session.step_in_epoch - 1).fill_(float("inf"))
+
+    after_step(monkeypatch, 11, set_bad_loss, seed=0)
     with pytest.raises(ZeroDivisionError, match="of the caller"):
         go(tmp_path, RECIPES[:2], checkpoint_every=100, ended=raise_at(1))
     assert saved_steps(Run(tmp_path / "0")) == []
 
 
 def test_a_run_that_cannot_be_saved_is_named_and_the_others_are_saved(tmp_path, monkeypatch):
-    save = Session.save
-    monkeypatch.setattr(Session, "save", lambda self: fail(self) if self.recipe.seed == 0 else save(self))
+    before_method(monkeypatch, Session, "save", lambda session: session.recipe.seed or fail(session))
     runs = [Run(tmp_path / str(number)) for number in range(3)]
     with (
         pytest.warns(RuntimeWarning, match=rf"{runs[0].path} could not be saved \(no space left\)"),
@@ -280,25 +265,19 @@ def test_shared_data_are_not_copied_on_the_same_device_and_keep_their_name():
 ESTIMATED = Recipe(epochs=10)
 
 
-def recorded(path, seconds, ending="converged", device="cpu", **more):
+def finished(path, seconds, ending="converged", device="cpu", **more):
     """A finished run that took `seconds`, as an entry of `others`."""
     run = Run(path)
-    run.write_recipe(ESTIMATED.to_dict())
     result = {"outcome": {"ending": ending}, "seconds": seconds, "machine": {"device": device}}
     run.write_result(result | more)
     return ESTIMATED.with_(seed=1), run
 
 
-def begun(path, epoch, seconds):
-    run = Run(path)
-    run.write_recipe(ESTIMATED.to_dict())
-    run.append_metrics({"epoch": epoch, "seconds": seconds})
-    return run
-
-
 def test_seconds_to_go_come_from_other_seeds_or_the_run_itself(tmp_path):
-    new, half = Run(tmp_path / "new"), begun(tmp_path / "half", 4, 20.0)
-    others = [recorded(tmp_path / "1", 100.0), recorded(tmp_path / "2", 120.0)]
+    new, half = Run(tmp_path / "new"), Run(tmp_path / "half")
+    half.write_recipe(ESTIMATED.to_dict())
+    half.append_metrics({"epoch": 4, "seconds": 20.0})
+    others = [finished(tmp_path / "1", 100.0), finished(tmp_path / "2", 120.0)]
     assert seconds_to_go(ESTIMATED, new, [], "cpu") is None
     assert seconds_to_go(ESTIMATED, others[0][1], [], "cpu") == 0
     assert seconds_to_go(ESTIMATED, new, others, "cpu") == pytest.approx(110)
@@ -309,15 +288,15 @@ def test_seconds_to_go_come_from_other_seeds_or_the_run_itself(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "how",
+    "difference",
     [{"ending": "diverged"}, {"device": "another"}, {"earlier": [{"machine": None, "seconds": 50.0}]}],
     ids=["diverged", "another device", "partly elsewhere"],
 )
-def test_runs_that_do_not_compare_do_not_count(tmp_path, how):
-    others = [recorded(tmp_path / "1", 100.0, **how)]
+def test_runs_that_do_not_compare_do_not_count(tmp_path, difference):
+    others = [finished(tmp_path / "1", 100.0, **difference)]
     assert seconds_to_go(ESTIMATED, Run(tmp_path / "new"), others, "cpu") is None
 
 
 def test_a_result_without_its_seconds_is_corrupt(tmp_path):
     with pytest.raises(CorruptDataError, match=r"1.result\.json lacks seconds"):
-        seconds_to_go(ESTIMATED, Run(tmp_path / "new"), [recorded(tmp_path / "1", None)], "cpu")
+        seconds_to_go(ESTIMATED, Run(tmp_path / "new"), [finished(tmp_path / "1", None)], "cpu")

@@ -1,11 +1,10 @@
 """Several runs on one CUDA device: each ends as it would alone."""
 
-import os
 import signal
 
 import pytest
 import torch
-from tiny import after_step, timeless_metrics, tiny_data, tiny_recipe
+from tiny import after_step, outcomes, send_sigterm, timeless_metrics, tiny_data, tiny_recipe
 
 from nonloc_paper.runs import Run
 from nonloc_paper.training.fit import fit
@@ -35,10 +34,8 @@ def data():
 
 def go(folder, recipes=RECIPES, **options):
     runs = [Run(folder / str(number)) for number in range(len(recipes))]
-    endings = fit_many(
-        recipes, runs, data={"tiny": data()}, device="cuda", progress=False, **{"side_by_side": 2} | options
-    )
-    return runs, endings
+    options = {"side_by_side": 2} | options
+    return runs, fit_many(recipes, runs, data={"tiny": data()}, device="cuda", progress=False, **options)
 
 
 def assert_as_alone(recipes, runs, folder):
@@ -53,7 +50,7 @@ def assert_as_alone(recipes, runs, folder):
 def test_runs_side_by_side_equal_the_same_runs_alone(tmp_path, side_by_side):
     """Deterministic kernels in the same order in each branch: equal to the bit, whatever the other members."""
     runs, endings = go(tmp_path, side_by_side=side_by_side)
-    assert [ending.outcome.ending for ending in endings.all] == ["finished"] * 3
+    assert outcomes(endings) == ["finished"] * 3
     assert_as_alone(RECIPES, runs, tmp_path)
 
 
@@ -81,7 +78,7 @@ def test_a_run_that_cannot_be_captured_is_trained_plainly_with_its_warning(tmp_p
     with pytest.warns(RuntimeWarning, match="cannot be captured") as warned:
         runs, endings = go(tmp_path, side_by_side=3)
     assert sum("cannot be captured" in str(each.message) for each in warned) == 1
-    assert [ending.outcome.ending for ending in endings.all] == ["finished"] * 3
+    assert outcomes(endings) == ["finished"] * 3
     monkeypatch.undo()
     for number in (0, 2):
         alone = Run(tmp_path / f"alone-{number}")
@@ -105,21 +102,15 @@ def test_one_copy_of_the_images_serves_all(tmp_path, monkeypatch):
 def test_divergence_and_failure_do_not_affect_the_others(tmp_path):
     recipes = [*RECIPES[:2], RECIPES[2].with_(learning_rate=1e30), RECIPES[2].with_(train_images=10_000)]
     _, endings = go(tmp_path, recipes, side_by_side=4)
-    assert [ending.outcome and ending.outcome.ending for ending in endings.all] == [
-        "finished",
-        "finished",
-        "diverged",
-        None,
-    ]
+    assert outcomes(endings) == ["finished", "finished", "diverged", None]
     assert "train_images=10000" in str(endings.all[3].error)
 
 
 def test_a_signal_saves_all_and_they_resume_to_the_same_end(tmp_path, monkeypatch):
-    after_step(monkeypatch, 7, lambda session: os.kill(os.getpid(), signal.SIGTERM), seed=RECIPES[0].seed)
+    after_step(monkeypatch, 7, send_sigterm, seed=RECIPES[0].seed)
     runs, endings = go(tmp_path / "stopped")
     assert endings.signal == signal.SIGTERM
-    assert [ending.outcome.ending for ending in endings.all[:2]] == ["interrupted"] * 2
-    assert endings.all[2].outcome is None
+    assert outcomes(endings) == ["interrupted", "interrupted", None]
     monkeypatch.undo()
     go(tmp_path / "stopped")
     whole, _ = go(tmp_path / "whole")

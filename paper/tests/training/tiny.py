@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import os
+import signal
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,6 +16,7 @@ from nonloc_paper.data.dataset import Dataset, Split
 from nonloc_paper.runs import Run
 from nonloc_paper.training.fit import fit
 from nonloc_paper.training.recipe import Recipe
+from nonloc_paper.training.scheduler import Endings, fit_many
 from nonloc_paper.training.session import Session
 
 
@@ -84,6 +88,33 @@ def assert_same_run(run: Run, expected: Run) -> None:
     assert run.read_result()["weights_sha256"] == expected.read_result()["weights_sha256"]
     assert timeless_metrics(run) == timeless_metrics(expected)
     assert run.read_spectra() == expected.read_spectra()
+
+
+def train_each(recipes: Sequence[Recipe], folder: Path) -> list[Run]:
+    """Train each recipe alone, by `fit`, and return the runs."""
+    runs = [Run(folder / str(number)) for number in range(len(recipes))]
+    for recipe, run in zip(recipes, runs, strict=True):
+        train(recipe, run)
+    return runs
+
+
+def train_together(
+    recipes: Sequence[Recipe], folder: Path, side_by_side: int | None, **options: Any
+) -> tuple[list[Run], Endings]:
+    """Train the recipes by `fit_many` on tiny data; return the runs and how they ended."""
+    runs = [Run(folder / str(number)) for number in range(len(recipes))]
+    data = {"tiny": tiny_data(labels=recipes[0].task == "classification")}
+    options = {"data": data, "device": "cpu", "progress": False} | options
+    return runs, fit_many(recipes, runs, side_by_side=side_by_side, **options)
+
+
+def outcomes(endings: Endings) -> list[str | None]:
+    """How each run ended; None where it has no outcome."""
+    return [ending.outcome and ending.outcome.ending for ending in endings.all]
+
+
+def send_sigterm(session: Session) -> None:
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def saved_steps(run: Run) -> list[int]:
