@@ -58,9 +58,7 @@ def tiny() -> Tiny:
     files, members, labels, images = {}, [], [], []
     for name, count in counts.items():
         fine = rng.integers(0, len(CLASSES), (count, 1), dtype=np.uint8)
-        coarse = np.full(
-            (count, 1), 250, np.uint8
-        )  # out of range on purpose: it must not be read as the label
+        coarse = np.full((count, 1), 250, np.uint8)  # out of range: it must not be read as the label
         pixels = rng.integers(0, 256, (count, 3 * SIZE * SIZE), dtype=np.uint8)
         content = np.concatenate([coarse, fine, pixels], 1).tobytes()
         files[f"{FOLDER}/{name}"] = content

@@ -1,3 +1,5 @@
+from collections.abc import Callable
+
 import pytest
 import torch
 
@@ -9,44 +11,35 @@ def images(count: int = 4, size: int = 2) -> torch.Tensor:
 
 
 @pytest.mark.parametrize(
-    "wrong", [images().float(), images()[0], images()[:, :1]], ids=["float", "one image", "one channel"]
+    ("make", "message"),
+    [
+        (lambda: Split(images().float()), "images must be uint8"),
+        (lambda: Split(images()[0]), "images must be uint8"),
+        (lambda: Split(images()[:, :1]), "images must be uint8"),
+        (lambda: Split(images(), torch.zeros(4)), "labels must be int64"),
+        (lambda: Split(images(), torch.zeros(3, dtype=torch.int64)), "labels must be int64"),
+        (
+            lambda: Dataset("d", Split(images(), torch.arange(4)), Split(images()), tuple("abcd")),
+            "test lacks",
+        ),
+        (lambda: Dataset("d", Split(images(size=2)), Split(images(size=3))), "one shape"),
+    ],
 )
-def test_split_refuses_other_images(wrong: torch.Tensor) -> None:
-    with pytest.raises(ValueError, match="images must be uint8"):
-        Split(wrong)
+def test_other_images_and_labels_are_refused(make: Callable[[], object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make()
 
 
-@pytest.mark.parametrize(
-    "wrong", [torch.zeros(4), torch.zeros(3, dtype=torch.int64)], ids=["float", "too few"]
-)
-def test_split_refuses_other_labels(wrong: torch.Tensor) -> None:
-    with pytest.raises(ValueError, match="labels must be int64"):
-        Split(images(4), wrong)
-
-
-def test_to_moves_images_and_labels() -> None:
+def test_to_moves_images_and_labels_and_missing_labels_stay_missing() -> None:
     split = Split(images(), torch.arange(4))
     data = Dataset("d", split, split, ("a", "b", "c", "d"))
     assert (len(split), data.num_classes) == (4, 4)
     moved = data.to("meta")
     tensors = [x for s in (moved.train, moved.test) for x in (s.images, s.labels)]
     assert [x.device.type for x in tensors if x is not None] == ["meta"] * 4
-
-
-def test_missing_labels_stay_missing() -> None:
-    data = Dataset("d", Split(images()), Split(images()))
-    assert data.num_classes == 0
-    assert data.to("meta").train.labels is None
-
-
-def test_dataset_refuses_classes_without_labels() -> None:
-    with pytest.raises(ValueError, match="test lacks labels"):
-        Dataset("d", Split(images(), torch.arange(4)), Split(images()), ("a", "b", "c", "d"))
-
-
-def test_dataset_refuses_two_shapes() -> None:
-    with pytest.raises(ValueError, match="one shape"):
-        Dataset("d", Split(images(size=2)), Split(images(size=3)))
+    unlabelled = Dataset("d", Split(images()), Split(images()))
+    assert unlabelled.num_classes == 0
+    assert unlabelled.to("meta").train.labels is None
 
 
 def test_the_hash_sees_every_byte_of_images_and_labels() -> None:

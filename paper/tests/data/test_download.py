@@ -58,15 +58,16 @@ def test_the_archive_is_downloaded_and_unpacked(
     assert (len(data.train), len(data.test)) == (10, 4)
 
 
-def test_an_archive_that_is_there_needs_no_network(tiny, tmp_path: Path) -> None:
-    assert contents(fetch(tiny.archive(tmp_path), tmp_path)) == expected(tiny)
-
-
-def test_nothing_but_the_named_files_is_unpacked(tiny, tmp_path: Path) -> None:
+def test_an_archive_that_is_there_needs_no_network_and_only_the_named_files_are_unpacked(
+    tiny, tmp_path: Path
+) -> None:
     folder = tmp_path / "data"
-    fetch(tiny.archive(folder), folder)
-    found = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()}
-    assert found == {"data/tiny.tar.gz", *(f"data/{path}" for path in tiny.files)}
+    place = fetch(tiny.archive(folder), folder)
+    assert contents(place) == expected(tiny)
+    names = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()}
+    assert names == {"data/tiny.tar.gz", *(f"data/{path}" for path in tiny.files)}
+    (tmp_path / "any").touch()
+    assert (place / "a.bin").stat().st_mode == (tmp_path / "any").stat().st_mode, "as any new file"
 
 
 def test_sound_files_need_neither_archive_nor_network(tiny, tmp_path: Path) -> None:
@@ -85,12 +86,6 @@ def test_a_damaged_file_is_mended_and_the_others_left_alone(tiny, tmp_path: Path
     assert sound.stat().st_ino == before
 
 
-def test_unpacked_files_are_as_readable_as_any_new_file(tiny, tmp_path: Path) -> None:
-    place = fetch(tiny.archive(tmp_path), tmp_path)
-    (tmp_path / "any").touch()
-    assert (place / "a.bin").stat().st_mode == (tmp_path / "any").stat().st_mode
-
-
 def test_a_damaged_archive_is_named_and_kept(tiny, tmp_path: Path) -> None:
     tiny.archive(tmp_path)
     with pytest.raises(
@@ -106,8 +101,13 @@ def test_offline_says_what_to_get_where_to_put_it_and_how(
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     with pytest.raises(MissingDataError) as caught:
         fetch(tiny.source, tmp_path, progress=False)
-    parts = ("ConnectionError", tiny.source.home, str(tmp_path / "tiny.tar.gz"), f"--data-dir {tmp_path}`")
-    assert [part for part in parts if part not in str(caught.value)] == []
+    for part in (
+        "ConnectionError",
+        tiny.source.home,
+        str(tmp_path / "tiny.tar.gz"),
+        f"--data-dir {tmp_path}`",
+    ):
+        assert part in str(caught.value)
 
 
 def test_a_damaged_file_is_named_and_kept_when_no_other_can_be_had(
@@ -124,17 +124,14 @@ def test_a_damaged_file_is_named_and_kept_when_no_other_can_be_had(
     assert damaged.read_bytes() == b"damaged"
 
 
-def test_an_address_without_the_archive_is_missing_data(tiny, served, tmp_path: Path) -> None:
-    source = replace(tiny.source, url=f"{served[1]}/tiny.tar.gz")
-    with pytest.raises(MissingDataError, match="404"):
-        fetch(source, tmp_path / "data", progress=False)
-
-
-def test_a_download_with_a_wrong_hash_leaves_nothing(tiny, served, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("file", "message"), [("tiny.tar.gz", "wrong MD5"), ("other.tar.gz", "404")])
+def test_a_wrong_or_missing_download_leaves_nothing(
+    tiny, served, tmp_path: Path, file: str, message: str
+) -> None:
     folder, address = served
     tiny.archive(folder)
-    source = replace(tiny.source, url=f"{address}/tiny.tar.gz")
-    with pytest.raises(MissingDataError, match="wrong MD5"):
+    source = replace(tiny.source, url=f"{address}/{file}")
+    with pytest.raises(MissingDataError, match=message):
         fetch(source, tmp_path / "data", progress=False)
     assert list((tmp_path / "data").iterdir()) == []
 
@@ -147,25 +144,25 @@ def test_without_pooch_the_error_names_the_extra(
         fetch(tiny.source, tmp_path)
 
 
-def test_a_member_that_is_a_link_is_refused(tiny, tmp_path: Path) -> None:
-    link = tarfile.TarInfo("tiny-bin/a.bin")
-    link.type, link.linkname = tarfile.SYMTYPE, "b.bin"
-    source = tiny.archive(tmp_path, [(link, b"")])
-    with pytest.raises(CorruptDataError, match="expected a regular file"):
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "expected a regular file"),
+        (bytes(251), r"tiny-bin/a\.bin with 251 bytes, .* 250 bytes"),
+        (bytes(250), r"tiny-bin/a\.bin with SHA-1"),
+    ],
+    ids=["a link", "wrong size", "other content"],
+)
+def test_a_member_that_is_not_the_published_file_is_refused(
+    tiny, tmp_path: Path, content: bytes | None, message: str
+) -> None:
+    entry = tiny.entry("tiny-bin/a.bin", content or b"")
+    if content is None:
+        entry[0].type, entry[0].linkname = tarfile.SYMTYPE, "b.bin"
+    source = tiny.archive(tmp_path, [entry])
+    with pytest.raises(CorruptDataError, match=message):
         fetch(source, tmp_path)
-
-
-def test_a_member_of_the_wrong_size_is_refused(tiny, tmp_path: Path) -> None:
-    source = tiny.archive(tmp_path, [tiny.entry("tiny-bin/a.bin", bytes(251))])
-    with pytest.raises(CorruptDataError, match=r"tiny-bin/a\.bin with 251 bytes, .* 250 bytes"):
-        fetch(source, tmp_path)
-
-
-def test_a_member_with_other_content_is_refused_and_not_kept(tiny, tmp_path: Path) -> None:
-    source = tiny.archive(tmp_path, [tiny.entry("tiny-bin/a.bin", bytes(250))])
-    with pytest.raises(CorruptDataError, match=r"tiny-bin/a\.bin with SHA-1"):
-        fetch(source, tmp_path)
-    assert list((tmp_path / "tiny-bin").iterdir()) == []
+    assert list((tmp_path / "tiny-bin").glob("*")) == []
 
 
 @pytest.mark.parametrize("path", ["a.bin", "../tiny-bin/a.bin", "tiny-bin/./a.bin"])
@@ -187,13 +184,15 @@ def test_a_truncated_archive_is_refused(tiny, tmp_path: Path) -> None:
         fetch(source, tmp_path)
 
 
-def test_unknown_names_list_the_choices() -> None:
+def test_unknown_names_list_the_choices_and_data_dir_reaches_the_reader(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="cifar10, cifar100"):
         download("mnist")
     with pytest.raises(ValueError, match=r"cifar10, cifar100 \(motifs need no download"):
         download("motifs")
     with pytest.raises(ValueError, match="motifs, cifar10, cifar100"):
         load("mnist")
+    with pytest.raises(MissingDataError, match=str(tmp_path)):
+        load("cifar100", tmp_path)
 
 
 @pytest.mark.parametrize(("name", "record_bytes"), [("cifar10", 3073), ("cifar100", 3074)])
@@ -229,11 +228,6 @@ def test_the_folder_of_the_files_is_recognised_by_its_name_or_its_files(tiny, tm
     tiny.write(tmp_path)
     renamed = inside.rename(tmp_path / "renamed")
     assert files_folder(tiny.source, renamed) == renamed
-
-
-def test_data_dir_reaches_the_reader(tmp_path: Path) -> None:
-    with pytest.raises(MissingDataError, match=str(tmp_path)):
-        load("cifar100", tmp_path)
 
 
 def test_the_package_names_are_there_and_not_hidden_by_modules_of_the_same_name() -> None:

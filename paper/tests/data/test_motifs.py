@@ -117,20 +117,17 @@ def test_the_set_depends_on_its_arguments_alone(data: Dataset, boxes, photograph
     assert torch.equal(small.test.images, data.test.images[:3])
     other = motif_boxes(seed=1, photographs=photographs)
     assert not np.array_equal(other["test"], boxes["test"])
+    images = load_motifs(train=16, test=4, size=11, motif=4).train.images
+    assert images.shape == (16, 3, 11, 11)
+    assert torch.equal(images[:, :, 4:, 4:], images[:, :, :-4, :-4]), "another size has its own period"
 
 
 def test_the_bytes_have_not_drifted(data: Dataset, photographs) -> None:
     if hashlib.sha256(photographs.tobytes()).hexdigest() != PHOTOGRAPHS_SHA256:
         pytest.skip("this pillow decodes the two JPEG photographs to other bytes")
     splits = {"train": data.train, "test": data.test}
-    found = {part: hashlib.sha256(s.images.numpy().tobytes()).hexdigest() for part, s in splits.items()}
-    assert found == MOTIFS_SHA256
-
-
-def test_other_sizes_repeat_with_their_own_period() -> None:
-    images = load_motifs(train=16, test=4, size=11, motif=4).train.images
-    assert images.shape == (16, 3, 11, 11)
-    assert torch.equal(images[:, :, 4:, 4:], images[:, :, :-4, :-4])
+    hashes = {part: hashlib.sha256(s.images.numpy().tobytes()).hexdigest() for part, s in splits.items()}
+    assert hashes == MOTIFS_SHA256
 
 
 def test_contents_know_a_shift_and_zero_bytes_apart() -> None:
@@ -168,18 +165,3 @@ def test_without_the_photographs_the_error_names_the_extra(
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(MissingDataError, match=r"nonloc\[graphs\]"):
         load_motifs()
-
-
-def test_noise_of_deviation_0_4_on_images_from_minus_1_to_1_is_14_dB(data: Dataset) -> None:
-    """Denoising starts at 20 log10(2 / 0.4) = 13.98 dB; averaging the 16 copies of a pixel adds 12.04 dB."""
-    clean = data.test.images.double() / 127.5 - 1
-    noise = torch.randn(clean.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    noisy = clean + 0.4 * noise
-    averaged = noisy.unflatten(3, (4, 3)).unflatten(2, (4, 3)).mean((2, 4)).repeat(1, 1, 4, 4)
-
-    def psnr(image: torch.Tensor) -> float:
-        return float(10 * torch.log10(4 / (image - clean).square().mean()))
-
-    # Four standard deviations of a mean of 221,184 and of 13,824 squared normal variables.
-    assert psnr(noisy) == pytest.approx(13.98, abs=0.05)
-    assert psnr(averaged) == pytest.approx(26.02, abs=0.21)

@@ -87,17 +87,6 @@ def test_parameter_counts(spec, num_classes, parameters):
     assert count_parameters(build(spec, num_classes)) == parameters
 
 
-@pytest.mark.parametrize(("variant", "n"), [("bottleneck", 2), ("keras", 2), ("basic", 3), ("public", 1)])
-def test_depth_counts_the_convolutions_on_the_path_and_the_head(variant, n):
-    model = PreResNet(n, variant=variant)
-    layers = [
-        name
-        for name, module in model.named_modules()
-        if isinstance(module, (nn.Conv2d, nn.Linear)) and "shortcut" not in name
-    ]
-    assert len(layers) == model.depth
-
-
 @pytest.mark.parametrize(
     ("variant", "widths", "channels"),
     [
@@ -108,30 +97,29 @@ def test_depth_counts_the_convolutions_on_the_path_and_the_head(variant, n):
     ],
 )
 def test_features_at_every_place(variant, widths, channels):
-    seen = []
+    shapes, widths_of_stages = [], []
 
     class Watch(nn.Module):
         def forward(self, x):
-            seen.append(tuple(x.shape[1:]))
+            shapes.append(tuple(x.shape[1:]))
             return x
 
-    made = []
-    factories = dict.fromkeys(range(1, 7), lambda channels: made.append(channels) or Watch())
-    model = PreResNet(2, variant=variant, stages=factories)
+    def watch(channels):
+        widths_of_stages.append(channels)
+        return Watch()
+
+    model = PreResNet(2, variant=variant, stages=dict.fromkeys(range(1, 7), watch))
     assert model(torch.zeros(1, 3, 20, 12)).shape == (1, 10)
-    assert made == [c for c in channels for _ in range(2)]
+    assert widths_of_stages == [c for c in channels for _ in range(2)]
     sizes = [(20, 12), (10, 6), (5, 3)]
-    assert seen == [(c, *size) for c, size in zip(channels, sizes, strict=True) for _ in range(2)]
+    assert shapes == [(c, *size) for c, size in zip(channels, sizes, strict=True) for _ in range(2)]
     assert [block.convolutions[0].out_channels for block in model.trunk.blocks[::2]] == widths
-
-
-def test_the_paper_s_place_has_64_channels_and_1024_positions():
-    model = build("preresnet20/diffusive-5@2")
-    ((name, stage),) = stages(model)
-    assert name == "trunk.stages.2"
-    assert (stage.channels, stage.maps[0].rank, stage.num_blocks) == (64, 32, 5)
-    features = model.trunk.blocks[1](model.trunk.blocks[0](model.stem(torch.zeros(1, 3, 32, 32))))
-    assert stage.affinity(features).positions == 1024
+    layers = [
+        name
+        for name, module in model.named_modules()
+        if isinstance(module, (nn.Conv2d, nn.Linear)) and "shortcut" not in name
+    ]
+    assert len(layers) == model.depth
 
 
 def test_backbone_has_the_same_names_with_and_without_stages():
@@ -168,22 +156,6 @@ def test_place_2_of_a_restorer_is_in_the_middle():
     blocks = model.trunk.blocks
     features = blocks[3](blocks[2](stage(blocks[1](blocks[0](model.stem(x))))))
     torch.testing.assert_close(model(x), x + model.head(torch.relu(model.norm(features))))
-
-
-def test_restorer_learns_to_remove_noise_from_flat_images():
-    """The best estimate of a flat image is its mean, with 64 times less noise; halving the error is a low bar."""
-    torch.manual_seed(0)
-    model = build("restorer8/diffusive-2@2", init_std=0.1)
-    optimizer = torch.optim.Adam(model.parameters(), 0.01)
-    errors = []
-    for _ in range(60):
-        image = torch.rand(8, 3, 1, 1).expand(-1, -1, 8, 8) * 2 - 1
-        error = (model(image + 0.4 * torch.randn(image.shape)) - image).square().mean()
-        optimizer.zero_grad()
-        error.backward()
-        optimizer.step()
-        errors.append(float(error.detach()))
-    assert sum(errors[-10:]) < 0.5 * sum(errors[:10])
 
 
 def test_every_parameter_of_a_restorer_gets_a_gradient():

@@ -31,24 +31,20 @@ def test_fields():
     ("text", "per_group", "blocks"),
     [
         ("preresnet20/baseline", 2, 6),
-        ("preresnet20-basic/baseline", 3, 9),
+        ("preresnet20-basic/diffusive-5@2", 3, 9),
         ("preresnet56-keras/baseline", 6, 18),
+        ("restorer16/baseline", None, 4),
     ],
 )
 def test_depth_gives_the_number_of_blocks(text, per_group, blocks):
     spec = NetworkSpec.parse(text)
-    assert (spec.blocks_per_group, spec.num_residual_blocks) == (per_group, blocks)
-
-
-def test_restorer_has_four_residual_blocks_and_no_groups():
-    spec = NetworkSpec.parse("restorer16/baseline")
-    assert spec.num_residual_blocks == 4
-    with pytest.raises(ValueError, match="no groups"):
-        _ = spec.blocks_per_group
-
-
-def test_baseline_of_a_network():
-    assert str(NetworkSpec.parse("preresnet20-basic/diffusive-5@2").baseline) == "preresnet20-basic/baseline"
+    assert spec.num_residual_blocks == blocks
+    assert str(spec.baseline) == text.split("/")[0] + "/baseline"
+    if per_group is not None:
+        assert spec.blocks_per_group == per_group
+    else:
+        with pytest.raises(ValueError, match="no groups"):
+            _ = spec.blocks_per_group
 
 
 @pytest.mark.parametrize(
