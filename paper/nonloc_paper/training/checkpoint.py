@@ -15,7 +15,7 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +61,9 @@ class Checkpoint:
     parts: list[Part] = field(default_factory=list)
 
 
+_IN_MANIFEST = [one.name for one in fields(Checkpoint) if one.name != "tensors"]
+
+
 def save_checkpoint(run: Run, recipe: Recipe, checkpoint: Checkpoint) -> None:
     """Write `checkpoint`, then remove all others but the newest one before it."""
     folder = run.checkpoints_path
@@ -68,15 +71,7 @@ def save_checkpoint(run: Run, recipe: Recipe, checkpoint: Checkpoint) -> None:
     content = safetensors.torch.save(checkpoint.tensors)
     manifest = {
         "format": FORMAT,
-        "step": checkpoint.step,
-        "epoch": checkpoint.epoch,
-        "step_in_epoch": checkpoint.step_in_epoch,
-        "seconds": checkpoint.seconds,
-        "num_classes": checkpoint.num_classes,
-        "data_sha256": checkpoint.data_sha256,
-        "losses": checkpoint.losses,
-        "optimizer": checkpoint.optimizer,
-        "parts": checkpoint.parts,
+        **{name: getattr(checkpoint, name) for name in _IN_MANIFEST},
         "recipe_sha256": recipe.sha256,
         "recipe": recipe.to_dict(),
         "versions": versions(),
@@ -88,7 +83,12 @@ def save_checkpoint(run: Run, recipe: Recipe, checkpoint: Checkpoint) -> None:
     write_atomically(
         tensors_path.with_suffix(".json"), json.dumps(manifest, indent=2, allow_nan=False).encode()
     )
-    _remove_all_but_two(folder, checkpoint.step)
+    earlier = [int(path.stem) for path in _numbered(folder, ".json") if int(path.stem) < checkpoint.step]
+    remaining = {checkpoint.step, *sorted(earlier)[-1:]}
+    # Later ones are damaged: the run did not resume from them.
+    _remove(folder, lambda other: other not in remaining)
+    for path in folder.glob("*" + TEMPORARY):
+        remove_leftover(path)
 
 
 def latest_valid(run: Run, recipe: Recipe | None = None) -> Checkpoint | None:
@@ -148,29 +148,10 @@ def _read(path: Path, expected: Recipe) -> Checkpoint:
             # Older manifests do not say the machine.
             part = {"machine": None, "versions": manifest["versions"], "seconds": manifest["seconds"]}
             manifest["parts"] = [part]
-        return Checkpoint(
-            step=manifest["step"],
-            epoch=manifest["epoch"],
-            step_in_epoch=manifest["step_in_epoch"],
-            seconds=manifest["seconds"],
-            num_classes=manifest["num_classes"],
-            data_sha256=manifest["data_sha256"],
-            losses=manifest["losses"],
-            tensors=safetensors.torch.load(content),
-            optimizer=manifest["optimizer"],
-            parts=manifest["parts"],
-        )
+        values = {name: manifest[name] for name in _IN_MANIFEST}
+        return Checkpoint(tensors=safetensors.torch.load(content), **values)
     except (FileNotFoundError, json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
         raise CorruptDataError(f"the checkpoint {path} is damaged ({error})") from error
-
-
-def _remove_all_but_two(folder: Path, step: int) -> None:
-    """Remove all but `step` and the newest before it. Later ones are damaged: the run did not resume from them."""
-    earlier = [int(path.stem) for path in _numbered(folder, ".json") if int(path.stem) < step]
-    remaining = {step, *sorted(earlier)[-1:]}
-    _remove(folder, lambda other: other not in remaining)
-    for path in folder.glob("*" + TEMPORARY):
-        remove_leftover(path)
 
 
 def _remove(folder: Path, is_unwanted: Callable[[int], bool]) -> None:

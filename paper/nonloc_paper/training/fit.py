@@ -6,7 +6,7 @@ import math
 import os
 import signal
 from collections.abc import Callable, Generator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -195,39 +195,37 @@ def train_steps(
             )
         if run.is_finished:
             return Outcome.from_dict(run.read_result()["outcome"])
-        session = _open_session(recipe, run, find_data(), options)
-        shown = make_progress(options.progress, run.name, session.step, session.total_steps)
+        session = Session(recipe, run, find_data(), options.device, group=options.group)
+        # Not earlier: a recipe that cannot be built or does not fit its data must not occupy the folder.
+        if not run.exists or not run.has_begun:
+            run.write_recipe(recipe.to_dict())
         try:
-            with while_training or nullcontext():
+            checkpoint = latest_valid(run, recipe)
+            if checkpoint is None:
+                session.begin()
+            else:
+                session.resume(checkpoint)
+            shown = make_progress(
+                options.progress, run.name, session.step, recipe.epochs * session.steps_per_epoch
+            )
+            with closing(shown), while_training or nullcontext():
                 outcome = yield from _train(session, stopping, shown, options)
         except SaveAndStop as end:
             if not end.group_has_stepped:
                 session.undo_requested_step()
-            _save_if_finite(session)
+            if session.step > 0:
+                session.losses.send(session.step_in_epoch)
+                for event in session.losses.pending():
+                    event.synchronize()
+                # A run that has diverged does so again from its last checkpoint.
+                if all(math.isfinite(loss) for loss in session.losses.read()):
+                    session.save()
             raise
         finally:
-            shown.close()
             session.close()
         if outcome.ending != "interrupted":
             run.write_result(_result(session, outcome))
     return outcome
-
-
-def _open_session(recipe: Recipe, run: Run, dataset: Dataset, options: Options) -> Session:
-    session = Session(recipe, run, dataset, options.device, group=options.group)
-    # Not earlier: a recipe that cannot be built or does not fit its data must not occupy the folder.
-    if not run.exists or not run.has_begun:
-        run.write_recipe(recipe.to_dict())
-    try:
-        checkpoint = latest_valid(run, recipe)
-        if checkpoint is None:
-            session.begin()
-        else:
-            session.resume(checkpoint)
-    except BaseException:
-        session.close()
-        raise
-    return session
 
 
 def _train(session: Session, stopping: Stopping, shown: Progress, options: Options) -> Steps:
@@ -285,17 +283,6 @@ def _interrupted(session: Session, stopping: Stopping) -> Outcome:
     if stopping.signal is not None:
         metrics["signal"] = int(stopping.signal)
     return Outcome("interrupted", session.epoch, session.step, stopping.reason, metrics)
-
-
-def _save_if_finite(session: Session) -> None:
-    """Wait for the losses and save; a run that has diverged does so again from its last checkpoint."""
-    if session.step == 0:
-        return
-    session.losses.send(session.step_in_epoch)
-    for event in session.losses.pending():
-        event.synchronize()
-    if all(math.isfinite(loss) for loss in session.losses.read()):
-        session.save()
 
 
 def _result(session: Session, outcome: Outcome) -> dict[str, Any]:

@@ -67,10 +67,11 @@ def observe(
     recipe = Recipe.of(run)
     checkpoint = latest_valid(run, recipe)
     before = read_observations(run)
-    if before is not None and (checkpoint is None or _is_of(before, checkpoint)):
-        return before
     if checkpoint is None:
-        return write_json(run.path / OBSERVATIONS, {"format": FORMAT, "step": None}, indent=1)
+        unseen = {"format": FORMAT, "step": None}
+        return before if before is not None else write_json(run.path / OBSERVATIONS, unseen, indent=1)
+    if before is not None and (before.get("format"), before.get("step")) == (FORMAT, checkpoint.step):
+        return before
     _write_spectra(run, checkpoint, recipe)
     dataset = data if data is not None else load(recipe.data, data_dir)
     task = TASKS[recipe.task](recipe, dataset, device)
@@ -144,10 +145,6 @@ def read_observations(run: Run) -> dict[str, Any] | None:
     """Return the content of observations.json; None if the run was not observed."""
     path = run.path / OBSERVATIONS
     return read_json(path) if path.is_file() else None
-
-
-def _is_of(seen: dict[str, Any], checkpoint: Checkpoint) -> bool:
-    return (seen.get("format"), seen.get("step")) == (FORMAT, checkpoint.step)
 
 
 def _where(checkpoint: Checkpoint) -> dict[str, Any]:

@@ -160,10 +160,6 @@ class Session:
         return self.epoch * self.steps_per_epoch + self.step_in_epoch
 
     @property
-    def total_steps(self) -> int:
-        return self.recipe.epochs * self.steps_per_epoch
-
-    @property
     def first_unread_step(self) -> int:
         """The step, counted from 0 over the run, after those whose losses were read and are finite."""
         return self.epoch * self.steps_per_epoch + self.losses.finite
