@@ -6,7 +6,7 @@ from jsonargparse import ArgumentParser, Namespace
 
 from nonloc.cli.output import Output, add_output_arguments
 from nonloc.outcomes import EXIT_DONE
-from nonloc_paper.commands.parser import CommandParser, add_data_dir_argument
+from nonloc_paper.commands.parser import CommandParser, add_data_dir
 from nonloc_paper.data import DATASETS, NAMES
 
 PARSER = CommandParser
@@ -24,7 +24,7 @@ Data sets: {", ".join(NAMES)}. Exit codes: 0 there and sound; 1 cannot be had; 2
 
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("name", help=f"one of {', '.join(NAMES)}")
-    add_data_dir_argument(parser)
+    add_data_dir(parser)
     add_output_arguments(parser)
 
 

@@ -11,7 +11,7 @@ from jsonargparse import ArgumentParser, Namespace
 
 from nonloc.cli.output import Output, add_output_arguments
 from nonloc.outcomes import EXIT_DONE, EXIT_FAILED, CorruptDataError, MissingDataError
-from nonloc_paper.commands.parser import CommandParser, add_data_dir_argument, add_device_argument
+from nonloc_paper.commands.parser import CommandParser, add_data_dir, add_device, add_optional
 from nonloc_paper.runs import Run, find_runs
 
 if TYPE_CHECKING:
@@ -37,14 +37,10 @@ weights are not those of the result."""
 
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("run", help="a run folder with its final weights, or a folder with runs")
-    add_data_dir_argument(parser)
-    add_device_argument(parser)
-    parser.add_argument(
-        "--precision",
-        type=str | None,
-        default=None,
-        help="float32 or bfloat16; null is the recipe's, which a processor may be slow at",
-    )
+    add_data_dir(parser)
+    add_device(parser)
+    text = "float32 or bfloat16; null is the recipe's, which a processor may be slow at"
+    add_optional(parser, "--precision", text)
     add_output_arguments(parser)
 
 

@@ -14,33 +14,18 @@ from jsonargparse import ArgumentParser
 from nonloc.cli.durations import format_duration
 from nonloc.cli.parser import unknown_name
 from nonloc.nn.options import StageOptions
-from nonloc_paper.commands.parser import add_data_dir_argument, add_device_argument
+from nonloc_paper.commands.parser import add_budget, add_data_dir, add_device, add_optional, add_words
 from nonloc_paper.training.recipe import Recipe
 
 
 def add_many_runs_arguments(parser: ArgumentParser) -> None:
     """Add --budget, --side_by_side, --set, --device and --data_dir."""
-    parser.add_argument(
-        "--budget", type=str | None, default=None, help="stop, saved, after so long: 90s, 25m, 2h"
-    )
-    parser.add_argument(
-        "--side_by_side",
-        type=int | None,
-        default=None,
-        metavar="K",
-        help="runs under way at once; null is 1 on the CPU and a measured number on CUDA",
-    )
-    parser.add_argument(
-        "--set",
-        type=str,
-        nargs="+",
-        action="extend",
-        default=[],
-        metavar="FIELD=VALUE",
-        help="change fields of all recipes",
-    )
-    add_device_argument(parser)
-    add_data_dir_argument(parser)
+    add_budget(parser)
+    text = "runs under way at once; null is 1 on the CPU and a measured number on CUDA"
+    add_optional(parser, "--side_by_side", text, int, metavar="K")
+    add_words(parser, "--set", "change fields of all recipes", metavar="FIELD=VALUE")
+    add_device(parser)
+    add_data_dir(parser)
 
 
 def parse_changes(words: list[str]) -> dict[str, Any]:

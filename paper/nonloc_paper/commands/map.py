@@ -14,7 +14,7 @@ from nonloc.cli.durations import parse_duration
 from nonloc.cli.output import Output, add_output_arguments
 from nonloc.outcomes import EXIT_DONE
 from nonloc_paper.commands.many_runs import RunsProgress, add_many_runs_arguments, parse_changes
-from nonloc_paper.commands.parser import CommandParser
+from nonloc_paper.commands.parser import CommandParser, add_optional, add_words
 from nonloc_paper.map.cells import PARTS, MapPart, find_part
 from nonloc_paper.map.table import MapTable
 from nonloc_paper.paths import results_folder
@@ -50,17 +50,8 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--output", default=str(results_folder() / "map"), metavar="DIR", help="the folder of the tables"
     )
     parser.add_argument("--work", default="runs/map", metavar="DIR", help="for the runs that are under way")
-    parser.add_argument(
-        "--only",
-        type=str,
-        nargs="+",
-        action="extend",
-        default=[],
-        help="cells whose name has all of these parts",
-    )
-    parser.add_argument(
-        "--seeds", type=int | None, default=None, help="seeds a cell; null is the part's own number"
-    )
+    add_words(parser, "--only", "cells whose name has all of these parts")
+    add_optional(parser, "--seeds", "seeds a cell; null is the part's own number", int)
     add_many_runs_arguments(parser)
     add_output_arguments(parser)
 

@@ -43,13 +43,23 @@ class CommandParser(ArgumentParser):
         )
 
 
-def add_data_dir_argument(parser: ArgumentParser, *, note: str = "") -> None:
-    parser.add_argument(
-        "--data_dir", type=str | None, default=None, metavar="DIR", help=f"where the data sets are{note}"
-    )
+def add_optional(parser: ArgumentParser, name: str, help: str, kind: Any = str, **keywords: Any) -> None:
+    """Add an option of the type `kind` that may be null; null is its default."""
+    parser.add_argument(name, type=kind | None, default=None, help=help, **keywords)
 
 
-def add_device_argument(parser: ArgumentParser) -> None:
-    parser.add_argument(
-        "--device", type=str | None, default=None, help="cpu or cuda; null is cuda where there is one"
-    )
+def add_words(parser: ArgumentParser, name: str, help: str, **keywords: Any) -> None:
+    """Add an option that takes one or more words, and may be repeated."""
+    parser.add_argument(name, type=str, nargs="+", action="extend", default=[], help=help, **keywords)
+
+
+def add_data_dir(parser: ArgumentParser, *, note: str = "") -> None:
+    add_optional(parser, "--data_dir", f"where the data sets are{note}", metavar="DIR")
+
+
+def add_device(parser: ArgumentParser) -> None:
+    add_optional(parser, "--device", "cpu or cuda; null is cuda where there is one")
+
+
+def add_budget(parser: ArgumentParser) -> None:
+    add_optional(parser, "--budget", "stop, saved, after so long: 90s, 25m, 2h")

@@ -8,7 +8,7 @@ from jsonargparse import ArgumentParser, Namespace
 
 from nonloc.cli.output import Output, add_output_arguments
 from nonloc.outcomes import EXIT_DONE
-from nonloc_paper.commands.parser import CommandParser
+from nonloc_paper.commands.parser import CommandParser, add_optional
 from nonloc_paper.paths import pages_folder, results_folder
 
 PARSER = CommandParser
@@ -38,20 +38,10 @@ def add_arguments(parser: ArgumentParser) -> None:
         default=str(results_folder()),
         help="a folder with run folders in it, however deep, or kept records",
     )
-    parser.add_argument(
-        "--output",
-        type=str | None,
-        default=None,
-        metavar="PATH",
-        help=f"the page, null is FOLDER/report.html; of kept records the folder, null is {pages_folder()}",
-    )
-    parser.add_argument(
-        "--beside",
-        type=str | None,
-        default=None,
-        metavar="FOLDER",
-        help="kept records whose table of CIFAR-10 results a page of runs shows, too",
-    )
+    text = f"the page, null is FOLDER/report.html; of kept records the folder, null is {pages_folder()}"
+    add_optional(parser, "--output", text, metavar="PATH")
+    text = "kept records whose table of CIFAR-10 results a page of runs shows, too"
+    add_optional(parser, "--beside", text, metavar="FOLDER")
     add_output_arguments(parser)
 
 

@@ -16,7 +16,7 @@ from nonloc.cli.durations import format_duration, parse_duration
 from nonloc.cli.output import Output, add_output_arguments
 from nonloc.outcomes import EXIT_DONE, EXIT_LOCKED
 from nonloc_paper.commands.many_runs import RunsProgress, add_many_runs_arguments, parse_changes
-from nonloc_paper.commands.parser import CommandParser
+from nonloc_paper.commands.parser import CommandParser, add_optional, add_words
 from nonloc_paper.paths import results_folder
 from nonloc_paper.suites import SUITES, Suite, arranged_suite
 from nonloc_paper.training.recipe import Recipe
@@ -58,20 +58,9 @@ process; 130 and 143 interrupted after saving."""
 
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("suite", help=f"one of {', '.join(SUITES)}")
-    parser.add_argument(
-        "--output", type=str | None, default=None, metavar="DIR", help="the folder; null is the suite's name"
-    )
-    parser.add_argument(
-        "--seeds", type=int | None, default=None, help="seeds a row; null is the suite's own number"
-    )
-    parser.add_argument(
-        "--rows",
-        type=str,
-        nargs="+",
-        action="extend",
-        default=[],
-        help="only these rows: numbers, or parts of labels or networks",
-    )
+    add_optional(parser, "--output", "the folder; null is the suite's name", metavar="DIR")
+    add_optional(parser, "--seeds", "seeds a row; null is the suite's own number", int)
+    add_words(parser, "--rows", "only these rows: numbers, or parts of labels or networks")
     add_many_runs_arguments(parser)
     parser.add_argument(
         "--kept",
@@ -86,9 +75,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         default="median",
         help="of which runs to add the weights: median, all or none; only those of a former median give way",
     )
-    parser.add_argument(
-        "--threads", type=int | None, default=None, help="processor threads; null is the suite's own choice"
-    )
+    add_optional(parser, "--threads", "processor threads; null is the suite's own choice", int)
     add_output_arguments(parser)
 
 

@@ -9,7 +9,7 @@ from jsonargparse import ArgumentParser, Namespace
 
 from nonloc.cli.output import Output, add_output_arguments
 from nonloc.outcomes import EXIT_DONE
-from nonloc_paper.commands.parser import CommandParser, add_data_dir_argument
+from nonloc_paper.commands.parser import CommandParser, add_data_dir, add_optional
 from nonloc_paper.runs import Run, write_atomically
 
 PARSER = CommandParser
@@ -37,17 +37,11 @@ ALONG = (
 
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("run", help="a run folder")
-    parser.add_argument(
-        "--output",
-        type=str | None,
-        default=None,
-        metavar="DIR",
-        help="where the figures go; null is the run folder",
-    )
+    add_optional(parser, "--output", "where the figures go; null is the run folder", metavar="DIR")
     parser.add_argument(
         "--features", action="store_true", help="also look at features, on the first test images"
     )
-    add_data_dir_argument(parser, note=" (--features)")
+    add_data_dir(parser, note=" (--features)")
     parser.add_argument("--device", default="cpu", help="cpu or cuda (--features)")
     add_output_arguments(parser)
 

@@ -8,7 +8,7 @@ from jsonargparse import ArgumentParser, Namespace
 
 from nonloc.cli.output import Output, add_output_arguments
 from nonloc.outcomes import EXIT_DONE
-from nonloc_paper.commands.parser import CommandParser, add_data_dir_argument
+from nonloc_paper.commands.parser import CommandParser, add_data_dir
 from nonloc_paper.runs import Run, finite_or_none
 
 PARSER = CommandParser
@@ -34,7 +34,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--images", type=int, default=4, help="over how many test images; the worst one counts"
     )
-    add_data_dir_argument(parser)
+    add_data_dir(parser)
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
     parser.add_argument(
         "--keep", action="store_true", help="write it to RUN/stability.json; `nonloc report` then tells it"

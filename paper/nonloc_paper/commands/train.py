@@ -9,7 +9,7 @@ from jsonargparse import ArgumentParser, Namespace
 from nonloc.cli.durations import parse_duration
 from nonloc.cli.output import Output, add_output_arguments
 from nonloc.outcomes import EXIT_DIVERGED, EXIT_DONE, Outcome
-from nonloc_paper.commands.parser import CommandParser, add_data_dir_argument, add_device_argument
+from nonloc_paper.commands.parser import CommandParser, add_budget, add_data_dir, add_device, add_optional
 from nonloc_paper.commands.recipe_options import add_recipe_arguments, recipe_from
 from nonloc_paper.networks.spec import NetworkSpec
 from nonloc_paper.runs import Run
@@ -38,24 +38,12 @@ Exit codes: 0 trained to its end (or --budget spent, saved); 3 the run diverged,
 
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--config", action="config", help="a YAML or JSON file of options")
-    parser.add_argument(
-        "--run",
-        type=str | None,
-        default=None,
-        metavar="DIR",
-        help="the run folder; null is runs/<recipe's name>",
-    )
-    add_device_argument(parser)
-    parser.add_argument(
-        "--captured",
-        type=bool | None,
-        default=None,
-        help="replay every step as one CUDA graph; null is on CUDA, with the plain loop for what cannot be",
-    )
-    add_data_dir_argument(parser)
-    parser.add_argument(
-        "--budget", type=str | None, default=None, help="stop, saved, after so long: 90s, 25m, 2h"
-    )
+    add_optional(parser, "--run", "the run folder; null is runs/<recipe's name>", metavar="DIR")
+    add_device(parser)
+    text = "replay every step as one CUDA graph; null is on CUDA, with the plain loop for what cannot be"
+    add_optional(parser, "--captured", text, bool)
+    add_data_dir(parser)
+    add_budget(parser)
     add_output_arguments(parser)
     add_recipe_arguments(parser)
 
