@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from nonloc_paper.suites.tables import CIFAR10
@@ -50,13 +50,7 @@ class MapCell:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            "cell": self.name,
-            "rate": self.rate,
-            "init": self.init,
-            "form": self.form,
-            "blocks": self.blocks,
-        }
+        return {"cell": self.name, **asdict(self)}
 
 
 @dataclass(frozen=True)

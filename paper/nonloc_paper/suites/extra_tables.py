@@ -176,34 +176,27 @@ BESIDE = Suite(
     ),
 )
 
-_PUBLIC = "stride in the 3×3 convolution, shortcut from x: the layout of the public PyTorch code"
-_HE = "stride in the first 1×1 convolution, shortcut from its activation: He's layout"
+_LAYOUTS = {
+    "public": "stride in the 3×3 convolution, shortcut from x: the layout of the public PyTorch code",
+    "He's": "stride in the first 1×1 convolution, shortcut from its activation: He's layout",
+}
 
 BACKBONES = Suite(
     name="backbones",
     title="Baselines with n = 3 and n = 9 in the two layouts of the residual block",
-    rows=(
+    rows=tuple(
         Row(
-            "CIFAR-10, n = 3, public layout",
-            CIFAR10.with_(network="preresnet29-public/baseline"),
-            SAME_PLACE["baseline"],
-            _PUBLIC,
-            "CIFAR-10",
-        ),
-        Row(
-            "CIFAR-100, n = 9, He's layout",
-            CIFAR100.with_(network="preresnet83/baseline"),
-            SAME_PLACE_CIFAR100["baseline"],
-            _HE,
-            "CIFAR-100",
-        ),
-        Row(
-            "CIFAR-100, n = 9, public layout",
-            CIFAR100.with_(network="preresnet83-public/baseline"),
-            SAME_PLACE_CIFAR100["baseline"],
-            _PUBLIC,
-            "CIFAR-100",
-        ),
+            f"{data}, n = {n}, {layout} layout",
+            base.with_(network=f"{network}/baseline"),
+            published["baseline"],
+            _LAYOUTS[layout],
+            data,
+        )
+        for data, base, published, n, layout, network in (
+            ("CIFAR-10", CIFAR10, SAME_PLACE, 3, "public", "preresnet29-public"),
+            ("CIFAR-100", CIFAR100, SAME_PLACE_CIFAR100, 9, "He's", "preresnet83"),
+            ("CIFAR-100", CIFAR100, SAME_PLACE_CIFAR100, 9, "public", "preresnet83-public"),
+        )
     ),
     seeds=2,
     notes=NOTES,

@@ -46,45 +46,19 @@ def make_batch(
     )
     targets = labels.new_empty(batch)
     batch_kernel[(batch, triton.cdiv(size, BLOCK))](
-        images,
-        labels,
-        indices,
-        mean,
-        offsets,
-        flips,
-        seed,
-        out,
-        targets,
-        inverse_scale,
-        PAD=pad,
-        CHANNELS=channels,
-        HEIGHT=height,
-        WIDTH=width,
-        CHANNELS_LAST=channels_last,
-        BLOCK=BLOCK,
-    )
+        images, labels, indices, mean, offsets, flips, seed, out, targets, inverse_scale,
+        PAD=pad, CHANNELS=channels, HEIGHT=height, WIDTH=width, CHANNELS_LAST=channels_last, BLOCK=BLOCK,
+    )  # fmt: skip
     return out, targets
 
 
 @triton.jit
 def batch_kernel(
-    images_ptr,
-    labels_ptr,
-    indices_ptr,
-    mean_ptr,
-    offsets_ptr,
-    flips_ptr,
-    seed_ptr,
-    out_ptr,
-    targets_ptr,
+    images_ptr, labels_ptr, indices_ptr, mean_ptr, offsets_ptr, flips_ptr, seed_ptr, out_ptr, targets_ptr,
     inverse_scale,
-    PAD: tl.constexpr,
-    CHANNELS: tl.constexpr,
-    HEIGHT: tl.constexpr,
-    WIDTH: tl.constexpr,
-    CHANNELS_LAST: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
+    PAD: tl.constexpr, CHANNELS: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr,
+    CHANNELS_LAST: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
     """Write BLOCK numbers of one image, in the order of the output."""
     number = tl.program_id(0)
     index = tl.load(indices_ptr + number)

@@ -72,7 +72,7 @@ class SharedData:
         data_dir: str | os.PathLike[str] | None = None,
     ) -> None:
         self._device, self._data_dir = device, data_dir
-        self._given = dict(data or {})
+        self._data = dict(data or {})
         self._loaded: dict[str, Dataset] = {}
 
     def loaded(self, name: str) -> Dataset | None:
@@ -82,7 +82,7 @@ class SharedData:
     def load(self, name: str) -> Dataset:
         """Return the data set `name`, the same object every time."""
         if name not in self._loaded:
-            dataset = self._given[name] if name in self._given else load(name, self._data_dir)
+            dataset = self._data[name] if name in self._data else load(name, self._data_dir)
             if dataset.name != name:
                 raise ValueError(
                     f"data[{name!r}] is {dataset.name!r}; give every data set under its own name"
@@ -156,35 +156,19 @@ def fit_many(
     )
 
 
+@dataclass
 class _Slot:
     """A place for one run after another.
 
-    has_stepped  whether the run waits for the group's next `step`
-    event        what else it waits for
+    steps        None while it is free
+    event        what the run waits for
+    has_stepped  whether it waits for the group's next `step`
     """
 
-    def __init__(self) -> None:
-        self.number = -1
-        self.steps: Steps | None = None
-        self.event: Event | None = None
-        self.has_stepped = False
-
-    def begin(self, number: int, steps: Steps) -> None:
-        self.number, self.steps, self.event, self.has_stepped = number, steps, None, False
-
-    def advance(self) -> Outcome | None:
-        """Advance the run to its next step; return its Outcome if it has ended. An error frees the slot, too."""
-        assert self.steps is not None
-        try:
-            self.event = next(self.steps)
-        except StopIteration as end:
-            self.steps = None
-            return end.value
-        except BaseException:
-            self.steps = None
-            raise
-        self.has_stepped = self.event is None
-        return None
+    number: int = -1
+    steps: Steps | None = None
+    event: Event | None = None
+    has_stepped: bool = False
 
 
 class _Scheduler:
@@ -259,26 +243,28 @@ class _Scheduler:
         self._left.remove(number)
         self._begun(number)
         recipe, run = self._endings[number].recipe, self._endings[number].run
-        steps = train_steps(
+        slot.number, slot.event, slot.has_stepped = number, None, False
+        slot.steps = train_steps(
             recipe, run, lambda: self._shared.load(recipe.data), self._stopping, self._options
         )
-        slot.begin(number, steps)
 
     def _advance(self, slot: _Slot) -> None:
-        number = slot.number
+        """Advance the run to its next step, or note how it ended."""
+        assert slot.steps is not None
+        ending = self._endings[slot.number]
         try:
-            outcome = slot.advance()
+            slot.event = next(slot.steps)
+            slot.has_stepped = slot.event is None
+            return
+        except StopIteration as end:
+            ending = replace(ending, outcome=end.value)
         except Exception as error:
             # Its frames hold the run's memory, which the others may need.
             traceback.clear_frames(error.__traceback__)
-            self._end(number, replace(self._endings[number], error=error))
-        else:
-            if outcome is not None:
-                self._end(number, replace(self._endings[number], outcome=outcome))
-
-    def _end(self, number: int, ending: Ending) -> None:
-        self._endings[number] = ending
-        self._ended(number, ending)
+            ending = replace(ending, error=error)
+        slot.steps = None
+        self._endings[slot.number] = ending
+        self._ended(slot.number, ending)
 
 
 def seconds_to_go(
