@@ -1,9 +1,11 @@
 """Problems for the kernels, with their answers by plain torch in float64, and memory that is NaN until written."""
 
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import torch
 import torch.nn.functional as F
+
+from nonloc_paper.fast import convolution, norm_relu
 
 PASSES = ("forward", "input_gradient", "weight_gradient")
 EPSILON, MOMENTUM = 1e-5, 0.1
@@ -78,3 +80,33 @@ def surrounded(values):
     room = torch.full((values.numel() + 4096,), torch.nan, dtype=values.dtype)
     inside = room[2048 : 2048 + values.numel()].view(batch, height, width, channels)
     return inside.permute(0, 3, 1, 2).copy_(values)
+
+
+LAUNCHES = {
+    convolution: ("convolve", "input_gradient", "weight_gradient"),
+    norm_relu: ("moments_and_activation", "activation", "gradients"),
+}
+
+
+def record_launches(monkeypatch, kernels):
+    """Return a list that gets the name of every launch; `kernels` {module: its module of kernels}."""
+    names = []
+
+    def record(name, launch):
+        return lambda *arguments, **options: names.append(name) or launch(*arguments, **options)
+
+    for module, launches in kernels.items():
+        for name in LAUNCHES[module]:
+            monkeypatch.setattr(launches, name, record(name, getattr(launches, name)))
+    return names
+
+
+def interpret_launches(monkeypatch, kernels):
+    """Let channels-last features on the CPU go through `kernels`, which are interpreted; return the launches."""
+    for module, launches in kernels.items():
+        monkeypatch.setattr(module, "_kernels", lambda launches=launches: launches)
+        monkeypatch.setattr(
+            module, "_is_fast", lambda layer, x: x.is_contiguous(memory_format=torch.channels_last)
+        )
+    monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())
+    return record_launches(monkeypatch, kernels)

@@ -1,13 +1,12 @@
 """The convolution kernels in the interpreter, against float64; which passes they do."""
 
-from contextlib import nullcontext
-
 import pytest
 import torch
 from fast_problems import (
     PASSES,
     convolution_problem,
     exact_convolution,
+    interpret_launches,
     last,
     poisoned_memory,
     surrounded,
@@ -140,16 +139,8 @@ def test_rules_cover_all_positions_with_few_parts(kernels, kernel, channels, out
 @pytest.fixture
 def calls(kernels, monkeypatch):
     """The names of the passes that the kernels do, for channels-last images on the CPU."""
-    names = []
-
-    def spy(name, function):
-        return lambda *arguments: names.append(name) or function(*arguments)
-
-    for name in ("convolve", "input_gradient", "weight_gradient"):
-        monkeypatch.setattr(kernels, name, spy(name, getattr(kernels, name)))
+    names = interpret_launches(monkeypatch, {convolution: kernels})
     monkeypatch.setattr(convolution, "_is_fast", lambda layer, x: convolution._has_own_pass(layer.weight, x))
-    monkeypatch.setattr(convolution, "_kernels", lambda: kernels)
-    monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())
     return names
 
 
