@@ -7,7 +7,6 @@ from nonloc.ops import (
     NORMALIZATIONS,
     Affinity,
     SparseAffinity,
-    adjoint,
     apply_adjoint,
     kernel_matrix,
     row_sums,
@@ -45,10 +44,16 @@ def test_adjoint_and_row_sums_are_those_of_the_matrix(kind, normalize, form):
     ("normalize", "symmetric"),
     [*((n, True) for n in NORMALIZATIONS), *((n, False) for n in NORMALIZATIONS if n not in SYMMETRIC)],
 )
-def test_the_adjoint_of_a_sparse_kernel(normalize, symmetric, measured):
+def test_the_adjoint_and_the_balance_of_a_sparse_kernel(normalize, symmetric, measured):
     a = sparse(normalize, symmetric, decoration("measured")["measure"] if measured else None)
     p = torch.randn(3, 6, 2, dtype=torch.float64, generator=generator(1))
     assert relative(apply_adjoint(a, p), kernel_matrix(a).mT @ p) <= 1e-12
+    weights = self_adjoint_weights(a)
+    assert (weights is not None) == symmetric, "a directed graph has none"
+    if symmetric:
+        flow = weights.unsqueeze(-1) * kernel_matrix(a)
+        assert float((flow - flow.mT).abs().max()) <= 1e-14
+        assert bool((weights > 0).all())
 
 
 @pytest.mark.parametrize("normalize", ["row", "count", "none"])
@@ -75,14 +80,6 @@ def test_no_giver_at_all_gives_nothing(kind):
     assert bool((apply_adjoint(a, signal(a)) == 0).all())
 
 
-def test_the_adjoint_made_ready_once_serves_many_products():
-    a = affinity("heat", "sinkhorn")
-    ready = adjoint(a)
-    for seed in (1, 2):
-        p = signal(a, seed=seed)
-        assert relative(ready(p), kernel_matrix(a).mT @ p) <= 1e-12
-
-
 def test_the_adjoint_asks_for_symmetry_where_the_kernel_does():
     x, y = features("heat", "row"), features("heat", "row", seed=5)
     with pytest.raises(ValueError, match="needs a symmetric affinity"):
@@ -100,23 +97,9 @@ def test_the_weights_put_the_kernel_in_detailed_balance(kind, normalize, form):
     assert torch.equal(weights > 0, valid)
 
 
-@pytest.mark.parametrize("measured", [False, True])
-@pytest.mark.parametrize("normalize", NORMALIZATIONS)
-def test_a_sparse_kernel_in_detailed_balance(normalize, measured):
-    a = sparse(normalize, measure=decoration("measured")["measure"] if measured else None)
-    weights = self_adjoint_weights(a)
-    flow = weights.unsqueeze(-1) * kernel_matrix(a)
-    assert float((flow - flow.mT).abs().max()) <= 1e-14
-    assert bool((weights > 0).all())
-
-
 @pytest.mark.parametrize("kind", ["gaussian", "heat", "dot", "concat"])
 def test_two_different_sides_have_no_weights(kind):
     assert self_adjoint_weights(affinity(kind, "row")) is None
-
-
-def test_a_directed_graph_has_no_weights():
-    assert self_adjoint_weights(sparse("row", symmetric=False)) is None
 
 
 def test_negative_row_sums_are_no_weights():

@@ -24,21 +24,26 @@ def test_three_points_on_a_line(kind, expected):
     assert doubled.tolist() == [pytest.approx([2 * value for value in expected])]
 
 
-def test_who_is_masked_neither_counts_nor_has_any():
-    mask = torch.tensor([[True, True, False]])
-    assert logit_spread(Affinity(LINE, LINE, "gaussian", mask=mask)).tolist() == [[0.0, 1.0, 0.0]]
-    assert logit_spread(Affinity(LOW, LOW, "gaussian", mask=mask.flip(1))).tolist() == [[0.0, 1.0, 2.0]]
+MASK = torch.tensor([[True, True, False]])
+MEASURE = MASK[0].double()
 
 
-def test_a_giver_that_weighs_nothing_does_not_count():
-    measure = torch.tensor([1.0, 1.0, 0.0], dtype=torch.float64)
-    assert logit_spread(Affinity(LINE, LINE, "gaussian", measure=measure)).tolist() == [[0.0, 1.0, 3.0]]
-    assert logit_spread(Affinity(LOW, LOW, "gaussian", measure=measure.flip(0))).tolist() == [[3.0, 1.0, 2.0]]
-
-
-def test_givers_may_be_others_than_receivers():
-    spread = logit_spread(Affinity(LINE, LINE[:, :2], "gaussian"))
-    assert spread.tolist() == [[0.0, 1.0, 3.0]]
+@pytest.mark.parametrize(
+    ("affinity", "expected"),
+    [
+        # A masked position neither counts nor has a spread.
+        (Affinity(LINE, LINE, "gaussian", mask=MASK), [0.0, 1.0, 0.0]),
+        (Affinity(LOW, LOW, "gaussian", mask=MASK.flip(1)), [0.0, 1.0, 2.0]),
+        # One that weighs nothing does not count.
+        (Affinity(LINE, LINE, "gaussian", measure=MEASURE), [0.0, 1.0, 3.0]),
+        (Affinity(LOW, LOW, "gaussian", measure=MEASURE.flip(0)), [3.0, 1.0, 2.0]),
+        (Affinity(LINE, LINE, "gaussian", measure=0 * MEASURE), [0.0, 0.0, 0.0]),
+        # Givers may be others than receivers.
+        (Affinity(LINE, LINE[:, :2], "gaussian"), [0.0, 1.0, 3.0]),
+    ],
+)
+def test_only_positions_that_give_count(affinity, expected):
+    assert logit_spread(affinity).tolist() == [expected]
 
 
 def test_blocks_of_rows_change_nothing(monkeypatch):
@@ -69,11 +74,6 @@ def test_the_largest_of_several_kernels():
     assert largest_logit_spread([broken, kernels[0]]) != largest_logit_spread([broken, kernels[0]]), "a NaN"
 
 
-def test_where_nobody_gives_nothing_spreads():
-    measure = torch.zeros(3, dtype=torch.float64)
-    assert logit_spread(Affinity(LINE, LINE, "gaussian", measure=measure)).tolist() == [[0.0, 0.0, 0.0]]
-
-
 def test_it_keeps_no_graph():
     x = LINE.clone().requires_grad_()
     assert not logit_spread(Affinity(x, x, "heat")).requires_grad
@@ -81,21 +81,17 @@ def test_it_keeps_no_graph():
 
 @pytest.mark.filterwarnings("ignore:Sparse CSR")
 @pytest.mark.parametrize(
-    ("affinity", "name"),
+    ("make", "message"),
     [
-        (Affinity(LINE, LINE, "dot"), "dot"),
-        (SparseAffinity(torch.eye(3, dtype=torch.float64).to_sparse_csr()), "SparseAffinity"),
+        (lambda: Affinity(LINE, LINE, "dot"), "takes an Affinity .* got .*dot"),
+        (lambda: SparseAffinity(torch.eye(3).to_sparse_csr()), "takes an Affinity .* got .*SparseAffinity"),
+        (lambda: DiffusiveStage(4, 1), r"got DiffusiveStage; .*stage.affinities\(x\)"),
     ],
-    ids=["dot", "sparse"],
+    ids=["dot", "sparse", "stage"],
 )
-def test_a_kernel_without_logits_says_so(affinity, name):
-    with pytest.raises(ValueError, match=f"logit_spread takes an Affinity .* got .*{name}"):
-        logit_spread(affinity)
-
-
-def test_whoever_gives_a_stage_is_told_where_its_affinities_are():
-    with pytest.raises(ValueError, match=r"got DiffusiveStage; .*stage.affinities\(x\)"):
-        logit_spread(DiffusiveStage(4, 1))
+def test_what_has_no_logits_is_refused(make, message):
+    with pytest.raises(ValueError, match=message):
+        logit_spread(make())
 
 
 @pytest.mark.parametrize("kind", ["gaussian", "heat"])

@@ -17,18 +17,24 @@ def test_two_different_sides_are_refused(kind, normalize, backend):
         aggregate(Affinity(left, right, kind, normalize), left, backend=backend)
 
 
-@pytest.mark.parametrize("kind", ["gaussian", "dot"])
-def test_two_different_sides_with_a_symmetric_product_are_accepted(kind):
-    # L Rᵀ = X A Xᵀ with a symmetric A ≥ 0 is symmetric although L ≠ R.
-    x = features("dot", "symmetric", width=2)
-    a = torch.tensor([[2.0, 0.5], [0.5, 1.0]], dtype=torch.float64)
-    out = aggregate(Affinity(x @ a, x, kind, "symmetric"), x)
-    assert bool(out.isfinite().all())
+X = features("dot", "symmetric", width=2)
+DEFINITE = torch.tensor([[2.0, 0.5], [0.5, 1.0]], dtype=torch.float64)
+SIGNED = torch.tensor([[[1.0, -1.0], [1.0, -0.5], [2.0, -1.0]]])
 
 
-def test_concat_with_a_constant_difference_is_symmetric():
-    x = features("concat", "symmetric")
-    assert bool(aggregate(Affinity(x + 1.0, x, "concat", "symmetric"), x).isfinite().all())
+@pytest.mark.parametrize(
+    ("kind", "left", "right"),
+    [
+        # L Rᵀ = X A Xᵀ with a symmetric A ≥ 0 is symmetric although L ≠ R.
+        ("gaussian", X @ DEFINITE, X),
+        ("dot", X @ DEFINITE, X),
+        ("concat", X[..., :1] + 1.0, X[..., :1]),
+        # Products that are nowhere negative, of features that are.
+        ("dot", SIGNED, SIGNED),
+    ],
+)
+def test_what_is_symmetric_by_its_numbers_is_accepted(kind, left, right):
+    assert bool(aggregate(Affinity(left, right, kind, "symmetric"), right).isfinite().all())
 
 
 def test_one_wrong_entry_among_many_is_found():
@@ -46,17 +52,24 @@ def test_negative_entries_are_refused(normalize):
         aggregate(Affinity(x, x, "dot", normalize), x)
 
 
-def test_nonnegative_products_of_signed_features_are_accepted():
-    x = torch.tensor([[[1.0, -1.0], [1.0, -0.5], [2.0, -1.0]]])
-    assert bool(aggregate(Affinity(x, x, "dot", "symmetric"), x).isfinite().all())
+def random_sides(common):
+    """Two sides that are `common` [B, M, 1] in one coordinate and random in two others."""
+    draw = torch.Generator().manual_seed(0)
+    return (torch.cat([common, torch.rand(*common.shape[:2], 2, generator=draw)], -1) for _ in range(2))
 
 
-def test_one_sample_does_not_hide_the_asymmetry_of_another():
-    generator = torch.Generator().manual_seed(0)
-    equal, left, right = (torch.rand(1, 20, 3, generator=generator) for _ in range(3))
-    far = 1e6 * equal
-    a = Affinity(torch.cat([far, left]), torch.cat([far, right]), "gaussian", "row")
-    assert not has_symmetric_kernel(a)
+@pytest.mark.parametrize("hidden", ["another sample", "large logits", "a large position in concat"])
+def test_large_numbers_do_not_hide_that_others_are_not_symmetric(hidden):
+    kind = "gaussian"
+    if hidden == "another sample":
+        left, right = random_sides(torch.zeros(2, 20, 1))
+        left[0] = right[0] = 1e6 * left[0]
+    elif hidden == "large logits":
+        left, right = random_sides(torch.full((1, 100, 1), 60.0))
+    else:
+        kind = "concat"
+        left, right = (torch.tensor([1e6, *rest]).view(1, 3, 1) for rest in ((0.2, 0.5), (0.5, 0.2)))
+    assert not has_symmetric_kernel(Affinity(left, right, kind, "row"))
 
 
 def sides(far, dtype):
@@ -73,11 +86,6 @@ def test_a_far_position_does_not_hide_that_the_others_are_not_symmetric(kind, dt
     assert not has_symmetric_kernel(Affinity(left, right, kind, "row"))
     with pytest.raises(ValueError, match="needs a symmetric affinity"):
         kernel_matrix(Affinity(left, right, kind, "sinkhorn"))
-
-
-def test_a_large_position_does_not_hide_it_in_concat_either():
-    left, right = (torch.tensor([1e6, *rest]).view(1, 3, 1) for rest in ((0.2, 0.5), (0.5, 0.2)))
-    assert not has_symmetric_kernel(Affinity(left, right, "concat", "row"))
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
@@ -100,13 +108,6 @@ def test_what_is_masked_need_not_be_symmetric():
     assert has_symmetric_kernel(Affinity(x, y, "heat", "row", mask=mask))
     y[:, 3] = 100
     assert kernel_matrix(Affinity(x, y, "heat", "sinkhorn", mask=mask)).isfinite().all()
-
-
-def test_large_logits_do_not_hide_that_they_are_not_symmetric():
-    generator = torch.Generator().manual_seed(0)
-    common = torch.full((1, 100, 1), 60.0)
-    left, right = (torch.cat([common, torch.rand(1, 100, 2, generator=generator)], -1) for _ in range(2))
-    assert not has_symmetric_kernel(Affinity(left, right, "gaussian", "row"))
 
 
 def test_large_features_do_not_hide_negative_entries_of_small_ones():
