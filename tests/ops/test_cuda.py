@@ -11,36 +11,25 @@ TOLERANCE = {torch.float64: 1e-10, torch.float32: 2e-4, torch.bfloat16: 2e-2, to
 
 
 def solve(kind, normalize, backend, dtype, device):
+    """The value and the gradients in `dtype`, of numbers that are exact in it; on the CPU in float64."""
     exact = affinity(kind, normalize, positions=40)
-    left = exact.left.to(dtype).to(device).requires_grad_()
-    right = left if normalize in SYMMETRIC else exact.right.to(dtype).to(device).requires_grad_()
-    z = signal(exact).to(dtype).to(device).requires_grad_()
+    inputs = [t.to(dtype) for t in (exact.left, exact.right, signal(exact), signal(exact, seed=5))]
+    inputs = [t.double() if device == "cpu" else t.to(device) for t in inputs]
+    left, right, z = (t.requires_grad_() for t in inputs[:3])
+    right = left if normalize in SYMMETRIC else right
     out = diffuse(Affinity(left, right, kind, normalize, exact.scale), z, backend=backend)
-    wanted = [left, z] if normalize in SYMMETRIC else [left, right, z]
-    cotangent = signal(exact, seed=5).to(dtype).to(device)
-    found = torch.autograd.grad(out, wanted, cotangent, allow_unused=True)
-    return [out, *(torch.zeros_like(w) if g is None else g for g, w in zip(found, wanted, strict=True))]
+    leaves = [left, z] if normalize in SYMMETRIC else [left, right, z]
+    return [out, *torch.autograd.grad(out, leaves, inputs[3], allow_unused=True, materialize_grads=True)]
 
 
 @pytest.mark.parametrize("dtype", list(TOLERANCE))
 @pytest.mark.parametrize("backend", EXACT)
 @pytest.mark.parametrize(("kind", "normalize"), CELLS)
 def test_values_and_gradients_are_those_of_the_cpu_in_float64(kind, normalize, backend, dtype):
-    exact = affinity(kind, normalize, positions=40)
-    rounded = [t.to(dtype).double() for t in (exact.left, exact.right, signal(exact), signal(exact, seed=5))]
-    left = rounded[0].requires_grad_()
-    right = left if normalize in SYMMETRIC else rounded[1].requires_grad_()
-    z = rounded[2].requires_grad_()
-    truth = diffuse(Affinity(left, right, kind, normalize, exact.scale), z, backend="reference")
-    wanted = [left, z] if normalize in SYMMETRIC else [left, right, z]
-    gradients = torch.autograd.grad(truth, wanted, rounded[3], allow_unused=True)
-    expected = [
-        truth,
-        *(torch.zeros_like(w) if g is None else g for g, w in zip(gradients, wanted, strict=True)),
-    ]
-    found = solve(kind, normalize, backend, dtype, "cuda")
-    assert found[0].dtype == dtype
-    worst = max(relative(f.double().cpu(), e) for f, e in zip(found, expected, strict=True))
+    expected = solve(kind, normalize, "reference", dtype, "cpu")
+    actual = solve(kind, normalize, backend, dtype, "cuda")
+    assert actual[0].dtype == dtype
+    worst = max(relative(a.double().cpu(), e) for a, e in zip(actual, expected, strict=True))
     assert worst <= TOLERANCE[dtype]
 
 

@@ -29,15 +29,8 @@ def gradients(backend, kind, normalize, mask=None, measure=None, positions=23):
     z = torch.randn(2, positions, 5, dtype=torch.float64, generator=generator(2)).requires_grad_()
     outer = (0.3 * torch.randn(2, 5, 3, dtype=torch.float64, generator=generator(3))).requires_grad_()
     inner = (0.3 * torch.randn(2, 3, 5, dtype=torch.float64, generator=generator(4))).requires_grad_()
-    a = Affinity(
-        left,
-        right,
-        kind,
-        normalize,
-        0.9 if kind in ("gaussian", "heat", "dot") else 1.0,
-        mask=mask,
-        measure=measure,
-    )
+    scale = 0.9 if kind in ("gaussian", "heat", "dot") else 1.0
+    a = Affinity(left, right, kind, normalize, scale, mask=mask, measure=measure)
     out = propagate(a, z, list(zip(outer, inner, strict=True)), backend=backend)
     wanted = [left, z, outer, inner] if symmetric else [left, right, z, outer, inner]
     found = torch.autograd.grad(out, wanted, signal(a, 5, seed=9), allow_unused=True)
@@ -92,23 +85,18 @@ def test_peak_memory_doubles_when_the_positions_do(kind):
 @pytest.mark.parametrize("normalize", ["count", "symmetric"])
 def test_blocks_keep_memory_below_the_matrix(normalize):
     left, z = torch.randn(1, 3000, 8, requires_grad=True), torch.randn(1, 3000, 8, requires_grad=True)
-    peak = peak_bytes(
-        lambda: diffuse(Affinity(left, left, "heat", normalize), z, backend="factored").sum().backward()
-    )
-    assert (
-        peak < 0.7 * 4 * 3000 * 3000
-    )  # less than one float32 matrix, of which a plain backward keeps several
+    a = Affinity(left, left, "heat", normalize)
+    peak = peak_bytes(lambda: diffuse(a, z, backend="factored").sum().backward())
+    # Less than one float32 matrix, of which a plain backward keeps several.
+    assert peak < 0.7 * 4 * 3000 * 3000
 
 
 def test_strided_and_wide_signals_do_not_fall_back_to_the_matrix():
     """A transposed layout and C ≠ d are what sends the CPU's attention back to M² memory."""
     image = torch.randn(1, 40, 64, 64, requires_grad=True)
     x = image.flatten(2).transpose(1, 2)
-    peak = peak_bytes(
-        lambda: (
-            diffuse(Affinity(x[..., :8], x[..., 8:16], "gaussian"), x, backend="factored").sum().backward()
-        )
-    )
+    a = Affinity(x[..., :8], x[..., 8:16], "gaussian")
+    peak = peak_bytes(lambda: diffuse(a, x, backend="factored").sum().backward())
     assert peak < 0.5 * 4 * 4096 * 4096
 
 
@@ -166,15 +154,11 @@ def test_suffix_sums_are_the_direct_sum(seed, rows, columns, ties):
         left, right = left.round(), right.round()
     v = torch.randn(2, columns, 3, generator=g, dtype=torch.float64)
     left.requires_grad_(), right.requires_grad_(), v.requires_grad_()
-    found, truth = relu_sum(left, right)(v), direct(left, right, v)
-    assert relative(found, truth) <= 1e-14
-    cotangent = torch.randn(truth.shape, generator=g, dtype=torch.float64)
-    pairs = zip(
-        torch.autograd.grad(found, (left, right, v), cotangent),
-        torch.autograd.grad(truth, (left, right, v), cotangent),
-        strict=True,
-    )
-    assert all(relative(f, t) <= 1e-14 for f, t in pairs)
+    sums = relu_sum(left, right)(v), direct(left, right, v)
+    cotangent = torch.randn(sums[0].shape, generator=g, dtype=torch.float64)
+    gradients = (torch.autograd.grad(one, (left, right, v), cotangent) for one in sums)
+    for actual, truth in (sums, *zip(*gradients, strict=True)):
+        assert relative(actual, truth) <= 1e-14
 
 
 def test_a_row_that_is_barely_active_keeps_its_digits():

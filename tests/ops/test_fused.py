@@ -25,7 +25,7 @@ pytestmark = [
 
 # The allowed error, in multiples of that of the plain computation in the same dtype, or of its eps if that is more.
 FACTOR = 4
-HALF = torch.float16
+HALF, WIDE = torch.float16, torch.float64
 
 
 @pytest.fixture
@@ -179,10 +179,8 @@ def test_single_operations(operation, kind, channels, is_masked, dtype):
 def test_keys_far_from_zero_in_a_product():
     """An error of the row sums would be as large as the keys."""
     keywords = {"kind": "gaussian", "dtype": HALF, "channels": 20, "mask": None, "shift": 30.0}
-    truth, found = (
-        solve(aggregate, "reference", exact=True, **keywords),
-        solve(aggregate, "fused", **keywords),
-    )
+    truth = solve(aggregate, "reference", exact=True, **keywords)
+    found = solve(aggregate, "fused", **keywords)
     assert float((found[1].double() - truth[1]).norm() / truth[1].norm()) < 2 * torch.finfo(HALF).eps
 
 
@@ -198,16 +196,18 @@ def test_every_number_is_written(monkeypatch, request, mode):
     if mode == "deterministic":
         request.getfixturevalue("deterministic")
     problem = Problem("heat", blocks=3, hidden=128, positions=33, is_masked=True)
-    clean = problem.solve(by("fused")) | dict(
-        enumerate(solve(diffuse, "fused", "heat", torch.float32, 20, None))
-    )
+
+    def numbers():
+        return [
+            *problem.solve(by("fused")).values(),
+            *solve(diffuse, "fused", "heat", torch.float32, 20, None),
+        ]
+
+    clean = numbers()
     made = poison(monkeypatch)
-    found = problem.solve(by("fused")) | dict(
-        enumerate(solve(diffuse, "fused", "heat", torch.float32, 20, None))
-    )
+    for actual, expected in zip(numbers(), clean, strict=True):
+        assert torch.equal(actual, expected)
     assert len(made) > 13
-    for name, value in clean.items():
-        assert torch.equal(found[name], value), name
 
 
 @pytest.mark.filterwarnings("ignore:All-NaN slice")
@@ -253,16 +253,12 @@ REFUSED = {
     "normalize": (lambda: Affinity(features(), features(), "heat", "count"), features, 'normalize="row"'),
     "measure": (lambda: Affinity(*[features()] * 2, "heat", measure=torch.ones(8)), features, "a measure"),
     "float64": (
-        lambda: Affinity(*[features(torch.float64)] * 2, "heat"),
-        lambda: features(torch.float64),
-        "one dtype .* not float64",
+        lambda: Affinity(*[features(WIDE)] * 2, "heat"),
+        lambda: features(WIDE),
+        "dtype .* not float64",
     ),
     "mixed": (lambda: Affinity(*[features(HALF)] * 2, "heat"), features, "not float16 and float32"),
-    "width": (
-        lambda: Affinity(*[features(width=129)] * 2, "heat"),
-        lambda: features(width=129),
-        "d ≤ 128, not 129",
-    ),
+    "width": (lambda: Affinity(*[features(width=129)] * 2, "heat"), features, "d ≤ 128, not 129"),
     "sparse": (lambda: SparseAffinity(torch.eye(8).to_sparse_csr()), features, "not a SparseAffinity"),
 }
 
@@ -278,10 +274,9 @@ def test_what_is_refused(name):
 
 
 def test_other_limits_are_named(monkeypatch):
+    few = features(positions=4)
     with pytest.raises(ValueError, match="as many givers as receivers, not 4 and 8"):
-        aggregate(
-            Affinity(features(), features(positions=4), "gaussian"), features(positions=4), backend="fused"
-        )
+        aggregate(Affinity(features(), few, "gaussian"), few, backend="fused")
     many = torch.zeros(65_536, 1, 1)
     assert "at most 65,535, not 65,536" in fused.lacks(Affinity(many, many, "gaussian"))
     monkeypatch.setattr(fused, "is_available", lambda device: False)
