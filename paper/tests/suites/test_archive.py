@@ -57,18 +57,22 @@ def set_score(runs, seed, psnr):
     run.write_result(result | {"metrics": result["metrics"] | {"psnr": psnr}})
 
 
+def set_scores(runs, *scores):
+    for seed, psnr in enumerate(scores):
+        set_score(runs, seed, psnr)
+
+
 def contents(folder):
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_the_layout_is_suite_row_seed(runs, tmp_path):
+def test_the_layout_is_suite_row_seed_and_keeping_again_changes_nothing(runs, tmp_path):
     kept = go(runs, tmp_path)
-    folder = tmp_path / "kept" / "demo" / "4-diffusive-blocks"
+    folder, before = tmp_path / "kept" / "demo" / "4-diffusive-blocks", contents(tmp_path / "kept")
     assert kept.new == tuple(folder / str(seed) for seed in range(3))
     assert [run.path for run in find_runs(folder)] == list(kept.new)
-    assert kept.size == sum(len(content) for content in contents(tmp_path / "kept").values())
-    names = {path.name for path in (folder / "0").iterdir()} - {"checkpoints"}
-    assert names == {
+    assert kept.size == sum(len(content) for content in before.values())
+    assert {path.name for path in (folder / "0").iterdir()} - {"checkpoints"} == {
         "recipe.json",
         "result.json",
         "metrics.jsonl",
@@ -76,11 +80,6 @@ def test_the_layout_is_suite_row_seed(runs, tmp_path):
         "spectrum.json",
         "observations.json",
     }
-
-
-def test_keeping_again_changes_nothing(runs, tmp_path):
-    go(runs, tmp_path)
-    before = contents(tmp_path / "kept")
     again = go(runs, tmp_path)
     assert (again.new, len(again.same)) == ((), 3)
     assert contents(tmp_path / "kept") == before
@@ -106,9 +105,8 @@ def test_another_result_is_not_overwritten(runs, tmp_path):
     assert contents(tmp_path / "kept") == before
 
 
-def test_the_weights_are_those_of_the_median_seed_and_go_with_it(runs, tmp_path):
-    for seed, psnr in enumerate((10.0, 30.0, 20.0)):
-        set_score(runs, seed, psnr)
+def test_the_weights_are_those_of_the_median_seed_without_the_optimizer(runs, tmp_path):
+    set_scores(runs, 10.0, 30.0, 20.0)
     first = go(runs, tmp_path, SUITE.with_seeds(2))
     assert weighed(tmp_path) == [0], "of two, the one with the lower score"
     assert first.lacking == ()
@@ -117,13 +115,9 @@ def test_the_weights_are_those_of_the_median_seed_and_go_with_it(runs, tmp_path)
     kept = Run(kept_path(tmp_path / "kept", SUITE, ROW, 2))
     assert weights_sha256(trained_network(kept)) == kept.read_result()["weights_sha256"]
     assert observe_spectra(kept)["stages"], "the other commands can read it"
-
-
-def test_the_kept_weights_are_without_the_optimizer(runs, tmp_path):
-    go(runs, tmp_path)
-    (kept,) = (tmp_path / "kept").rglob("*.safetensors")
-    source = next((runs / SUITE.recipes(ROW)[int(kept.parts[-3])].name).rglob(kept.name))
-    assert kept.stat().st_size < 0.5 * source.stat().st_size
+    (weights,) = kept.checkpoints_path.glob("*.safetensors")
+    source = runs / SUITE.recipes(ROW)[2].name / "checkpoints" / weights.name
+    assert weights.stat().st_size < 0.5 * source.stat().st_size
 
 
 def lose_weights(runs, seed):
@@ -131,16 +125,15 @@ def lose_weights(runs, seed):
 
 
 def test_where_the_median_has_no_weights_those_of_the_nearest_seed_are_kept(runs, tmp_path):
-    for seed, psnr in enumerate((10.0, 30.0, 22.0)):
-        set_score(runs, seed, psnr)
+    set_scores(runs, 10.0, 30.0, 22.0)
     lose_weights(runs, 2)
     assert go(runs, tmp_path).lacking == ("4 diffusive blocks (seed 1 in place of 2)",)
     assert weighed(tmp_path) == [1]
 
 
 def test_a_row_all_of_whose_weights_are_gone_says_so(runs, tmp_path):
-    for seed, psnr in enumerate((10.0, 30.0, 20.0)):
-        set_score(runs, seed, psnr)
+    set_scores(runs, 10.0, 30.0, 20.0)
+    for seed in range(3):
         lose_weights(runs, seed)
     assert go(runs, tmp_path).lacking == ("4 diffusive blocks (none in place of 2)",)
     assert go(runs, tmp_path, weights="all").lacking == ("4 diffusive blocks (without seed 0, 1, 2)",)
@@ -254,25 +247,21 @@ def test_what_was_not_looked_at_yet_is_not_kept_and_what_is_missing_is_added(run
     assert (tmp_path / "kept" / "demo" / ROW.slug / "1" / "spectrum.json").is_file()
 
 
-def restore_interrupted(tmp_path, monkeypatch, after):
-    """Stopped when so many files were written, of the six of the first run."""
-    honest, written = archive.write_atomically, []
+def test_a_run_restored_in_part_is_not_finished_until_it_is_restored_again(runs, tmp_path, monkeypatch):
+    """The first run has six files; the process stops before it writes the last."""
+    go(runs, tmp_path)
+    write, written = archive.write_atomically, []
 
-    def interrupted(path, content):
-        if len(written) == after:
+    def write_five(path, content):
+        if len(written) == 5:
             raise KeyboardInterrupt
         written.append(path)
-        honest(path, content)
+        write(path, content)
 
-    monkeypatch.setattr(archive, "write_atomically", interrupted)
+    monkeypatch.setattr(archive, "write_atomically", write_five)
     with pytest.raises(KeyboardInterrupt):
         restore(SUITE, tmp_path / "kept", tmp_path / "again")
     monkeypatch.undo()
-
-
-def test_a_run_restored_in_part_is_not_finished_until_it_is_restored_again(runs, tmp_path, monkeypatch):
-    go(runs, tmp_path)
-    restore_interrupted(tmp_path, monkeypatch, after=5)
     (run,) = find_runs(tmp_path / "again")
     assert (run.path / "observations.json").is_file()
     assert not run.is_finished
@@ -288,9 +277,8 @@ def test_a_run_that_another_process_restores_is_passed_over(runs, tmp_path):
     assert not held.is_finished
 
 
-def test_what_lies_deeper_than_the_seeds_is_nobody_of_the_row(runs, tmp_path):
-    for seed, psnr in enumerate((10.0, 30.0, 20.0)):
-        set_score(runs, seed, psnr)
+def test_a_folder_beside_the_seeds_is_not_part_of_the_row(runs, tmp_path):
+    set_scores(runs, 10.0, 30.0, 20.0)
     go(runs, tmp_path, SUITE.with_seeds(2))
     row = kept_path(tmp_path / "kept", SUITE, ROW, 0).parent
     shutil.copytree(row, row / "backup")

@@ -1,5 +1,7 @@
 """The paper as data: the published numbers, the stated protocol, and suites that can be run."""
 
+import hashlib
+import json
 import math
 import re
 
@@ -15,6 +17,33 @@ BLOCKS = [0, 2, 3, 4, 2, 3, 4, 5, 6]
 ROWS = [(suite, row) for suite in SUITES.values() for row in suite.rows]
 
 
+# Of the labels, published numbers and recipes with their seeds: records and folders are named after them.
+FROZEN = {
+    "demo": "b51f6f1286c161e0",
+    "table1": "50e0479be2f9e895",
+    "table2": "cf0a5bdcf30e7eb3",
+    "figure1": "f8b873378d3e960e",
+    "figure2": "c052478f992d3e49",
+    "figure3": "0428577f3332e52c",
+    "figure4": "5d25be01ca3b4543",
+    "protocol": "0d6cd73447467354",
+    "table1-fragile": "5c5c051e6c1138d8",
+    "table1-stable": "041d43e189132aa6",
+    "table1-beside": "184ffd51a0b84394",
+    "backbones": "10d409be833ce538",
+    "table1-n3": "7018f5a49fb21192",
+}
+
+
+@pytest.mark.parametrize("name", FROZEN)
+def test_a_published_suite_does_not_change(name):
+    suite = SUITES[name]
+    rows = [
+        [row.label, row.published, [recipe.sha256 for recipe in suite.recipes(row)]] for row in suite.rows
+    ]
+    assert hashlib.sha256(json.dumps(rows).encode()).hexdigest()[:16] == FROZEN[name]
+
+
 def test_the_published_numbers_stand_beside_the_right_networks():
     table1, table2 = SUITES["table1"], SUITES["table2"]
     assert [row.published for row in table1.rows] == TABLE1
@@ -25,14 +54,6 @@ def test_the_published_numbers_stand_beside_the_right_networks():
             (depth, form, blocks) for form, blocks in zip(FORMS, BLOCKS, strict=True)
         ]
         assert {spec.places for spec in specs[1:]} == {(2,)}
-
-
-def test_different_places_are_three_blocks_in_three_places():
-    specs = [NetworkSpec.parse(row.recipe.network) for row in SUITES["table1"].rows[9:]]
-    assert [(spec.form, spec.num_blocks, spec.places) for spec in specs] == [
-        ("original", 1, (2, 4, 6)),
-        ("diffusive", 1, (2, 4, 6)),
-    ]
 
 
 def test_the_tables_follow_the_stated_protocol():
@@ -71,12 +92,6 @@ def test_figure_2_looks_at_the_epochs_of_the_paper():
     assert set(SPECTRUM_EPOCHS) <= set(suite.rows[0].recipe.spectrum_epochs)
 
 
-def test_figure_3_trains_four_blocks_at_a_tenth_of_the_rate():
-    rates = {row.label: row.recipe.learning_rate for row in SUITES["figure3"].rows}
-    assert list(rates.values()) == [0.1, 0.1, 0.1, 0.01]
-    assert [panel.kind for panel in SUITES["figure3"].panels] == ["curve"] * 4 + ["spectrum"] * 4
-
-
 def test_every_panel_shows_a_block_that_its_row_has():
     for suite in SUITES.values():
         blocks = {row.label: NetworkSpec.parse(row.recipe.network).num_blocks for row in suite.rows}
@@ -97,78 +112,6 @@ def test_all_that_is_run_on_cifar_has_the_precision_that_the_notes_name():
         if suite.name != "demo":
             assert (row.recipe.precision, row.recipe.channels_last) == ("bfloat16", True)
             assert "bfloat16" in " ".join(suite.notes)
-
-
-def test_the_protocol_changes_one_factor_at_a_time():
-    suite = SUITES["protocol"]
-    baselines, short = suite.rows[:4], suite.rows[4:]
-    assert [row.recipe.network for row in baselines] == [
-        "preresnet20/baseline",
-        "preresnet29/baseline",
-        "preresnet20-keras/baseline",
-        "preresnet20-basic/baseline",
-    ]
-    assert baselines[0].recipe == SUITES["table1"].rows[0].recipe, "nothing is computed twice"
-    assert {(row.recipe.epochs, row.recipe.milestones) for row in short} == {(20, (10, 15))}
-    for rows in (short[:8], short[8:]):
-        changed = [row.recipe.differences(rows[0].recipe) for row in rows]
-        assert changed[0] == []
-        assert changed[1:] == [
-            ["pixel_scale is 'std', was 64.0"],
-            ["pixel_scale is 1.0, was 64.0"],
-            ["stage.init_std is 0.03, was 0.01"],
-            ["stage.init_std is 0.05, was 0.01"],
-            ["stage.batch_norm is True, was False"],
-            ["stage.scaled is True, was False"],
-            ["stage.shared_embedding is True, was None"],
-        ]
-    assert [len(suite.recipes(row)) for row in suite.rows] == [2, 5, 2, 5] + [2] * 16
-
-
-def test_the_fragile_block_is_the_table_at_another_deviation():
-    table = {row.label: row for row in SUITES["table1"].rows}
-    suite = SUITES["table1-fragile"]
-    assert len(suite.rows) == 8
-    for row in suite.rows:
-        same = table[row.label]
-        assert row.recipe.differences(same.recipe) == ["stage.init_std is 0.07, was 0.01"]
-        assert row.published == same.published
-        assert len(suite.recipes(row)) == 2
-
-
-def test_the_stable_block_has_three_depths_at_both_deviations_and_with_divided_logits():
-    suite = SUITES["table1-stable"]
-    found = [
-        (
-            NetworkSpec.parse(row.recipe.network).num_blocks,
-            row.recipe.stage.init_std,
-            row.recipe.stage.scaled,
-        )
-        for row in suite.rows
-    ]
-    starts = ((0.01, False), (0.07, False), (0.07, True))
-    assert found == [(blocks, *start) for start in starts for blocks in (4, 6, 12)]
-    assert {row.recipe.stage.weight for row in suite.rows} == {"stable"}
-    assert {NetworkSpec.parse(row.recipe.network).form for row in suite.rows} == {"diffusive"}
-
-
-def test_beside_the_table_stand_the_runs_of_the_figures_and_the_affinity_of_the_other_form():
-    suite = SUITES["table1-beside"]
-    recipes = [row.recipe for row in suite.rows]
-    assert recipes[:2] == [SUITES["figure2"].rows[0].recipe, SUITES["figure3"].rows[3].recipe]
-    assert [(recipe.network, recipe.stage.share_affinity) for recipe in recipes[2:6]] == [
-        ("preresnet20/original-5@2", True),
-        ("preresnet20/diffusive-5@2", False),
-        ("preresnet20/original-6@2", True),
-        ("preresnet20/diffusive-6@2", False),
-    ]
-
-
-def test_beside_the_table_stand_its_different_places_with_divided_logits():
-    places = [row.recipe for row in SUITES["table1"].rows[9:]]
-    *_, original, proposed = (row.recipe for row in SUITES["table1-beside"].rows)
-    assert [original, proposed] == [recipe.with_(stage={"scaled": True}) for recipe in places]
-    assert not any(recipe.stage.scaled for recipe in places)
 
 
 def test_changes_that_make_two_rows_one_are_refused():
@@ -192,24 +135,6 @@ def test_runs_and_labels_of_a_suite_are_distinct(suite):
     labels = [row.label for row in suite.rows]
     assert len(labels) == len(set(labels))
     assert {label for pair in suite.pairs for label in pair} <= set(labels)
-
-
-def test_the_demo_is_what_it_says():
-    demo = SUITES["demo"]
-    assert [row.recipe.network for row in demo.rows] == [
-        "restorer16/baseline",
-        "restorer16/original-2@2",
-        "restorer16/diffusive-4@2",
-        "restorer16/original-4@2",
-        "restorer16/diffusive-4@2",
-        "restorer16/original-4@2",
-        "restorer16/diffusive-4@2",
-    ]
-    steps = [row.recipe.epochs * row.recipe.steps_per_epoch for row in demo.rows]
-    assert steps == [500, 500, 500, 300, 300, 300, 300]
-    assert [row.recipe.stage.init_std for row in demo.rows] == [0.01, 0.01, 0.01, 0.5, 0.5, 0.5, 0.5]
-    assert [row.recipe.stage.share_affinity for row in demo.rows] == [None] * 5 + [True, False]
-    assert [len(demo.recipes(row)) for row in demo.rows] == [3, 3, 3, 2, 2, 2, 2]
 
 
 def test_seeds_count_from_zero_and_may_be_changed():

@@ -1,5 +1,7 @@
 """recheck: the same network on the same images makes the same error."""
 
+import shutil
+
 import pytest
 from small_map import CALM, WILD, small_data, small_part
 
@@ -13,11 +15,18 @@ from nonloc_paper.training.recipe import Recipe
 DATA = small_data()
 
 
-@pytest.fixture
-def run(tmp_path):
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("recheck") / "run"
     recipe = CALM.recipe(small_part(CALM, channels_last=True).base, 0)
-    fit(recipe, tmp_path, data=DATA, device="cpu", progress=False)
-    return Run(tmp_path)
+    fit(recipe, folder, data=DATA, device="cpu", progress=False)
+    return folder
+
+
+@pytest.fixture
+def run(trained, tmp_path):
+    """A copy that a test may change."""
+    return Run(shutil.copytree(trained, tmp_path / "run"))
 
 
 def change_result(run, **changes):
@@ -25,17 +34,17 @@ def change_result(run, **changes):
 
 
 def test_on_the_same_machine_it_is_the_same_to_the_last_image(run):
-    found = recheck(run, DATA, device="cpu")
-    assert found.is_same_hardware
-    assert (found.tolerance, found.images, found.agrees) == (0.0, 0, True)
-    assert found.recomputed == found.stored == run.read_result()["metrics"]["error"]
+    check = recheck(run, DATA, device="cpu")
+    assert check.is_same_hardware
+    assert (check.tolerance, check.images, check.agrees) == (0.0, 0, True)
+    assert check.recomputed == check.stored == run.read_result()["metrics"]["error"]
 
 
-def test_a_difference_is_told_in_images(run):
+def test_a_difference_is_counted_in_images(run):
     metrics = run.read_result()["metrics"]
     change_result(run, metrics=metrics | {"error": metrics["error"] - 100 / 16})
-    found = recheck(run, DATA, device="cpu")
-    assert (found.images, found.agrees) == (1, False)
+    check = recheck(run, DATA, device="cpu")
+    assert (check.images, check.agrees) == (1, False)
 
 
 @pytest.mark.parametrize(
@@ -43,10 +52,10 @@ def test_a_difference_is_told_in_images(run):
     [(8.69, 0.0, True), (8.70, 0.0, False), (8.74, 0.05, True), (8.75, 0.05, False)],
 )
 def test_one_image_of_ten_thousand_more_than_is_allowed_does_not_agree(recomputed, tolerance, agrees):
-    found = Recheck(
+    check = Recheck(
         "error", 8.69, recomputed, None, tolerance == 0, tolerance, "cpu", "cpu", "float32", "float32"
     )
-    assert found.agrees is agrees
+    assert check.agrees is agrees
 
 
 @pytest.mark.parametrize("other", [{"device": "some GPU"}, {"cpu": "abacus"}])
@@ -57,23 +66,22 @@ def test_another_device_may_differ_by_a_little(run, other):
         machine=result["machine"] | other,
         metrics=result["metrics"] | {"error": result["metrics"]["error"] + 0.04},
     )
-    found = recheck(run, DATA, device="cpu")
-    assert (found.is_same_hardware, found.tolerance, found.agrees) == (False, 0.05, True)
-
-
-def test_another_precision_is_not_the_same_hardware(run):
-    assert not recheck(run, DATA, device="cpu", precision="bfloat16").is_same_hardware
+    check = recheck(run, DATA, device="cpu")
+    assert (check.is_same_hardware, check.tolerance, check.agrees) == (False, 0.05, True)
 
 
 @pytest.mark.parametrize(
-    ("precision", "has_bfloat16", "told"),
+    ("precision", "has_bfloat16", "count"),
     [("bfloat16", False, 1), ("bfloat16", True, 0), ("float32", False, 0)],
 )
-def test_only_what_takes_long_is_told(run, monkeypatch, precision, has_bfloat16, told):
+def test_a_message_comes_only_if_it_takes_long_and_another_precision_is_other_hardware(
+    run, monkeypatch, precision, has_bfloat16, count
+):
     monkeypatch.setattr("nonloc_paper.training.step.cpu_has_bfloat16", lambda: has_bfloat16)
-    sentences = []
-    recheck(run, DATA, device="cpu", precision=precision, tell=sentences.append)
-    assert sum("has no bfloat16" in sentence for sentence in sentences) == len(sentences) == told
+    messages = []
+    check = recheck(run, DATA, device="cpu", precision=precision, tell=messages.append)
+    assert sum("has no bfloat16" in message for message in messages) == len(messages) == count
+    assert check.is_same_hardware is (precision == "float32")
 
 
 def test_other_weights_are_refused(run):

@@ -27,17 +27,20 @@ def go(folder, recipes=RECIPES, **keywords):
 
 
 def test_every_run_is_trained_and_observed_once(tmp_path):
-    told = []
-    progress = go(tmp_path, tell=lambda index, recipe: told.append((index, recipe.seed)))
-    assert (progress.done, progress.left, progress.reason, progress.signal) == (tuple(RECIPES), (), "", None)
-    assert told == [(0, 0), (1, 1), (2, 2)]
-    for recipe in RECIPES:
-        run = Run.open(tmp_path / recipe.name)
-        assert run.is_finished
-        assert (run.path / "observations.json").is_file()
-    before = [Run(tmp_path / recipe.name).result_path.stat().st_mtime_ns for recipe in RECIPES]
-    assert go(tmp_path).done == tuple(RECIPES)
-    assert before == [Run(tmp_path / recipe.name).result_path.stat().st_mtime_ns for recipe in RECIPES]
+    recipes, begun = [*RECIPES, BASE.with_(optimizer="sgd", learning_rate=1e30)], []
+    torch.manual_seed(0)
+    expected = torch.rand(1)
+    torch.manual_seed(0)
+    progress = go(tmp_path, recipes, tell=lambda index, recipe: begun.append((index, recipe.seed)))
+    assert torch.equal(torch.rand(1), expected), "torch's own generator is left alone"
+    assert (progress.done, progress.left, progress.reason, progress.signal) == (tuple(recipes), (), "", None)
+    assert begun == [(0, 0), (1, 1), (2, 2), (3, 0)]
+    runs = [Run.open(tmp_path / recipe.name) for recipe in recipes]
+    assert [run.read_result()["outcome"]["ending"] for run in runs] == ["converged"] * 3 + ["diverged"]
+    assert all((run.path / "observations.json").is_file() for run in runs)
+    before = [run.result_path.stat().st_mtime_ns for run in runs]
+    assert go(tmp_path, recipes).done == tuple(recipes)
+    assert before == [run.result_path.stat().st_mtime_ns for run in runs]
 
 
 def test_a_spent_budget_leaves_the_rest_and_counts_what_was_done_before(tmp_path):
@@ -57,28 +60,14 @@ def test_a_held_run_is_passed_over(tmp_path):
     assert progress.reason == ""
 
 
-def test_a_diverged_run_is_done(tmp_path):
-    recipe = BASE.with_(optimizer="sgd", learning_rate=1e30)
-    progress = go(tmp_path, [recipe])
-    assert progress.done == (recipe,)
-    assert Run(tmp_path / recipe.name).read_result()["outcome"]["ending"] == "diverged"
-
-
-def test_torchs_own_generator_is_left_alone(tmp_path):
-    torch.manual_seed(0)
-    expected = torch.rand(1)
-    torch.manual_seed(0)
-    go(tmp_path, RECIPES[:1])
-    assert torch.equal(torch.rand(1), expected)
-
-
 def test_side_by_side_is_the_same_as_one_by_one(tmp_path):
-    told = []
+    begun = []
     go(tmp_path / "one", RECIPES[:2])
-    tell = {"tell": lambda index, recipe: told.append(index)}
-    progress = go(tmp_path / "two", RECIPES[:2], side_by_side=2, **tell)
+    progress = go(
+        tmp_path / "two", RECIPES[:2], side_by_side=2, tell=lambda index, recipe: begun.append(index)
+    )
     assert (progress.done, progress.left) == (tuple(RECIPES[:2]), ())
-    assert sorted(told) == [0, 1]
+    assert sorted(begun) == [0, 1]
     for recipe in RECIPES[:2]:
         one, two = (Run.open(tmp_path / folder / recipe.name) for folder in ("one", "two"))
         assert two.read_result()["weights_sha256"] == one.read_result()["weights_sha256"]
