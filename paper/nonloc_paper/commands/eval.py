@@ -133,7 +133,7 @@ def _table(checks: list[tuple[Run, Recheck]], agreed: int) -> str:
         (str(run.path), f"{one.stored:.2f}", f"{one.recomputed:.2f}", one.precision, _difference(one))
         for run, one in checks
     )
-    shown = Table(("run", "recorded", "recomputed", "precision", "difference"), (("", lines),)).as_text()
+    shown = Table(("run", "recorded", "recomputed", "precision", "difference"), lines).as_text()
     return f"{shown}\n\n{agreed} of {len(checks)} agree; recomputed on {checks[0][1].device}"
 
 

@@ -1,31 +1,92 @@
-"""A document as a value: sections of text, lists, tables, figures and folded details; written as Markdown and HTML."""
+"""A document as a value: text, lists, tables, figures, folded details; written as Markdown, CSV and HTML."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from nonloc.plots import svg
-from nonloc_paper.report.html import figure_html, inline_svg, list_html, page_html
+from nonloc.plots import INK, save_figure, svg
 from nonloc_paper.report.tables import Table
 from nonloc_paper.runs import write_atomically
 
-FIGURES = "figures"  # the folder next to the Markdown files
+FIGURES, DATA = "figures", "data"  # folders next to the Markdown files
 REPORT = "report.html"
+
+CSS = """
+:root { color-scheme: light dark; --ink: #202428; --soft: #5b6470; --line: #d9dde2; --paper: #fdfdfc; --tint: #f1f3f5; }
+@media (prefers-color-scheme: dark) {
+  :root { --ink: #e4e7ea; --soft: #a2abb5; --line: #3a4148; --paper: #16191c; --tint: #20252a; }
+}
+* { box-sizing: border-box; }
+body { margin: 0; background: var(--paper); color: var(--ink); font: 16px/1.55 system-ui, sans-serif; }
+main { max-width: 62rem; margin: 0 auto; padding: 2.5rem 1.25rem 4rem; }
+h1 { font-size: 1.75rem; line-height: 1.2; margin: 0 0 .4rem; }
+h2 { font-size: 1.2rem; margin: 2.6rem 0 .6rem; }
+p, li { max-width: 46rem; }
+a { color: inherit; }
+.soft, figcaption { color: var(--soft); font-size: .9rem; }
+figure { margin: 1rem 0; }
+figcaption { max-width: 46rem; margin-top: .4rem; }
+figure svg { max-width: 100%; height: auto; font-family: system-ui, sans-serif; }
+.scroll { overflow-x: auto; }
+table { border-collapse: collapse; font-size: .9rem; font-variant-numeric: tabular-nums; }
+.results th, .results td { padding: .35rem .55rem; text-align: right; border-bottom: 1px solid var(--line); }
+.results th:first-child, .results td:first-child { text-align: left; padding-left: 0; }
+.results thead th { color: var(--soft); font-weight: 600; vertical-align: bottom; }
+.results tbody th { font-weight: 600; white-space: nowrap; }
+.results td { white-space: nowrap; }
+.prose th, .prose td, .prose tbody th { text-align: left; white-space: normal; vertical-align: top; font-weight: 400; }
+.prose th { min-width: 11rem; }
+.results .group th { color: var(--soft); font-weight: 400; padding-top: .9rem; }
+.images th { width: 6.8rem; padding: 0 .3rem .3rem; text-align: left; vertical-align: bottom; }
+.images th { font-weight: 600; font-size: .8rem; line-height: 1.25; }
+.images td { padding: .2rem .3rem; text-align: center; font-size: .8rem; color: var(--soft); }
+.images img { display: block; width: 6.2rem; height: 6.2rem; image-rendering: pixelated; border-radius: 3px; }
+code, pre { font: .88em/1.5 ui-monospace, monospace; background: var(--tint); border-radius: 4px; }
+code { padding: .1em .3em; }
+pre { padding: .7rem .9rem; overflow-x: auto; }
+summary { cursor: pointer; color: var(--soft); margin: .6rem 0; }
+"""
+
+
+@dataclass(frozen=True)
+class Data:
+    """A long table: a CSV file that the Markdown links, and folded in HTML.
+
+    name     of its file, without ending
+    summary  what it holds
+    """
+
+    name: str
+    summary: str
+    table: Table
+
+    def __bool__(self) -> bool:
+        return bool(self.table)
 
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure with the name of its file and its caption."""
+    """A figure with the name of its file and its caption; false without a figure."""
 
     name: str
-    figure: Figure
+    figure: Figure | None
     caption: str
+
+    def __bool__(self) -> bool:
+        return self.figure is not None
+
+
+@dataclass(frozen=True)
+class Html:
+    """Contents that only a page has."""
+
+    text: str
 
 
 @dataclass(frozen=True)
@@ -36,15 +97,18 @@ class Details:
     contents: tuple[Content, ...]
 
 
-Content = str | list[str] | Table | Picture | Details
+Content = str | list[str] | Table | Data | Picture | Html | Details
 
 
 @dataclass(frozen=True)
 class Section:
-    """A heading and its contents; empty contents are left out."""
+    """A heading and its contents; empty contents are left out, and a section that has no others."""
 
     title: str
     contents: tuple[Content, ...] = ()
+
+    def __bool__(self) -> bool:
+        return any(self.contents)
 
 
 @dataclass(frozen=True)
@@ -56,71 +120,62 @@ class Document:
 
     name: str
     title: str
-    sections: tuple[Section, ...] = field(default_factory=tuple)
+    sections: tuple[Section, ...] = ()
 
-    @property
-    def pictures(self) -> list[Picture]:
-        def inside(contents: Sequence[Content]) -> Iterator[Picture]:
-            for content in contents:
-                if isinstance(content, Details):
-                    yield from inside(content.contents)
-                elif isinstance(content, Picture):
-                    yield content
-
-        return [picture for section in self.sections for picture in inside(section.contents)]
+    def files(self) -> dict[str, Figure | Table]:
+        """Return its figures and long tables by the address that the Markdown has."""
+        found: dict[str, Figure | Table] = {}
+        for content in (content for section in self.sections for content in section.contents):
+            if isinstance(content, Picture) and content.figure is not None:
+                found[f"{FIGURES}/{content.name}.svg"] = content.figure
+            elif isinstance(content, Data) and content:
+                found[f"{DATA}/{content.name}.csv"] = content.table
+        return found
 
 
 def write_documents(documents: Sequence[Document], folder: Path, title: str, about: str) -> list[Path]:
-    """Write every document as Markdown with its figures as SVG, and all of them as one report.html.
+    """Write every document as Markdown with its figures as SVG and its data as CSV, and all as one report.html.
 
-    Figures that a document had before and has no more are removed; everything else in the folder is left alone.
+    Figures and data that a document had before and has no more are removed; all else in the folder is left alone.
     A file that this report did not write is a ValueError, and nothing is written.
     """
-    before = _own_figures(documents, folder, title)
-    (folder / FIGURES).mkdir(parents=True, exist_ok=True)
-    written = []
-
-    def write(path: Path, content: bytes) -> None:
-        write_atomically(path, content)
-        written.append(path)
-
-    for path in before - _figure_paths(documents, folder):
-        path.unlink(missing_ok=True)
-    for document in documents:
-        # Before its figures, which it names: what is interrupted can be written again.
-        write(folder / f"{document.name}.md", as_markdown(document).encode())
-        for picture in document.pictures:
-            write(folder / FIGURES / f"{picture.name}.svg", svg(picture.figure))
-    write(folder / REPORT, as_page(documents, title, about).encode())
-    return written
-
-
-def _own_figures(documents: Sequence[Document], folder: Path, title: str) -> set[Path]:
-    """The figures that the documents name now; ValueError where a foreign file would be overwritten."""
     marks = {folder / f"{one.name}.md": f"# {one.title}\n" for one in documents}
     texts = {path: path.read_text(errors="replace") for path in marks if path.is_file()}
-    foreign = [path for path, text in texts.items() if not text.startswith(marks[path])]
+    own = {
+        folder / name for name in re.findall(r"\]\(((?:figures|data)/[^/)]+)\)", "\n".join(texts.values()))
+    }
+    wanted = {folder / name for one in documents for name in one.files()}
     page = folder / REPORT
+    foreign = [path for path, text in texts.items() if not text.startswith(marks[path])]
     if page.is_file() and f"<title>{escape(title)}</title>" not in page.read_text(errors="replace"):
         foreign.append(page)
-    names = re.findall(rf"\]\({FIGURES}/([^/)]+\.svg)\)", "\n".join(texts.values()))
-    own = {folder / FIGURES / name for name in names}
-    foreign += sorted(path for path in _figure_paths(documents, folder) - own if path.exists())
+    foreign += sorted(path for path in wanted - own if path.exists())
     if foreign:
         raise ValueError(
             f"{foreign[0]} is not of this report, and would be overwritten; delete it, or name another --output"
         )
-    return own
+    for path in own - wanted:
+        path.unlink(missing_ok=True)
+    written = []
 
+    def write(path: Path, content: bytes) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, content)
+        written.append(path)
 
-def _figure_paths(documents: Sequence[Document], folder: Path) -> set[Path]:
-    return {folder / FIGURES / f"{picture.name}.svg" for one in documents for picture in one.pictures}
+    for document in documents:
+        # Before its figures, which it names: what is interrupted can be written again.
+        write(folder / f"{document.name}.md", as_markdown(document).encode())
+        for name, content in document.files().items():
+            write(folder / name, svg(content) if isinstance(content, Figure) else content.as_csv().encode())
+    write(page, as_page(documents, title, about).encode())
+    return written
 
 
 def as_markdown(document: Document) -> str:
-    """Return the document as GitHub shows it, its figures by their files."""
+    """Return the document as GitHub shows it, its figures and data by their files."""
     parts = [f"# {document.title}"]
-    for section in document.sections:
+    for section in filter(None, document.sections):
         parts += [f"## {section.title}"] if section.title else []
         parts += [_markdown(content) for content in section.contents if content]
     return "\n\n".join(parts) + "\n"
@@ -129,24 +184,42 @@ def as_markdown(document: Document) -> str:
 def as_page(documents: Sequence[Document], title: str, about: str) -> str:
     """Return all documents as one page that needs nothing else."""
     names = "".join(f'<li><a href="#{one.name}">{escape(one.title)}</a></li>' for one in documents)
-    body = [f'<h1>{escape(title)}</h1><p class="soft">{escape(about)}</p><ul>{names}</ul>']
-    for document in documents:
-        body.append(f'<h1 id="{document.name}">{escape(document.title)}</h1>')
-        for section in document.sections:
-            body += [f"<h2>{escape(section.title)}</h2>"] if section.title else []
-            body += [_html(content) for content in section.contents if content]
-    return page_html(title, "".join(body))
+    body = f'<h1>{escape(title)}</h1><p class="soft">{escape(about)}</p><ul>{names}</ul>'
+    for one in documents:
+        body += f'<h1 id="{one.name}">{escape(one.title)}</h1>{sections_html(one.sections)}'
+    return page_html(title, body)
+
+
+def page_html(title: str, body: str) -> str:
+    """Return a whole page: no network, no script, readable in light and dark."""
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{escape(title)}</title><style>{CSS}</style></head><body><main>{body}</main></body></html>\n"
+    )
+
+
+def sections_html(sections: Iterable[Section]) -> str:
+    body = ""
+    for section in filter(None, sections):
+        body += f"<h2>{escape(section.title)}</h2>" if section.title else ""
+        body += "".join(_html(content) for content in section.contents if content)
+    return body
 
 
 def _markdown(content: Content) -> str:
     match content:
         case Table():
             return content.as_markdown()
+        case Data():
+            return f"[{content.summary}]({DATA}/{content.name}.csv) (CSV, {len(content.table.lines)} lines)."
         case Picture():
             return f"![{content.name}]({FIGURES}/{content.name}.svg)\n\n*{content.caption}*"
         case Details():
             inside = "\n\n".join(_markdown(one) for one in content.contents if one)
             return f"<details><summary>{escape(content.summary)}</summary>\n\n{inside}\n\n</details>"
+        case Html():
+            return content.text
         case str():
             return content
     return "\n".join(f"- {item}" for item in content)
@@ -156,11 +229,41 @@ def _html(content: Content) -> str:
     match content:
         case Table():
             return content.as_html()
+        case Data():
+            return f"<details><summary>{escape(content.summary)}</summary>{content.table.as_html()}</details>"
         case Picture():
-            return figure_html(inline_svg(content.figure, content.name), content.caption)
+            return (
+                figure_html(inline_svg(content.figure, content.name), content.caption)
+                if content.figure
+                else ""
+            )
         case Details():
             inside = "".join(_html(one) for one in content.contents if one)
             return f"<details><summary>{escape(content.summary)}</summary>{inside}</details>"
+        case Html():
+            return content.text
         case str():
-            return f"<p>{escape(content)}</p>"
-    return list_html(content)
+            return f"<p>{_linked(content)}</p>"
+    return f"<ul>{''.join(f'<li>{_linked(item)}</li>' for item in content)}</ul>"
+
+
+def _linked(text: str) -> str:
+    return re.sub(r"\[([^\]]+)\]\(([^)]+)\)", r'<a href="\2">\1</a>', escape(text))
+
+
+def figure_html(content: str, caption: str) -> str:
+    """Return a figure that scrolls sideways, and its caption."""
+    return f'<figure><div class="scroll">{content}</div><figcaption>{escape(caption)}</figcaption></figure>'
+
+
+def inline_svg(figure: Figure, name: str) -> str:
+    """Return an <svg> element in the page's own colour; `name` keeps its ids apart from those of other figures."""
+    text = save_figure(figure, "svg", salt=name).decode()
+    text = text[text.index("<svg") :]
+    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
+    # A page needs no namespaces. Nothing refers to groups and images, whose ids could be the same in two figures.
+    text = re.sub(r'\s(xmlns(:\w+)?|version)="[^"]*"', "", text)
+    text = re.sub(r'(<(?:g|image)\b[^>]*?) id="[^"]*"', r"\1", text)
+    # The height follows from the view box, so that the figure shrinks with a narrow page.
+    text = re.sub(r' height="[^"]*"', "", text, count=1)
+    return text.replace(INK, "currentColor")

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from nonloc_paper.report import figures
-from nonloc_paper.report.document import Content, Details, Picture, Section
+from nonloc_paper.report.document import Content, Data, Picture, Section
 from nonloc_paper.report.records import RowRecord, RunRecord
 from nonloc_paper.report.signs import Weight, negative_share, share_band, weights_at
 from nonloc_paper.report.table1_runs import Table1Runs, median_run, setting
@@ -17,6 +17,7 @@ from nonloc_paper.report.trained_stages import (
     GROWTH,
     action_table,
     factors_table,
+    growth_summary,
     growth_table,
 )
 from nonloc_paper.suites import SUITES, Row
@@ -30,14 +31,21 @@ READING = [
 ]
 
 
+Networks = list[tuple[str, RunRecord, list[Weight]]]  # (label, run, its W)
+
+
 def figure_sections(runs: Table1Runs) -> list[Section]:
     """Return one section a figure; a figure without a run is named."""
+    spectra = {name: _spectra(runs, name) for name in ("figure1", "figure3", "figure4")}
+    during, epochs = _epochs(runs)
+    networks = {**{name: shown for name, (_, shown) in spectra.items()}, "figure2": epochs}
+    energies = Data("figures-spectra", "Trace and energies of every W in the figures", energy_table(networks))
     return [
-        Section("How to read them", (READING,)),
-        Section(SUITES["figure1"].title, tuple(_spectra(runs, "figure1"))),
-        Section(SUITES["figure2"].title, tuple(_epochs(runs))),
-        Section(SUITES["figure3"].title, (*_curves(runs), *_spectra(runs, "figure3"))),
-        Section(SUITES["figure4"].title, tuple(_spectra(runs, "figure4"))),
+        Section("How to read them", (READING, energies)),
+        Section(SUITES["figure1"].title, tuple(spectra["figure1"][0])),
+        Section(SUITES["figure2"].title, tuple(during)),
+        Section(SUITES["figure3"].title, (*_curves(runs), *spectra["figure3"][0])),
+        Section(SUITES["figure4"].title, tuple(spectra["figure4"][0])),
         Section("Damping, seen directly: the features through the sub-blocks", tuple(_features(runs))),
         Section(GROWTH, tuple(_growth(runs))),
     ]
@@ -46,112 +54,93 @@ def figure_sections(runs: Table1Runs) -> list[Section]:
 def find_row(runs: Table1Runs, row: Row) -> RowRecord | None:
     """Return the recorded row that a row of a figure asks for, under the figure's label; None without a run."""
     wanted = setting(row.recipe)
-    found = next((one for one in runs.recorded if setting(one.recipe) == wanted), None)
+    known = next((one for one in runs.recorded if setting(one.recipe) == wanted), None)
     # Without its group, which would be drawn by dashes: a figure has one group.
-    return None if found is None else replace(found, label=row.label, group="")
+    return None if known is None else replace(known, label=row.label, group="")
 
 
-def energy_table(networks: Sequence[tuple[str, list[Weight]]]) -> Table:
-    """Return trace, energies and the negative share of every W of some networks, by label."""
+def energy_table(networks: Mapping[str, Networks]) -> Table:
+    """Return trace, energies and the negative share of every W of the figures, by figure."""
     lines = []
-    for label, weights in networks:
-        for number, weight in enumerate(weights, start=1):
-            share = negative_share([weight])
-            low, high = share_band([weight])
-            lines.append(
-                (
-                    f"{label}, block {number}",
-                    with_minus(f"{weight['trace']:.3g}"),
-                    f"{weight['positive_energy']:.3g}",
-                    f"{weight['negative_energy']:.3g}",
-                    "no energy" if share is None else f"{100 * share:.0f} %",
-                    f"{100 * low:.0f} to {100 * high:.0f} %",
-                )
-            )
-    header = ("W", "trace", "positive energy", "negative energy", "negative share", "chance")
-    return Table(header, (("", tuple(lines)),))
+    for name in sorted(networks):
+        for label, run, weights in networks[name]:
+            for number, weight in enumerate(weights, start=1):
+                share = negative_share([weight])
+                low, high = (f"{100 * end:.0f}" for end in share_band([weight]))
+                energies = (f"{weight[key]:.3g}" for key in ("positive_energy", "negative_energy"))
+                trace = with_minus(f"{weight['trace']:.3g}")
+                shown = "–" if share is None else f"{100 * share:.0f}"
+                where = (label, str(run.recipe.seed), str(number))
+                lines.append((name.removeprefix("figure"), *where, trace, *energies, shown, low, high))
+    where = ("figure", "network", "seed", "block")
+    chance = ("negative share (%)", "chance from (%)", "chance to (%)")
+    return Table((*where, "trace", "positive energy", "negative energy", *chance), lines)
 
 
-def _spectra(runs: Table1Runs, name: str) -> list[Content]:
+def _spectra(runs: Table1Runs, name: str) -> tuple[list[Content], Networks]:
     suite = SUITES[name]
-    shown, networks, absent = [], [], []
+    shown: Networks = []
     wanted = {panel.row for panel in suite.panels if panel.kind == "spectrum"}
-    for row in (row for row in suite.rows if row.label in wanted):
+    rows = [row for row in suite.rows if row.label in wanted]
+    for row in rows:
         run = _run(runs, row)
-        weights = [] if run is None else weights_at(run)
-        if run is None or not weights:
-            absent.append(row.label)
-            continue
-        shown.append((row.label, {"stages": [{"weights": weights}]}))
-        networks.append((f"{row.label}, seed {run.recipe.seed}", weights))
-    figure = figures.spectra(shown)
-    if figure is None:
-        return [_absent(absent)]
-    file = f"{name}b" if name == "figure3" else name
-    return [Picture(file, figure, suite.title), _energies(networks), _absent(absent)]
+        if run is not None and (weights := weights_at(run)):
+            shown.append((row.label, run, weights))
+    figure = figures.spectra([(label, {"stages": [{"weights": weights}]}) for label, _, weights in shown])
+    there = {label for label, *_ in shown}
+    absent = _absent([row.label for row in rows if row.label not in there])
+    return [Picture(f"{name}b" if name == "figure3" else name, figure, suite.title), absent], shown
 
 
-def _epochs(runs: Table1Runs) -> list[Content]:
+def _epochs(runs: Table1Runs) -> tuple[list[Content], Networks]:
     suite = SUITES["figure2"]
-    row = suite.rows[0]
-    run = _run(runs, row)
+    run = _run(runs, suite.rows[0])
     chosen = [panel.epoch for panel in suite.panels if panel.epoch is not None]
     figure = None if run is None else figures.epochs(run, chosen)
     if run is None or figure is None:
-        return [_absent([row.label])]
-    networks = [
-        (f"epoch {epoch}, seed {run.recipe.seed}", weights)
-        for epoch in chosen
-        if (weights := weights_at(run, epoch)[:1])
-    ]
-    return [Picture("figure2", figure, suite.title), _energies(networks)]
-
-
-def _energies(networks: Sequence[tuple[str, list[Weight]]]) -> Details:
-    return Details("Trace and energies of every W", (energy_table(networks),))
+        return [_absent([suite.rows[0].label])], []
+    weights = [(f"epoch {epoch}", run, weights_at(run, epoch)[:1]) for epoch in chosen]
+    return [Picture("figure2", figure, suite.title)], weights
 
 
 def _curves(runs: Table1Runs) -> list[Content]:
-    found = {row.label: find_row(runs, row) for row in SUITES["figure3"].rows}
-    rows = [row for row in found.values() if row is not None]
-    shown: list[Content] = [Picture("figure3a", figures.curves(rows), figures.CURVES_CAPTION)] if rows else []
-    return [*shown, _absent([label for label, row in found.items() if row is None])]
+    known = {row.label: find_row(runs, row) for row in SUITES["figure3"].rows}
+    rows = [row for row in known.values() if row is not None]
+    absent = _absent([label for label, row in known.items() if row is None])
+    return [Picture("figure3a", figures.curves(rows) if rows else None, figures.CURVES_CAPTION), absent]
 
 
 def _features(runs: Table1Runs) -> list[Content]:
-    rows = [
-        replace(row, runs=(run,), group="")
-        for row in runs.rows
-        if _is_of_the_table(runs, row) and (run := median_run(row)) is not None
-    ]
+    rows = []
+    for row in runs.rows:
+        what, run = setting(row.recipe), median_run(row)
+        # Blocks in one place, at the default start.
+        is_of_table = what.form and what == runs.wanted(form=what.form, blocks=what.blocks, rate=what.rate)
+        if is_of_table and run is not None:
+            rows.append(replace(row, runs=(run,), group=""))
     figure = figures.features(rows)
     if figure is None:
         return ["No run of Table 1 has recorded its features yet."]
     action = action_table(runs)
-    summary = f"Start {runs.start}, blocks in one place, each form with its own affinity:"
     return [
         Picture("features", figure, figures.FEATURES_CAPTION),
-        *((summary, action) if action is not None else ()),
-        Details("Every run, every quantity", (factors_table(runs.rows), ABOUT_FACTORS)),
+        f"Start {runs.start}, blocks in one place, each form with its own affinity:" if action else "",
+        action,
+        Data("figures-features", "Every run, every quantity", factors_table(runs.rows)),
+        ABOUT_FACTORS,
     ]
 
 
 def _growth(runs: Table1Runs) -> list[Content]:
-    found = growth_table(runs.rows)
-    if found is None:
+    every = Data("figures-growth", "Every certificate", growth_table(runs.rows))
+    if not every:
         return ["No run has been certified yet: `nonloc stability RUN --keep`."]
-    return [ABOUT_GROWTH, found]
-
-
-def _is_of_the_table(runs: Table1Runs, row: RowRecord) -> bool:
-    """Whether a row stands for itself in the figure of the features: blocks in one place, at the default start."""
-    what = setting(row.recipe)
-    return what.form is not None and what == runs.wanted(form=what.form, blocks=what.blocks, rate=what.rate)
+    return [ABOUT_GROWTH, growth_summary(runs.rows), every]
 
 
 def _run(runs: Table1Runs, row: Row) -> RunRecord | None:
-    found = find_row(runs, row)
-    return None if found is None else median_run(found)
+    known = find_row(runs, row)
+    return None if known is None else median_run(known)
 
 
 def _absent(labels: Sequence[str]) -> str:

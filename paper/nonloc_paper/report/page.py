@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import io
 import os
 from collections.abc import Sequence
 from html import escape
@@ -11,11 +13,21 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
+from PIL import Image
 
 from nonloc import __version__
 from nonloc_paper.report import figures, sentences
-from nonloc_paper.report.html import figure_html, image_address, inline_svg, list_html, page_html
-from nonloc_paper.report.records import Collection, RowRecord, RunRecord, collect, of_stage, score_name
+from nonloc_paper.report.document import (
+    Content,
+    Html,
+    Picture,
+    Section,
+    figure_html,
+    inline_svg,
+    page_html,
+    sections_html,
+)
+from nonloc_paper.report.records import Collection, RowRecord, collect, of_stage, score_name
 from nonloc_paper.report.table1 import rows_table
 from nonloc_paper.report.table1_runs import Table1Runs
 from nonloc_paper.report.tables import results_table
@@ -24,22 +36,32 @@ from nonloc_paper.runs import write_atomically
 
 PAPER = "Tao, Sun, Du and Liu, “Nonlocal Neural Networks, Nonlocal Diffusion and Nonlocal Modeling”, 2018"
 
-ABOUT_RESTORATION = (
-    "Each image repeats one small motif, so that every pixel has copies far away. Noise was added, and networks were "
-    "trained to take it away. A local network sees a neighbourhood. A nonlocal stage in its middle lets every position "
-    "look at all others: the original block (Wang et al.) adds a weighted sum of all features, the diffusive stage of "
-    "the paper adds weighted differences z_j − z_i, which is a step of a nonlocal diffusion. The score is the PSNR on "
-    "test images that share no motif with the training images: higher is better."
+ABOUT = {
+    "psnr": "Each image repeats one small motif, so that every pixel has copies far away. Noise was added, and "
+    "networks were trained to take it away. A local network sees a neighbourhood. A nonlocal stage in its middle lets "
+    "every position look at all others: the original block (Wang et al.) adds a weighted sum of all features, the "
+    "diffusive stage of the paper adds weighted differences z_j − z_i, which is a step of a nonlocal diffusion. The score "
+    "is the PSNR on test images that share no motif with the training images: higher is better.",
+    "error": "Image classifiers with nonlocal blocks between their residual blocks. The original block (Wang et al.) "
+    "adds a weighted sum of the features at all positions, the proposed stage adds weighted differences z_j − z_i, "
+    "which is a step of a nonlocal diffusion. The score is the error on the test images after the last epoch: lower is "
+    "better.",
+}
+ABOUT_TABLE = (
+    "n: how many seeds ran to their end, which the median and the range are over. Runs that diverged or are missing "
+    "are named, never left out. Seconds are the median run's, on the machine below."
 )
-ABOUT_CLASSIFICATION = (
-    "Image classifiers with nonlocal blocks between their residual blocks. The original block (Wang et al.) adds a "
-    "weighted sum of the features at all positions, the proposed stage adds weighted differences z_j − z_i, which is a "
-    "step of a nonlocal diffusion. The score is the error on the test images after the last epoch: lower is better."
+RESTORED_CAPTION = (
+    "Test images: clean, as the networks saw them, and as the first seed's network of each row restored them, with "
+    "the PSNR of each image in dB. The noise of an image is the same for all networks."
 )
-
 PAPER_SPECTRA = (
     "The paper reports, for its classifiers on CIFAR-10, negative eigenvalues of the largest magnitude in original "
     "blocks (damping) and mostly positive ones in proposed blocks (diffusion). In these runs:"
+)
+RECORDED = (
+    "Recorded, not trained now: the paper's networks on CIFAR-10, 164 epochs on a GPU. The records are in "
+    "paper/results/, and paper/pages/ has what they say."
 )
 
 
@@ -57,140 +79,68 @@ def write_page(
     """
     path = Path(output) if output is not None else collection.folder / "report.html"
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, page(collection, recorded).encode())
+    title = collection.suite.title if collection.suite else f"Runs in {collection.folder.resolve().name}"
+    body = f"<h1>{escape(title)}</h1>{sections_html(_sections(collection, recorded))}"
+    write_atomically(path, page_html(title, body).encode())
     return path
 
 
-def page(collection: Collection, recorded: Table1Runs | None = None) -> str:
-    """The HTML of a report."""
-    title = (
-        collection.suite.title
-        if collection.suite is not None
-        else f"Runs in {collection.folder.resolve().name}"
-    )
+def _sections(collection: Collection, recorded: Table1Runs | None) -> list[Section]:
     tasks = sorted({score_name(row.recipe) for row in collection.rows})
-    parts = [f"<h1>{escape(title)}</h1>", _about(collection, tasks)]
+    notes = list(collection.suite.notes) if collection.suite is not None else []
+    if changes := collection.plan.get("changes"):
+        notes.append(
+            f"Changed for these runs: {', '.join(f'{key} = {value}' for key, value in changes.items())}."
+        )
+    notes += [f"{row.label}: {row.note}" for row in collection.rows if row.note]
+    about = Html(f'<p class="soft">A report of nonloc {escape(__version__)} on {escape(PAPER)}.</p>')
+    sections = [Section("", (about, *(text for task, text in ABOUT.items() if task in tasks), notes))]
     for score in tasks:
         rows = [row for row in collection.rows if score_name(row.recipe) == score]
-        table = results_table(collection, score)
-        parts.append(f"<h2>Results</h2>{table.as_html()}{_table_note(score)}")
-        parts.append(list_html(sentences.findings(collection)) if score == tasks[0] else "")
-        if any(row.started for row in rows):
-            parts.append(
-                "<h2>Training</h2>"
-                + figure_html(inline_svg(figures.curves(rows), f"curves-{score}"), figures.CURVES_CAPTION)
-            )
-        if score == "psnr":
-            parts.append(_restored(rows))
-        parts += [_affinities(rows), _spectra(collection, rows, score), _features(rows, score), _growth(rows)]
-    parts += [_recorded(recorded) if recorded is not None else "", _colophon(collection)]
-    return page_html(title, "".join(parts))
+        curves = figures.curves(rows) if any(row.started for row in rows) else None
+        measured = sentences.findings(collection) if score == tasks[0] else []
+        images, maps, growth = image_table(rows), affinity_figures(rows), growth_table(rows)
+        shown = "".join(inline_svg(figure, f"affinity-{number}") for number, figure in enumerate(maps))
+        looks = [text for row in rows for text in sentences.affinity_findings(row)]
+        features = Picture(f"features-{score}", figures.features(rows), figures.FEATURES_CAPTION)
+        changes = [text for row in rows for text in sentences.feature_findings(row)]
+        sections += [
+            Section(
+                "Results", (results_table(collection, score), Html(f'<p class="soft">{ABOUT_TABLE}</p>'))
+            ),
+            Section("What was measured", (measured,)),
+            Section("Training", (Picture(f"curves-{score}", curves, figures.CURVES_CAPTION),)),
+            Section("Restored images", (Html(figure_html(images, RESTORED_CAPTION)),) if images else ()),
+            Section(
+                "Affinity maps", (Html(figure_html(shown, figures.AFFINITY_CAPTION)), looks) if shown else ()
+            ),
+            Section("Spectra of the learned weights", tuple(_spectra(collection, rows, score))),
+            Section("The features through the stage", (features, changes) if features else ()),
+            Section(GROWTH, (ABOUT_GROWTH, growth) if growth else ()),
+        ]
+    if recorded is not None and recorded.recorded:
+        sections.append(Section("The recorded runs on CIFAR-10", (RECORDED, rows_table(recorded.recorded))))
+    facts: list[Content] = [[sentences.time_sentence(collection), *sentences.machines(collection)]]
+    if command := collection.plan.get("command"):
+        facts += ["This command makes it again:", Html(f"<pre>{escape(command)}</pre>")]
+    return [*sections, Section("How it was made", tuple(facts))]
 
 
-def _about(collection: Collection, tasks: list[str]) -> str:
-    text = [ABOUT_RESTORATION] if "psnr" in tasks else []
-    text += [ABOUT_CLASSIFICATION] if "error" in tasks else []
-    notes = collection.suite.notes if collection.suite is not None else ()
-    changes = collection.plan.get("changes")
-    more = (
-        [f"Changed for these runs: {', '.join(f'{key} = {value}' for key, value in changes.items())}."]
-        if changes
-        else []
-    )
-    more += [f"{row.label}: {row.note}" for row in collection.rows if row.note]
-    return (
-        f'<p class="soft">A report of nonloc {escape(__version__)} on {escape(PAPER)}.</p>'
-        + "".join(f"<p>{escape(part)}</p>" for part in text)
-        + list_html([*notes, *more])
-    )
-
-
-def _table_note(score: str) -> str:
-    better = "higher is better" if score == "psnr" else "lower is better"
-    text = (
-        f"n: how many seeds ran to their end, which the median and the range are over; {better}. Runs that diverged or "
-        "are missing are named, never left out. Seconds are the median run's, on the machine below."
-    )
-    return f'<p class="soft">{text}</p><h2>What was measured</h2>'
-
-
-def _restored(rows: list[RowRecord]) -> str:
-    table = image_table(rows)
-    if not table:
-        return ""
-    caption = (
-        "Test images: clean, as the networks saw them, and as the first seed's network of each row restored them, with "
-        "the PSNR of each image in dB. The noise of an image is the same for all networks."
-    )
-    return "<h2>Restored images</h2>" + figure_html(table, caption)
-
-
-def _affinities(rows: list[RowRecord]) -> str:
-    shown = affinity_figures(rows)
-    if not shown:
-        return ""
-    found = [text for row in rows for text in sentences.affinity_findings(row)]
-    body = "".join(inline_svg(figure, f"affinity-{number}") for number, figure in enumerate(shown))
-    return "<h2>Affinity maps</h2>" + figure_html(body, figures.AFFINITY_CAPTION) + list_html(found)
-
-
-def _spectra(collection: Collection, rows: list[RowRecord], score: str) -> str:
+def _spectra(collection: Collection, rows: list[RowRecord], score: str) -> list[Content]:
     examples = [(row.label, row.example.spectrum) for row in rows if row.example is not None]
     figure = figures.spectra(examples)
     if figure is None:
-        return ""
+        return []
     captions = dict.fromkeys(spectrum["caption"] for _, spectrum in examples if spectrum.get("stages"))
-    found = [text for row in rows for text in sentences.spectrum_findings(row)]
-    parts = [
-        "<h2>Spectra of the learned weights</h2>",
-        f"<p>{escape(PAPER_SPECTRA)}</p>",
-        figure_html(inline_svg(figure, f"spectra-{score}"), " ".join(captions)),
-        list_html(found),
-    ]
+    shares = [text for row in rows for text in sentences.spectrum_findings(row)]
+    contents: list[Content] = [PAPER_SPECTRA, Picture(f"spectra-{score}", figure, " ".join(captions)), shares]
     panels = collection.suite.panels if collection.suite is not None else ()
     for row in rows:
         chosen = [panel.epoch for panel in panels if panel.row == row.label and panel.epoch is not None]
         early = figures.epochs(row.example, chosen) if row.example is not None and chosen else None
-        if early is not None:
-            text = f"{row.label}: the same spectrum while training. No band is drawn: it was recorded without it."
-            parts.append(figure_html(inline_svg(early, f"epochs-{row.label}"), text))
-    return "".join(parts)
-
-
-def _features(rows: list[RowRecord], score: str) -> str:
-    figure = figures.features(rows)
-    if figure is None:
-        return ""
-    found = [text for row in rows for text in sentences.feature_findings(row)]
-    return (
-        "<h2>The features through the stage</h2>"
-        + figure_html(inline_svg(figure, f"features-{score}"), figures.FEATURES_CAPTION)
-        + list_html(found)
-    )
-
-
-def _growth(rows: list[RowRecord]) -> str:
-    found = growth_table(rows)
-    if found is None:
-        return ""
-    return f"<h2>{GROWTH}</h2><p>{escape(ABOUT_GROWTH)}</p>{found.as_html()}"
-
-
-def _recorded(runs: Table1Runs) -> str:
-    if not runs.recorded:
-        return ""
-    text = (
-        "Recorded, not trained now: the paper's networks on CIFAR-10, 164 epochs on a GPU. The records are in "
-        "paper/results/, and paper/pages/ has what they say."
-    )
-    return f"<h2>The recorded runs on CIFAR-10</h2><p>{text}</p>{rows_table(runs.recorded).as_html()}"
-
-
-def _colophon(collection: Collection) -> str:
-    command = collection.plan.get("command")
-    again = f"<p>This command makes it again:</p><pre>{escape(command)}</pre>" if command else ""
-    facts = [sentences.time_sentence(collection), *sentences.machines(collection)]
-    return f"<h2>How it was made</h2>{list_html(facts)}{again}"
+        text = f"{row.label}: the same spectrum while training. No band is drawn: it was recorded without it."
+        contents.append(Picture(f"epochs-{row.label}", early, text))
+    return contents
 
 
 def image_table(rows: Sequence[RowRecord]) -> str:
@@ -201,40 +151,45 @@ def image_table(rows: Sequence[RowRecord]) -> str:
     if not runs:
         return ""
     first = runs[0][1]
-    images, noisy = first.tensors["images"], first.tensors["noisy"]
-    head = "".join(
-        f'<th scope="col">{escape(label)}</th>' for label in ("clean", "noisy", *(label for label, _ in runs))
-    )
-    lines = []
-    for number, image in enumerate(images):
-        cells = [
-            _cell(image, "clean", ""),
-            _cell(to_pixels(noisy[number]), "noisy", _psnr(first, "noisy", number)),
-        ]
-        for label, run in runs:
-            if "restored" in run.tensors:
-                pixels = to_pixels(run.tensors["restored"][number])
-                cells.append(_cell(pixels, f"restored by {label}", _psnr(run, "restored", number)))
+    labels = ("clean", "noisy", *(label for label, _ in runs))
+    head = "".join(f'<th scope="col">{escape(label)}</th>' for label in labels)
+    body = ""
+    for number, image in enumerate(first.tensors["images"]):
+        body += f"<tr>{_cell(image, 'clean', None)}"
+        for label, run, name in (("noisy", first, "noisy"), *((*one, "restored") for one in runs)):
+            text = label if name == "noisy" else f"restored by {label}"
+            if name in run.tensors:
+                psnr = run.observations["psnr"][name][number]
+                body += _cell(to_pixels(run.tensors[name][number]), text, psnr)
             else:
-                cells.append("<td>not finite</td>")
-        lines.append(f"<tr>{''.join(cells)}</tr>")
-    return f'<table class="images"><thead><tr>{head}</tr></thead><tbody>{"".join(lines)}</tbody></table>'
+                body += "<td>not finite</td>"
+        body += "</tr>"
+    return f'<table class="images"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
 
 
 def affinity_figures(rows: Sequence[RowRecord], count: int = 2) -> list[Figure]:
     """Draw for each of the first `count` images where each row's network looks from the marked position."""
-    runs = [(row.label, row.example) for row in rows if row.example is not None]
-    maps = [entry for label, run in runs for entry in _maps(label, run)]
+    maps = []
+    for row in rows:
+        run = row.example
+        for stage in [] if run is None else run.observations.get("affinity", []):
+            values = run.tensors.get(f"affinity.{stage['stage']}")
+            # A map that is not finite was not saved.
+            if values is not None:
+                maps.append(
+                    (f"{row.label}{of_stage(run.recipe, stage['stage'])}", run, stage["position"], values)
+                )
     if not maps:
         return []
-    source = maps[0][1]
-    images = source.tensors["images"]
-    made = []
-    for number, image in enumerate(images[:count]):
-        noisy = to_pixels(source.tensors["noisy"][number]) if "noisy" in source.tensors else None
-        shown = [(label, position, values[number]) for label, _, position, values in maps]
-        made.append(figures.affinity(image, noisy, shown))
-    return made
+    tensors = maps[0][1].tensors
+    return [
+        figures.affinity(
+            image,
+            to_pixels(tensors["noisy"][number]) if "noisy" in tensors else None,
+            [(label, position, values[number]) for label, _, position, values in maps],
+        )
+        for number, image in enumerate(tensors["images"][:count])
+    ]
 
 
 def to_pixels(values: NDArray[Any]) -> NDArray[np.uint8]:
@@ -242,21 +197,14 @@ def to_pixels(values: NDArray[Any]) -> NDArray[np.uint8]:
     return np.clip(np.rint((values + 1) * 127.5), 0, 255).astype(np.uint8)
 
 
-def _maps(label: str, run: RunRecord) -> list[tuple[str, RunRecord, list[int], NDArray[Any]]]:
-    """(label, run, position, [K, h, w]) of every stage of a run whose map is finite."""
-    found = []
-    for stage in run.observations.get("affinity", []):
-        values = run.tensors.get(f"affinity.{stage['stage']}")
-        if values is not None:
-            name = of_stage(run.recipe, stage["stage"])
-            found.append((f"{label}{name}", run, stage["position"], values))
-    return found
+def image_address(pixels: NDArray[Any], scale: int = 8) -> str:
+    """Return the data: address of an image uint8 [3, H, W], each pixel enlarged to a square."""
+    whole = pixels.transpose(1, 2, 0).repeat(scale, 0).repeat(scale, 1)
+    buffer = io.BytesIO()
+    Image.fromarray(whole).save(buffer, "png", optimize=True)
+    return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()
 
 
-def _cell(pixels: NDArray[Any], text: str, below: str) -> str:
-    return f'<td><img src="{image_address(pixels)}" alt="{escape(text, quote=True)}">{escape(below) or "&nbsp;"}</td>'
-
-
-def _psnr(run: RunRecord, which: str, number: int) -> str:
-    value = run.observations["psnr"][which][number]
-    return "" if value is None else f"{value:.1f}"
+def _cell(pixels: NDArray[Any], text: str, psnr: float | None) -> str:
+    below = "&nbsp;" if psnr is None else f"{psnr:.1f}"
+    return f'<td><img src="{image_address(pixels)}" alt="{escape(text, quote=True)}">{below}</td>'

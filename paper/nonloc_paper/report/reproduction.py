@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
 from nonloc_paper.map.cells import PARTS
-from nonloc_paper.report.claims import Claim, judge, rules_table
-from nonloc_paper.report.document import Content, Details, Document, Picture, Section, write_documents
+from nonloc_paper.report.claims import Claim, judge
+from nonloc_paper.report.document import Content, Data, Details, Document, Picture, Section, write_documents
 from nonloc_paper.report.figure_page import figure_sections
 from nonloc_paper.report.map import figures as map_figures
 from nonloc_paper.report.map import tables as map_tables
@@ -27,11 +28,13 @@ from nonloc_paper.report.table1_figures import EXTRA_CAPTION, TABLE_CAPTION, ext
 from nonloc_paper.report.table1_runs import OTHER, TABLE, Table1Runs, read_table1_runs
 from nonloc_paper.report.tables import Table
 from nonloc_paper.report.trained_stages import ABOUT_LOST, lost_table
-from nonloc_paper.report.verdicts import DEPENDS, NOT_REPRODUCED, REPRODUCED, UNDECIDED, Verdict
+from nonloc_paper.report.verdicts import DEPENDS, NOT_REPRODUCED, REPRODUCED, UNDECIDED, Part, Verdict
 from nonloc_paper.suites.archive import read_spent
 
 TITLE = "The paper, settled: CIFAR-10"
 MAP = "map"
+BADGES = {REPRODUCED: "✔", NOT_REPRODUCED: "✘", DEPENDS: "◐", UNDECIDED: "○"}
+ANSWERS = {True: "holds", False: "fails", None: "open"}
 
 ABOUT_TABLE = (
     "Error on the CIFAR-10 test images after the last epoch; lower is better. Published: the paper's median of 5 runs. "
@@ -52,8 +55,10 @@ ABOUT_APART = (
     "are the rows that differ in one of the two."
 )
 ABOUT_VERDICTS = (
-    "The rules were written before the runs (paper/protocol.md, with later amendments). Each verdict is computed from "
-    "the records by these rules alone. n: the fewest runs, pairs or rounds that a part of the sentence rests on."
+    "[The rules](../protocol.md#the-sentences-and-their-rules) were written before the runs, with later amendments. "
+    "Each verdict is computed from the records by them alone. Number: of the comparison that decides, or the first of "
+    "several. Differences (−) are in points of error, with 95 % intervals. n: the fewest runs, pairs or rounds that a "
+    "part of the sentence rests on."
 )
 ABOUT_MAP = (
     "The paper has no such map. Learning rate by initialisation by number of blocks, CIFAR-10, PreResNet-20, blocks "
@@ -135,136 +140,107 @@ def verdict_counts(verdicts: Sequence[tuple[Claim, Verdict]]) -> str:
 
 
 def verdict_table(verdicts: Sequence[tuple[Claim, Verdict]]) -> Table:
-    """Return a line for each sentence."""
-    lines = tuple(
-        (
-            f"“{claim.quote}”",
-            claim.where,
-            verdict.text,
-            ". ".join(filter(None, (verdict.left_open, claim.short))),
-        )
-        for claim, verdict in verdicts
-    )
-    header = ("the paper's words", "where", "verdict", "why it is open; what to read it with")
-    return Table(header, (("", lines),), prose=True)
+    """Return a line for each sentence: its words, the verdict, the number that decides it, n."""
+    lines = []
+    for place, (claim, verdict) in enumerate(verdicts, start=1):
+        part = verdict.key_part
+        number = re.sub(r", n = \d+", "", part.number or part.numbers).partition(";")[0]
+        word = UNDECIDED if verdict.word == UNDECIDED else verdict.text
+        shown = f"{BADGES[verdict.word]} {word}{f' ({claim.short})' if claim.short else ''}"
+        lines.append((f"{place}. “{claim.quote}”", shown, f"{part.name}: {number}", str(verdict.n)))
+    return Table(("the paper's words", "verdict", "number", "n"), lines, prose=True)
 
 
 def parts_table(verdict: Verdict) -> Table:
-    """Return a line for each part of a verdict: the condition, what was compared, the numbers, whether it holds."""
-    answers = {True: "holds", False: "fails", None: "open"}
-    lines = [(condition, part.name, part.numbers, answers[part.holds]) for condition, part in verdict.parts]
-    lines += [("decides nothing", part.name, part.numbers, answers[part.holds]) for part in verdict.context]
-    return Table(("condition", "compared", "measured", "rule"), (("", tuple(lines)),), prose=True)
+    """Return a line for each part of a verdict, by condition: what was compared, the numbers, whether it holds."""
+
+    def line(part: Part) -> tuple[str, ...]:
+        return part.name, part.numbers, ANSWERS[part.holds]
+
+    lines = [(condition, line(part)) for condition, part in verdict.parts]
+    lines += [("decides nothing", line(part)) for part in verdict.context]
+    return Table.grouped(("compared", "measured", "rule"), lines, prose=True)
 
 
 def _verdict_sections(verdicts: Sequence[tuple[Claim, Verdict]]) -> tuple[Section, ...]:
-    details = tuple(
-        Details(f"{claim.where}: “{claim.quote}”: {verdict.text}", (parts_table(verdict), claim.remark))
-        for claim, verdict in verdicts
-    )
+    details = []
+    for place, (claim, verdict) in enumerate(verdicts, start=1):
+        open_ = f"{verdict.left_open}." if verdict.left_open else ""
+        contents = (parts_table(verdict), open_, claim.remark)
+        details.append(Details(f"{place}. {claim.where}: {verdict.text}", contents))
     return (
         Section("In short", (verdict_counts(verdicts), verdict_table(verdicts), ABOUT_VERDICTS)),
-        Section("The numbers behind each verdict", details),
-        Section("The rules", (Details("Quantity and rule of each sentence", (rules_table(),)),)),
+        Section("The numbers behind each verdict", tuple(details)),
     )
 
 
 def _table_sections(runs: Table1Runs, root: Path) -> tuple[Section, ...]:
     others = [*(row for row in runs.rows if row.group == OTHER), *runs.copies]
-    figure, extra = table_figure(runs), extra_figure(runs)
-    missing, lost = missing_table(runs), lost_table(runs.rows)
-    optional: list[tuple[str, str, Table | None]] = [
-        ("Form or affinity", ABOUT_APART, apart_table(runs)),
-        ("Asked afterwards", ABOUT_AFTERWARDS, afterwards_table(runs)),
-    ]
-    shown = () if figure is None else (Picture("table1", figure, TABLE_CAPTION),)
-    sections = [
-        Section("Rows", (*shown, ABOUT_TABLE, rows_table([row for row in runs.rows if row.group != OTHER])))
-    ]
-    if extra is not None:
-        sections.append(Section("Extra rows", (Picture("table1-extra", extra, EXTRA_CAPTION),)))
-    sections.append(Section("Paired differences", (ABOUT_DIFFERENCES, differences_table(runs))))
-    sections += [Section(title, (about, table)) for title, about, table in optional if table is not None]
-    if lost is not None:
-        sections.append(
-            Section("Runs that diverged", (Details("Their last saved kernels", (ABOUT_LOST, lost)),))
-        )
-    if others:
-        sections.append(Section("Other kept runs", (rows_table(others),)))
-    if missing is not None:
-        sections.append(Section("What is missing", (missing,)))
-    finished = time_sentence(runs)
-    spent = spent_table(root)
-    return (*sections, Section("Time", (finished, *([spent] if spent is not None else []))))
+    apart, afterwards = apart_table(runs), afterwards_table(runs)
+    lost = Data("table1-diverged", "Their last saved kernels", lost_table(runs.rows))
+    rows = rows_table([row for row in runs.rows if row.group != OTHER])
+    return (
+        Section("Rows", (Picture("table1", table_figure(runs), TABLE_CAPTION), ABOUT_TABLE, rows)),
+        Section("Extra rows", (Picture("table1-extra", extra_figure(runs), EXTRA_CAPTION),)),
+        Section("Paired differences", (ABOUT_DIFFERENCES, differences_table(runs))),
+        Section("Form or affinity", (ABOUT_APART, apart) if apart else ()),
+        Section("Asked afterwards", (ABOUT_AFTERWARDS, afterwards) if afterwards else ()),
+        Section("Runs that diverged", (lost, ABOUT_LOST) if lost else ()),
+        Section("Other kept runs", (rows_table(others),)),
+        Section("What is missing", (missing_table(runs),)),
+        Section("Time", (time_sentence(runs), spent_table(root))),
+    )
 
 
 def _protocol_sections(runs: Table1Runs) -> tuple[Section, ...]:
     about = "Backbone, scale, start and normalisation: the runs behind the decisions in paper/protocol.md."
-    sections = [Section("", (about, rows_table(runs.tried)))]
-    if any(row.started for row in runs.backbones_tried):
-        text = (
-            "Baselines of other depths in two layouts of the residual block. Public: stride in the 3×3 convolution, "
-            "shortcut from x. He: stride in the first 1×1 convolution, shortcut from its activation."
-        )
-        sections.append(Section("Depth and layout of the backbone", (text, rows_table(runs.backbones_tried))))
-    return tuple(sections)
+    text = (
+        "Baselines of other depths in two layouts of the residual block. Public: stride in the 3×3 convolution, "
+        "shortcut from x. He: stride in the first 1×1 convolution, shortcut from its activation."
+    )
+    is_tried = any(row.started for row in runs.backbones_tried)
+    layouts = (text, rows_table(runs.backbones_tried)) if is_tried else ()
+    return Section("", (about, rows_table(runs.tried))), Section("Depth and layout of the backbone", layouts)
 
 
 def _map_sections(trained: TrainabilityMap) -> tuple[Section, ...]:
     if not any(cells for _, cells in trained.parts):
         return (Section("", (ABOUT_MAP, "No cell of the map is recorded yet.")),)
-    answer: list[Content] = [map_tables.safe_starts_table(trained)] if trained.rates else []
-    answer += [map_tables.late_counts_table(trained)] if trained.late else []
-    recorded = Details("Runs recorded", (map_tables.runs_table(trained),))
-    sections = [Section("The answer", (*answer, ABOUT_MAP, STARTS, recorded))]
-    if trained.rates:
-        heat: list[Content] = [
-            Picture(f"map-rate-{rate:g}", map_figures.heat_map(trained, rate), f"Rate {rate:g}.")
-            for rate in trained.rates
-        ]
-        cells = [
-            Details(f"Every cell, rate {rate:g}", (map_tables.cells_table(trained, rate),))
-            for rate in trained.rates
-        ]
-        limits = Details("Up to which deviation stages train", (map_tables.limits_table(trained),))
-        sections.append(Section("One epoch", (map_figures.HEAT_CAPTION, *heat, limits, *cells)))
-    if trained.ten_epochs:
-        figure = map_figures.before_divergence(trained.ten_epochs)
-        shown = [] if figure is None else [Picture("map-before", figure, map_figures.BEFORE_CAPTION)]
-        late = Details("Every cell", (ABOUT_CELLS, map_tables.late_table(trained.ten_epochs)))
-        sections.append(Section("Ten epochs at the paper's rate", (*shown, late)))
-    corners = map_figures.corners_figure(trained)
-    if corners is not None:
-        picture = Picture("map-corners", corners, map_figures.CORNERS_CAPTION)
-        sections.append(
-            Section("Form or affinity", (ABOUT_CORNERS, map_tables.corners_table(trained), picture))
-        )
-    logits, spreads = map_figures.logits_figure(trained), map_tables.logits_table(trained)
-    if logits is not None and spreads is not None:
-        picture = Picture("map-logits", logits, map_figures.LOGITS_CAPTION)
-        sections.append(Section("How far logits spread", (ABOUT_LOGITS, spreads, picture)))
-    changed = [
-        Details(f"Ten epochs,{part.with_change}", (map_tables.late_table(cells),))
-        for part, cells in trained.late
-        if part.change
+    heat: list[Content] = [
+        Picture(f"map-rate-{rate:g}", map_figures.heat_map(trained, rate), f"Rate {rate:g}.")
+        for rate in trained.rates
     ]
+    limits = Data("map-limits", "Up to which deviation stages train", map_tables.limits_table(trained))
+    before = Picture(
+        "map-before", map_figures.before_divergence(trained.ten_epochs), map_figures.BEFORE_CAPTION
+    )
+    corners = Picture("map-corners", map_figures.corners_figure(trained), map_figures.CORNERS_CAPTION)
+    logits = Picture("map-logits", map_figures.logits_figure(trained), map_figures.LOGITS_CAPTION)
+    spreads = map_tables.logits_table(trained)
+    recorded = Details("Runs recorded", (map_tables.runs_table(trained),))
+    cells = Data("map-cells", "Every cell of all parts", map_tables.cells_table(trained))
+    answer = (map_tables.safe_starts_table(trained), map_tables.late_counts_table(trained))
+    pairs = (ABOUT_CORNERS, map_tables.corners_table(trained), corners) if corners else ()
     return (
-        (*sections, Section("Ten epochs with something changed", tuple(changed)))
-        if changed
-        else tuple(sections)
+        Section("The answer", (*answer, ABOUT_MAP, STARTS, recorded)),
+        Section("One epoch", (map_figures.HEAT_CAPTION, *heat, limits) if heat else ()),
+        Section("Ten epochs at the paper's rate", (before,)),
+        Section("Form or affinity", pairs),
+        Section("How far logits spread", (ABOUT_LOGITS, spreads, logits) if logits and spreads else ()),
+        Section("Every cell", (cells, ABOUT_CELLS)),
     )
 
 
-def spent_table(root: Path) -> Table | None:
-    """Return what the commands that trained noted in spent.jsonl, by folder and in all; None without notes."""
+def spent_table(root: Path) -> Table:
+    """Return what the commands that trained noted in spent.jsonl, by folder and in all."""
     lines, total = [], 0.0
     for folder, entries in read_spent(root).items():
         minutes = sum(entry["seconds"] for entry in entries) / 60
         total += minutes
         devices = ", ".join(sorted({str(entry.get("device", "unknown")) for entry in entries}))
         lines.append((str(folder.relative_to(root)), f"{minutes:.0f}", devices))
-    header = ("folder", "minutes on the clock", "device")
-    return Table(header, (("", (*lines, ("in all", f"{total:.0f}", ""))),)) if lines else None
+    lines += [("in all", f"{total:.0f}", "")] if lines else []
+    return Table(("folder", "minutes on the clock", "device"), lines)
 
 
 def time_sentence(runs: Table1Runs) -> str:

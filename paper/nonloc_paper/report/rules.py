@@ -169,7 +169,8 @@ def first_fails_second_does_not(runs: Table1Runs, names: Sequence[str], side: in
     moot = "from this start there is nothing to mitigate at rate 0.1" if fast.holds is False else ""
     # What 0.01 does matters only where 0.1 fails.
     varies = fast.varies or (slow.varies if fast.holds else "")
-    return Part(f"{names[0]}, rate 0.1 and 0.01", holds, min(fast.n, slow.n), numbers, varies, moot)
+    name, number = f"{names[0]}, rate 0.1 and 0.01", f"{fast.number}, at rate 0.1"
+    return Part(name, holds, min(fast.n, slow.n), numbers, varies, moot, number=number)
 
 
 def norm_of_features(runs: Table1Runs, names: Sequence[str], side: int, changes: Changes) -> Part:
@@ -180,7 +181,8 @@ def norm_of_features(runs: Table1Runs, names: Sequence[str], side: int, changes:
     every = ", ".join(f"{ratio:#.3g}" for ratio in ratios)
     numbers = f"norm × {every}; mean {_ratio(found)}" if ratios else "no features recorded"
     holds = side_of_zero(found, side, math.log(LEVEL_RATIO))
-    return Part(names[0], holds, len(ratios), numbers + _gone(row), left=_left(row))
+    number = "" if found is None else _ratio(found)
+    return Part(names[0], holds, len(ratios), numbers + _gone(row), left=_left(row), number=number)
 
 
 def step_times(runs: Table1Runs) -> list[Part]:
@@ -255,7 +257,7 @@ def _gone(*rows: RowRecord | None) -> str:
 
 
 def _points(found: Interval | None, without: str) -> str:
-    return without if found is None else f"{found.format(near=DELTA)} (points of error)"
+    return without if found is None else found.format(near=DELTA)
 
 
 def _ratio(found: Interval | None) -> str:
@@ -286,4 +288,5 @@ def _counted(name: str, answers: Sequence[bool], numbers: Sequence[str], more: s
     differ = len(set(answers)) > 1
     holds = None if n < ENOUGH or differ else answers[0]
     varies = "the seed" if n >= ENOUGH and differ else ""
-    return Part(name, holds, n, (", ".join(numbers) if numbers else "no run") + more, varies)
+    text = (", ".join(numbers) if numbers else "no run") + more
+    return Part(name, holds, n, text, varies, number=f"{sum(answers)} of {n} runs do")

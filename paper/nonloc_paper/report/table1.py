@@ -12,34 +12,22 @@ from nonloc_paper.report.statistics import interval, paired, signed
 from nonloc_paper.report.table1_runs import NAMES, Setting, Table1Runs, errors, lost, setting
 from nonloc_paper.report.tables import Table, format_number, format_range, format_run, format_score
 
-HEADER = (
-    "network",
-    "published (%)",
-    "n",
-    "median error (%)",
-    "range (%)",
-    "every seed (%)",
-    "diverged",
-    "seconds a run",
-)
-
 
 def rows_table(rows: Sequence[RowRecord]) -> Table:
     """Return a line for each row: what was published, what was measured, what diverged, how long it took."""
-    groups: dict[str, list[tuple[str, ...]]] = {}
-    for row in rows:
-        line = (
-            row.label,
-            format_score(row.published),
-            str(len(row.scores)),
-            format_score(row.median),
-            format_range(row),
-            ", ".join(format_run(run) for run in row.runs) or "–",
-            f"{len(row.diverged)} of {len(row.started)}" if row.started else "–",
-            format_number(row.seconds, ".0f"),
-        )
-        groups.setdefault(row.group, []).append(line)
-    return Table(HEADER, tuple((title, tuple(lines)) for title, lines in groups.items()))
+    columns: dict[str, Callable[[RowRecord], str]] = {
+        "network": lambda row: row.label,
+        "published (%)": lambda row: format_score(row.published),
+        "n": lambda row: str(len(row.scores)),
+        "median error (%)": lambda row: format_score(row.median),
+        "range (%)": format_range,
+        "every seed (%)": lambda row: ", ".join(format_run(run) for run in row.runs) or "–",
+        "diverged": lambda row: f"{len(row.diverged)} of {len(row.started)}" if row.started else "–",
+        "seconds a run": lambda row: format_number(row.seconds, ".0f"),
+    }
+    return Table.grouped(
+        tuple(columns), ((row.group, tuple(make(row) for make in columns.values())) for row in rows)
+    )
 
 
 def differences_table(runs: Table1Runs) -> Table:
@@ -59,11 +47,11 @@ def differences_table(runs: Table1Runs) -> Table:
             line += [format_difference(row, other), published]
         lines.append(tuple(line))
     header = ("network", "less the baseline", "published", "less the original form", "published")
-    return Table(header, (("", tuple(lines)),))
+    return Table(header, lines)
 
 
-def afterwards_table(runs: Table1Runs) -> Table | None:
-    """Return the questions asked when the runs had been seen; None where no seed has all runs of one of them.
+def afterwards_table(runs: Table1Runs) -> Table:
+    """Return the questions asked when the runs had been seen, where some seed has all runs.
 
     The forms over all numbers of blocks, the forms with as many parameters, and the error of one more block.
     """
@@ -81,12 +69,12 @@ def afterwards_table(runs: Table1Runs) -> Table | None:
         slopes = _by_seed([rows[form][n] for n in span], partial(_slope, span))
         name = f"a block more, {NAMES[form]} form, {span[0]} to {span[-1]} blocks (slope of the error)"
         lines.append((name, interval(list(slopes.values()))))
-    known = tuple((name, found.format()) for name, found in lines if found is not None)
-    return Table(("asked afterwards", "points of error"), (("", known),)) if known else None
+    known = [(name, found.format()) for name, found in lines if found is not None]
+    return Table(("asked afterwards", "points of error"), known)
 
 
-def apart_table(runs: Table1Runs) -> Table | None:
-    """Return the effect of form and of affinity, one at a time; None where no two rows differ in one alone."""
+def apart_table(runs: Table1Runs) -> Table:
+    """Return the effect of form and of affinity, one at a time."""
     rows = {
         what: row for row, what in _with_stages(runs) if what.weight == "factored" and len(what.places) == 1
     }
@@ -105,11 +93,11 @@ def apart_table(runs: Table1Runs) -> Table | None:
                 lines.append((where, same, title, format_difference(rows[what], rows[twin])))
     lines.sort(key=lambda line: line[:2])
     header = ("stage", "the same in both", "difference", "error")
-    return Table(header, (("", tuple(lines)),)) if lines else None
+    return Table(header, lines)
 
 
-def missing_table(runs: Table1Runs) -> Table | None:
-    """Return which rows lack how many runs, and which suites have none yet; None if nothing is missing."""
+def missing_table(runs: Table1Runs) -> Table:
+    """Return which rows lack how many runs, and which suites have none yet."""
     lines = []
     for row in (*runs.rows, *runs.tried, *runs.backbones_tried):
         left = sum(run is None or run.result is None for run in row.runs)
@@ -118,7 +106,7 @@ def missing_table(runs: Table1Runs) -> Table | None:
     for suite in runs.planned:
         count = sum(len(suite.recipes(row)) for row in suite.rows)
         lines.append((f"{suite.title} (`nonloc reproduce {suite.name}`)", f"planned: {count}"))
-    return Table(("row", "runs missing"), (("", tuple(dict.fromkeys(lines))),)) if lines else None
+    return Table(("row", "runs missing"), list(dict.fromkeys(lines)))
 
 
 def format_difference(one: RowRecord | None, other: RowRecord | None) -> str:

@@ -1,7 +1,9 @@
-"""Table: the same cells as text, Markdown and HTML; the table of results; formats of numbers."""
+"""Table: the same cells as text, Markdown, HTML and CSV; the table of results; formats of numbers."""
 
 from __future__ import annotations
 
+import csv
+import io
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from decimal import ROUND_HALF_UP, Decimal
@@ -11,64 +13,77 @@ from nonloc_paper.report.records import Collection, RowRecord, RunRecord, score_
 
 UNITS = {"psnr": "dB", "error": "%"}
 TITLES = {"psnr": "PSNR", "error": "error"}
+Cells = tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Table:
-    """A header and lines of cells, in groups; the first column is text, the others are numbers.
+    """A header and lines of cells; the first column is text, the others are numbers. Without lines it is false.
 
+    lines  a line of one cell is the title of the lines that follow
     prose  all columns are text, to be broken into lines
     """
 
-    header: tuple[str, ...]
-    groups: tuple[tuple[str, tuple[tuple[str, ...], ...]], ...]
+    header: Cells
+    lines: Sequence[Cells]
     prose: bool = False
+
+    def __bool__(self) -> bool:
+        return bool(self.lines)
+
+    @staticmethod
+    def grouped(header: Cells, lines: Iterable[tuple[str, Cells]], prose: bool = False) -> Table:
+        """Return the table of (title, line), lines of one title together; the title "" is not shown."""
+        groups: dict[str, list[Cells]] = {}
+        for title, line in lines:
+            groups.setdefault(title, [(title,)] if title else []).append(line)
+        return Table(header, [line for group in groups.values() for line in group], prose)
 
     def as_text(self) -> str:
         """Return aligned columns for a terminal."""
-        lines = [line for _, lines in self.groups for line in lines]
-        widths = [
-            max(len(line[column]) for line in [self.header, *lines]) for column in range(len(self.header))
-        ]
+        whole = [self.header, *(line for line in self.lines if len(line) > 1)]
+        widths = [max(map(len, column)) for column in zip(*whole, strict=True)]
 
-        def aligned(cells: Sequence[str]) -> str:
-            first, *others = zip(cells, widths, strict=True)
+        def aligned(cells: Cells) -> str:
+            first, *others = zip(cells, widths, strict=len(cells) > 1)
             return "  ".join(
                 [first[0].ljust(first[1]), *(cell.rjust(width) for cell, width in others)]
             ).rstrip()
 
-        text = [aligned(self.header), "  ".join("─" * width for width in widths)]
-        for title, lines_of_group in self.groups:
-            text.extend([title] if title else [])
-            text.extend(aligned(line) for line in lines_of_group)
-        return "\n".join(text)
+        return "\n".join(
+            [aligned(self.header), "  ".join("─" * width for width in widths), *map(aligned, self.lines)]
+        )
 
     def as_markdown(self) -> str:
-        """Return a table for GitHub; the title of a group is a line of its own."""
-        lines = [self.header, tuple("---" for _ in self.header)]
-        for title, lines_of_group in self.groups:
-            lines += [(f"*{title}*", *("" for _ in self.header[1:]))] if title else []
-            lines += lines_of_group
+        """Return a table for GitHub; a title is a line of its own."""
+        lines = [self.header, ("---",) * len(self.header)]
+        for line in self.lines:
+            lines.append(line if len(line) > 1 else (f"*{line[0]}*", *("" for _ in self.header[1:])))
         return "\n".join(
             f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in lines
         )
 
     def as_html(self) -> str:
         head = "".join(f'<th scope="col">{escape(cell)}</th>' for cell in self.header)
-        body = []
-        for title, lines in self.groups:
-            if title:
-                body.append(
-                    f'<tr class="group"><th scope="rowgroup" colspan="{len(self.header)}">{escape(title)}</th></tr>'
-                )
-            for first, *others in lines:
-                cells = "".join(f"<td>{escape(cell)}</td>" for cell in others)
-                body.append(f'<tr><th scope="row">{escape(first)}</th>{cells}</tr>')
-        kind = "results prose" if self.prose else "results"
+        body = ""
+        for first, *others in self.lines:
+            cells = "".join(f"<td>{escape(cell)}</td>" for cell in others)
+            body += (
+                f'<tr><th scope="row">{escape(first)}</th>{cells}</tr>'
+                if others
+                else f'<tr class="group"><th scope="rowgroup" colspan="{len(self.header)}">{escape(first)}</th></tr>'
+            )
         return (
-            f'<div class="scroll"><table class="{kind}"><thead><tr>{head}</tr></thead>'
-            f"<tbody>{''.join(body)}</tbody></table></div>"
+            f'<div class="scroll"><table class="results{" prose" if self.prose else ""}"><thead><tr>{head}</tr></thead>'
+            f"<tbody>{body}</tbody></table></div>"
         )
+
+    def as_csv(self) -> str:
+        """Return the cells for programs: minus signs are hyphens, and a dash is an empty cell."""
+        text = io.StringIO()
+        cells = ([cell.replace("−", "-") if cell != "–" else "" for cell in line] for line in self.lines)
+        csv.writer(text, lineterminator="\n").writerows([self.header, *cells])
+        return text.getvalue()
 
 
 def results_table(collection: Collection, score: str) -> Table:
@@ -93,12 +108,8 @@ def results_table(collection: Collection, score: str) -> Table:
         ("parameters", lambda row: format_number(row.parameters, ",")),
         ("seconds a run", lambda row: format_number(row.seconds, ".0f")),
     ]
-    groups: dict[str, list[tuple[str, ...]]] = {}
-    for row in rows:
-        groups.setdefault(row.group, []).append(tuple(make(row) for _, make in columns))
-    return Table(
-        tuple(title for title, _ in columns), tuple((title, tuple(lines)) for title, lines in groups.items())
-    )
+    header = tuple(title for title, _ in columns)
+    return Table.grouped(header, ((row.group, tuple(make(row) for _, make in columns)) for row in rows))
 
 
 def join_words(words: Iterable[str]) -> str:

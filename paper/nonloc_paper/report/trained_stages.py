@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from nonloc_paper.networks.spec import NetworkSpec
 from nonloc_paper.report.records import RowRecord, RunRecord
 from nonloc_paper.report.rules import norm_ratio
 from nonloc_paper.report.signs import negative_share, weights_at
 from nonloc_paper.report.table1_runs import NAMES, Table1Runs, setting, start_of
-from nonloc_paper.report.tables import Table, join_words, with_minus
+from nonloc_paper.report.tables import Table, format_number, join_words, with_minus
 
 ABOUT_FACTORS = [
-    "Every run that came to its end, from the beginning of a stage to its end; stages of a network are separated by ·.",
+    "Every run that came to its end, from the beginning of a stage to its end.",
     "linear and rest: the variance changes by (2 ⟨Z, ΔZ⟩ + ⟨ΔZ, ΔZ⟩) / ⟨Z, Z⟩, centred, with ΔZ what a sub-block adds. "
     "The two parts, over all sub-blocks; the second can only add.",
-    "W symmetric: the share of Σ w_ij² in (W + Wᵀ)/2. The rest turns features into each other; no spectrum shows it.",
-    "W along the features: ⟨g, ΔZ⟩ / ⟨g, g⟩ of each sub-block, with g what the kernel brings. It is the mean "
-    "eigenvalue of sym(W), weighted by the features.",
+    "W symmetric: the share of Σ w_ij² in (W + Wᵀ)/2, over all W of the network. The rest turns features into each "
+    "other; no spectrum shows it.",
+    "W along the features: ⟨g, ΔZ⟩ / ⟨g, g⟩ of each sub-block in turn, with g what the kernel brings.",
     "kernel spread: e to the entropy of the kernel's rows, over the number of positions; 1 for a uniform kernel.",
     "rows apart: mean distance of the rows from their mean, in total variation; 0 if all positions have the same row.",
     "logits apart: the largest difference of two logits in a row, over 32 test images.",
@@ -30,44 +31,38 @@ ABOUT_GROWTH = (
     "the worst one found, of the stage and of a sub-block alone. A symmetric W ≥ 0 below the limit would be stable."
 )
 ABOUT_LOST = (
-    "The newest checkpoint before the divergence, stage by stage; columns as in figures.md. A kernel whose rows have "
-    "one entry each has the spread 0.00098 after residual block 2, 0.0039 after 4, 0.016 after 6. Runs without numbers "
-    "diverged before anything was saved."
+    "The newest checkpoint before the divergence, stage by stage; columns as in [figures.md](figures.md). A kernel "
+    "whose rows have one entry each has the spread 0.00098 after residual block 2, 0.0039 after 4, 0.016 after 6. Runs "
+    "without numbers diverged before anything was saved."
 )
+KERNEL = {"spread": "kernel spread", "apart": "rows apart", "logit_spread": "logits apart"}
 
 
 def factors_table(rows: Sequence[RowRecord]) -> Table:
-    """Return what the stages do to norm, variance and energy from their beginning to their end, run by run."""
+    """Return a line for each stage of each run: what it does to norm, variance and energy, and its W and kernel."""
     lines = []
     for row in rows:
-        runs = [run for run in row.started if norm_ratio(run) is not None]
-        if runs:
-            cells = [
-                (
-                    _factor(run, "norm"),
-                    _factor(run, "variance"),
-                    _parts(run),
-                    _factor(run, "energy"),
-                    _symmetric_share(run),
-                    _along(run),
-                    *(_of_kernels(run, name) for name in ("spread", "apart", "logit_spread")),
+        for run in (run for run in row.started if norm_ratio(run) is not None):
+            kernels = {kernel.get("stage"): kernel for kernel in run.observations.get("affinity", [])}
+            for stage in run.observations["features"]:
+                parts = _changes(stage)
+                quotients = [block.get("quotient") for block in stage["blocks"]]
+                lines.append(
+                    (
+                        _name(row),
+                        str(run.recipe.seed),
+                        stage["name"],
+                        *(_factor(stage, name) for name in ("norm", "variance")),
+                        *(("–", "–") if parts is None else (_percent(part, "") for part in parts)),
+                        _factor(stage, "energy"),
+                        _symmetric_share(run),
+                        " ".join("–" if value is None else _signed(value) for value in quotients),
+                        *(_kernel_number(kernels.get(stage["name"], {}), name) for name in KERNEL),
+                    )
                 )
-                for run in runs
-            ]
-            columns = zip(*cells, strict=True)
-            lines.append((_name(row), str(len(runs)), *(", ".join(column) for column in columns)))
-    headers = (
-        "norm ×",
-        "variance ×",
-        "linear and rest",
-        "Dirichlet energy ×",
-        "W symmetric",
-        "W along the features",
-        "kernel spread",
-        "rows apart",
-        "logits apart",
-    )
-    return Table(("network", "n", *headers), (("", tuple(lines)),))
+    changes = ("norm ×", "variance ×", "linear (%)", "rest (%)", "Dirichlet energy ×")
+    header = ("network", "seed", "stage", *changes, "W symmetric", "W along the features", *KERNEL.values())
+    return Table(header, lines)
 
 
 def _name(row: RowRecord) -> str:
@@ -75,15 +70,11 @@ def _name(row: RowRecord) -> str:
     return row.label if f"deviation {start}" in row.label else f"{row.label}, start {start}"
 
 
-def _factor(run: RunRecord, name: str) -> str:
-    """Of every stage of the network, such as "1.06" or "0.9 · 1.1 · 1.2"."""
-    found = []
-    for stage in run.observations["features"]:
-        # Block by block: the energies before and after one are of its own kernel, which the next need not have.
-        pairs = [(block["before"][name], block["after"][name]) for block in stage["blocks"]]
-        is_known = all(before and after is not None for before, after in pairs)
-        found.append(f"{math.prod(after / before for before, after in pairs):.3g}" if is_known else "–")
-    return " · ".join(found)
+def _factor(stage: dict[str, Any], name: str) -> str:
+    # Block by block: the energies before and after one are of its own kernel, which the next need not have.
+    pairs = [(block["before"][name], block["after"][name]) for block in stage["blocks"]]
+    is_known = all(before and after is not None for before, after in pairs)
+    return f"{math.prod(after / before for before, after in pairs):.3g}" if is_known else "–"
 
 
 def _symmetric_share(run: RunRecord) -> str:
@@ -96,15 +87,6 @@ def _symmetric_share(run: RunRecord) -> str:
     return f"{symmetric / energy:.2f}" if energy else "–"
 
 
-def _along(run: RunRecord) -> str:
-    """The quotients of the sub-blocks in their order, stage by stage, such as "0.06 −0.004 −0.02"."""
-    found = []
-    for stage in run.observations["features"]:
-        quotients = [block.get("quotient") for block in stage["blocks"]]
-        found.append(" ".join("–" if value is None else _signed(value) for value in quotients))
-    return " · ".join(found)
-
-
 def _signed(value: float) -> str:
     """To two decimals; to three where two would show a sign and nothing else, and no sign where three would."""
     for digits in (2, 3):
@@ -113,43 +95,30 @@ def _signed(value: float) -> str:
     return "0.00"
 
 
-def action_table(runs: Table1Runs) -> Table | None:
-    """Return for each form what W does to features, of Table 1's blocks in one place; None without such runs."""
+def action_table(runs: Table1Runs) -> Table:
+    """Return for each form what W does to features, of Table 1's blocks in one place."""
     lines = []
     for form, name in NAMES.items():
-        found = [
+        known = [
             (row, run)
             for row in runs.recorded
             if (what := setting(row.recipe)) == runs.wanted(form=form, blocks=what.blocks)
             for run in row.started
             if _quotients(run) and negative_share(weights_at(run)) is not None
         ]
-        if not found:
+        if not known:
             continue
-        blocks = join_words(map(str, sorted({setting(row.recipe).blocks for row, _ in found})))
-        shares = [100 * (negative_share(weights_at(run)) or 0) for _, run in found]
-        first = [_quotients(run)[0] < 0 for _, run in found]
-        later = [value < 0 for _, run in found for value in _quotients(run)[1:]]
-        changes = [one for _, run in found if (one := _changes(run.observations["features"][0])) is not None]
+        blocks = join_words(map(str, sorted({setting(row.recipe).blocks for row, _ in known})))
+        shares = [100 * (negative_share(weights_at(run)) or 0) for _, run in known]
+        first = [_quotients(run)[0] < 0 for _, run in known]
+        later = [value < 0 for _, run in known for value in _quotients(run)[1:]]
+        changes = [one for _, run in known if (one := _changes(run.observations["features"][0])) is not None]
         ranges = [f"{_percent(min(part))} to {_percent(max(part))}" for part in zip(*changes, strict=True)]
-        lines.append(
-            (
-                f"{name}, {blocks} blocks",
-                f"{min(shares):.0f} to {max(shares):.0f} %",
-                f"{sum(first)} of {len(first)}",
-                f"{sum(later)} of {len(later)}",
-                *(ranges or ("–", "–")),
-            )
-        )
-    header = (
-        "stages",
-        "negative energy of sym(W)",
-        "W along the features < 0, first sub-block",
-        "later ones",
-        "variance, linear",
-        "rest",
-    )
-    return Table(header, (("", tuple(lines)),)) if lines else None
+        share = f"{min(shares):.0f} to {max(shares):.0f} %"
+        counts = (f"{sum(some)} of {len(some)}" for some in (first, later))
+        lines.append((f"{name}, {blocks} blocks", share, *counts, *(ranges or ("–", "–"))))
+    along = ("W along the features < 0, first sub-block", "later ones")
+    return Table(("stages", "negative energy of sym(W)", *along, "variance, linear", "rest"), lines)
 
 
 def _quotients(run: RunRecord) -> list[float]:
@@ -171,88 +140,93 @@ def _changes(stage: dict[str, Any]) -> tuple[float, float] | None:
     return linear, end / start - 1 - linear
 
 
-def _parts(run: RunRecord) -> str:
-    """Such as "+3 % +14 %", stage by stage."""
-    found = [_changes(stage) for stage in run.observations["features"]]
-    return " · ".join("–" if one is None else " ".join(map(_percent, one)) for one in found)
-
-
-def _percent(value: float) -> str:
+def _percent(value: float, unit: str = " %") -> str:
     """Whole ones; below one a decimal more."""
-    return with_minus(f"{100 * value:+.0f} %" if abs(value) >= 0.01 else f"{100 * value:+.1f} %")
+    return with_minus(f"{100 * value:+.{0 if abs(value) >= 0.01 else 1}f}{unit}")
 
 
-def _of_kernels(run: RunRecord, name: str) -> str:
-    """One number of every stage's kernel, as `nonloc_paper.training.observe` has it."""
-    found = [stage.get(name) for stage in run.observations.get("affinity") or [{}]]
-    return " · ".join("–" if value is None else _short(value) for value in found)
-
-
-def _short(value: float) -> str:
+def _kernel_number(kernel: dict[str, Any], name: str) -> str:
     """Two decimals; two digits below 0.1; none from 100 on."""
-    if value >= 100:
-        return f"{value:,.0f}"
-    return f"{value:.2f}" if value >= 0.1 else f"{value:.2g}"
+    value = kernel.get(name)
+    if value is None:
+        return "–"
+    return f"{value:{'.0f' if value >= 100 else '.2f' if value >= 0.1 else '.2g'}}"
 
 
-def lost_table(rows: Sequence[RowRecord]) -> Table | None:
-    """Return a line for each run that diverged, with its last saved kernels; None if none was observed."""
-    names = {"spread": "kernel spread", "apart": "rows apart", "logit_spread": "logits apart"}
-    lost = [(row, run) for row in rows for run in row.diverged]
-    seen = [stage for _, run in lost for stage in run.observations.get("affinity", [])]
-    known = [name for name in names if any(stage.get(name) is not None for stage in seen)]
-    lines = []
-    for row, run in lost:
-        assert run.result is not None
-        ended, looked = run.result["outcome"]["step"], run.observations.get("step")
-        steps = (str(ended), "–" if looked is None else str(looked))
-        lines.append((_name(row), str(run.recipe.seed), *steps, *(_of_kernels(run, name) for name in known)))
-    headers = ("network", "seed", "diverged at step", "seen after step", *(names[name] for name in known))
-    return Table(headers, (("", tuple(lines)),)) if seen else None
-
-
-def growth_table(rows: Sequence[RowRecord]) -> Table | None:
-    """Return a line for each recorded certificate."""
+def lost_table(rows: Sequence[RowRecord]) -> Table:
+    """Return a line for each stage of each run that diverged, with its last saved kernel; empty if none was saved."""
     lines = []
     for row in rows:
-        for run in row.started:
-            certified = run.stability.get("stages", [])
-            for stage in certified:
-                where = f", {stage['name']}" if len(certified) > 1 else ""
-                blocks = stage["blocks"]
-                limits = [block["limit"] for block in blocks if block["limit"] is not None]
-                lines.append(
-                    (
-                        f"{_name(row)}{where}",
-                        str(run.recipe.seed),
-                        stage["verdict"],
-                        _grown([stage]),
-                        _grown(blocks),
-                        f"{max(block['largest'] for block in blocks):.2f}",
-                        _lowest(blocks),
-                        f"{min(limits):.2f}" if limits else "–",
-                    )
-                )
-    headers = (
-        "network",
-        "seed",
-        "verdict",
-        "growth",
-        "of a sub-block",
-        "largest of W",
-        "lowest of sym(W)",
-        "limit",
+        for run in row.diverged:
+            seen = run.observations.get("step")
+            for kernel in run.observations.get("affinity") or [{}]:
+                where = (str(run.diverged_at), format_number(seen, "d"), kernel.get("stage", "–"))
+                numbers = (_kernel_number(kernel, name) for name in KERNEL)
+                lines.append((_name(row), str(run.recipe.seed), *where, *numbers))
+    header = ("network", "seed", "diverged at step", "seen after step", "stage", *KERNEL.values())
+    return Table(header, lines if any(set(line[5:]) != {"–"} for line in lines) else [])
+
+
+def _certified(rows: Sequence[RowRecord]) -> Iterator[tuple[RowRecord, RunRecord, dict[str, Any]]]:
+    """Every stage with a recorded certificate."""
+    return (
+        (row, run, stage) for row in rows for run in row.started for stage in run.stability.get("stages", [])
     )
-    return Table(headers, (("", tuple(lines)),)) if lines else None
 
 
-def _lowest(blocks: Sequence[dict[str, Any]]) -> str:
+def growth_table(rows: Sequence[RowRecord]) -> Table:
+    """Return a line for each recorded certificate."""
+    lines = []
+    for row, run, stage in _certified(rows):
+        blocks = stage["blocks"]
+        limits = [block["limit"] for block in blocks if block["limit"] is not None]
+        lowest = _lowest(stage)
+        lines.append(
+            (
+                _name(row),
+                str(run.recipe.seed),
+                stage.get("name", "–"),
+                stage["verdict"],
+                _grown([stage]),
+                _grown(blocks),
+                f"{max(block['largest'] for block in blocks):.2f}",
+                "–" if lowest is None else _signed(lowest),
+                format_number(min(limits, default=None), ".2f"),
+            )
+        )
+    numbers = ("growth", "of a sub-block", "largest of W", "lowest of sym(W)", "limit")
+    return Table(("network", "seed", "stage", "verdict", *numbers), lines)
+
+
+def growth_summary(rows: Sequence[RowRecord]) -> Table:
+    """Return by kind of stage: how many are certified unstable, how much signals grow, how negative sym(W) is."""
+    kinds: dict[str, list[dict[str, Any]]] = {}
+    for row, _, stage in _certified(rows):
+        form = NAMES[NetworkSpec.parse(row.recipe.network).form or "original"]
+        kinds.setdefault("stable" if row.recipe.stage.weight == "stable" else form, []).append(stage)
+
+    def span(values: Sequence[float | None], form: Callable[[float], str]) -> str:
+        known = [value for value in values if value is not None]
+        return f"{form(min(known))} to {form(max(known))}" if known else "–"
+
+    lines = [
+        (
+            kind,
+            f"{sum(stage['verdict'] == 'unstable' for stage in stages)} of {len(stages)}",
+            span([stage["growth"] for stage in stages], "{:.3f}".format),
+            span([_lowest(stage) for stage in stages], _signed),
+        )
+        for kind, stages in kinds.items()
+    ]
+    return Table(("trained stages", "unstable", "growth", "lowest of sym(W)"), lines)
+
+
+def _lowest(stage: dict[str, Any]) -> float | None:
     """The lowest eigenvalue of sym(W): below 0 a signal can grow although W is below the limit."""
-    known = [block["lowest"] for block in blocks if "lowest" in block]
-    return _signed(min(known)) if known else "–"
+    return min((block["lowest"] for block in stage["blocks"] if "lowest" in block), default=None)
 
 
-def _grown(found: Sequence[dict[str, Any]]) -> str:
+def _grown(parts: Sequence[dict[str, Any]]) -> str:
     """The largest growth factor; one that was not finite was recorded as null."""
-    known = [one["growth"] for one in found]
+    known = [part["growth"] for part in parts]
     return "not finite" if None in known else f"{max(known):.3f}"

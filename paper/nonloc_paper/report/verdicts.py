@@ -23,6 +23,7 @@ class Part:
     varies   what the answer changes with inside the part, such as "the seed"; "" for nothing
     moot     why there is nothing to decide, or only one way that it can be; "" where it is open both ways
     left     how many of the planned pairs or runs are missing; None where that is not known
+    number   the one number that decides, where `numbers` has more
     """
 
     name: str
@@ -32,6 +33,7 @@ class Part:
     varies: str = ""
     moot: str = ""
     left: int | None = None
+    number: str = ""
 
 
 @dataclass(frozen=True)
@@ -84,6 +86,12 @@ class Verdict:
             these = "" if len(whole) == len(self._here) else f" for {'; '.join(whole)}"
             reasons.append(f"all planned runs are recorded{these}, and leave it open")
         return ". ".join(text[0].upper() + text[1:] for text in reasons) or "More measurements would tell"
+
+    @property
+    def key_part(self) -> Part:
+        """The first part at the default protocol that failed where it is undecided, or else agrees with the word."""
+        order = {REPRODUCED: (True,), NOT_REPRODUCED: (False,), UNDECIDED: (False, None)}.get(self.word, ())
+        return next((part for holds in order for part in self._here if part.holds is holds), self._here[0])
 
     @property
     def _here(self) -> list[Part]:

@@ -4,6 +4,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from nonloc_paper.report.document import (
+    Data,
     Details,
     Document,
     Picture,
@@ -12,6 +13,7 @@ from nonloc_paper.report.document import (
     as_page,
     write_documents,
 )
+from nonloc_paper.report.tables import Table
 
 
 def picture(name):
@@ -71,10 +73,21 @@ def test_a_page_that_only_mentions_our_title_is_somebody_elses(tmp_path):
         write(tmp_path, "new")
 
 
-def test_details_are_folded_and_their_figures_are_written(tmp_path):
-    folded = Details("More & more", ("text", ["an item"], picture("inside")))
-    page = Document("page", "A page", (Section("Seen", (folded,)),))
-    assert write_documents([page], tmp_path, "All", "about")[1] == tmp_path / "figures" / "inside.svg"
+def test_details_are_folded():
+    folded = Details("More & more", ("text", ["an item"]))
+    page = Document("page", "A page", (Section("Seen", (folded,)), Section("Empty", ("", Table(("a",), ())))))
     markdown, html = as_markdown(page), as_page([page], "All", "about")
-    assert "<details><summary>More &amp; more</summary>\n\ntext\n\n- an item\n\n![inside]" in markdown
-    assert "<details><summary>More &amp; more</summary><p>text</p><ul><li>an item</li></ul><figure>" in html
+    assert "<details><summary>More &amp; more</summary>\n\ntext\n\n- an item\n\n</details>" in markdown
+    assert "<details><summary>More &amp; more</summary><p>text</p><ul><li>an item</li></ul></details>" in html
+    assert "Empty" not in markdown + html
+
+
+def test_a_long_table_is_a_file_in_markdown_and_folded_in_html(tmp_path):
+    long = Data("all", "Every run", Table(("run", "error"), [("a, b", "−0.50"), ("c", "–")]))
+    page = Document("page", "A page", (Section("Seen", (long,)),))
+    assert tmp_path / "data" / "all.csv" in write_documents([page], tmp_path, "All", "about")
+    assert (tmp_path / "data" / "all.csv").read_text() == 'run,error\n"a, b",-0.50\nc,\n'
+    assert "[Every run](data/all.csv) (CSV, 2 lines)." in (tmp_path / "page.md").read_text()
+    assert "<details><summary>Every run</summary>" in (tmp_path / "report.html").read_text()
+    write_documents([Document("page", "A page")], tmp_path, "All", "about")
+    assert not (tmp_path / "data" / "all.csv").exists()

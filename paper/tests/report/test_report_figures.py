@@ -12,8 +12,8 @@ from PIL import Image
 
 from nonloc.plots import INK, png, svg
 from nonloc_paper.report import figures
-from nonloc_paper.report.html import image_address, inline_svg
-from nonloc_paper.report.page import affinity_figures, to_pixels
+from nonloc_paper.report.document import inline_svg
+from nonloc_paper.report.page import affinity_figures, image_address, to_pixels
 from nonloc_paper.report.records import RowRecord
 from nonloc_paper.training.recipe import Recipe
 

@@ -19,7 +19,6 @@ from nonloc_paper.report.map.tables import (
     corners_table,
     largest_deviation,
     late_counts_table,
-    late_table,
     limits_table,
     logits_table,
     runs_table,
@@ -37,7 +36,7 @@ def found():
 
 
 def lines_of(table):
-    return {line[0]: line[1:] for _, lines in table.groups for line in lines}
+    return {line[0]: line[1:] for line in table.lines}
 
 
 def test_cells_hold_all_seeds(found):
@@ -60,7 +59,7 @@ def test_runs_of_other_recipes_are_in_no_cell_and_told(tmp_path):
     write_map(tmp_path, "one_epoch", [map_line(cell, 0), foreign])
     found = read_map(tmp_path / "map")
     assert [line["seed"] for one in found.one_epoch for line in one.runs] == [0]
-    assert runs_table(found).groups[0][1][0][1:] == ("1 of 540", "0", "1 by other recipes, left out")
+    assert runs_table(found).lines[0][1:] == ("1 of 540", "0", "1 by other recipes, left out")
 
 
 def test_starts_are_in_the_order_of_their_deviations():
@@ -83,7 +82,7 @@ def test_the_answers(found):
     safe = ["normal 0.01", "normal 0.03", "normal 0.05", "fan_in", "zero", "zero, batch norm"]
     assert safe_starts(found)[0.1] == safe
     assert lines_of(safe_starts_table(found))["0.1"] == ("; ".join(safe), "1.200 (fan_in)")
-    counts = {line[:2]: line[2] for line in late_counts_table(found).groups[0][1]}
+    counts = {line[:2]: line[2] for line in late_counts_table(found).lines}
     assert counts["original, 2, 3 and 4 blocks", "nothing"] == "12 of 27"
     assert counts["stable, 4 and 12 blocks", "nothing"] == "0 of 18"
 
@@ -100,35 +99,28 @@ def test_a_start_is_safe_only_where_all_seeds_train(breaks, seeds):
 
 
 def test_tables(found):
-    assert lines_of(cells_table(found, 0.1))["original 3, torch"] == (
-        "0 of 2",
-        "2 of 2",
-        "103",
-        "–",
-        "–",
-        "50",
-    )
-    assert lines_of(late_table(found.ten_epochs))["original 3, torch"] == (
-        "0 of 3",
-        "3 of 3",
-        "103, 103, 103",
+    cells = {line[:6]: line[6:] for line in cells_table(found).lines}
+    assert cells["1", "nothing", "0.1", "original", "3", "torch"] == (
+        "2",
+        "0",
+        "2",
+        "103 103",
         "2.5",
         "–",
         "–",
         "50",
     )
-    assert lines_of(late_table(found.ten_epochs))["stable 12, torch"] == (
-        "3 of 3",
-        "0 of 3",
-        "–",
-        "–",
-        "1.200",
-        "40.00",
-        "7",
+    late = ("10", "nothing", "0.1")
+    assert cells[*late, "original", "3", "torch"] == ("3", "0", "3", "103 103 103", "2.5", "–", "–", "50")
+    assert cells[*late, "stable", "12", "torch"] == ("3", "3", "0", "–", "–", "1.200", "40.00", "7")
+    assert limits_table(found).lines[3] == (
+        "0.1",
+        "original",
+        "4",
+        "0.05",
+        "fan_in; zero; zero, batch norm",
+        "torch",
     )
-    title, lines = limits_table(found).groups[0]
-    assert title == "rate 0.1"
-    assert lines[3] == ("original 4", "0.05", "fan_in; zero; zero, batch norm", "torch")
 
 
 def test_the_heat_map_is_readable_without_colours(found):
@@ -187,11 +179,11 @@ def test_reading_says_what_is_there(tmp_path):
     write_map(tmp_path, "one_epoch", lines_of_part)
     found = read_map(tmp_path / "map")
     assert sum(cell.n for cell in found.one_epoch) == 100
-    lines = [line[1:] for line in runs_table(found).groups[0][1]]
+    lines = [line[1:] for line in runs_table(found).lines]
     assert lines[:2] == [("100 of 540", "10", "–"), ("0 of 81", "0", "–")]
     extra = [*lines_of_part, map_line(PARTS["one_epoch"].cells[0], 7)]
     more = TrainabilityMap(group_cells(extra), ())
-    assert runs_table(more).groups[0][1][0][3] == "1 beyond the plan"
+    assert runs_table(more).lines[0][3] == "1 beyond the plan"
 
 
 def test_a_broken_line_is_named(tmp_path):
@@ -232,12 +224,12 @@ def test_spreads_are_counted_by_ending_and_by_what_was_changed():
         map_line(CELL, 3, diverged=24) | {"before": [moment(20, 2000.0)]},
     ]
     found = TrainabilityMap((), group_cells(lines), {"ten_epochs_scaled": group_cells([map_line(CELL, 0)])})
-    assert logits_table(found).groups[0][1] == (
+    assert tuple(logits_table(found).lines) == (
         ("nothing", "50 steps before they diverged", "1 of 2", "138", "138 to 138", "0 of 1"),
         ("nothing", "at their end", "2 of 2", "16,300", "9.33 to 32,500", "1 of 2"),
         ("logits divided by √d", "at their end", "1 of 1", "7", "7 to 7", "1 of 1"),
     )
-    assert logits_table(TrainabilityMap((), ())) is None
+    assert not logits_table(TrainabilityMap((), ()))
 
 
 def test_the_figure_has_a_column_for_each_form_and_kernel_and_a_mark_for_each_run():
@@ -307,9 +299,9 @@ def test_forms_are_compared_where_both_have_cells():
 
 def test_the_table_of_corners():
     found = corners(original_each=lambda cell, seed: cell.blocks == 4, diffusive_each=lambda cell, seed: True)
-    (_, affinities), (_, forms) = corners_table(found).groups
-    assert affinities[0] == ("original, 2, 3 and 4 blocks", "9 of 27", "0 of 27", "9", "0", "0.0039")
-    assert forms[0] == (
+    lines = corners_table(found).lines
+    assert lines[1] == ("original, 2, 3 and 4 blocks", "9 of 27", "0 of 27", "9", "0", "0.0039")
+    assert lines[4] == (
         "an affinity for each block, 2 and 4 blocks",
         "9 of 18",
         "18 of 18",

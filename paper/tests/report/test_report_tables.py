@@ -16,7 +16,7 @@ def cells(table, label):
     return dict(
         zip(
             table.header,
-            next(line for _, lines in table.groups for line in lines if line[0] == label),
+            next(line for line in table.lines if line[0] == label),
             strict=True,
         )
     )

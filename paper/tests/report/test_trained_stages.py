@@ -19,10 +19,8 @@ def test_a_network_with_several_stages_has_a_line_for_each(tmp_path):
     ]
     folder = tmp_path / "table1" / "3-blocks-in-different-places-original" / "0"
     (folder / "stability.json").write_text(json.dumps({"images": 1, "stages": stages}))
-    ((_, lines),) = growth_table(read_table1_runs(tmp_path).rows).groups
-    assert [line[0] for line in lines] == [
-        f"{label}, start 0.01, trunk.stages.{place}" for place in (2, 4, 6)
-    ]
+    lines = growth_table(read_table1_runs(tmp_path).rows).lines
+    assert [line[2] for line in lines] == [f"trunk.stages.{place}" for place in (2, 4, 6)]
 
 
 def test_the_energy_is_what_each_sub_block_does_under_its_own_kernel():
@@ -36,7 +34,7 @@ def test_the_energy_is_what_each_sub_block_does_under_its_own_kernel():
     ]
     run = replace(run, observations=run.observations | {"features": [stage | {"blocks": blocks}]})
     table = factors_table(arranged([run]).rows)
-    ((_, (line,)),) = table.groups
+    (line,) = table.lines
     assert line[table.header.index("Dirichlet energy ×")] == "0.45"
 
 
@@ -45,36 +43,29 @@ def test_a_stable_stage_is_named_once_by_its_start_and_has_no_minus_zero(tmp_pat
     (run,) = records("table1-stable", {label: [8.0]})
     block = {"growth": 1.0, "largest": 0.8, "lowest": -3e-9, "limit": 1.5}
     stage = {"name": "trunk.stages.2", "verdict": "stable", "growth": 1.0, "blocks": [block]}
-    (line,) = growth_table(arranged([replace(run, stability={"stages": [stage]})]).rows).groups[0][1]
-    assert line == (label, "0", "stable", "1.000", "1.000", "0.80", "0.00", "1.50")
+    (line,) = growth_table(arranged([replace(run, stability={"stages": [stage]})]).rows).lines
+    assert line == (label, "0", "trunk.stages.2", "stable", "1.000", "1.000", "0.80", "0.00", "1.50")
 
 
 def test_of_runs_that_diverged_the_last_look_at_their_kernels_is_told():
     (run,) = records("table1", {"4-block (original)": [None]})
-    assert lost_table(arranged([run]).rows) is None
+    assert not lost_table(arranged([run]).rows)
     seen = [
         {"spread": 0.004321, "apart": 0.5, "logit_spread": 1234.5},
         {"spread": 0.75, "apart": 0.25},
     ]
     run = replace(run, observations={"step": 1173, "epoch": 3, "affinity": seen})
-    ((_, (line,)),) = lost_table(arranged([run]).rows).groups
-    assert line == (
-        "4-block (original), start 0.01",
-        "0",
-        "1234",
-        "1173",
-        "0.0043 · 0.75",
-        "0.50 · 0.25",
-        "1,234 · –",
-    )
+    lines = lost_table(arranged([run]).rows).lines
+    who = ("4-block (original), start 0.01", "0", "1234", "1173", "–")
+    assert lines == [(*who, "0.0043", "0.50", "1234"), (*who, "0.75", "0.25", "–")]
 
 
 def test_a_run_that_diverged_before_it_was_saved_is_told_beside_the_others():
     saved, lost = records("table1", {"4-block (original)": [None, None]})
     seen = {"step": 391, "affinity": [{"spread": 0.5, "apart": 0.25}]}
     rows = arranged([replace(saved, observations=seen), replace(lost, observations={"step": None})]).rows
-    ((_, lines),) = lost_table(rows).groups
-    assert [line[3:] for line in lines] == [("391", "0.50", "0.25"), ("–", "–", "–")]
+    lines = lost_table(rows).lines
+    assert [line[3:] for line in lines] == [("391", "–", "0.50", "0.25", "–"), ("–",) * 5]
 
 
 def test_what_w_does_to_features_is_counted_by_form_and_sub_block():
@@ -86,8 +77,8 @@ def test_what_w_does_to_features_is_counted_by_form_and_sub_block():
         records("table1", {"3 blocks in different places (proposed)": [8.0]}),
         [replace(one, observations={}) for one in records("table1", {"2-block (proposed)": [8.0]})],
     )
-    assert action_table(found).groups[0][1] == (
+    assert tuple(action_table(found).lines) == (
         ("original, 2 blocks", "95 to 95 %", "0 of 1", "1 of 1", "−54 % to −54 %", "+4 % to +4 %"),
         ("proposed, 3 and 4 blocks", "5 to 5 %", "0 of 3", "4 of 7", "−53 % to −52 %", "+2 % to +3 %"),
     )
-    assert action_table(arranged(records("table1", {"baseline": [8.0]}))) is None
+    assert not action_table(arranged(records("table1", {"baseline": [8.0]})))

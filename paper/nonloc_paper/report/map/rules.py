@@ -26,7 +26,12 @@ def just_one_form_trains(trained: TrainabilityMap) -> list[Part]:
             if original.all_train != proposed.all_train:
                 numbers = f"original: {_seeds(original)}; proposed: {_seeds(proposed)}"
                 n = min(original.n, proposed.n)
-                parts.append(Part(f"{blocks} blocks, start {start}", proposed.all_train, n, numbers))
+                train = (f"{len(cell.trained)} of {cell.n}" for cell in (original, proposed))
+                name, number = (
+                    f"{blocks} blocks, start {start}",
+                    "original {}, proposed {} runs train".format(*train),
+                )
+                parts.append(Part(name, proposed.all_train, n, numbers, number=number))
     planned = [cell for cell in ONE_EPOCH.cells if cell.rate == RATE and cell.form == "original"]
     if pairs < len(planned):
         left = f"{len(planned) - pairs} of {len(planned)} pairs of cells"
@@ -46,7 +51,8 @@ def start_decides(trained: TrainabilityMap) -> list[Part]:
         numbers = f"all seeds train with {train}; not with {fail}" if cells else "no cell"
         is_all = len(cells) == len(INITS) and all(map(has_all_seeds, cells))
         holds = bool(good and bad) or (False if is_all else None)
-        parts.append(Part(f"{blocks} original", holds, min((cell.n for cell in cells), default=0), numbers))
+        n, number = min((cell.n for cell in cells), default=0), f"{len(good)} of {len(cells)} starts train"
+        parts.append(Part(f"{blocks} original", holds, n, numbers, number=number))
     return parts
 
 

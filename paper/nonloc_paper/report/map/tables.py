@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 
@@ -35,8 +34,6 @@ CORNERS = {
 }
 Corner = tuple[str, str]
 
-_CELL_HEADER = ("last loss", "median error (%)", "spread of logits")
-
 
 def safe_starts(trained: TrainabilityMap) -> dict[float, list[str]]:
     """Return, by rate, the starts from which every planned cell is recorded and trains with all seeds."""
@@ -68,31 +65,29 @@ def safe_starts_table(trained: TrainabilityMap) -> Table:
         best = min(losses, key=lambda start: (losses[start], start), default=None)
         shown = "–" if best is None else f"{losses[best]:.3f} ({best})"
         lines.append((f"{rate:g}", "; ".join(losses) or "none is known", shown))
-    header = (
-        "rate",
-        "every number of blocks of both forms trains one epoch, with all seeds, from",
-        "lowest mean loss",
-    )
-    return Table(header, (("", tuple(lines)),), prose=True)
+    starts = "every number of blocks of both forms trains one epoch, with all seeds, from"
+    header = ("rate", starts, "lowest mean loss")
+    return Table(header, lines, prose=True)
 
 
 def limits_table(trained: TrainabilityMap) -> Table:
     """Return for every rate, form and number of blocks: up to which deviation all seeds train, and other starts."""
-    groups = []
-    for rate in trained.rates:
-        lines = []
-        for form in FORMS:
-            here = [cell for cell in trained.one_epoch if (cell.rate, cell.form) == (rate, form)]
-            for blocks in sorted({cell.blocks for cell in here}):
-                limit = largest_deviation(trained, rate, form, blocks)
-                others = [cell for cell in here if cell.blocks == blocks and deviation(cell.init) is None]
-                good = [cell.init for cell in others if cell.all_train and has_all_seeds(cell)]
-                bad = [cell.init for cell in others if not cell.all_train]
-                first = "none" if limit is None else f"{limit:g}"
-                lines.append((f"{form} {blocks}", first, "; ".join(good) or "–", "; ".join(bad) or "–"))
-        groups.append((f"rate {rate:g}", tuple(lines)))
-    header = ("stage", "all seeds train up to deviation", "other starts that train", "that do not")
-    return Table(header, tuple(groups), prose=True)
+    stages = dict.fromkeys((cell.rate, cell.form, cell.blocks) for cell in trained.one_epoch)
+    lines = []
+    for rate, form, blocks in stages:
+        here = [
+            cell for cell in trained.one_epoch if (cell.rate, cell.form, cell.blocks) == (rate, form, blocks)
+        ]
+        others = [cell for cell in here if deviation(cell.init) is None]
+        good = "; ".join(cell.init for cell in others if cell.all_train and has_all_seeds(cell))
+        bad = "; ".join(cell.init for cell in others if not cell.all_train)
+        limit = format_number(largest_deviation(trained, rate, form, blocks), "g")
+        lines.append((f"{rate:g}", form, str(blocks), limit, good or "–", bad or "–"))
+    ends = ("all seeds train up to deviation", "other starts that train", "that do not")
+    return Table(
+        ("rate", "form", "blocks", *ends),
+        sorted(lines, key=lambda line: (-float(line[0]), FORMS.index(line[1]), int(line[2]))),
+    )
 
 
 def largest_deviation(trained: TrainabilityMap, rate: float, form: str, blocks: int) -> float | None:
@@ -111,39 +106,31 @@ def largest_deviation(trained: TrainabilityMap, rate: float, form: str, blocks: 
     return best
 
 
-def cells_table(trained: TrainabilityMap, rate: float) -> Table:
-    """Return every cell of one rate: seeds that train and diverge, first step of divergence, loss, error, logits."""
-    lines = [
-        (*_ends(cell), format_number(cell.first_step, "d"), *_losses(cell))
-        for cell in trained.one_epoch
-        if cell.rate == rate
-    ]
-    header = ("stage and start", "train", "diverged", "first at step", *_CELL_HEADER)
-    return Table(header, (("", tuple(lines)),))
-
-
-def late_table(cells: Sequence[Cell]) -> Table:
-    """Return the runs of ten epochs: the same, with the growth factor that came before a divergence."""
+def cells_table(trained: TrainabilityMap) -> Table:
+    """Return every cell: how many runs train and diverge, when and after which growth, loss, error and logits."""
     lines = []
-    for cell in cells:
-        growths = [growth for line in cell.diverged if (growth := largest_growth(line)) is not None]
-        steps = ", ".join(str(line["step"]) for line in cell.diverged) or "–"
-        lines.append((*_ends(cell), steps, format_number(max(growths, default=None), ".3g"), *_losses(cell)))
-    header = ("stage and start", "train", "diverged", "at steps", "largest growth before", *_CELL_HEADER)
-    return Table(header, (("", tuple(lines)),))
-
-
-def _ends(cell: Cell) -> tuple[str, ...]:
-    name = f"{cell.form} {cell.blocks}, {cell.init}"
-    return name, f"{len(cell.trained)} of {cell.n}", f"{len(cell.diverged)} of {cell.n}"
-
-
-def _losses(cell: Cell) -> tuple[str, ...]:
-    return (
-        format_number(cell.loss, ".3f"),
-        format_number(cell.error, ".2f"),
-        format_number(cell.logit_spread, ".3g"),
-    )
+    for part, cells in trained.parts:
+        for cell in cells:
+            growths = [growth for line in cell.diverged if (growth := largest_growth(line)) is not None]
+            lines.append(
+                (
+                    str(part.base.epochs),
+                    part.change or "nothing",
+                    f"{cell.rate:g}",
+                    cell.form,
+                    str(cell.blocks),
+                    cell.init,
+                    *(str(len(runs)) for runs in (cell.runs, cell.trained, cell.diverged)),
+                    " ".join(str(line["step"]) for line in cell.diverged) or "–",
+                    format_number(max(growths, default=None), ".3g"),
+                    format_number(cell.loss, ".3f"),
+                    format_number(cell.error, ".2f"),
+                    format_number(cell.logit_spread, ".3g"),
+                )
+            )
+    where = ("epochs", "changed", "rate", "form", "blocks", "start")
+    ends = ("runs", "train", "diverged", "at steps", "largest growth before")
+    return Table((*where, *ends, "last loss", "median error (%)", "spread of logits"), lines)
 
 
 def late_counts_table(trained: TrainabilityMap) -> Table:
@@ -154,7 +141,7 @@ def late_counts_table(trained: TrainabilityMap) -> Table:
             some = [cell for cell in cells if cell.form == form]
             gone, runs = sum(len(cell.diverged) for cell in some), sum(cell.n for cell in some)
             lines.append((f"{form}, {format_blocks(some)}", part.change or "nothing", f"{gone} of {runs}"))
-    return Table(("stages", "changed", "diverged within ten epochs"), (("", tuple(lines)),))
+    return Table(("stages", "changed", "diverged within ten epochs"), lines)
 
 
 def runs_table(trained: TrainabilityMap) -> Table:
@@ -171,28 +158,42 @@ def runs_table(trained: TrainabilityMap) -> Table:
         minutes = sum(line["seconds"] for line in runs) / 60
         lines.append((part.title, f"{done} of {len(planned)}", f"{minutes:.0f}", ", ".join(more) or "–"))
     header = ("part", "runs recorded", "minutes of run time", "more")
-    return Table(header, (("", tuple(lines)),))
+    return Table(header, lines)
 
 
 @dataclass(frozen=True)
 class Comparison:
     """Two of the four stages in the cells that both have, run by run.
 
-    first, second      (form, affinity) of each
-    cells              of the first, of the second, in the same order
-    n                  pairs of runs with the same cell and seed
-    first_gone         of so many pairs the first diverged; second_gone: the second
-    only_first         of so many pairs the first alone diverged; only_second: the second alone
+    first, second  (form, affinity) of each
+    cells          of the first, of the second, in the same order
+    ends           of each pair of runs with the same cell and seed: whether the first diverged, and the second
     """
 
     first: Corner
     second: Corner
     cells: tuple[tuple[Cell, ...], tuple[Cell, ...]]
-    n: int
-    first_gone: int
-    second_gone: int
-    only_first: int
-    only_second: int
+    ends: tuple[tuple[bool, bool], ...]
+
+    @property
+    def n(self) -> int:
+        return len(self.ends)
+
+    @property
+    def first_gone(self) -> int:
+        return sum(one for one, _ in self.ends)
+
+    @property
+    def second_gone(self) -> int:
+        return sum(other for _, other in self.ends)
+
+    @property
+    def only_first(self) -> int:
+        return self.ends.count((True, False))
+
+    @property
+    def only_second(self) -> int:
+        return self.ends.count((False, True))
 
     @property
     def blocks(self) -> list[int]:
@@ -218,55 +219,35 @@ def compare(trained: TrainabilityMap, first: Corner, second: Corner) -> Comparis
             for cells in (one, other)
         )
         ends += [(gone[seed], others[seed]) for seed in sorted(gone.keys() & others.keys())]
-    if not ends:
-        return None
-    return Comparison(
-        first,
-        second,
-        (tuple(one[place] for place in places), tuple(other[place] for place in places)),
-        n=len(ends),
-        first_gone=sum(a for a, _ in ends),
-        second_gone=sum(b for _, b in ends),
-        only_first=sum(a and not b for a, b in ends),
-        only_second=sum(b and not a for a, b in ends),
-    )
+    cells = (tuple(one[place] for place in places), tuple(other[place] for place in places))
+    return Comparison(first, second, cells, tuple(ends)) if ends else None
 
 
 def by_affinity(trained: TrainabilityMap) -> list[Comparison]:
     """Compare either affinity in each form."""
-    made = [compare(trained, (form, EACH), (form, ONE)) for form in FORMS]
-    return [one for one in made if one is not None]
+    return list(filter(None, (compare(trained, (form, EACH), (form, ONE)) for form in FORMS)))
 
 
 def by_form(trained: TrainabilityMap) -> list[Comparison]:
     """Compare either form with each affinity."""
-    made = [compare(trained, (FORMS[0], affinity), (FORMS[1], affinity)) for affinity in (EACH, ONE)]
-    return [one for one in made if one is not None]
+    original, diffusive = FORMS
+    return list(filter(None, (compare(trained, (original, one), (diffusive, one)) for one in (EACH, ONE))))
 
 
 def corners_table(trained: TrainabilityMap) -> Table:
     """Return diverged runs by affinity in each form and by form with each affinity, with p of the sign test."""
-    groups = []
+    lines: list[tuple[str, tuple[str, ...]]] = []
     for title, shared, comparisons in (
         (f"first: {EACH}; second: {ONE}", 0, by_affinity(trained)),
         (f"first: {FORMS[0]}; second: {FORMS[1]}", 1, by_form(trained)),
     ):
-        lines = []
         for one in comparisons:
             p = sign_test(one.only_first, one.only_second)
-            lines.append(
-                (
-                    f"{one.first[shared]}, {format_blocks(one.cells[0])}",
-                    f"{one.first_gone} of {one.n}",
-                    f"{one.second_gone} of {one.n}",
-                    str(one.only_first),
-                    str(one.only_second),
-                    f"{p:.2g}" if p >= 0.001 else "< 0.001",
-                )
-            )
-        groups.append((title, tuple(lines)))
+            gone = (f"{count} of {one.n}" for count in (one.first_gone, one.second_gone))
+            alone = (str(one.only_first), str(one.only_second), f"{p:.2g}" if p >= 0.001 else "< 0.001")
+            lines.append((title, (f"{one.first[shared]}, {format_blocks(one.cells[0])}", *gone, *alone)))
     header = ("stages", "first diverged", "second diverged", "only the first", "only the second", "p")
-    return Table(header, tuple(groups))
+    return Table.grouped(header, lines)
 
 
 def spread_of(line: Line) -> float | None:
@@ -278,29 +259,21 @@ def spread_of(line: Line) -> float | None:
     return largest(moment, "logit_spread") if moment else None
 
 
-def logits_table(trained: TrainabilityMap) -> Table | None:
-    """Return, by what was changed and by ending, how far logits spread; None where no run was watched."""
+def logits_table(trained: TrainabilityMap) -> Table:
+    """Return, by what was changed and by ending, how far the logits of the runs that were watched spread."""
     lines = []
     for part, cells in trained.late:
-        for diverged in (True, False):
+        for diverged, when in ((True, f"{BACK} steps before they diverged"), (False, "at their end")):
             runs = [
                 line for cell in cells for line in cell.runs if (line["ending"] == "diverged") is diverged
             ]
             values = [value for line in runs if (value := spread_of(line)) is not None]
             if values:
-                low, high = _digits(min(values)), _digits(max(values))
-                lines.append(
-                    (
-                        part.change or "nothing",
-                        f"{BACK} steps before they diverged" if diverged else "at their end",
-                        f"{len(values)} of {len(runs)}",
-                        _digits(median(values)),
-                        f"{low} to {high}",
-                        f"{sum(value < CALM for value in values)} of {len(values)}",
-                    )
-                )
-    header = ("changed", "runs seen", "of runs", "median spread", "range", f"below {CALM}")
-    return Table(header, (("", tuple(lines)),)) if lines else None
+                low, middle, high = map(_digits, (min(values), median(values), max(values)))
+                seen, calm = f"{len(values)} of {len(runs)}", sum(value < CALM for value in values)
+                spread = (middle, f"{low} to {high}", f"{calm} of {len(values)}")
+                lines.append((part.change or "nothing", when, seen, *spread))
+    return Table(("changed", "runs seen", "of runs", "median spread", "range", f"below {CALM}"), lines)
 
 
 def _digits(value: float) -> str:
