@@ -1,7 +1,6 @@
 """kill -9 as an experiment: kill small runs, resume them, and compare their ends with a run that was never killed.
 
-python paper/tests/training/killing.py --kills 20     # at random moments and during saves
-python paper/tests/training/killing.py --exact DIR    # leave in DIR one killed run for each of MOMENTS
+The tests in test_kill.py start this file in processes of their own.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ import random
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -177,29 +175,16 @@ def saved_steps(run: Run) -> int:
     return max((int(path.stem) for path in run.checkpoints_path.glob("*.json")), default=0)
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description="kill and resume small runs, and compare how they end")
-    parser.add_argument("--kills", type=int, default=20)
-    parser.add_argument("--seed", type=int, default=0, help="of the moments")
+def main() -> None:
+    parser = argparse.ArgumentParser()
     parser.add_argument("--exact", help="leave killed runs in this folder, one for each exact moment")
     parser.add_argument("--victim", help="train in this folder: what the experiment starts and kills")
     arguments = parser.parse_args()
     if arguments.victim:
         work_in(Run(arguments.victim), LONG)
-        return 0
     if arguments.exact:
         kill_at_moments(Path(arguments.exact))
-        return 0
-    with tempfile.TemporaryDirectory() as folder:
-        trials = experiment(Path(folder), arguments.kills, arguments.seed)
-    for number, trial in enumerate(trials, start=1):
-        left = ", ".join(trial.left) or "no temporary file left"
-        verdict = "equal" if trial.is_equal else "DIFFERENT"
-        print(f"{number:3}  ({left}), resumed at step {trial.resumed_at}: {verdict}")
-    equal = sum(trial.is_equal for trial in trials)
-    print(f"{equal} of {len(trials)} ended as the run that was never killed")
-    return 0 if equal == len(trials) else 1
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    main()

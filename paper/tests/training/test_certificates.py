@@ -22,8 +22,8 @@ RECIPE = tiny_recipe(
 DATA = tiny_data(labels=False, size=4)
 
 
-def trained(folder, recipe=RECIPE):
-    train(recipe, folder / "run", data=DATA)
+def trained(folder, **changes):
+    train(RECIPE.with_(**changes), folder / "run", data=DATA)
     return Run(folder / "run")
 
 
@@ -41,8 +41,8 @@ def certified_with(run, monkeypatch, change):
         return model
 
     monkeypatch.setattr(certificates, "network_of", network)
-    (found,) = certify_run(run, DATA, images=2)
-    return found
+    (certificate,) = certify_run(run, DATA, images=2)
+    return certificate
 
 
 def test_the_certificate_follows_the_weights(run, monkeypatch):
@@ -79,10 +79,10 @@ def test_the_logits_are_those_of_the_kernel(run, monkeypatch):
 
 
 def test_original_stages_have_no_limit_of_differences(tmp_path):
-    run = trained(tmp_path, RECIPE.with_(network="restorer8/original-2@1"))
-    (found,) = certify_run(run, DATA, images=1)
-    assert found["form"] == "original"
-    assert [block["limit"] for block in found["blocks"]] == [None, None]
+    run = trained(tmp_path, network="restorer8/original-2@1")
+    (certificate,) = certify_run(run, DATA, images=1)
+    assert certificate["form"] == "original"
+    assert [block["limit"] for block in certificate["blocks"]] == [None, None]
 
 
 def test_the_recorded_step_is_that_of_the_network(run, tmp_path, monkeypatch):
@@ -104,6 +104,6 @@ def test_too_many_images_and_networks_without_stages_are_refused(run, tmp_path):
     with pytest.raises(ValueError, match="test images, not 1000; ask for that many at most"):
         certify_run(run, DATA, images=1000, keep=True)
     assert not (run.path / "stability.json").exists()
-    baseline = trained(tmp_path, RECIPE.with_(network="restorer8/baseline"))
+    baseline = trained(tmp_path, network="restorer8/baseline")
     with pytest.raises(ValueError, match="restorer8/baseline has no nonlocal blocks"):
         certify_run(baseline, DATA)

@@ -45,7 +45,7 @@ def test_plain_defaults_hold_inside_and_the_caller_s_outside():
     assert (outside.dtype, outside.device.type) == (torch.float64, "meta")
 
 
-def test_versions_are_those_in_use():
+def test_versions_are_those_in_use_and_on_a_gpu_those_of_its_libraries():
     # "commit" is there in a checkout alone.
     assert versions() | {"commit": ""} == {
         "commit": "",
@@ -53,29 +53,23 @@ def test_versions_are_those_in_use():
         "torch": torch.__version__,
         "nonloc": nonloc.__version__,
     }
-
-
-def test_a_gpu_s_work_depends_on_more():
-    found = versions(torch.device("cuda"))
-    assert found["cuda"] == str(torch.version.cuda)
-    assert found.keys() - versions().keys() == {"cuda", "cudnn", "triton"}
+    on_gpu = versions(torch.device("cuda"))
+    assert on_gpu["cuda"] == str(torch.version.cuda)
+    assert on_gpu.keys() - versions().keys() == {"cuda", "cudnn", "triton"}
 
 
 def test_a_cpu_is_described_by_its_processor_and_the_cores_in_reach():
     assert place(torch.device("cpu")) == {"machine": machine(torch.device("cpu")), "versions": versions()}
-    found = machine(torch.device("cpu"))
-    assert found["device"] == "cpu"
-    assert found["cores"] >= 1
-    assert found["cpu"]
+    description = machine(torch.device("cpu"))
+    assert description["device"] == "cpu"
+    assert description["cores"] >= 1
+    assert description["cpu"]
 
 
-def test_other_machines_and_other_versions_are_other_parts():
+def test_other_machines_and_versions_are_other_parts_and_a_run_that_comes_back_continues_its_part():
     parts = with_part(with_part(with_part([], THERE, 1.0), UPDATED, 2.0), HERE, 4.0)
     assert parts == [THERE | {"seconds": 1.0}, UPDATED | {"seconds": 2.0}, HERE | {"seconds": 4.0}]
     assert elsewhere(parts, HERE) == parts[:2]
-
-
-def test_a_run_that_comes_back_continues_its_part():
-    before = with_part(with_part([], HERE, 1.0), THERE, 2.0)
-    assert with_part(before, HERE, 4.0) == [THERE | {"seconds": 2.0}, HERE | {"seconds": 5.0}]
-    assert before[0] == HERE | {"seconds": 1.0}, "the argument is not changed"
+    back = with_part(parts, THERE, 9.0)
+    assert back == [*parts[1:], THERE | {"seconds": 10.0}]
+    assert parts[0] == THERE | {"seconds": 1.0}, "the argument is not changed"

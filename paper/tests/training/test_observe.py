@@ -48,8 +48,8 @@ def restorer(tmp_path_factory):
     run = trained(
         tmp_path_factory.mktemp("observe") / "run", DATA, network="restorer8/diffusive-2@2", optimizer="adam"
     )
-    seen = observe(run, DATA, images=3, batch_size=8)
-    return run, seen, load_file(run.path / "observations.safetensors")
+    record = observe(run, DATA, images=3, batch_size=8)
+    return run, record, load_file(run.path / "observations.safetensors")
 
 
 @pytest.fixture
@@ -64,24 +64,24 @@ def psnr(images, clean):
 
 
 def test_images_and_scores_are_the_networks_own(restorer):
-    run, seen, tensors = restorer
-    assert seen == json.loads((run.path / "observations.json").read_text()) == read_observations(run)
-    assert seen["step"] == latest_valid(run).step == 15
+    run, record, tensors = restorer
+    assert record == json.loads((run.path / "observations.json").read_text()) == read_observations(run)
+    assert record["step"] == latest_valid(run).step == 15
     noisy, clean = next(iter(TASK.test_batches(len(DATA.test))))
     assert torch.equal(tensors["images"], DATA.test.images[:3])
     assert torch.equal(tensors["noisy"], noisy[:3])
     with torch.no_grad():
         assert torch.allclose(tensors["restored"], trained_network(run)(noisy[:3]), atol=1e-6)
-    assert seen["psnr"]["restored"] == pytest.approx(psnr(tensors["restored"], clean[:3]))
-    assert seen["input_psnr"] == pytest.approx(sum(psnr(noisy, clean)) / len(DATA.test))
+    assert record["psnr"]["restored"] == pytest.approx(psnr(tensors["restored"], clean[:3]))
+    assert record["input_psnr"] == pytest.approx(sum(psnr(noisy, clean)) / len(DATA.test))
 
 
 def test_the_affinity_map_is_the_kernels_row_of_the_marked_position(restorer):
-    run, seen, tensors = restorer
+    run, record, tensors = restorer
     network = trained_network(run)
     ((name, stage),) = stages(network)
-    (found,) = seen["affinity"]
-    assert (found["stage"], found["position"], found["grid"]) == (name, [4, 4], [8, 8])
+    (observed,) = record["affinity"]
+    assert (observed["stage"], observed["position"], observed["grid"]) == (name, [4, 4], [8, 8])
     with torch.no_grad():
         features = network.stem(tensors["noisy"])
         for block in network.trunk.blocks[:2]:
@@ -91,7 +91,7 @@ def test_the_affinity_map_is_the_kernels_row_of_the_marked_position(restorer):
 
 
 def test_the_logits_are_apart_by_the_largest_difference_in_a_row_of_any_image(restorer):
-    run, seen, _ = restorer
+    run, record, _ = restorer
     ((_, stage),) = stages(trained_network(run))
     inputs, _ = next(iter(TASK.test_batches(8)))
     _, _, features, _ = next(iter(stage_inputs(trained_network(run), inputs)))
@@ -99,7 +99,7 @@ def test_the_logits_are_apart_by_the_largest_difference_in_a_row_of_any_image(re
         kernel = kernel_matrix(stage.affinity(features)).double()
     # Of a softmax, logits differ as the logarithms of its entries do.
     spreads = (kernel.amax(-1) / kernel.amin(-1)).log()
-    assert seen["affinity"][0]["logit_spread"] == pytest.approx(float(spreads.max()), rel=1e-4)
+    assert record["affinity"][0]["logit_spread"] == pytest.approx(float(spreads.max()), rel=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -125,12 +125,12 @@ def test_rows_are_apart_by_what_they_differ_from_their_mean(kernel, apart):
 
 
 def test_the_features_are_those_of_the_fixed_batch(restorer):
-    run, seen, _ = restorer
+    run, record, _ = restorer
     noisy, _ = next(iter(TASK.test_batches(8)))
     (expected,) = feature_trace(trained_network(run), noisy)
-    (found,) = seen["features"]
-    assert found["num_blocks"] == len(found["blocks"]) == 2
-    for block, other in zip(found["blocks"], expected["blocks"], strict=True):
+    (observed,) = record["features"]
+    assert observed["num_blocks"] == len(observed["blocks"]) == 2
+    for block, other in zip(observed["blocks"], expected["blocks"], strict=True):
         assert block["after"] == pytest.approx(other["after"])
 
 
@@ -140,16 +140,16 @@ def test_a_uniform_kernel_has_the_same_share_as_chance(tmp_path):
     images[:, :, :, 4:] = 200
     data = type(DATA)("tiny", type(DATA.train)(images), type(DATA.test)(images))
     run = trained(tmp_path, data, network="restorer8/diffusive-1@2", stage={"init_std": 1e-12}, epochs=1)
-    (found,) = observe(run, data)["affinity"]
-    assert found["same_chance"] == pytest.approx((32 - 1) / 64)
-    assert found["same_share"] == pytest.approx(found["same_chance"], abs=1e-4)
+    (observed,) = observe(run, data)["affinity"]
+    assert observed["same_chance"] == pytest.approx((32 - 1) / 64)
+    assert observed["same_share"] == pytest.approx(observed["same_chance"], abs=1e-4)
 
 
 def test_spectra_come_with_the_band_of_random_weights(restorer):
     run, _, _ = restorer
-    found = observe_spectra(run)
+    observed = observe_spectra(run)
     ((_, stage),) = stages(trained_network(run))
-    for weight, entry in zip(stage.weights(), found["stages"][0]["weights"], strict=True):
+    for weight, entry in zip(stage.weights(), observed["stages"][0]["weights"], strict=True):
         assert entry["eigenvalues"] == pytest.approx(weight_spectrum(weight).eigenvalues.tolist())
         assert entry["norm"] == pytest.approx(float(weight.detach().norm()))
         assert entry["rank"] == 4
@@ -172,24 +172,24 @@ def test_the_step_of_spectra_is_that_of_the_network(copy, monkeypatch):
 def test_a_stable_weight_has_no_band_for_its_signs_are_fixed(tmp_path):
     stable = {"weight": "stable"}
     run = trained(tmp_path, DATA, network="restorer8/diffusive-2@2", stage=stable, epochs=1)
-    found = observe_spectra(run)
-    weights = found["stages"][0]["weights"]
+    observed = observe_spectra(run)
+    weights = observed["stages"][0]["weights"]
     assert len(weights) == 2
     for weight in weights:
         assert "band" not in weight
         assert weight["eigenvalues"][0] > 0
         assert weight["negative_share"] == pytest.approx(0, abs=1e-9)
-    assert found["caption"] == STABLE_CAPTION
+    assert observed["caption"] == STABLE_CAPTION
 
 
 def test_a_network_is_observed_once_for_each_format_while_it_has_weights(copy):
-    seen, path = read_observations(copy), copy.path / "observations.json"
+    record, path = read_observations(copy), copy.path / "observations.json"
     before = (copy.path / "observations.safetensors").stat().st_mtime_ns
-    assert observe(copy, DATA, images=1) == seen
+    assert observe(copy, DATA, images=1) == record
     assert (copy.path / "observations.safetensors").stat().st_mtime_ns == before
-    older = json.dumps(seen | {"format": 1, "features": []})
+    older = json.dumps(record | {"format": 1, "features": []})
     path.write_text(older)
-    assert observe(copy, DATA, images=3, batch_size=8) == seen
+    assert observe(copy, DATA, images=3, batch_size=8) == record
     path.write_text(older)
     shutil.rmtree(copy.checkpoints_path)
     assert observe(copy, DATA)["features"] == []
@@ -197,19 +197,19 @@ def test_a_network_is_observed_once_for_each_format_while_it_has_weights(copy):
 
 def test_a_classifier_is_observed_without_restored_images(tmp_path):
     run = trained(tmp_path, LABELLED, epochs=1)
-    seen = observe(run, LABELLED, images=2, batch_size=4)
+    record = observe(run, LABELLED, images=2, batch_size=4)
     tensors = load_file(run.path / "observations.safetensors")
-    assert set(tensors) == {"images", f"affinity.{seen['affinity'][0]['stage']}"}
+    assert set(tensors) == {"images", f"affinity.{record['affinity'][0]['stage']}"}
     inputs, _ = next(iter(Classification(tiny_recipe(), LABELLED, "cpu").test_batches(4)))
-    expected = feature_trace(trained_network(run), inputs)
-    assert seen["features"][0]["blocks"][0]["before"] == pytest.approx(expected[0]["blocks"][0]["before"])
-    assert seen["affinity"][0]["same_share"] is None
+    (expected,) = feature_trace(trained_network(run), inputs)
+    assert record["features"][0]["blocks"][0]["before"] == pytest.approx(expected["blocks"][0]["before"])
+    assert record["affinity"][0]["same_share"] is None
 
 
 def test_a_baseline_has_images_and_no_stage(tmp_path):
     run = trained(tmp_path, DATA, network="restorer8/baseline", epochs=1)
-    seen = observe(run, DATA, images=2)
-    assert (seen["affinity"], seen["features"]) == ([], [])
+    record = observe(run, DATA, images=2)
+    assert (record["affinity"], record["features"]) == ([], [])
     assert set(load_file(run.path / "observations.safetensors")) == {"images", "noisy", "restored"}
     assert json.loads((run.path / "spectrum.json").read_text())["stages"] == []
 
@@ -230,46 +230,39 @@ def test_numbers_that_are_not_finite_are_left_out(tmp_path):
         name: value * 1e30 if ".maps." in name else value for name, value in checkpoint.tensors.items()
     }
     save_checkpoint(run, Recipe.from_dict(run.read_recipe()), replace(checkpoint, tensors=tensors))
-    seen = observe(run, DATA, images=2)
-    kept = load_file(run.path / "observations.safetensors")
-    assert "restored" not in kept
-    assert {"images", "noisy"} <= set(kept)
-    assert seen["psnr"]["restored"] == [None, None]
-    assert seen["features"][0]["blocks"][-1]["after"]["norm"] is None
+    record = observe(run, DATA, images=2)
+    tensors = load_file(run.path / "observations.safetensors")
+    assert "restored" not in tensors
+    assert {"images", "noisy"} <= set(tensors)
+    assert record["psnr"]["restored"] == [None, None]
+    assert record["features"][0]["blocks"][-1]["after"]["norm"] is None
     assert "NaN" not in (run.path / "observations.json").read_text()
     assert json.loads((run.path / "spectrum.json").read_text())["stages"] == []
 
 
-def test_every_weight_of_every_stage_is_recorded(run):
-    model = build("restorer8/diffusive-2@1,3")
+def test_the_eigenvalues_of_every_weight_are_those_of_its_symmetric_part(run):
+    model = build("restorer4/diffusive-2@1,3", weight="full")
+    weights = [value for value in model.parameters() if value.shape == (4, 4)]
+    with torch.no_grad():
+        for number, weight in enumerate(weights):
+            weight.copy_(
+                torch.tensor([[1.0, 5, 0, 0], [-5, -3, 0, 0], [0, 0, 0.5, 0], [0, 0, 0, 0]]) * 2**number
+            )
     assert record_spectra(run, stage_weights(model), 7)
     [line] = run.read_spectra()
     assert line["epoch"] == 7
-    assert [len(stage["weights"]) for stage in line["stages"]] == [2, 2]
-    assert len({stage["name"] for stage in line["stages"]}) == 2
+    assert len({stage["name"] for stage in line["stages"]}) == len(line["stages"]) == 2
+    recorded = [weight["eigenvalues"] for stage in line["stages"] for weight in stage["weights"]]
+    expected = [[2**number * value for value in (-3.0, 1.0, 0.5, 0.0)] for number in range(4)]
+    assert recorded == [pytest.approx(values, abs=1e-12) for values in expected]
 
 
-def test_the_eigenvalues_are_those_of_the_symmetric_part(run):
-    model = build("restorer4/diffusive-1@1", weight="full")
-    [weight] = [value for value in model.parameters() if value.shape == (4, 4)]
-    with torch.no_grad():
-        weight.copy_(torch.tensor([[1.0, 5, 0, 0], [-5, -3, 0, 0], [0, 0, 0.5, 0], [0, 0, 0, 0]]))
-    record_spectra(run, stage_weights(model), 0)
-    [stage] = run.read_spectra()[0]["stages"]
-    assert stage["weights"][0]["eigenvalues"] == pytest.approx([-3.0, 1.0, 0.5, 0.0], abs=1e-12)
-
-
-def test_a_network_without_stages_records_no_spectra(run):
-    assert not record_spectra(run, stage_weights(build("restorer8/baseline")), 0)
-    assert run.read_spectra() == []
-
-
-@pytest.mark.parametrize("bad", [math.nan, math.inf])
-def test_weights_that_are_not_finite_record_no_spectra(run, bad):
-    model = build("restorer8/original-2@2")
+@pytest.mark.parametrize("network", ["restorer8/original-2@2", "restorer8/baseline"])
+def test_weights_that_are_not_finite_and_networks_without_stages_record_no_spectra(run, network):
+    model = build(network)
     with torch.no_grad():
         for name, value in model.named_parameters():
             if "maps.1" in name:
-                value.fill_(bad)
+                value.fill_(math.nan)
     assert not record_spectra(run, stage_weights(model), 0)
     assert run.read_spectra() == []
