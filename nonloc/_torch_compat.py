@@ -7,7 +7,7 @@ to read, and torch.func cannot compute a block again for its gradient.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeGuard, TypeVar, cast
 
@@ -132,7 +132,7 @@ def is_untouched(
     return not is_replaced
 
 
-def copy_all(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
+def copy_all(targets: list[Tensor], sources: list[Tensor]) -> None:
     """Copy each source into its target in place; on CUDA with one launch for all of them."""
     torch._foreach_copy_(targets, sources)
 

@@ -15,7 +15,7 @@ import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from nonloc._checks import is_whole
 from nonloc.outcomes import CorruptDataError, LockedRunError, recorded_ending
@@ -182,11 +182,26 @@ def write_atomically(path: Path, content: bytes) -> None:
 
     Several processes may write the same file at once; the content of the last one stays.
     """
-    with _naming(path), _temporary_beside(path) as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-        os.replace(file.name, path)
+    is_written = False
+    while not is_written:
+        temporary = path.with_name(f"{path.name}.{os.getpid()}-{secrets.token_hex(4)}{TEMPORARY}")
+        # It is locked while it is open: an unlocked one is a leftover.
+        with _naming(path), open(temporary, "xb") as file:
+            # A file system may have no locks; then leftovers stay.
+            with suppress(OSError):
+                fcntl.flock(file, fcntl.LOCK_EX)
+            # Before it was locked, another process may have removed it as a leftover.
+            if not temporary.exists():
+                continue
+            try:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+                os.replace(temporary, path)
+            except BaseException:
+                temporary.unlink(missing_ok=True)
+                raise
+            is_written = True
     _sync_folder(path.parent)
     for entry in path.parent.glob("*" + TEMPORARY):
         unique = _UNIQUE.fullmatch(entry.name)
@@ -239,26 +254,6 @@ def remove_leftover(temporary: Path) -> None:
             temporary.unlink()
         finally:
             os.close(handle)
-
-
-@contextmanager
-def _temporary_beside(path: Path) -> Iterator[BinaryIO]:
-    """Open a new file, locked while it is open and removed if something fails: an unlocked one is a leftover."""
-    while True:
-        temporary = path.with_name(f"{path.name}.{os.getpid()}-{secrets.token_hex(4)}{TEMPORARY}")
-        with open(temporary, "xb") as file:
-            # A file system may have no locks; then leftovers stay.
-            with suppress(OSError):
-                fcntl.flock(file, fcntl.LOCK_EX)
-            # Before it was locked, another process may have removed it as a leftover.
-            if not temporary.exists():
-                continue
-            try:
-                yield file
-            except BaseException:
-                temporary.unlink(missing_ok=True)
-                raise
-            return
 
 
 def _dump(value: Any, indent: int | None = None) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -60,7 +59,8 @@ def run(options: Namespace) -> int:
     errors: dict[str, Exception] = {}
     for one in own or below:
         try:
-            if not own and not _has_network(one):
+            ending = one.read_result()["outcome"]["ending"] if one.is_finished and not own else ""
+            if not own and not (ending == "converged" and one.has_weights):
                 continue
             checked = recheck(
                 one,
@@ -78,8 +78,14 @@ def run(options: Namespace) -> int:
         if not own:
             output.talk(f"{one.path}: {_difference(checked)}")
     first_error = next(iter(errors.values()), None)
+    if not checks and not below:
+        raise ValueError(
+            f"{options.run} is not a run folder, and holds none; name a run with its final weights"
+        )
     if not checks:
-        raise first_error or ValueError(_nothing_message(below, options.run))
+        raise first_error or ValueError(
+            f"none of the {len(below)} runs in {options.run} is finished and has its final weights; name one that is"
+        )
     agreed = sum(checked.agrees for _, checked in checks)
     text = _one_text(checks[0][1]) if own else _table(checks, agreed)
     output.result(
@@ -96,17 +102,6 @@ def run(options: Namespace) -> int:
         # What could be evaluated is printed first.
         raise first_error
     return EXIT_DONE if agreed == len(checks) else EXIT_FAILED
-
-
-def _has_network(run: Run) -> bool:
-    """Whether it trained to its end, and its weights are there."""
-    return run.is_finished and run.read_result()["outcome"]["ending"] == "converged" and run.has_weights
-
-
-def _nothing_message(runs: Sequence[Run], folder: str) -> str:
-    if not runs:
-        return f"{folder} is not a run folder, and holds none; name a run with its final weights"
-    return f"none of the {len(runs)} runs in {folder} is finished and has its final weights; name one that is"
 
 
 def _one_text(check: Recheck) -> str:

@@ -140,7 +140,7 @@ def run(options: Namespace) -> int:
     seconds = time.monotonic() - started
     plan["seconds"] = round(plan["seconds"] + seconds, 1)
     write_plan(folder, plan)
-    kept = _keep(suite, folder, options, plan["changes"], seconds) if options.keep else None
+    report = _keep(suite, folder, options, plan["changes"], seconds) if options.keep else None
     collection = collect(folder)
     path = write_page(collection, recorded=recorded)
     left = [
@@ -148,7 +148,7 @@ def run(options: Namespace) -> int:
         f"Continue with: {command}",
     ]
     lines = [summary_text(collection), "", *_recorded_lines(recorded), *(left if progress.left else [])]
-    lines += _keep_lines(kept)
+    lines += _keep_lines(report)
     output.result(
         "\n".join([*lines, f"{format_duration(plan['seconds'])} in all", str(path)]),
         {
@@ -158,7 +158,7 @@ def run(options: Namespace) -> int:
             "left": [recipe.name for recipe in progress.left],
             "reason": progress.reason,
             "seconds": plan["seconds"],
-            "kept": None if kept is None else {"runs": len(kept.new) + len(kept.same), "bytes": kept.size},
+            "kept": report and {"runs": len(report.new) + len(report.same), "bytes": report.size},
         },
     )
     if progress.errors:
@@ -192,25 +192,28 @@ def _keep(
     from nonloc_paper.training.machine import device_or_best, machine
 
     with lock_folder(Path(options.kept) / suite.name, wait=True):
-        kept = keep(suite, folder / "runs", options.kept, changes=changes, weights=options.weights)
+        report = keep(suite, folder / "runs", options.kept, changes=changes, weights=options.weights)
         # Less, and nothing new, is no training, but finding out that there is nothing to do.
-        if kept.new or seconds >= 1:
+        if report.new or seconds >= 1:
             device = machine(device_or_best(options.device))["device"]
             note_spent(
-                Path(options.kept) / suite.name, seconds=round(seconds, 1), device=device, runs=len(kept.new)
+                Path(options.kept) / suite.name,
+                seconds=round(seconds, 1),
+                device=device,
+                runs=len(report.new),
             )
-    return kept
+    return report
 
 
-def _keep_lines(kept: KeepReport | None) -> list[str]:
-    if kept is None:
+def _keep_lines(report: KeepReport | None) -> list[str]:
+    if report is None:
         return []
     lines = [
-        f"kept: {len(kept.new)} new runs, {len(kept.same)} as before, {len(kept.weights)} with weights, "
-        f"{kept.size / 1e6:.2f} MB of {kept.total / 1e6:.2f} MB in that folder"
+        f"kept: {len(report.new)} new runs, {len(report.same)} as before, {len(report.weights)} with weights, "
+        f"{report.size / 1e6:.2f} MB of {report.total / 1e6:.2f} MB in that folder"
     ]
-    if kept.lacking:
-        lines.append(f"weights that are not at hand: {'; '.join(kept.lacking)}")
+    if report.lacking:
+        lines.append(f"weights that are not at hand: {'; '.join(report.lacking)}")
     return lines
 
 

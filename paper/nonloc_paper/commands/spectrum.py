@@ -100,7 +100,13 @@ def _text(spectrum: dict[str, Any], observations: dict[str, Any], written: list[
         lines.append(f"  block  largest   trace  random 95 %      negative share  random 95 %{more}")
         for number, weight in enumerate(stage["weights"], start=1):
             share = weight["negative_share"]
-            trace_band, share_band = _bands(weight)
+            trace_band = share_band = "–"
+            if "band" in weight:
+                (low, high), (least, most) = weight["band"]["trace"], weight["band"]["negative_share"]
+                trace_band, share_band = (
+                    f"{low:6.3f} … {high:5.3f}",
+                    f"{100 * least:.0f} … {100 * most:.0f} %",
+                )
             along = seen[number - 1] if more else None
             lines.append(
                 f"  {number:5d}  {weight['eigenvalues'][0]:7.3f} {weight['trace']:7.3f}  "
@@ -110,11 +116,3 @@ def _text(spectrum: dict[str, Any], observations: dict[str, Any], written: list[
                 f"{'' if along is None else f'{along:17.3f}'}"
             )
     return "\n".join([*lines, "", spectrum["caption"], *explained, "", *written])
-
-
-def _bands(weight: dict[str, Any]) -> tuple[str, str]:
-    """What random weights give, trace and negative share; a dash where there is no band."""
-    if "band" not in weight:
-        return "–", "–"
-    (low, high), (least, most) = weight["band"]["trace"], weight["band"]["negative_share"]
-    return f"{low:6.3f} … {high:5.3f}", f"{100 * least:.0f} … {100 * most:.0f} %"

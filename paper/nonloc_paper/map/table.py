@@ -31,11 +31,9 @@ NEEDED: dict[str, type | tuple[type, ...]] = {
 
 
 class MapTable:
-    """The rows of one part of the map, in the order in which they were finished.
+    """The rows of one part of the map, one for each run, in the order in which they were finished; see map/run.py.
 
-    {"cell", "rate", "init", "form", "blocks", "seed", "ending", "step", "first_loss", "last_loss", "mean_loss",
-     "error", "test_loss", "seconds", …}, one line a run; see map/run.py. The file is replaced as a whole for every
-    row, so that a crash leaves all rows before it.
+    The file is replaced as a whole for every row, so that a crash leaves all rows before it.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:

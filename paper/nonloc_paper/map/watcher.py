@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -75,9 +76,10 @@ class Watcher:
     def before(
         self, run: Run, recipe: Recipe, data: Dataset, device: torch.device, end: int
     ) -> list[dict[str, Any]]:
-        """Every EVERY steps of the last LAST before step `end`: {"step", "loss", "stages": [{"name", "amplification",
-        "logit_spread", "logit_spreads", "growth", "verdict", "weights": [{"eigenvalue", "norm"}]}]}, of the network as
-        it was before that step."""
+        """Return {"step", "loss", "stages"} for every EVERY steps of the last LAST before step `end`.
+
+        "stages" are measured and certified, in the network as it was before that step.
+        """
         history, losses = self._histories.get(run, _History()), self.losses(run)
         wanted = [(step, state) for step, state in history.states if end - LAST <= step <= end]
         if not wanted:
@@ -87,16 +89,16 @@ class Watcher:
             {
                 "step": step,
                 "loss": losses.get(step),
-                "stages": [_sizes(one) | _certificate(one) for one in _look(model, state, images)],
+                "stages": _measure(model, state, images, certified=True),
             }
             for step, state in wanted
         ]
 
     def after(self, run: Run, recipe: Recipe, data: Dataset, device: torch.device) -> dict[str, Any]:
-        """Of the last copy: {"step", "stages": [{"name", "amplification", "logit_spread", "logit_spreads"}]}."""
+        """Return {"step", "stages"} of the last copy."""
         step, state = self._histories[run].states[-1]
         model, images = self._network_and_images(recipe, data, device)
-        return {"step": step, "stages": [_sizes(one) for one in _look(model, state, images)]}
+        return {"step": step, "stages": _measure(model, state, images, certified=False)}
 
     def forget(self, run: Run) -> None:
         self._histories.pop(run, None)
@@ -104,75 +106,62 @@ class Watcher:
     def _network_and_images(
         self, recipe: Recipe, data: Dataset, device: torch.device
     ) -> tuple[nn.Module, Tensor]:
-        """A network to load the copies into, and the images, made once for all runs with the same data."""
+        """Return a network to load the copies into, and the first training images as it sees them, [B, 3, H, W]."""
         model = build(recipe.network, num_classes=data.num_classes, **recipe.stage.to_dict())
         what = (recipe.task, recipe.data, recipe.train_images, recipe.pixel_scale, device)
         if what not in self._images:
-            self._images[what] = _first_images(recipe, data, device)
+            task = TASKS[recipe.task](recipe.with_(augment=False, precision="float32"), data, device)
+            indices = torch.arange(min(IMAGES, len(task.train)), device=device)
+            unused = torch.zeros(1, dtype=torch.int64, device=device)
+            self._images[what] = task.train_batch(indices, unused)[0]
         return accelerate(model).to(device), self._images[what]
 
 
-class _Seen(NamedTuple):
-    """A stage, the input that it enlarges most, [1, C, *spatial], and by how much."""
+def _measure(
+    model: nn.Module, state: dict[str, Tensor], images: Tensor, *, certified: bool
+) -> list[dict[str, Any]]:
+    """Return {"name", "amplification", "logit_spread", "logit_spreads"} of every stage of the network in this state.
 
-    name: str
-    stage: Any
-    x: Tensor
-    amplification: float
+    amplification  the largest ‖stage(x)‖ / ‖x‖ of the batch, with running statistics
+    logit_spread   of that image, the largest max_j − min_j of the logits of a row, over the rows of all kernels; None
+                   where there are no logits
+    logit_spreads  the same of each kernel, which is one for all sub-blocks where they share it
 
-
-def _look(model: nn.Module, state: dict[str, Tensor], images: Tensor) -> list[_Seen]:
-    """Every stage of the network in this state, evaluated with running statistics."""
+    certified adds "growth" and "verdict" by `certify`, with the kernels of the image, and "weights", of each W
+    {"eigenvalue": of sym(W), the one of largest magnitude, "norm": Frobenius}. What is not finite is None.
+    """
     model.load_state_dict(state)
-    found = []
+    measured = []
     for name, stage, x, _ in stage_inputs(model, images):
         with evaluating(stage):
-            sizes = [features.double().flatten(1).norm(dim=1) for features in (stage(x), x)]
-        ratios = (sizes[0] / sizes[1]).nan_to_num(nan=math.inf)
-        worst = int(ratios.argmax())
-        found.append(_Seen(name, stage, x[worst : worst + 1], float(ratios[worst])))
-    return found
+            after, before = (features.double().flatten(1).norm(dim=1) for features in (stage(x), x))
+            ratios = (after / before).nan_to_num(nan=math.inf)
+            worst = int(ratios.argmax())
+            x = x[worst : worst + 1]
+            spreads = kernel_logit_spreads(stage.affinities(x))
+            one: dict[str, Any] = {
+                "name": name,
+                "amplification": float(ratios[worst]),
+                "logit_spread": max(spreads) if spreads and all(map(math.isfinite, spreads)) else None,
+                "logit_spreads": spreads,
+            }
+            if certified:
+                one |= _certificate(stage, x)
+        measured.append(one)
+    return measured
 
 
-def _first_images(recipe: Recipe, data: Dataset, device: torch.device) -> Tensor:
-    """The first training images as the network sees them, without augmentation, float32 [B, 3, H, W]."""
-    task = TASKS[recipe.task](recipe.with_(augment=False, precision="float32"), data, device)
-    indices = torch.arange(min(IMAGES, len(task.train)), device=device)
-    return task.train_batch(indices, torch.zeros(1, dtype=torch.int64, device=device))[0]
-
-
-def _sizes(seen: _Seen) -> dict[str, Any]:
-    """amplification: the largest ‖stage(x)‖ / ‖x‖ of the batch; logit_spread: of that image, the largest max_j − min_j
-    of the logits of a row, over the rows of all kernels; None where there are no logits; logit_spreads: of each kernel,
-    which is one for all sub-blocks where they share it."""
-    with evaluating(seen.stage):
-        spreads = kernel_logit_spreads(seen.stage.affinities(seen.x))
-    return {
-        "name": seen.name,
-        "amplification": seen.amplification,
-        "logit_spread": max(spreads) if spreads and all(map(math.isfinite, spreads)) else None,
-        "logit_spreads": spreads,
-    }
-
-
-def _certificate(seen: _Seen) -> dict[str, Any]:
-    """growth: by `certify`, with the kernels of the image; eigenvalue: of sym(W), the one of largest magnitude; norm:
-    Frobenius. What is not finite is None."""
-    with evaluating(seen.stage):
-        try:
-            found = certify(seen.stage, seen.x, exact_up_to=0)
-            growth, verdict = found.growth, found.verdict
-        except (ValueError, NonlocError, RuntimeError):
-            # A solver may give up on numbers near overflow; the other measures are kept.
-            growth, verdict = None, None
-        weights = [_weight(weight.detach().double()) for weight in seen.stage.weights()]
+def _certificate(stage: Any, x: Tensor) -> dict[str, Any]:
+    growth = verdict = None
+    # A solver may give up on numbers near overflow; the other measures stay.
+    with suppress(ValueError, NonlocError, RuntimeError):
+        certificate = certify(stage, x, exact_up_to=0)
+        growth, verdict = certificate.growth, certificate.verdict
+    weights: list[dict[str, float | None]] = []
+    for weight in stage.weights():
+        matrix, eigenvalue, norm = weight.detach().double(), None, None
+        if bool(matrix.isfinite().all()):
+            eigenvalue = float(weight_spectrum(matrix).eigenvalues[0])
+            norm = float(torch.linalg.matrix_norm(matrix))
+        weights.append({"eigenvalue": eigenvalue, "norm": norm})
     return {"growth": growth, "verdict": verdict, "weights": weights}
-
-
-def _weight(matrix: Tensor) -> dict[str, float | None]:
-    if not bool(matrix.isfinite().all()):
-        return {"eigenvalue": None, "norm": None}
-    return {
-        "eigenvalue": float(weight_spectrum(matrix).eigenvalues[0]),
-        "norm": float(torch.linalg.matrix_norm(matrix)),
-    }

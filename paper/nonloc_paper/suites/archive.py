@@ -1,8 +1,8 @@
 """keep and restore: copy finished runs into the repository and back; lock its folders and note what runs cost.
 
-    <kept>/<suite>/suite.json               which suite, with which changes
-    <kept>/<suite>/spent.jsonl              one line for every command that trained
-    <kept>/<suite>/<row>/<seed>/            a run folder, like any other, with
+    <records>/<suite>/suite.json               which suite, with which changes
+    <records>/<suite>/spent.jsonl              one line for every command that trained
+    <records>/<suite>/<row>/<seed>/            a run folder, like any other, with
         recipe.json, result.json            as they were; machine and versions are in the result
         metrics.jsonl, spectra.jsonl        compact, to DIGITS digits
         spectrum.json, observations.json    the same; images and affinity maps are left out
@@ -99,7 +99,7 @@ class KeepReport:
     new       runs that were added
     same      runs that were there already, for this suite or for another
     weights   runs that have their weights
-    lacking   rows without some of their weights, and what is kept instead
+    lacking   rows without some of their weights, and which weights they have instead
     size      bytes of this suite's records
     total     bytes of all records in the folder
     """
@@ -115,12 +115,12 @@ class KeepReport:
 def keep(
     suite: Suite,
     runs: str | os.PathLike[str],
-    kept: str | os.PathLike[str],
+    records: str | os.PathLike[str],
     *,
     changes: Mapping[str, Any] | None = None,
     weights: str = "median",
 ) -> KeepReport:
-    """Copy the finished runs of `suite` from the folder `runs` to `kept`/<suite>; repeating it changes nothing.
+    """Copy the finished runs of `suite` from the folder `runs` to `records`/<suite>; repeating it changes nothing.
 
     A run that is kept already with another result is a ValueError, and so is a suite kept with other changes. A run
     kept for another suite is not kept twice: `restore` and the report find it there.
@@ -130,10 +130,10 @@ def keep(
              weights. When seeds are added another run may become the median; its weights then replace the first.
              "all", "none"
     """
-    check_keep(suite, kept, changes=changes, weights=weights)
-    folder = Path(kept) / suite.name
+    check_keep(suite, records, changes=changes, weights=weights)
+    folder = Path(records) / suite.name
     _write_plan(folder, suite, dict(changes or {}))
-    elsewhere = _kept_elsewhere(kept, suite)
+    elsewhere = _recorded_elsewhere(records, suite)
     new: list[Path] = []
     same: list[Path] = []
     lacking: list[str] = []
@@ -141,21 +141,21 @@ def keep(
         sources: dict[int, Run] = {}
         for recipe in suite.recipes(row):
             source = Run(Path(runs) / recipe.name)
-            place = elsewhere.get(recipe, kept_path(kept, suite, row, recipe.seed))
+            place = elsewhere.get(recipe, kept_path(records, suite, row, recipe.seed))
             if source.is_finished and _was_observed(source):
                 sources[recipe.seed] = source
-                (new if _keep_run(source, place) else same).append(place)
+                (new if _keep_run(source, Run(place)) else same).append(place)
         if lack := _keep_weights(folder / row.slug, sources, weights):
             lacking.append(f"{row.label} ({lack})")
     with_weights = tuple(run.path for run in find_runs(folder) if run.has_weights)
     return KeepReport(
-        tuple(new), tuple(same), with_weights, tuple(lacking), _bytes(folder), _bytes(Path(kept))
+        tuple(new), tuple(same), with_weights, tuple(lacking), _bytes(folder), _bytes(Path(records))
     )
 
 
 def check_keep(
     suite: Suite,
-    kept: str | os.PathLike[str],
+    records: str | os.PathLike[str],
     *,
     changes: Mapping[str, Any] | None = None,
     weights: str = "median",
@@ -167,37 +167,37 @@ def check_keep(
     """
     if weights not in WEIGHTS:
         raise ValueError(f"weights={weights!r} is unknown; choose one of {', '.join(WEIGHTS)}")
-    path = Path(kept) / suite.name / PLAN
+    path = Path(records) / suite.name / PLAN
     now = dict(changes or {})
     before = read_json(path, fix=PLAN_FIX).get("changes", {}) if path.is_file() else now
     if before != now:
         raise ValueError(
             f"{path.parent} keeps {suite.name} with the changes {before}, not {now}; keep it in another folder"
         )
-    if runs is None or not Path(kept).is_dir():
+    if runs is None or not Path(records).is_dir():
         return
-    elsewhere = _kept_elsewhere(kept, suite)
+    elsewhere = _recorded_elsewhere(records, suite)
     for row in suite.rows:
         for recipe in suite.recipes(row):
             source = Run(Path(runs) / recipe.name)
-            target = Run(elsewhere.get(recipe, kept_path(kept, suite, row, recipe.seed)))
+            target = Run(elsewhere.get(recipe, kept_path(records, suite, row, recipe.seed)))
             if source.is_finished and target.is_finished:
                 _check_same(source, target)
 
 
-def kept_path(kept: str | os.PathLike[str], suite: Suite, row: Row, seed: int) -> Path:
-    """Return the folder of the kept run of a row with a seed."""
-    return Path(kept) / suite.name / row.slug / str(seed)
+def kept_path(records: str | os.PathLike[str], suite: Suite, row: Row, seed: int) -> Path:
+    """Return the folder of the recorded run of a row with a seed."""
+    return Path(records) / suite.name / row.slug / str(seed)
 
 
-def restore(suite: Suite, kept: str | os.PathLike[str], runs: str | os.PathLike[str]) -> list[Recipe]:
-    """Copy the kept runs of `suite`, of whatever suite they were, into the folder `runs`; return their recipes.
+def restore(suite: Suite, records: str | os.PathLike[str], runs: str | os.PathLike[str]) -> list[Recipe]:
+    """Copy the recorded runs of `suite`, whichever suite recorded them, into the folder `runs`; return their recipes.
 
     A run that is finished there is left as it is. An unfinished one is replaced: its result is known.
     """
-    if not Path(kept).is_dir():
+    if not Path(records).is_dir():
         return []
-    known = {Recipe.of(run): run for run in find_runs(kept) if run.is_finished}
+    known = {Recipe.of(run): run for run in find_runs(records) if run.is_finished}
     restored = []
     for recipe in (recipe for row in suite.rows for recipe in suite.recipes(row)):
         if recipe not in known:
@@ -226,11 +226,13 @@ def _replace_run(source: Run, run: Run) -> None:
             write_atomically(run.path / name, (source.path / name).read_bytes())
 
 
-def _kept_elsewhere(kept: str | os.PathLike[str], suite: Suite) -> dict[Recipe, Path]:
-    """The finished runs that are kept for other suites, by recipe."""
-    own = Path(kept) / suite.name
+def _recorded_elsewhere(records: str | os.PathLike[str], suite: Suite) -> dict[Recipe, Path]:
+    """Return the finished runs that are recorded for other suites, by recipe."""
+    own = Path(records) / suite.name
     return {
-        Recipe.of(run): run.path for run in find_runs(kept) if run.is_finished and own not in run.path.parents
+        Recipe.of(run): run.path
+        for run in find_runs(records)
+        if run.is_finished and own not in run.path.parents
     }
 
 
@@ -259,24 +261,23 @@ def _write_plan(folder: Path, suite: Suite, changes: dict[str, Any]) -> None:
 
 
 def _was_observed(run: Run) -> bool:
-    """Whether the network was observed as it ended; a kept run is never observed again."""
+    """Whether the network was observed as it ended; a recorded run is never observed again."""
     from nonloc_paper.training.observe import read_observations
 
     seen, outcome = read_observations(run), run.read_result()["outcome"]
     return seen is not None and (outcome["ending"] == "diverged" or seen.get("step") == outcome["step"])
 
 
-def _keep_run(source: Run, place: Path) -> bool:
+def _keep_run(source: Run, target: Run) -> bool:
     """Copy a run, or what is missing of it; return whether it is new."""
-    target = Run(place)
     is_new = not target.is_finished
     if is_new:
         target.write_recipe(source.read_recipe())
     else:
         _check_same(source, target)
     for name in COMPACT:
-        if (source.path / name).is_file() and (is_new or not (place / name).is_file()):
-            write_atomically(place / name, _compact(source.path / name))
+        if (source.path / name).is_file() and (is_new or not (target.path / name).is_file()):
+            write_atomically(target.path / name, _compact(source.path / name))
     if is_new:
         target.write_result(source.read_result())
     return is_new

@@ -114,10 +114,10 @@ class Suite:
         if name.isdecimal() and 1 <= int(name) <= len(self.rows):
             return [self.rows[int(name) - 1]]
         exact = [row for row in self.rows if name in (row.label, row.recipe.network)]
-        found = exact or [row for row in self.rows if name in row.label or name in row.recipe.network]
-        if not found or name.isdecimal():
+        matching = exact or [row for row in self.rows if name in row.label or name in row.recipe.network]
+        if not matching or name.isdecimal():
             choices = "; ".join(
                 f"{number} {row.label} [{row.recipe.network}]" for number, row in enumerate(self.rows, 1)
             )
             raise ValueError(f"{name!r} is no row of {self.name}; choose a number or a part of: {choices}")
-        return found
+        return matching

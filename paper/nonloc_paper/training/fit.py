@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import signal
+import time
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from nonloc_paper.data.dataset import Dataset
 from nonloc_paper.runs import Run
 from nonloc_paper.training.checkpoint import has_finite_parameters, latest_valid, weights_sha256
 from nonloc_paper.training.graph_group import GraphGroup
-from nonloc_paper.training.machine import device_or_best, plain_defaults
+from nonloc_paper.training.machine import device_or_best, elsewhere, plain_defaults
 from nonloc_paper.training.progress import Progress, make_progress
 from nonloc_paper.training.recipe import Recipe
 from nonloc_paper.training.session import Event, Session
@@ -261,7 +262,7 @@ def _train(session: Session, stopping: Stopping, shown: Progress, options: Optio
         if measured is None:
             return _interrupted(session, stopping)
         metrics = session.finish_epoch(measured)
-        if session.epoch == last or options.saves_epoch(session.epoch, session.seconds_unsaved):
+        if session.epoch == last or options.saves_epoch(session.epoch, time.monotonic() - session.saved_at):
             session.save()
         # After saving: if the reader of stderr is gone, the broken pipe ends the run here.
         shown.epoch(metrics)
@@ -300,5 +301,8 @@ def _result(session: Session, outcome: Outcome) -> dict[str, Any]:
         "seconds": round(session.seconds, 3),
         **session.place,
     }
-    earlier = [part | {"seconds": round(part["seconds"], 3)} for part in session.parts_elsewhere]
+    earlier = [
+        part | {"seconds": round(part["seconds"], 3)}
+        for part in elsewhere(session.parts_before, session.place)
+    ]
     return result | {"earlier": earlier} if earlier else result

@@ -28,7 +28,7 @@ from nonloc_paper.training.checkpoint import (
 )
 from nonloc_paper.training.evaluate import CapturedEvaluation, evaluate
 from nonloc_paper.training.graph_group import CaptureError, GraphGroup, Member
-from nonloc_paper.training.machine import Part, elsewhere, place, with_part
+from nonloc_paper.training.machine import Part, place, with_part
 from nonloc_paper.training.observe import record_spectra, stage_weights
 from nonloc_paper.training.plan import EpochPlan, learning_rate, steps_per_epoch
 from nonloc_paper.training.recipe import Recipe
@@ -110,6 +110,8 @@ class Session:
     step_in_epoch  steps of the next epoch that are done
     losses         of that epoch
     place          where this process works, as a part of the run without its seconds
+    parts_before   the parts of the run that earlier processes did
+    saved_at       the time of the last checkpoint, by `time.monotonic`
 
     group          do the steps in this GraphGroup, and evaluate as a CUDA graph. The current stream must then be the
                    group's whenever a method is called. Work that cannot be captured is done plainly, with a warning.
@@ -150,9 +152,9 @@ class Session:
         self.losses = Losses(self.steps_per_epoch, device)
         self._writer = Writer(in_background=device.type == "cuda")
         self.place = place(device)
-        self._parts_before: list[Part] = []
+        self.parts_before: list[Part] = []
         self._seconds_before = 0.0
-        self._started = self._saved = time.monotonic()
+        self._started = self.saved_at = time.monotonic()
 
     @property
     def step(self) -> int:
@@ -168,16 +170,6 @@ class Session:
     def seconds(self) -> float:
         """Seconds of work so far, summed over resumptions."""
         return self._seconds_before + time.monotonic() - self._started
-
-    @property
-    def seconds_unsaved(self) -> float:
-        """Seconds of work since the last checkpoint."""
-        return time.monotonic() - self._saved
-
-    @property
-    def parts_elsewhere(self) -> list[Part]:
-        """The parts of the run that were done on other machines, or with other versions."""
-        return elsewhere(self._parts_before, self.place)
 
     def begin(self) -> None:
         """Begin a new run: drop the records of a run without a checkpoint, and record the initial spectra."""
@@ -210,7 +202,7 @@ class Session:
         restore_optimizer(self.train_step.optimizer, self.model, checkpoint.tensors)
         self.epoch, self.step_in_epoch = checkpoint.epoch, checkpoint.step_in_epoch
         self.losses.resume(checkpoint.losses)
-        self._parts_before, self._seconds_before = checkpoint.parts, checkpoint.seconds
+        self.parts_before, self._seconds_before = checkpoint.parts, checkpoint.seconds
         self.run.truncate(checkpoint.epoch)
         remove_later(self.run, checkpoint.step)
 
@@ -298,9 +290,9 @@ class Session:
             losses=self.losses.on_host()[: self.step_in_epoch].tolist(),
             tensors=state_tensors(self.model, self.train_step.optimizer),
             optimizer={key: value for key, value in options.items() if key != "params"} | {"lr": rate},
-            parts=with_part(self._parts_before, self.place, seconds - self._seconds_before),
+            parts=with_part(self.parts_before, self.place, seconds - self._seconds_before),
         )
-        self._saved = time.monotonic()
+        self.saved_at = time.monotonic()
         self._writer.do(lambda: save_checkpoint(self.run, self.recipe, checkpoint))
 
     def last_metrics(self) -> dict[str, Any]:
