@@ -83,21 +83,25 @@ class TestGap:
             JumpProcess(cycle(4)).spectral_gap(method="power")
 
 
+@pytest.mark.parametrize("epsilon", [0, 1, True])
+def test_an_epsilon_that_is_no_distance_is_refused(epsilon):
+    with pytest.raises(ValueError, match="epsilon must be a number between 0 and 1"):
+        JumpProcess(cycle(5)).mixing_time(epsilon)
+
+
 def distance(process, law, matrix):
     return float((matrix - law).abs().sum(-1).max()) / 2
 
 
-def test_two_states_in_continuous_time():
+@pytest.mark.parametrize("discrete", [False, True])
+def test_two_states(discrete):
     a, b, epsilon = 0.3, 0.5, 0.01
-    found = JumpProcess(two_states(a, b)).mixing_time(epsilon)
-    assert float(found.exact) == pytest.approx(math.log(0.625 / epsilon) / (a + b), abs=2e-6)
-    assert float(found.bound) == pytest.approx(math.log(1 / (epsilon * math.sqrt(0.375))) / (a + b))
-
-
-def test_two_states_in_discrete_time():
-    a, b, epsilon = 0.3, 0.5, 0.01
-    found = JumpProcess(two_states(a, b)).mixing_time(epsilon, discrete=True)
-    assert float(found.exact) == math.ceil(math.log(0.625 / epsilon) / -math.log(1 - a - b))
+    time = JumpProcess(two_states(a, b)).mixing_time(epsilon, discrete=discrete)
+    if discrete:
+        assert float(time.exact) == math.ceil(math.log(0.625 / epsilon) / -math.log(1 - a - b))
+    else:
+        assert float(time.exact) == pytest.approx(math.log(0.625 / epsilon) / (a + b), abs=2e-6)
+        assert float(time.bound) == pytest.approx(math.log(1 / (epsilon * math.sqrt(0.375))) / (a + b))
 
 
 @pytest.mark.parametrize("discrete", [False, True])
@@ -131,12 +135,6 @@ def test_what_never_mixes_takes_for_ever():
 def test_an_estimated_gap_gives_an_estimate_and_no_exact_time():
     found = JumpProcess(heat()).mixing_time(method="lanczos")
     assert (found.kind, found.exact) == ("estimate", None)
-
-
-@pytest.mark.parametrize("epsilon", [0, 1, True])
-def test_an_epsilon_that_is_no_distance_is_refused(epsilon):
-    with pytest.raises(ValueError, match="epsilon must be a number between 0 and 1"):
-        JumpProcess(cycle(5)).mixing_time(epsilon)
 
 
 @pytest.mark.parametrize("rate", [0.003, 0.02])

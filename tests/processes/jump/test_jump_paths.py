@@ -39,21 +39,22 @@ def pair_counts(before, after, size):
     return torch.bincount(before * size + after, minlength=size * size).view(size, size)
 
 
+def start_at_0():
+    return torch.eye(12, dtype=torch.float64)[:1].unsqueeze(-1)
+
+
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_final_laws_in_discrete_time(name):
     process = JumpProcess(PROBLEMS[name]())
     final = process.sample_paths(WALKERS, STEPS, start=0, only_final=True, generator=generator())
-    law = torch.eye(12, dtype=torch.float64)[:1].unsqueeze(-1)
-    law = simulate(process, law, num_steps=STEPS).final
-    assert surprise(counts_of(final, 12), law) < 1
+    assert surprise(counts_of(final, 12), simulate(process, start_at_0(), num_steps=STEPS).final) < 1
 
 
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_final_laws_in_continuous_time(name):
     process = JumpProcess(PROBLEMS[name]())
     final = process.sample_paths(WALKERS, until=1.5, start=0, only_final=True, generator=generator(1))
-    law = torch.eye(12, dtype=torch.float64)[:1].unsqueeze(-1)
-    law = simulate(process, law, num_steps=1, step_size=1.5, stepper="exact").final
+    law = simulate(process, start_at_0(), num_steps=1, step_size=1.5, stepper="exact").final
     assert surprise(counts_of(final, 12), law) < 1
 
 
@@ -64,20 +65,23 @@ def test_the_test_tells_the_kernel_from_its_transpose():
     assert surprise(counts_of(final, 12), wrong / wrong.sum()) > 10
 
 
-@pytest.mark.parametrize("step_size", [1.0, 0.4])
-def test_one_step_is_independent_of_the_step_before(step_size):
+@pytest.mark.parametrize(
+    ("options", "step"),
+    [
+        ({"step_size": 1.0}, lambda process: process.transition_matrix(1.0)[0]),
+        ({"step_size": 0.4}, lambda process: process.transition_matrix(0.4)[0]),
+        # Continuous time is seen at equally spaced times.
+        (
+            {"until": 1.4},
+            lambda process: torch.matrix_exp(0.7 * (process.transition_matrix()[0] - torch.eye(4))),
+        ),
+    ],
+)
+def test_one_step_is_independent_of_the_step_before(options, step):
     process = JumpProcess(drift(4, 0.8))
-    matrix = process.transition_matrix(step_size)[0]
-    walk = process.sample_paths(WALKERS, 2, start=1, step_size=step_size, generator=generator(2))
-    joint = matrix[1].unsqueeze(-1) * matrix
-    assert surprise(pair_counts(walk[1], walk[2], 4), joint) < 1
-
-
-def test_continuous_time_is_seen_at_equally_spaced_times():
-    process = JumpProcess(drift(4, 0.8))
-    step = torch.matrix_exp(0.7 * (process.transition_matrix()[0] - torch.eye(4, dtype=torch.float64)))
-    walk = process.sample_paths(WALKERS, 2, until=1.4, start=1, generator=generator(3))
-    assert surprise(pair_counts(walk[1], walk[2], 4), step[1].unsqueeze(-1) * step) < 1
+    matrix = step(process)
+    walk = process.sample_paths(WALKERS, 2, start=1, generator=generator(2), **options)
+    assert surprise(pair_counts(walk[1], walk[2], 4), matrix[1].unsqueeze(-1) * matrix) < 1
 
 
 def test_waiting_times_are_exponential_with_mean_1():

@@ -1,6 +1,5 @@
 """JumpProcess: which kernels it takes, the transition matrix, and the master equation in both kinds of time."""
 
-import numpy as np
 import pytest
 import torch
 from chains import chain, order, two_states
@@ -42,14 +41,6 @@ def test_a_step_that_is_no_probability_is_refused(step_size):
 def test_a_law_of_another_size_is_refused():
     with pytest.raises(ValueError, match=r"a law must be \[2, 6, C\]"):
         simulate(JumpProcess(heat()), torch.ones(2, 5, 1), num_steps=1)
-
-
-@pytest.mark.parametrize("kind", ["gaussian", "heat", "concat", "delta"])
-@pytest.mark.parametrize("normalize", ["row", "sinkhorn"])
-def test_a_law_moves_by_the_transposed_matrix(kind, normalize):
-    process = JumpProcess(affinity(kind, normalize))
-    law = law_of(process.affinity)
-    assert relative(process.evolve(law, 0.3), process.transition_matrix(0.3).mT @ law) < 1e-12
 
 
 @pytest.mark.parametrize("step_size", [1.0, 0.3])
@@ -168,29 +159,3 @@ def test_where_walkers_leave_a_position_that_none_comes_to_there_is_no_energy():
     law = torch.tensor([1.0, 0.0, 0.0], dtype=torch.float64).view(1, -1, 1)
     found = simulate(process, law, num_steps=8, step_size=0.5)
     assert (found.outcome.ending, found.energy) == ("finished", None)
-
-
-def circle(size=80):
-    """Points on a noisy circle [M, 2]."""
-    generator = np.random.default_rng(0)
-    angle = np.sort(generator.uniform(0, 2 * np.pi, size))
-    return np.stack([np.cos(angle), np.sin(angle)], -1) + 0.05 * generator.standard_normal((size, 2))
-
-
-def diffusion_map(points):
-    """P = D⁻¹ exp(−|x − y|² / ε) with ε the median of the squared distances, and that ε."""
-    squares = ((points[:, None] - points[None]) ** 2).sum(-1)
-    bandwidth = np.median(squares)
-    weights = np.exp(-squares / bandwidth)
-    return weights / weights.sum(1, keepdims=True), bandwidth
-
-
-def process_on(points, bandwidth):
-    x = torch.from_numpy(points).unsqueeze(0)
-    return JumpProcess(Affinity(x, x, "heat", "row", float(1 / bandwidth)))
-
-
-def test_the_markov_matrix_is_that_of_a_diffusion_map():
-    expected, bandwidth = diffusion_map(circle())
-    found = process_on(circle(), bandwidth).transition_matrix()[0].numpy()
-    assert np.abs(found - expected).max() < 1e-14

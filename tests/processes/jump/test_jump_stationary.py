@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from chains import chain, cycle, drift, two_states
+from chains import chain, cycle, drift
 
 from nonloc.ops import Affinity, SparseAffinity, kernel_matrix
 from nonloc.processes import JumpProcess, NotSolvedError
@@ -15,27 +15,14 @@ def heat(normalize="row", measure=None, mask=None):
     return Affinity(x, x, "heat", normalize, 0.7, measure=measure, mask=mask)
 
 
-def moved(process):
-    law = process.stationary_law().unsqueeze(-1)
-    return float((process.transition_matrix().mT @ law - law).abs().sum(1).max())
-
-
-def test_two_states():
-    law = JumpProcess(two_states(0.3, 0.5)).stationary_law()
-    assert relative(law, torch.tensor([[0.625, 0.375]])) < 1e-15
-
-
-def test_under_row_with_a_measure_it_is_the_measure_times_the_row_sums():
+@pytest.mark.parametrize("normalize", ["row", "sinkhorn"])
+def test_it_is_the_measure_times_the_row_sums_under_row_and_the_measure_under_sinkhorn(normalize):
     measure = torch.rand(6, generator=generator(), dtype=torch.float64) + 0.1
-    expected = measure * kernel_matrix(heat("none", measure)).sum(-1)
-    found = JumpProcess(heat("row", measure)).stationary_law()
-    assert relative(found, expected / expected.sum(-1, keepdim=True)) < 1e-15
-
-
-def test_under_sinkhorn_it_is_the_measure():
-    measure = torch.rand(6, generator=generator(), dtype=torch.float64) + 0.1
-    found = JumpProcess(heat("sinkhorn", measure)).stationary_law()
-    assert relative(found, (measure / measure.sum()).expand(2, -1)) < 1e-15
+    expected = measure.expand(2, -1)
+    if normalize == "row":
+        expected = measure * kernel_matrix(heat("none", measure)).sum(-1)
+    law = JumpProcess(heat(normalize, measure)).stationary_law()
+    assert relative(law, expected / expected.sum(-1, keepdim=True)) < 1e-15
 
 
 def test_masked_positions_have_no_part_in_it():
@@ -64,14 +51,20 @@ def test_a_birth_and_death_chain_has_its_smallest_probabilities_right():
     assert float((law[0] / (expected / expected.sum()) - 1).abs().max()) < 1e-13
 
 
-def test_a_walk_that_ends_somewhere_has_its_end_as_its_law():
-    law = JumpProcess(chain([[0.5, 0.5, 0.0], [0.2, 0.3, 0.5], [0.0, 0.0, 0.0]])).stationary_law()
-    assert law.tolist() == [[0.0, 0.0, 1.0]]
-
-
-def test_where_walkers_end_at_two_places_it_is_the_law_of_a_walker_that_starts_anywhere():
-    law = JumpProcess(chain([[1.0, 0, 0], [0.3, 0.0, 0.7], [0, 0, 1.0]])).stationary_law()
-    assert relative(law, torch.tensor([[1.3 / 3, 0.0, 1.7 / 3]], dtype=torch.float64)) < 1e-14
+@pytest.mark.parametrize(
+    ("matrix", "expected"),
+    [
+        ([[0.7, 0.3], [0.5, 0.5]], [0.625, 0.375]),
+        # A walk that ends somewhere has its end as its law.
+        ([[0.5, 0.5, 0.0], [0.2, 0.3, 0.5], [0.0, 0.0, 0.0]], [0.0, 0.0, 1.0]),
+        # Where walkers end at two places it is the law of a walker that starts anywhere.
+        ([[1.0, 0, 0], [0.3, 0.0, 0.7], [0, 0, 1.0]], [1.3 / 3, 0.0, 1.7 / 3]),
+    ],
+    ids=["two states", "one end", "two ends"],
+)
+def test_known_laws(matrix, expected):
+    law = JumpProcess(chain(matrix)).stationary_law()
+    assert relative(law, torch.tensor([expected], dtype=torch.float64)) < 1e-14
 
 
 def test_arnoldi_finds_what_elimination_finds(monkeypatch):
@@ -95,23 +88,25 @@ def test_a_law_that_is_not_found_is_an_error_that_names_the_residual(monkeypatch
         JumpProcess(affinity("gaussian", positions=60)).stationary_law()
 
 
-@pytest.mark.parametrize("normalize", ["row", "sinkhorn"])
-def test_a_symmetric_kernel_is_reversible(normalize):
-    assert JumpProcess(heat(normalize)).is_reversible()
+@pytest.mark.parametrize(
+    ("kernel", "expected"),
+    [
+        (heat("row"), True),
+        (heat("sinkhorn"), True),
+        (drift(7, 0.5), True),
+        (drift(7, 0.5 + 1e-6), False),
+        (drift(7, 0.9), False),
+    ],
+)
+def test_symmetric_kernels_and_walks_without_drift_are_reversible(kernel, expected):
+    assert JumpProcess(kernel).is_reversible() is expected
 
 
-@pytest.mark.parametrize(("forwards", "expected"), [(0.5, True), (0.5 + 1e-6, False), (0.9, False)])
-def test_a_walk_round_a_circle_is_reversible_only_without_drift(forwards, expected):
-    assert JumpProcess(drift(7, forwards)).is_reversible() is expected
-
-
-def test_a_position_that_nobody_may_go_to_has_no_share():
-    """μ 𝒞 is 0 everywhere: who is at the second moves to the first, and there nobody moves."""
+def test_a_position_that_none_may_go_to_has_no_share():
+    """μ 𝒞 is 0 everywhere: who is at the second moves to the first, and from there none moves."""
     matrix = torch.tensor([[0.0, 1.0], [1.0, 0.0]], dtype=torch.float64).to_sparse_csr()
-    measure = torch.tensor([1.0, 0.0], dtype=torch.float64)
-    assert JumpProcess(SparseAffinity(matrix, "row", measure=measure)).stationary_law().tolist() == [
-        [1.0, 0.0]
-    ]
+    kernel = SparseAffinity(matrix, "row", measure=torch.tensor([1.0, 0.0], dtype=torch.float64))
+    assert JumpProcess(kernel).stationary_law().tolist() == [[1.0, 0.0]]
 
 
 def test_an_empty_batch_has_no_laws():
