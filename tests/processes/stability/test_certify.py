@@ -73,9 +73,9 @@ def test_known_limits(affinity, expected):
 
 def test_a_signed_kernel_may_have_no_stable_step_at_all():
     x = torch.tensor([[[1.0], [-1.0]]], dtype=torch.float64)
-    found = cfl_limit(Affinity(x, x, "dot", "none"))
-    assert (found.limit, found.kind) == (0.0, "exact")
-    assert "eigenvalue -2 < 0" in found.reason
+    limit = cfl_limit(Affinity(x, x, "dot", "none"))
+    assert (limit.limit, limit.kind) == (0.0, "exact")
+    assert "eigenvalue -2 < 0" in limit.reason
 
 
 @pytest.mark.parametrize("normalize", NORMALIZATIONS)
@@ -114,20 +114,16 @@ def test_positions_that_no_norm_weighs_are_judged_by_averages(exact_up_to):
 @pytest.mark.parametrize(("rare", "seldom"), [(1e-167, 1e-12), (1.736e-164, 1e-6)])
 def test_a_law_too_small_for_its_digits_is_not_relied_upon(rare, seldom):
     """Position 0 is hardly ever left for the ring of the last three, whose law of 1e-322 is known to two digits."""
-    found = cfl_limit(
-        sparse(
-            [
-                [0, rare, 0, 0, 0],
-                [1, 0, rare, 0, 0],
-                [0, seldom, 0, 1, 0],
-                [0, 0, 0, 0, 0.7],
-                [0, 0, 0.3, 0, 0],
-            ],
-            "none",
-        )
-    )
-    assert (found.kind, found.norm) == ("certified", "max_i |z_i|")
-    assert found.limit == pytest.approx(1.0)
+    rows = [
+        [0, rare, 0, 0, 0],
+        [1, 0, rare, 0, 0],
+        [0, seldom, 0, 1, 0],
+        [0, 0, 0, 0, 0.7],
+        [0, 0, 0.3, 0, 0],
+    ]
+    limit = cfl_limit(sparse(rows, "none"))
+    assert (limit.kind, limit.norm) == ("certified", "max_i |z_i|")
+    assert limit.limit == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize("normalize", ["none", "row", "count"])
@@ -156,7 +152,7 @@ def test_stationary_weights_are_exact_where_they_are_tiny():
 
 
 # `python -m benchmarks certificates` looks at thousands.
-@settings(max_examples=3 * settings.default.max_examples)
+@settings(max_examples=2 * settings.default.max_examples)
 @given(st.integers(0, 10**9), st.sampled_from(["diffusive", "diffusive", "original"]), st.booleans())
 def test_a_verdict_is_what_the_stage_does(seed, form, by_matrix):
     draw = generator(seed)
@@ -206,9 +202,7 @@ def test_a_stage_is_judged_as_a_whole():
 
 def test_growth_that_does_not_go_on_is_told_apart():
     """A W of rank 1 that is not symmetric always stretches something once; this one never twice."""
-    weight = torch.tensor([[0.5], [0.0]], dtype=torch.float64) @ torch.tensor(
-        [[1.0, 0.3]], dtype=torch.float64
-    )
+    weight = torch.tensor([[0.5, 0.15], [0.0, 0.0]], dtype=torch.float64)
     found = certify(heat(), [weight])
     assert found.verdict == "unstable"
     assert 1 < found.growth < 1.1
@@ -326,16 +320,10 @@ def test_a_witness_grows_in_the_stage_itself(kind, share, affinity):
         (lambda: certify(heat(), "small"), "weights must be a number"),
         (lambda: certify(heat(), [torch.ones(2, 3)]), r"weights\[0\] must be W \[C, C\]"),
         (lambda: certify(heat(), [torch.ones(2, 2), torch.ones(3, 3)]), r"weights\[1\] is \[3, 3\]"),
-        (
-            lambda: certify(heat(), torch.ones(3)),
-            r"weights is \[3\].*weights.tolist\(\).*torch.diag\(weights\)",
-        ),
+        (lambda: certify(heat(), torch.ones(3)), r"weights is \[3\].*tolist\(\).*torch.diag\(weights\)"),
         (lambda: certify(heat(), [True]), r"weights\[0\] must be W \[C, C\].*got bool"),
         (lambda: certify(heat(), [0.5, math.inf]), "not finite"),
-        (
-            lambda: certify(heat(), 1.0, form="wang"),
-            "form='wang' is unknown; choose one of diffusive, original",
-        ),
+        (lambda: certify(heat(), 1.0, form="wang"), "form='wang' is unknown; choose one of diffusive"),
         (lambda: certify(DiffusiveStage(2, 1), 1.0), "x must be an input of the stage"),
         (lambda: certify(Affinity(points(4)[:0], points(4)[:0], "heat"), 1.0), "the batch is empty"),
         (lambda: cfl_limit(heat(), exact_up_to=None), "exact_up_to must be a whole number ≥ 0"),
@@ -343,7 +331,7 @@ def test_a_witness_grows_in_the_stage_itself(kind, share, affinity):
         (lambda: certify(heat(), 0.5, mask=torch.ones(1, 20, dtype=torch.bool)), "mask goes with a stage"),
         (
             lambda: certify(heat(), [(torch.ones(2, 3), torch.ones(2, 2))]),
-            r"a pair \(W_Z \[C, r\], W_g \[r, C\]\), got \[\[2, 3\], \[2, 2\]\]",
+            r"a pair .* got \[\[2, 3\], \[2, 2\]\]",
         ),
     ],
 )
@@ -388,9 +376,8 @@ def test_several_kernels_are_judged_in_the_plain_norm_whatever_one_of_them_weigh
 def test_kernels_without_a_common_norm_are_not_judged_by_that_of_the_first():
     """Every sub-block is stable in its own norm, and none of them says anything about the stage as a whole."""
     torch.manual_seed(0)
-    stage = DiffusiveStage(
-        3, 2, weight="full", affinity="heat", share_affinity=False, layout="positions"
-    ).double()
+    options = {"affinity": "heat", "share_affinity": False, "layout": "positions"}
+    stage = DiffusiveStage(3, 2, weight="full", **options).double()
     with torch.no_grad():
         for one in stage.maps:
             one.w_z.weight.copy_(0.9 * identity(3))
@@ -409,10 +396,9 @@ def test_kernels_without_a_common_norm_are_not_judged_by_that_of_the_first():
     ],
 )
 def test_a_sparse_kernel_that_cannot_be_normalised_is_refused_in_its_own_words(rows, message, exact_up_to):
-    matrix = SparseAffinity(torch.tensor(rows, dtype=torch.float64).to_sparse_csr(), "symmetric")
     for question in (cfl_limit, lambda a, **k: certify(a, 0.5, **k)):
         with pytest.raises(ValueError, match=message):
-            question(matrix, exact_up_to=exact_up_to)
+            question(sparse(rows, "symmetric"), exact_up_to=exact_up_to)
 
 
 def test_the_stages_of_a_model_are_certified_with_their_masks():
@@ -420,46 +406,37 @@ def test_the_stages_of_a_model_are_certified_with_their_masks():
     torch.manual_seed(0)
     stage = DiffusiveStage(4, 2, affinity="heat", weight="full", layout="positions").double()
     with torch.no_grad():
-        for parameter in stage.parameters():
-            parameter.normal_()
+        stage.embeddings[0].theta.weight.normal_()
         for one in stage.maps:
-            one.w_z.weight.copy_(3 * torch.eye(4, dtype=torch.float64))
-    x = torch.randn(1, 9, 4, dtype=torch.float64, generator=generator(1))
-    mask = torch.tensor([[True] * 6 + [False] * 3])
-    ((_, seen, given_x, given_mask),) = stage_inputs(stage, {"x": x, "mask": mask})
-    found = certify(seen, given_x, mask=given_mask)
-    assert found.verdict == "unstable"
-    assert found.growth == pytest.approx(certify(stage, x[:, :6]).growth, rel=1e-12)
-    assert found.growth != pytest.approx(certify(stage, x).growth, rel=1e-3)
+            one.w_z.weight.copy_(3 * identity(4))
+    x, mask = points(9, seed=1, width=4), torch.tensor([[True] * 6 + [False] * 3])
+    ((_, module, features, own_mask),) = stage_inputs(stage, {"x": x, "mask": mask})
+    certificate = certify(module, features, mask=own_mask)
+    assert certificate.verdict == "unstable"
+    assert certificate.growth == pytest.approx(certify(stage, x[:, :6]).growth, rel=1e-12)
+    assert certificate.growth != pytest.approx(certify(stage, x).growth, rel=1e-3)
 
 
 @pytest.mark.parametrize("size", [1e2, 1e14])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_however_large_w_is_its_growth_is_decided(size, dtype):
-    torch.manual_seed(0)
-    x = torch.randn(1, 6, 2, dtype=torch.float64)
-    affinity = Affinity(x, x, "heat")
-    found = certify(affinity, [size * torch.eye(1, dtype=dtype)])
-    largest = torch.linalg.eigvals(torch.eye(6) - kernel_matrix(affinity)[0]).real.max()
-    assert found.verdict == "unstable"
-    assert found.growth == pytest.approx(float(size * largest - 1), rel=1e-6)
+    certificate = certify(heat(size=6), [size * torch.eye(1, dtype=dtype)])
+    largest = torch.linalg.eigvals(identity(6) - kernel_matrix(heat(size=6))[0]).real.max()
+    assert certificate.verdict == "unstable"
+    assert certificate.growth == pytest.approx(float(size * largest - 1), rel=1e-6)
 
 
 def test_growth_beyond_float64_is_infinite_and_unstable():
-    torch.manual_seed(0)
-    x = torch.randn(1, 3, 2, dtype=torch.float64)
-    found = certify(Affinity(x, x, "heat"), [1e5 * torch.eye(2, dtype=torch.float64)] * 200)
-    assert (found.verdict, found.growth) == ("unstable", float("inf"))
+    certificate = certify(heat(size=3), [1e5 * identity(2)] * 200)
+    assert (certificate.verdict, certificate.growth) == ("unstable", float("inf"))
 
 
 def test_a_stage_in_training_is_judged_as_in_evaluation_and_left_as_it_was():
     torch.manual_seed(0)
     stage = DiffusiveStage(4, 2, batch_norm=True, init="torch", share_affinity=False)
     x = torch.randn(2, 4, 3, 3)
-    stage.eval()
-    expected = certify(stage, x).growth
-    stage.train()
-    before = {name: value.clone() for name, value in stage.state_dict().items()}
+    expected = certify(stage.eval(), x).growth
+    before = {name: value.clone() for name, value in stage.train().state_dict().items()}
     assert certify(stage, x).growth == expected
     torch.testing.assert_close(stage.state_dict(), before, rtol=0, atol=0)
     assert stage.training
@@ -487,14 +464,11 @@ def test_a_sample_that_grows_is_worse_than_one_that_is_not_decided():
 
 @pytest.mark.parametrize("shared", [True, False])
 def test_growth_beyond_what_a_square_holds_is_decided(shared):
-    torch.manual_seed(0)
-    x, y = torch.randn(2, 1, 3, 2, dtype=torch.float64).unbind(0)
-    affinity = Affinity(x, x if shared else y, "heat")
-    found = certify(affinity, [1e100, 1e100])
-    step = torch.eye(3) - kernel_matrix(affinity)[0]
+    affinity = Affinity(points(3), points(3, seed=0 if shared else 1), "heat")
+    certificate = certify(affinity, [1e100, 1e100])
+    step = identity(3) - kernel_matrix(affinity)[0]
     largest = float(torch.linalg.matrix_norm(step @ step, 2))
-    assert found.verdict == "unstable"
+    assert certificate.verdict == "unstable"
     if not shared:
-        assert 0.1 * largest < found.growth / 1e200 < 10 * largest, "in another norm, and not far"
-    assert found.witness is not None
-    assert bool(found.witness.isfinite().all())
+        assert 0.1 * largest < certificate.growth / 1e200 < 10 * largest, "in another norm, and not far"
+    assert bool(certificate.witness.isfinite().all())
