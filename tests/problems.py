@@ -70,9 +70,9 @@ def signal(like: Affinity, channels: int = 4, seed: int = 1) -> Tensor:
     return torch.randn(like.batch, like.positions, channels, generator=generator(seed), dtype=torch.float64)
 
 
-def relative(found: Tensor, truth: Tensor) -> float:
-    """max |found − truth| / (1 + max |truth|); infinite if anything is not finite."""
-    found, truth = found.detach(), truth.detach()
-    if not bool(torch.isfinite(found).all()):
+def relative(actual: Tensor, truth: Tensor) -> float:
+    """max |actual − truth| / (1 + max |truth|); infinite if anything is not finite."""
+    actual, truth = actual.detach(), truth.detach()
+    if not bool(torch.isfinite(actual).all()):
         return float("inf")
-    return float((found - truth).abs().max() / (1 + truth.abs().max()))
+    return float((actual - truth).abs().max() / (1 + truth.abs().max()))

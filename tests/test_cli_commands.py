@@ -13,9 +13,9 @@ def point(name, module):
 
 
 def test_a_command_joins_by_an_entry_point():
-    found = find_commands([point("again", "nonloc.cli.simulate")])
-    assert list(found) == ["again", "simulate"]
-    assert load_command(found["again"]).SUMMARY
+    actual = find_commands([point("again", "nonloc.cli.simulate")])
+    assert list(actual) == ["again", "simulate"]
+    assert load_command(actual["again"]).SUMMARY
 
 
 def test_two_modules_under_one_name_are_an_error():

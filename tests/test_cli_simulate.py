@@ -26,60 +26,60 @@ def simulated(capsys, picture, tmp_path, process, *options):
 
 
 def test_diffusion_keeps_the_mean_under_pi_and_loses_variance(capsys, picture, tmp_path):
-    code, found = simulated(capsys, picture, tmp_path, "diffusion", "--bandwidth", "0.5")
+    code, record = simulated(capsys, picture, tmp_path, "diffusion", "--bandwidth", "0.5")
     assert code == 0
-    assert found["positions"] == 80
-    assert found["weighted_mean"][-1] == pytest.approx(found["weighted_mean"][0], abs=1e-14)
+    assert record["positions"] == 80
+    assert record["weighted_mean"][-1] == pytest.approx(record["weighted_mean"][0], abs=1e-14)
     assert all(
-        later < earlier for earlier, later in zip(found["variance"], found["variance"][1:], strict=False)
+        later < earlier for earlier, later in zip(record["variance"], record["variance"][1:], strict=False)
     )
-    assert found["energy"][-1] < found["energy"][0]
+    assert record["energy"][-1] < record["energy"][0]
 
 
 def test_the_original_flow_fades_to_black(capsys, picture, tmp_path):
-    _, found = simulated(capsys, picture, tmp_path, "damped", "--bandwidth", "2", "--steps", "40")
-    assert abs(found["mean"][-1]) < 1e-3 * found["mean"][0]
+    _, record = simulated(capsys, picture, tmp_path, "damped", "--bandwidth", "2", "--steps", "40")
+    assert abs(record["mean"][-1]) < 1e-3 * record["mean"][0]
 
 
 def test_the_reversed_flow_gains_variance(capsys, picture, tmp_path):
-    _, found = simulated(capsys, picture, tmp_path, "reverse", "--bandwidth", "0.5")
-    assert found["variance"][-1] > 2 * found["variance"][0]
+    _, record = simulated(capsys, picture, tmp_path, "reverse", "--bandwidth", "0.5")
+    assert record["variance"][-1] > 2 * record["variance"][0]
 
 
 def test_a_law_keeps_its_total(capsys, picture, tmp_path):
-    _, found = simulated(capsys, picture, tmp_path, "jump", "--bandwidth", "0.5")
-    assert 80 * found["mean"][-1] == pytest.approx(1, abs=1e-13)
+    _, record = simulated(capsys, picture, tmp_path, "jump", "--bandwidth", "0.5")
+    assert 80 * record["mean"][-1] == pytest.approx(1, abs=1e-13)
 
 
 def test_the_files_are_there_and_open(capsys, picture, tmp_path):
-    _, found = simulated(capsys, picture, tmp_path, "diffusion")
-    names = [name.rsplit("/", 1)[1] for name in found["files"]]
+    _, record = simulated(capsys, picture, tmp_path, "diffusion")
+    names = [name.rsplit("/", 1)[1] for name in record["files"]]
     assert names == [
         "simulate-diffusion.svg",
         "simulate-diffusion.png",
         "states-diffusion.png",
         "simulate-diffusion.json",
     ]
-    for name in found["files"][1:3]:
+    for name in record["files"][1:3]:
         with Image.open(name) as image:
             assert min(image.size) > 50
-    kept = json.loads((tmp_path / "out" / "simulate-diffusion.json").read_text())
-    assert kept["variance"] == found["variance"]
+    saved = json.loads((tmp_path / "out" / "simulate-diffusion.json").read_text())
+    assert saved["variance"] == record["variance"]
 
 
 def test_a_step_far_beyond_the_limit_diverges_and_is_written(capsys, picture, tmp_path):
-    code, found = simulated(capsys, picture, tmp_path, "reverse", "--step_size", "1e9", "--steps", "60")
+    code, record = simulated(capsys, picture, tmp_path, "reverse", "--step_size", "1e9", "--steps", "60")
     assert code == 3
-    assert found["outcome"]["ending"] == "diverged"
-    assert len(found["times"]) == found["outcome"]["step"]
+    assert record["outcome"]["ending"] == "diverged"
+    assert len(record["times"]) == record["outcome"]["step"]
 
 
 def test_a_step_beyond_the_limit_is_taken_and_said_to_diverge(capsys, picture, tmp_path):
-    code, found = simulated(capsys, picture, tmp_path, "diffusion", "--bandwidth", "0.5", "--step_size", "9")
+    code, record = simulated(capsys, picture, tmp_path, "diffusion", "--bandwidth", "0.5", "--step_size", "9")
     assert code == 3
-    assert (found["outcome"]["ending"], found["outcome"]["step"]) == ("diverged", 2)
-    assert "beyond the limit of stability" in found["outcome"]["message"]
-    assert len(found["times"]) == 7
+    assert (record["outcome"]["ending"], record["outcome"]["step"]) == ("diverged", 2)
+    assert "beyond the limit of stability" in record["outcome"]["message"]
+    assert len(record["times"]) == 7
 
 
 @pytest.mark.parametrize(
@@ -104,11 +104,11 @@ def test_what_is_said_to_people_is_how_a_simulation_ends(capsys, picture, tmp_pa
     assert main(command) == 0
     assert capsys.readouterr().out.startswith("Trajectory(finished: 5 states")
     assert main([*command, "--step_size", "9"]) == 3
-    told = capsys.readouterr().out
-    assert told.startswith("Trajectory(ran away at step 2 (t = 18)")
-    assert "every step_size up to 2 is certified to be stable" in told
-    assert "epoch" not in told
-    assert "converged" not in told
+    output = capsys.readouterr().out
+    assert output.startswith("Trajectory(ran away at step 2 (t = 18)")
+    assert "every step_size up to 2 is certified to be stable" in output
+    assert "epoch" not in output
+    assert "converged" not in output
 
 
 def test_a_long_simulation_says_so_beforehand(capsys, picture, tmp_path, monkeypatch):
@@ -123,9 +123,9 @@ def test_a_long_simulation_says_so_beforehand(capsys, picture, tmp_path, monkeyp
     monkeypatch.setattr("nonloc.ops.functional.REFERENCE_ENTRIES", dict.fromkeys(("row", "sinkhorn"), 0))
     monkeypatch.setattr(kernel, "LARGEST_MATRIX", 8 * 20**4)
     assert main(command) == 0
-    told = capsys.readouterr().out
-    assert "1,280 pixels are 1,638,400 pairs" in told
-    assert "about 5 are needed" in told
-    assert "Up to --size 20 the matrix is stored" in told
+    output = capsys.readouterr().out
+    assert "1,280 pixels are 1,638,400 pairs" in output
+    assert "about 5 are needed" in output
+    assert "Up to --size 20 the matrix is stored" in output
     assert main([*command, "--stepper", "exact"]) == 0
     assert "far more than 5 are needed" in capsys.readouterr().out

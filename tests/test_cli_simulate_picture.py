@@ -24,25 +24,25 @@ def read(tmp_path, picture, name="picture.png", **options):
     ("mode", "name"), [("L", "a.png"), ("LA", "a.png"), ("RGB", "a.png"), ("P", "a.png"), ("CMYK", "a.tif")]
 )
 def test_a_grey_picture_is_the_same_in_every_mode(tmp_path, mode, name):
-    found = read(tmp_path, Image.fromarray(GREY).convert(mode), name)
-    assert found.shape == (3, 2, 3)
-    assert float((found - FIFTHS).abs().max()) <= 1e-12
+    actual = read(tmp_path, Image.fromarray(GREY).convert(mode), name)
+    assert actual.shape == (3, 2, 3)
+    assert float((actual - FIFTHS).abs().max()) <= 1e-12
 
 
 @pytest.mark.parametrize("name", ["a.png", "a.tif"])
 def test_sixteen_bits_are_not_cut_off_at_white(tmp_path, name):
-    found = read(tmp_path, Image.fromarray(GREY.astype(np.uint16) * 257), name)
-    assert float((found - FIFTHS).abs().max()) <= 1e-7
+    actual = read(tmp_path, Image.fromarray(GREY.astype(np.uint16) * 257), name)
+    assert float((actual - FIFTHS).abs().max()) <= 1e-7
 
 
 def test_floating_point_is_taken_as_it_is(tmp_path):
-    found = read(tmp_path, Image.fromarray(GREY.astype(np.float32) / 255), "a.tif")
-    assert float((found - FIFTHS).abs().max()) <= 1e-7
+    actual = read(tmp_path, Image.fromarray(GREY.astype(np.float32) / 255), "a.tif")
+    assert float((actual - FIFTHS).abs().max()) <= 1e-7
 
 
 def test_two_levels_are_black_and_white(tmp_path):
-    found = read(tmp_path, Image.fromarray(GREY > 100))
-    assert torch.equal(found[0], torch.tensor([[0, 0, 1], [1, 1, 1]], dtype=torch.float64))
+    actual = read(tmp_path, Image.fromarray(GREY > 100))
+    assert torch.equal(actual[0], torch.tensor([[0, 0, 1], [1, 1, 1]], dtype=torch.float64))
 
 
 @pytest.mark.parametrize("mode", ["RGBA", "LA"])

@@ -52,14 +52,14 @@ FILES = [(name, path) for name, (folder, _) in HOUSES.items() for path in sorted
 
 def imported(path: Path) -> set[str]:
     """The modules of our houses that a file imports anywhere in it, functions included."""
-    found = set()
+    actual = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path} has a relative import; write the full name"
-            found.update(f"{node.module}.{alias.name}" for alias in node.names)
+            actual.update(f"{node.module}.{alias.name}" for alias in node.names)
         elif isinstance(node, ast.Import):
-            found.update(alias.name for alias in node.names)
-    return {name for name in found if name.split(".")[0] in HOUSES}
+            actual.update(alias.name for alias in node.names)
+    return {name for name in actual if name.split(".")[0] in HOUSES}
 
 
 @pytest.mark.parametrize(("house", "path"), FILES, ids=lambda value: str(value).removeprefix(str(ROOT)))

@@ -9,9 +9,9 @@ from nonloc.ops.fused.launch import is_interpreted
 
 
 def test_every_cell_is_within_its_limit():
-    found = list(accuracy.deviations(trials=2, positions=3))
-    assert len(found) == len(KINDS) * len(NORMALIZATIONS) * len(BACKENDS.keys() - {"fused"})
-    assert [d for d in found if not d.passed] == []
+    cells = list(accuracy.deviations(trials=2, positions=3))
+    assert len(cells) == len(KINDS) * len(NORMALIZATIONS) * len(BACKENDS.keys() - {"fused"})
+    assert [d for d in cells if not d.passed] == []
 
 
 def test_a_wrong_backend_fails(monkeypatch):
@@ -25,13 +25,13 @@ def test_a_wrong_backend_fails(monkeypatch):
 
 
 def check_fused(device):
-    found = list(accuracy.fused_deviations(torch.device(device), trials=2, positions=20))
-    assert [(d.kind, d.normalize, d.dtype) for d in found] == [
+    cells = list(accuracy.fused_deviations(torch.device(device), trials=2, positions=20))
+    assert [(d.kind, d.normalize, d.dtype) for d in cells] == [
         ("gaussian", "row", "float32"),
         ("heat", "row", "float32"),
     ]
-    assert [d for d in found if not d.passed] == []
-    assert all(d.value > 0 for d in found)
+    assert [d for d in cells if not d.passed] == []
+    assert all(d.value > 0 for d in cells)
 
 
 # Rows beyond M, and those of a sample without valid positions, are computed, too, and left out.

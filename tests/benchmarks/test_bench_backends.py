@@ -22,14 +22,14 @@ def rows(monkeypatch):
 
 
 def test_every_cell_is_timed(rows):
-    found = rows(1, 8, 2, 1)
-    assert [(row["kind"], row["normalize"]) for row in found] == list(backends.CELLS)
-    for row in found:
+    table_rows = rows(1, 8, 2, 1)
+    assert [(row["kind"], row["normalize"]) for row in table_rows] == list(backends.CELLS)
+    for row in table_rows:
         low, high = row["reference_range"]
         assert 0 < low <= row["reference"] <= high
         assert row["auto"] in ("reference", "factored")
         assert row["passed"]
-    assert "1 × 8 × 2, N 1" in backends.table(found)
+    assert "1 × 8 × 2, N 1" in backends.table(table_rows)
 
 
 def test_wide_rows_stay_finite(rows):

@@ -9,14 +9,14 @@ SMALL = {"rounds": 2, "steps": 1, "batch_size": 2, "network": "preresnet8-basic/
 
 
 def test_both_forms_are_timed_in_every_round():
-    found = forms.costs(torch.device("cpu"), **SMALL)
-    assert [(row["form"], row["blocks"], row["way"]) for row in found] == [
+    actual = forms.costs(torch.device("cpu"), **SMALL)
+    assert [(row["form"], row["blocks"], row["way"]) for row in actual] == [
         (form, blocks, way)
         for blocks in (2, 3, 4)
         for form in ("original", "diffusive")
         for way in ("plain loop", "the library's step")
     ]
-    assert all(len(row["milliseconds"]) == 2 and min(row["milliseconds"]) > 0 for row in found)
+    assert all(len(row["milliseconds"]) == 2 and min(row["milliseconds"]) > 0 for row in actual)
 
 
 def test_the_table_has_the_ratio_of_the_medians():
@@ -32,6 +32,6 @@ def test_the_table_has_the_ratio_of_the_medians():
 
 @pytest.mark.gpu
 def test_cuda_steps_of_both_forms_are_captured():
-    found = forms.costs(torch.device("cuda"), rounds=2, steps=2, batch_size=8)
-    assert {row["way"] for row in found} == {"plain loop", "captured"}
-    assert {row["precision"] for row in found} == {"bfloat16"}
+    actual = forms.costs(torch.device("cuda"), rounds=2, steps=2, batch_size=8)
+    assert {row["way"] for row in actual} == {"plain loop", "captured"}
+    assert {row["precision"] for row in actual} == {"bfloat16"}

@@ -11,10 +11,10 @@ def test_the_exponent_of_a_power_law_is_found():
 
 
 def test_a_measurement_sees_the_matrix_of_the_reference():
-    found = memory.measure_size("gaussian", "row", 3000, backend="reference")
+    measured = memory.measure_size("gaussian", "row", 3000, backend="reference")
     one_matrix = 4 * 3000 * 3000
-    assert 3 * one_matrix <= found["peak_bytes"] <= 7 * one_matrix
-    assert found["seconds"] > 0
+    assert 3 * one_matrix <= measured["peak_bytes"] <= 7 * one_matrix
+    assert measured["seconds"] > 0
 
 
 @pytest.mark.slow

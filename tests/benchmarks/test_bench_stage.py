@@ -125,23 +125,25 @@ def test_compiling_has_a_limit(monkeypatch):
 def test_the_exact_stage_is_the_reference_a_few_rows_at_a_time(monkeypatch):
     monkeypatch.setattr(stage, "EXACT_ENTRIES", 2 * 40 * 7)
     leaves, cotangent = stage.make_inputs(stage.Shape(2, 40, 3), CPU, torch.float32)
-    found = stage.gradients(exact, leaves, cotangent.double())
+    actual = stage.gradients(exact, leaves, cotangent.double())
 
     def reference(q, k, x, w_z, w_g):
         q, k, x, w_z, w_g = (t.double() for t in (q, k, x, w_z, w_g))
         return propagate(Affinity(q, k, "gaussian"), x, list(zip(w_z, w_g, strict=True)), backend="reference")
 
-    wanted = stage.gradients(reference, leaves, cotangent.double())
-    assert max(stage.relative_errors(found, wanted).values()) < 1e-6  # the gradients are rounded to float32
+    expected = stage.gradients(reference, leaves, cotangent.double())
+    assert (
+        max(stage.relative_errors(actual, expected).values()) < 1e-6
+    )  # the gradients are rounded to float32
 
 
 def test_the_cpus_rows_table_and_files(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(stage_cpu, "POSITIONS", (1500,))
     monkeypatch.setattr(stage_cpu, "CHECKED", 128)
     assert main(["stage", "--device", "cpu", "--repeats", "2", "--output", str(tmp_path)]) == 0
-    kept = json.loads((tmp_path / "stage_cpu.json").read_text())
-    assert kept["command"] == "python -m benchmarks stage --device cpu"
-    rows = kept["rows"]
+    record = json.loads((tmp_path / "stage_cpu.json").read_text())
+    assert record["command"] == "python -m benchmarks stage --device cpu"
+    rows = record["rows"]
     assert [(row["positions"], row["way"]) for row in rows] == [(1500, "naive"), (1500, "factored")]
     assert all(row["error"] < 1e-5 and row["range"][0] <= row["milliseconds"] for row in rows)
     matrix, factored = rows

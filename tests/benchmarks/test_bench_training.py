@@ -24,11 +24,11 @@ def test_the_library_trains_as_the_plain_loop_does(network, tmp_path):
 
 def test_rows_and_table_on_the_cpu(monkeypatch):
     monkeypatch.setattr(training, "CHECKED_STEPS", 2)
-    found = training.measure_network("preresnet8-basic/baseline", CPU, **SMALL)
-    assert [(row["way"], row["runs"]) for row in found] == [("plain loop", 1), ("the library's step", 1)]
-    assert all(row["passed"] and row["range"][0] <= row["milliseconds"] <= row["range"][1] for row in found)
-    assert found[0]["gain"] == 1
-    lines = training.table(found).splitlines()
+    rows = training.measure_network("preresnet8-basic/baseline", CPU, **SMALL)
+    assert [(row["way"], row["runs"]) for row in rows] == [("plain loop", 1), ("the library's step", 1)]
+    assert all(row["passed"] and row["range"][0] <= row["milliseconds"] <= row["range"][1] for row in rows)
+    assert rows[0]["gain"] == 1
+    lines = training.table(rows).splitlines()
     assert len(lines) == 4
     assert "1.00×" in lines[2]
 
@@ -58,13 +58,13 @@ def test_losses_that_are_not_finite_do_not_pass(monkeypatch):
 
 @pytest.mark.gpu
 def test_cuda_captured_steps_alone_and_side_by_side():
-    found = training.measure_network(
+    rows = training.measure_network(
         "preresnet20/baseline", torch.device("cuda"), side_by_side=(2,), repeats=2, steps=5
     )
-    assert [(row["way"], row["runs"]) for row in found] == [
+    assert [(row["way"], row["runs"]) for row in rows] == [
         ("plain loop", 1),
         ("captured", 1),
         ("captured, 2 side by side", 2),
     ]
-    assert all(row["passed"] and row["memory"] > 0 for row in found)
-    assert found[1]["milliseconds"] < found[0]["milliseconds"]
+    assert all(row["passed"] and row["memory"] > 0 for row in rows)
+    assert rows[1]["milliseconds"] < rows[0]["milliseconds"]

@@ -67,7 +67,7 @@ def test_functional_gradients_of_a_stable_stage_are_those_of_the_cpu():
 
         return torch.func.grad(loss)(dict(stage.named_parameters()))
 
-    wanted = gradients(here, x)
-    found = gradients(copy.deepcopy(here).to(DEVICE), x.to(DEVICE))
-    for name, gradient in wanted.items():
-        torch.testing.assert_close(found[name].cpu(), gradient, rtol=1e-3, atol=1e-4)
+    expected = gradients(here, x)
+    actual = gradients(copy.deepcopy(here).to(DEVICE), x.to(DEVICE))
+    for name, gradient in expected.items():
+        torch.testing.assert_close(actual[name].cpu(), gradient, rtol=1e-3, atol=1e-4)

@@ -65,10 +65,10 @@ def test_the_four_signatures_have_the_defaults_of_the_base(kind):
     expected = {one.name: one.default for one in parameters if one.kind is one.KEYWORD_ONLY}
     if kind.form == "diffusive":
         del expected["subsample"]
-    found = {name: one.default for name, one in inspect.signature(kind).parameters.items()}
+    actual = {name: one.default for name, one in inspect.signature(kind).parameters.items()}
     own = ["channels", "num_blocks", "share_affinity"] if "Stage" in kind.__name__ else ["channels"]
-    assert list(found) == [*own, *expected]
-    assert {name: found[name] for name in expected} == expected
+    assert list(actual) == [*own, *expected]
+    assert {name: actual[name] for name in expected} == expected
 
 
 @pytest.mark.parametrize("kind", MODULES)

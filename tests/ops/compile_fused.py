@@ -76,17 +76,17 @@ def compiled(kernel: str, tensors: tuple[Any, ...], constants: dict[str, Any], t
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(made.asm["cubin"])
         file.flush()
-        told = subprocess.run(
+        report = subprocess.run(
             [TOOLS / "cuobjdump", "--dump-resource-usage", file.name],
             capture_output=True,
             text=True,
             check=True,
         ).stdout
-    found = re.search(r"REG:(\d+) STACK:(\d+)", told)
-    assert found is not None, told
+    usage = re.search(r"REG:(\d+) STACK:(\d+)", report)
+    assert usage is not None, report
     return {
-        "registers": int(found[1]),
-        "spilled": int(found[2]),
+        "registers": int(usage[1]),
+        "spilled": int(usage[2]),
         "shared": made.metadata.shared,
         "threads": 32 * tile.warps,
     }

@@ -120,19 +120,19 @@ def by_hand(affinity: Affinity, z: Tensor, pairs, differs: bool) -> Tensor:
 
 
 def errors(
-    found: dict[str, Tensor], truth: dict[str, Tensor], left_cancels: bool = False
+    actual: dict[str, Tensor], truth: dict[str, Tensor], left_cancels: bool = False
 ) -> dict[str, float]:
-    """‖found − truth‖ / ‖truth‖ of each; infinite where anything is not finite.
+    """‖actual − truth‖ / ‖truth‖ of each; infinite where anything is not finite.
 
     left_cancels  see `Problem.left_cancels`: float64's own rounding is no measure then; the gradient to the right,
                   which is made of the same terms, is one
     """
-    assert found.keys() == truth.keys()
+    assert actual.keys() == truth.keys()
     sizes = {name: float(value.norm()) for name, value in truth.items()}
     if left_cancels:
         sizes["left"] = sizes["right"]
     result = {}
-    for name, value in found.items():
+    for name, value in actual.items():
         assert value.shape == truth[name].shape
         error = float((value.double() - truth[name]).norm()) / sizes[name]
         result[name] = error if bool(value.isfinite().all()) else float("inf")

@@ -169,14 +169,14 @@ def test_reference_is_quadratic_and_factored_linear():
 
 def test_multiply_adds_of_the_reference_are_those_of_its_products():
     b, m, c, d, r, n = 2, 64, 16, 8, 4, 3
-    found = estimate("dot", "none", batch=b, positions=m, channels=c, embed=d, num_blocks=n)["reference"]
+    actual = estimate("dot", "none", batch=b, positions=m, channels=c, embed=d, num_blocks=n)["reference"]
     products = b * m * m * d + n * (b * m * m * c + b * m * c * c)
     # The rest are element-wise: the scale and the mask of weights on the matrix, the row sums times z.
-    assert products <= found.forward_macs <= products + 2 * b * m * m + n * b * m * c
+    assert products <= actual.forward_macs <= products + 2 * b * m * m + n * b * m * c
     # A stage: embeddings, logits, and for each sub-block W_g, K and W_Z.
-    found = estimate(DiffusiveStage(c, n, embed=d, hidden=r), shape=(b, c, 8, 8))["reference"]
+    actual = estimate(DiffusiveStage(c, n, embed=d, hidden=r), shape=(b, c, 8, 8))["reference"]
     products = b * m * (2 * c * d + m * d + n * (c * r + m * r + r * c))
-    assert products <= found.forward_macs <= products + b * m * m + n * b * m * r
+    assert products <= actual.forward_macs <= products + b * m * m + n * b * m * r
 
 
 @interpreted
@@ -200,10 +200,10 @@ def test_multiply_adds_of_the_fused_kernels_are_those_of_their_products(monkeypa
     forward = sum(counted)
     counted.clear()
     propagate(Affinity(left, right, "heat"), z, weights, backend="fused").sum().backward()
-    found = estimate("heat", batch=1, positions=64, channels=128, embed=16, num_blocks=3)["fused"]
+    actual = estimate("heat", batch=1, positions=64, channels=128, embed=16, num_blocks=3)["fused"]
     # Beside the products there are element-wise ones: heat's |r|², and its gradient.
-    assert 0 <= found.forward_macs - forward <= 20 * 64 * 16
-    assert 0 <= found.backward_macs - (sum(counted) - forward) <= 20 * 64 * 16
+    assert 0 <= actual.forward_macs - forward <= 20 * 64 * 16
+    assert 0 <= actual.backward_macs - (sum(counted) - forward) <= 20 * 64 * 16
 
 
 @pytest.mark.parametrize(

@@ -160,8 +160,8 @@ def test_vmap_of_the_features_and_of_the_signal(kind, normalize, backend):
     several = torch.stack([x, 1.1 * x, 0.9 * x])
     assert relative(vmap(function)(several), torch.stack([truth(one) for one in several])) <= 1e-11
     signals = torch.stack([signal(), signal(seed=8)])
-    found = vmap(function, in_dims=(None, 0))(x, signals)
-    assert relative(found, torch.stack([truth(x, z) for z in signals])) <= 1e-11
+    actual = vmap(function, in_dims=(None, 0))(x, signals)
+    assert relative(actual, torch.stack([truth(x, z) for z in signals])) <= 1e-11
 
 
 def test_vmap_takes_newton_steps_where_halving_is_not_enough():
@@ -198,9 +198,9 @@ def test_sinkhorn_compiles_whole_with_its_gradient(monkeypatch):
     torch._dynamo.reset()
     function = roughness("heat", "sinkhorn", "reference")
     x = start("heat").requires_grad_()
-    found = torch.compile(function, fullgraph=True, backend="aot_eager")(x)
-    assert relative(found, function(x)) <= 1e-12
-    assert relative(grad(found, x)[0], grad(function(x), x)[0]) <= 1e-11
+    actual = torch.compile(function, fullgraph=True, backend="aot_eager")(x)
+    assert relative(actual, function(x)) <= 1e-12
+    assert relative(grad(actual, x)[0], grad(function(x), x)[0]) <= 1e-11
 
 
 def test_compiled_without_the_matrix_values_serve_and_gradients_name_the_way_out(monkeypatch):

@@ -32,9 +32,9 @@ def gradients(backend, kind, normalize, mask=None, measure=None, positions=23):
     scale = 0.9 if kind in ("gaussian", "heat", "dot") else 1.0
     a = Affinity(left, right, kind, normalize, scale, mask=mask, measure=measure)
     out = propagate(a, z, list(zip(outer, inner, strict=True)), backend=backend)
-    wanted = [left, z, outer, inner] if symmetric else [left, right, z, outer, inner]
-    found = torch.autograd.grad(out, wanted, signal(a, 5, seed=9), allow_unused=True)
-    return [out, *(torch.zeros_like(w) if g is None else g for g, w in zip(found, wanted, strict=True))]
+    leaves = [left, z, outer, inner] if symmetric else [left, right, z, outer, inner]
+    cotangent = signal(a, 5, seed=9)
+    return [out, *torch.autograd.grad(out, leaves, cotangent, allow_unused=True, materialize_grads=True)]
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -44,8 +44,8 @@ def test_values_and_gradients_are_those_of_the_reference(kind, normalize, form):
     if normalize != "sinkhorn" and "measure" in keywords:
         keywords["measure"][4] = 0  # which has no Sinkhorn scaling
     truth = gradients("reference", kind, normalize, **keywords)
-    found = gradients("factored", kind, normalize, **keywords)
-    assert max(relative(f, t) for f, t in zip(found, truth, strict=True)) <= 1e-10
+    actual = gradients("factored", kind, normalize, **keywords)
+    assert max(relative(f, t) for f, t in zip(actual, truth, strict=True)) <= 1e-10
 
 
 @pytest.mark.parametrize(
@@ -56,8 +56,8 @@ def test_many_small_blocks_give_what_one_gives(kind, normalize, monkeypatch):
     truth = gradients("reference", kind, normalize)
     monkeypatch.setattr(exponential, "BLOCK_ENTRIES", 150)  # three rows at a time
     monkeypatch.setattr(exponential, "_attention_serves", lambda query, z: False)
-    found = gradients("factored", kind, normalize)
-    assert max(relative(f, t) for f, t in zip(found, truth, strict=True)) <= 1e-10
+    actual = gradients("factored", kind, normalize)
+    assert max(relative(f, t) for f, t in zip(actual, truth, strict=True)) <= 1e-10
 
 
 @pytest.mark.parametrize("normalize", ["row", "count", "none"])
@@ -113,24 +113,24 @@ def attentions(monkeypatch, problem):
     calls = []
     attention = exponential._attention
     monkeypatch.setattr(exponential, "_attention", lambda *inputs: calls.append(1) or attention(*inputs))
-    found = errors(problem.solve(by("factored")), problem.truth(), problem.left_cancels)
-    return len(calls), found
+    actual = errors(problem.solve(by("factored")), problem.truth(), problem.left_cancels)
+    return len(calls), actual
 
 
 @pytest.mark.parametrize("size", [1e5, 1e8])
 def test_rows_sum_to_one_where_logits_are_enormous(monkeypatch, size):
     """Attention's backward makes K from a rounded log-sum-exp, and misses by everything at 1e7."""
-    calls, found = attentions(monkeypatch, Problem(size=size, copies=3, positions=42, blocks=4))
+    calls, actual = attentions(monkeypatch, Problem(size=size, copies=3, positions=42, blocks=4))
     assert calls == 0
-    assert max(found.values()) < 1e-6
+    assert max(actual.values()) < 1e-6
 
 
 @pytest.mark.parametrize("kind", ["gaussian", "heat"])
 @pytest.mark.parametrize("is_masked", [True, False])
 def test_attention_serves_ordinary_logits(monkeypatch, kind, is_masked):
-    calls, found = attentions(monkeypatch, Problem(kind, is_masked=is_masked, size=20.0))
+    calls, actual = attentions(monkeypatch, Problem(kind, is_masked=is_masked, size=20.0))
     assert calls > 0
-    assert max(found.values()) < 1e-4
+    assert max(actual.values()) < 1e-4
 
 
 def test_a_column_alone_can_be_too_large():
@@ -165,6 +165,6 @@ def test_a_row_that_is_barely_active_keeps_its_digits():
     right = torch.linspace(-3, 3, 1001, dtype=torch.float64).view(1, -1, 1)
     left = -right[:, -1:] + 1e-12  # only the largest r is active, by 1e-12
     v = torch.ones(1, 1001, 1, dtype=torch.float64)
-    found, truth = relu_sum(left, right)(v), direct(left, right, v)
+    actual, truth = relu_sum(left, right)(v), direct(left, right, v)
     assert float(truth) > 0
-    assert float((found - truth).abs() / truth) <= 1e-12
+    assert float((actual - truth).abs() / truth) <= 1e-12

@@ -44,12 +44,12 @@ def launches(monkeypatch):
 
 def check(*problems):
     """As near to float64 as the dtype allows, in value and in all gradients; of several problems the worst."""
-    found, plain = (
+    actual, plain = (
         [errors(one.solve(way), one.truth(), one.left_cancels) for one in problems]
         for way in (by("fused"), by_hand)
     )
     eps = torch.finfo(problems[0].dtype).eps
-    worst = {name: max(one[name] for one in found) for name in found[0]}
+    worst = {name: max(one[name] for one in actual) for name in actual[0]}
     allowed = {name: FACTOR * max(eps, *(one[name] for one in plain)) for name in worst}
     assert {name: error for name, error in worst.items() if error > allowed[name]} == {}
 
@@ -120,9 +120,9 @@ def test_large_logits(kind):
 @pytest.mark.parametrize("dtype", [torch.float32, HALF])
 def test_enormous_logits_are_finite(dtype):
     problem = Problem("heat", size=1e4, dtype=dtype)
-    found, truth = problem.solve(by("fused")), problem.truth()
-    assert all(bool(x.isfinite().all()) for x in found.values())
-    assert errors(found, truth)["value"] < {torch.float32: 1e-3, HALF: 1e-2}[dtype]
+    actual, truth = problem.solve(by("fused")), problem.truth()
+    assert all(bool(x.isfinite().all()) for x in actual.values())
+    assert errors(actual, truth)["value"] < {torch.float32: 1e-3, HALF: 1e-2}[dtype]
 
 
 @pytest.mark.slow
@@ -130,11 +130,11 @@ def test_enormous_logits_are_finite(dtype):
 def test_a_row_that_is_one_number_has_no_gradient(dtype, blocks):
     """A gradient that rounding leaves would be as large as the keys."""
     problem = Problem(size=1e5, dtype=dtype, blocks=blocks, right_shift=100.0)
-    found = problem.solve(by("fused"))
+    actual = problem.solve(by("fused"))
     left, right, z = (x.double().norm() for x in problem.inputs[:3])
     rounding = torch.finfo(dtype).eps * z * problem.cotangent.double().norm() / problem.positions**0.5
-    assert float(found["left"].double().norm() / right) < 1e-3 * rounding
-    assert float(found["right"].double().norm() / left) < 1e-3 * rounding
+    assert float(actual["left"].double().norm() / right) < 1e-3 * rounding
+    assert float(actual["right"].double().norm() / left) < 1e-3 * rounding
 
 
 @pytest.mark.slow
@@ -168,20 +168,22 @@ def solve(operation, backend, kind, dtype, channels, mask, exact=False, shift=0.
 def test_single_operations(operation, kind, channels, is_masked, dtype):
     mask = torch.rand(1, 40, generator=torch.Generator().manual_seed(1)) > 0.3 if is_masked else None
     truth = solve(operation, "reference", kind, dtype, channels, mask, exact=True)
-    found = solve(operation, "fused", kind, dtype, channels, mask)
-    assert found[0].dtype == dtype
+    actual = solve(operation, "fused", kind, dtype, channels, mask)
+    assert actual[0].dtype == dtype
     eps = torch.finfo(dtype).eps
-    for value, wanted in zip(found, truth, strict=True):
+    for value, expected in zip(actual, truth, strict=True):
         # Signal, K, and the products are rounded once each; the energy subtracts numbers of its own size.
-        assert float((value.detach().double() - wanted.detach()).norm() / wanted.norm().detach()) < 12 * eps
+        assert (
+            float((value.detach().double() - expected.detach()).norm() / expected.norm().detach()) < 12 * eps
+        )
 
 
 def test_keys_far_from_zero_in_a_product():
     """An error of the row sums would be as large as the keys."""
     keywords = {"kind": "gaussian", "dtype": HALF, "channels": 20, "mask": None, "shift": 30.0}
     truth = solve(aggregate, "reference", exact=True, **keywords)
-    found = solve(aggregate, "fused", **keywords)
-    assert float((found[1].double() - truth[1]).norm() / truth[1].norm()) < 2 * torch.finfo(HALF).eps
+    actual = solve(aggregate, "fused", **keywords)
+    assert float((actual[1].double() - truth[1]).norm() / truth[1].norm()) < 2 * torch.finfo(HALF).eps
 
 
 @pytest.fixture
@@ -306,9 +308,9 @@ def test_the_output_may_be_overwritten_and_shares_no_storage():
         assert out.untyped_storage().nbytes() == out.nbytes
         return out.mul_(2)
 
-    found, truth = Problem().solve(stage), Problem().truth()
+    actual, truth = Problem().solve(stage), Problem().truth()
     for name, value in truth.items():
-        torch.testing.assert_close(found[name].double(), 2 * value, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(actual[name].double(), 2 * value, rtol=1e-4, atol=1e-5)
 
 
 def test_only_what_a_gradient_needs_is_computed(launches):
@@ -338,11 +340,11 @@ def test_weights_that_do_not_make_one_stage(name):
     torch.manual_seed(0)
     left, right, z = (torch.randn(1, 33, c) for c in (6, 6, 20))
     pairs = WEIGHTS[name](lambda *shape: 0.2 * torch.randn(shape))
-    found, wanted = (
+    actual, expected = (
         propagate(Affinity(left, right, "gaussian"), z, pairs, backend=backend)
         for backend in ("fused", "reference")
     )
-    torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize(("batch", "positions"), [(0, 5), (2, 1)])
@@ -362,9 +364,9 @@ def test_strides_and_autocast_change_nothing():
     problem.inputs = [x.mT.contiguous().mT for x in problem.inputs]
     problem.cotangent = problem.cotangent.mT.contiguous().mT
     with torch.autocast("cpu", torch.bfloat16):
-        found = problem.solve(by("fused"))
+        actual = problem.solve(by("fused"))
     for name, value in clean.items():
-        assert torch.equal(found[name], value), name
+        assert torch.equal(actual[name], value), name
 
 
 @pytest.mark.filterwarnings("ignore:.*lru_cache")
@@ -375,9 +377,9 @@ def test_torch_compile_calls_it_unchanged(launches):
     def stage(left, z):
         return 2 * diffuse(Affinity(left, left, "gaussian"), z + 1, backend="fused")
 
-    wanted = stage(left, z)
+    expected = stage(left, z)
     before = len(launches)
-    torch.testing.assert_close(torch.compile(stage, backend="eager")(left, z), wanted)
+    torch.testing.assert_close(torch.compile(stage, backend="eager")(left, z), expected)
     assert len(launches) == 2 * before
 
 

@@ -45,25 +45,25 @@ def programs(kernel):
 
 @pytest.mark.parametrize("blocks", [4, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 5))])
 def test_the_papers_stage_keeps_a_multiprocessor_busy(tmp_path, blocks):
-    found = compiled(tmp_path, "bfloat16", 32, 64, blocks)
-    assert {"first_mean", "query", "key"} <= found.keys()
-    assert {name: kernel["spilled"] for name, kernel in found.items() if kernel["spilled"] > 64} == {}
-    assert {name: programs(kernel) for name, kernel in found.items() if programs(kernel) < 2} == {}
+    kernels = compiled(tmp_path, "bfloat16", 32, 64, blocks)
+    assert {"first_mean", "query", "key"} <= kernels.keys()
+    assert {name: kernel["spilled"] for name, kernel in kernels.items() if kernel["spilled"] > 64} == {}
+    assert {name: programs(kernel) for name, kernel in kernels.items() if programs(kernel) < 2} == {}
 
 
 @pytest.mark.slow
 def test_float32_does_not_spill(tmp_path):
-    found = compiled(tmp_path, "float32", 32, 64, 2)
-    assert {name: kernel["spilled"] for name, kernel in found.items() if kernel["spilled"] > 64} == {}
+    kernels = compiled(tmp_path, "float32", 32, 64, 2)
+    assert {name: kernel["spilled"] for name, kernel in kernels.items() if kernel["spilled"] > 64} == {}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
 def test_the_widest_stage_fits(tmp_path, dtype):
-    found = compiled(tmp_path, dtype, 128, 512, 2)
+    kernels = compiled(tmp_path, dtype, 128, 512, 2)
     assert {
-        name: kernel["shared"] for name, kernel in found.items() if kernel["shared"] > LARGEST_SHARED
+        name: kernel["shared"] for name, kernel in kernels.items() if kernel["shared"] > LARGEST_SHARED
     } == {}
-    assert {name: programs(kernel) for name, kernel in found.items() if programs(kernel) < 1} == {}
+    assert {name: programs(kernel) for name, kernel in kernels.items() if programs(kernel) < 1} == {}
     # A compiler that gives up leaves few registers and everything in memory.
-    assert {name: kernel["registers"] for name, kernel in found.items() if kernel["registers"] < 40} == {}
+    assert {name: kernel["registers"] for name, kernel in kernels.items() if kernel["registers"] < 40} == {}

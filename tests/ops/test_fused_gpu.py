@@ -42,11 +42,11 @@ def check(one, solve=None):
     """As near to float64 as the dtype allows, in value and in all gradients."""
     backend = "reference" if one.positions <= 4096 else "factored"
     truth = one.solve(by(backend), torch.float64)
-    found = errors(one.solve(by("fused")) if solve is None else solve, truth, one.left_cancels)
+    actual = errors(one.solve(by("fused")) if solve is None else solve, truth, one.left_cancels)
     plain = errors(one.solve(by_hand), truth, one.left_cancels)
     allowed = FACTOR[one.dtype]
     quarter = torch.finfo(one.dtype).eps / 4
-    wrong = {n: (e, plain[n]) for n, e in found.items() if e > allowed * max(plain[n], quarter)}
+    wrong = {n: (e, plain[n]) for n, e in actual.items() if e > allowed * max(plain[n], quarter)}
     assert wrong == {}, f"seed {one.seed}"
 
 
@@ -89,8 +89,8 @@ def test_cuda_rows_sum_to_one_where_logits_are_enormous(dtype, size):
 def test_cuda_copies_of_one_feature_give_their_receiver_no_gradient(dtype):
     """A δ that is rounded to the dtype would leave a quarter of its eps."""
     one = problem(dtype=dtype, size=1e5, copies=3, batch=2)
-    found = errors(one.solve(by("fused")), one.solve(by("reference"), torch.float64), one.left_cancels)
-    assert found["left"] < torch.finfo(dtype).eps / 16, f"seed {one.seed}"
+    actual = errors(one.solve(by("fused")), one.solve(by("reference"), torch.float64), one.left_cancels)
+    assert actual["left"] < torch.finfo(dtype).eps / 16, f"seed {one.seed}"
 
 
 @pytest.mark.parametrize("is_deterministic", [True, False])
@@ -101,11 +101,11 @@ def test_cuda_every_number_is_written(monkeypatch, is_deterministic):
         torch.use_deterministic_algorithms(is_deterministic)
         made = poison(patch)
         try:
-            found = one.solve(by("fused"))
+            actual = one.solve(by("fused"))
         finally:
             torch.use_deterministic_algorithms(False)
     assert len(made) > 8
-    check(one, solve=found)
+    check(one, solve=actual)
 
 
 def test_cuda_deterministic_gradients_are_the_same_bits(monkeypatch):
@@ -158,14 +158,14 @@ def test_cuda_a_captured_stage_follows_its_inputs(positions):
         cotangent.copy_(fresh.cotangent)
     graph.replay()
     names = ("value", "left", "right", "z", "W_Z", "W_g")
-    found = dict(zip(names, replayed, strict=True))
+    actual = dict(zip(names, replayed, strict=True))
     eager = fresh.solve(by("fused"))
     for name in ("value", "left", "right", "z"):
-        assert torch.equal(found[name], eager[name]), name
+        assert torch.equal(actual[name], eager[name]), name
     # The sums of the weights' gradients are in no fixed order, but in float32.
     for name in ("W_Z", "W_g"):
-        torch.testing.assert_close(found[name], eager[name], rtol=2e-2, atol=2e-2)
-    check(fresh, solve=found)
+        torch.testing.assert_close(actual[name], eager[name], rtol=2e-2, atol=2e-2)
+    check(fresh, solve=actual)
 
 
 def test_cuda_offsets_beyond_32_bits():
@@ -184,8 +184,8 @@ def test_cuda_offsets_beyond_32_bits():
     # The gradient of the affinity is made in two passes of 6 and 2 sub-blocks, and of the part in one of 8: other
     # roundings of the same, a few of bfloat16.
     for name in ("left", "right"):
-        found, other = whole[name][-8:].float(), part[name].float()
-        assert float((found - other).norm() / other.norm()) < 4 * torch.finfo(BF16).eps, name
+        actual, other = whole[name][-8:].float(), part[name].float()
+        assert float((actual - other).norm() / other.norm()) < 4 * torch.finfo(BF16).eps, name
 
 
 def test_cuda_auto():

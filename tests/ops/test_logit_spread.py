@@ -98,8 +98,8 @@ def test_what_has_no_logits_is_refused(make, message):
 def test_what_lies_in_the_padding_reaches_nobody(kind):
     padded = torch.cat([LINE, torch.full_like(LINE[:, :1], torch.nan)], 1)
     mask = torch.tensor([[True, True, True, False]])
-    found = logit_spread(Affinity(padded, padded, kind, mask=mask))
-    assert found[0, :3].tolist() == pytest.approx(logit_spread(Affinity(LINE, LINE, kind))[0].tolist())
+    actual = logit_spread(Affinity(padded, padded, kind, mask=mask))
+    assert actual[0, :3].tolist() == pytest.approx(logit_spread(Affinity(LINE, LINE, kind))[0].tolist())
 
 
 def test_an_empty_batch_has_no_spread():

@@ -15,11 +15,11 @@ def test_values_are_those_of_the_double_loop(kind, normalize, form):
     weights = 0.3 * torch.randn(2, 4, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(5))
     assert relative(aggregate(a, z, backend="reference"), double_loop.aggregate(a, z)) <= 1e-12
     assert relative(diffuse(a, z, backend="reference"), double_loop.diffuse(a, z)) <= 1e-12
-    found = propagate(a, z, weights, backend="reference")
+    actual = propagate(a, z, weights, backend="reference")
     truth = double_loop.propagate(a, z, weights)
     if a.mask is not None:  # the loop moves every position by 0 there; so does propagate
-        assert torch.equal(found[~a.mask], z[~a.mask])
-    assert relative(found, truth) <= 1e-12
+        assert torch.equal(actual[~a.mask], z[~a.mask])
+    assert relative(actual, truth) <= 1e-12
 
 
 @pytest.mark.parametrize(("kind", "normalize"), CELLS)
@@ -52,7 +52,7 @@ def test_padding_does_not_move_the_centre_of_features_far_from_zero(backend):
     z = torch.randn(1, 20, 1, generator=generator)
     padded, signal_ = (torch.cat([t, torch.zeros_like(t)], 1) for t in (x, z))
     mask = (torch.arange(40) < 20).unsqueeze(0)
-    found = aggregate(Affinity(padded, padded, "heat", mask=mask), signal_, backend=backend)[:, :20]
+    actual = aggregate(Affinity(padded, padded, "heat", mask=mask), signal_, backend=backend)[:, :20]
     wide = x.double()
     exact = torch.softmax(-torch.cdist(wide, wide).square(), -1) @ z.double()
-    assert float((found - exact).abs().max()) <= 1e-5
+    assert float((actual - exact).abs().max()) <= 1e-5

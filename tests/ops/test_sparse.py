@@ -52,8 +52,8 @@ def test_values_are_those_of_the_double_loop(normalize, measured, backend):
     z, weights = state(), 0.3 * torch.randn(2, 3, 3, dtype=torch.float64, generator=generator(6))
     assert relative(aggregate(sparse, z, backend=backend), double_loop.aggregate(dense, z)) <= 1e-12
     assert relative(diffuse(sparse, z, backend=backend), double_loop.diffuse(dense, z)) <= 1e-12
-    found = propagate(sparse, z, weights, backend=backend)
-    assert relative(found, double_loop.propagate(dense, z, weights)) <= 1e-12
+    actual = propagate(sparse, z, weights, backend=backend)
+    assert relative(actual, double_loop.propagate(dense, z, weights)) <= 1e-12
     squares = (z.unsqueeze(2) - z.unsqueeze(1)).square().sum(-1)
     energy = 0.5 * (kernel_matrix(dense) * squares).sum((1, 2))
     assert relative(dirichlet_energy(sparse, z, backend=backend), energy) <= 1e-12
@@ -81,8 +81,8 @@ def test_both_index_types_are_taken(index):
 def test_the_gradient_of_the_state_is_that_of_the_matrix(channels):
     sparse, _ = both("row")
     z, cotangent = state(channels=channels).requires_grad_(), state(channels=channels)
-    (found,) = torch.autograd.grad(aggregate(sparse, z), z, cotangent)
-    assert relative(found, kernel_matrix(sparse).mT @ cotangent) <= 1e-14
+    (actual,) = torch.autograd.grad(aggregate(sparse, z), z, cotangent)
+    assert relative(actual, kernel_matrix(sparse).mT @ cotangent) <= 1e-14
 
 
 def test_dtypes_follow_the_state():

@@ -48,7 +48,7 @@ def random_weights(affinity: Affinity, draw: torch.Generator) -> list[Tensor]:
     channels = 1 + int(torch.randint(3, (), generator=draw))
     limit = cfl_limit(affinity).limit
     limit = limit if 0 < limit < math.inf else 1.0
-    found = []
+    actual = []
     kind = WEIGHTS[int(torch.randint(len(WEIGHTS), (), generator=draw))]
     for _ in range(1 + int(torch.randint(3, (), generator=draw))):
         size = limit * 1.2 * float(torch.rand((), generator=draw))
@@ -65,8 +65,8 @@ def random_weights(affinity: Affinity, draw: torch.Generator) -> list[Tensor]:
             "mixed": size * (positive + 0.05 * normal(channels, channels)),
             "zero": torch.zeros(channels, channels, dtype=torch.float64),
         }[kind]
-        found.append(one)
-    return found
+        actual.append(one)
+    return actual
 
 
 def whole_map(affinity: Affinity, weights: list[Tensor], form: str) -> Tensor:

@@ -165,9 +165,9 @@ def test_a_simulation_decays_at_the_rate_of_the_spectral_gap(normalize, stepper)
 @pytest.mark.parametrize("normalize", NORMALIZATIONS)
 def test_the_stable_step_is_two_over_the_largest_eigenvalue(normalize):
     _, values, _ = eigen(heat(normalize))
-    found = cfl_limit(heat(normalize))
-    assert found.kind == "exact"
-    assert found.limit == pytest.approx(2 / float(values[-1]), rel=1e-12)
+    actual = cfl_limit(heat(normalize))
+    assert actual.kind == "exact"
+    assert actual.limit == pytest.approx(2 / float(values[-1]), rel=1e-12)
 
 
 @pytest.mark.parametrize("normalize", NORMALIZATIONS)

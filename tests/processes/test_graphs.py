@@ -40,9 +40,9 @@ def by_all_pairs(x, k, scale, include_self):
 @pytest.mark.parametrize(("k", "d", "scale"), [(1, 1, 1.0), (5, 2, 30.0), (9, 3, 0.5), (59, 2, 2.0)])
 def test_neighbors_are_those_of_all_pairs(k, d, scale, include_self):
     x = cloud(d=d)
-    found = neighbors(x, k, scale=scale, include_self=include_self)
-    assert relative(dense(found), by_all_pairs(x, k, scale, include_self)) <= 1e-14
-    assert torch.equal(dense(found), dense(found).T)
+    actual = neighbors(x, k, scale=scale, include_self=include_self)
+    assert relative(dense(actual), by_all_pairs(x, k, scale, include_self)) <= 1e-14
+    assert torch.equal(dense(actual), dense(actual).T)
 
 
 def test_many_small_queries_give_the_same_graph(monkeypatch):
@@ -81,9 +81,9 @@ def test_an_isolated_position_does_not_move():
     alone = horizon(x, 1.0, include_self=False)
     assert kernel_matrix(alone)[0, 2].tolist() == [0, 0, 0]
     assert diffuse(alone, z).flatten().tolist() == [1, -1, 0]
-    kept = horizon(x, 1.0)
-    assert kernel_matrix(kept)[0, 2].tolist() == [0, 0, 1]
-    assert diffuse(kept, z).flatten().tolist() == [0.5, -0.5, 0]
+    with_loops = horizon(x, 1.0)
+    assert kernel_matrix(with_loops)[0, 2].tolist() == [0, 0, 1]
+    assert diffuse(with_loops, z).flatten().tolist() == [0.5, -0.5, 0]
 
 
 def test_from_scipy_takes_any_format_and_copies():

@@ -20,8 +20,8 @@ def test_squared_distances_are_mean_squared_differences_of_patches():
     assert features.shape == (1, 36, 18)
     one, other = image[:, 0:3, 1:4], image[:, 3:6, 2:5]  # the patches around (1, 2) and (4, 3)
     truth = (one - other).square().mean()
-    found = (features[0, 1 * 6 + 2] - features[0, 4 * 6 + 3]).square().sum()
-    assert float((found - truth).abs()) <= 1e-15
+    actual = (features[0, 1 * 6 + 2] - features[0, 4 * 6 + 3]).square().sum()
+    assert float((actual - truth).abs()) <= 1e-15
 
 
 def test_the_border_is_mirrored():

@@ -65,11 +65,11 @@ def large():
 
 def test_a_simulation_by_the_matrix_is_the_one_without(large, monkeypatch):
     z = torch.randn(2, 1200, 2, generator=generator(5))
-    kept = simulate(Diffusion(large), z, num_steps=3, step_size=0.5)
+    stored = simulate(Diffusion(large), z, num_steps=3, step_size=0.5)
     monkeypatch.setattr(kernel, "LARGEST_MATRIX", 0)
-    lean = simulate(Diffusion(large), z, num_steps=3, step_size=0.5)
-    assert relative(kept.final, lean.final) <= 1e-5
-    assert relative(kept.energy, lean.energy) <= 1e-5
+    without = simulate(Diffusion(large), z, num_steps=3, step_size=0.5)
+    assert relative(stored.final, without.final) <= 1e-5
+    assert relative(stored.energy, without.energy) <= 1e-5
 
 
 def test_a_process_makes_the_matrix_once_and_a_kernel_that_follows_makes_none(large, monkeypatch):
@@ -92,8 +92,8 @@ def test_laws_move_by_its_transpose():
 def test_a_graph_stays_sparse():
     graph = SparseAffinity(torch.eye(3, dtype=torch.float64).to_sparse_csr())
     z = torch.randn(1, 3, 2, dtype=torch.float64, generator=generator(7))
-    found = kernel.prepare_many(graph, torch.float64).apply(z)
-    assert torch.equal(found, prepare(graph, torch.float64).apply(z))
+    actual = kernel.prepare_many(graph, torch.float64).apply(z)
+    assert torch.equal(actual, prepare(graph, torch.float64).apply(z))
 
 
 DOORS = {

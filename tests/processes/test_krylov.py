@@ -50,8 +50,8 @@ def test_it_is_scipys_on_a_graph(sign):
     def apply(v):
         return torch.from_numpy(sign * (laplacian @ v[0].numpy())).unsqueeze(0)
 
-    found = exponential_action(apply, torch.from_numpy(z).unsqueeze(0), 3.0)[0]
-    assert float((found - truth).norm() / truth.norm()) <= 1e-11
+    actual = exponential_action(apply, torch.from_numpy(z).unsqueeze(0), 3.0)[0]
+    assert float((actual - truth).norm() / truth.norm()) <= 1e-11
 
 
 def test_a_small_space_divides_the_time(monkeypatch):
@@ -87,15 +87,15 @@ def test_samples_of_very_different_size_are_each_exact():
 def test_zero_stays_zero_beside_others():
     a, z = system()
     z[0] = 0
-    found = action(a, z, 1.0)
-    assert bool((found[0] == 0).all())
-    assert relative(found[1], dense(a, z, 1.0)[1]) <= 1e-12
+    actual = action(a, z, 1.0)
+    assert bool((actual[0] == 0).all())
+    assert relative(actual[1], dense(a, z, 1.0)[1]) <= 1e-12
 
 
 def test_growth_beyond_the_largest_number_is_not_finite_and_ends():
     a = torch.eye(3, dtype=torch.float64).unsqueeze(0)
-    found = action(a, torch.ones(1, 3, dtype=torch.float64), 1e4)
-    assert not bool(torch.isfinite(found).any())
+    actual = action(a, torch.ones(1, 3, dtype=torch.float64), 1e4)
+    assert not bool(torch.isfinite(actual).any())
 
 
 def test_a_state_that_fades_out_of_the_numbers_is_zero():
@@ -111,8 +111,8 @@ def test_a_time_at_which_rounding_decides_is_refused_with_one_that_is_short_enou
     z = torch.tensor([[1.0, 0.0]], dtype=torch.float64)
     with pytest.raises(ValueError, match=r"a step of 1e\+16 is too long .* use step_size ≤ \d\.\de\+12"):
         exponential_action(lambda v: v @ a, z, 1e16)
-    found = exponential_action(lambda v: v @ a, z, 1e10)
-    assert float((found - 0.5).abs().max()) <= 1e-4
+    actual = exponential_action(lambda v: v @ a, z, 1e10)
+    assert float((actual - 0.5).abs().max()) <= 1e-4
 
 
 def test_nan_is_handed_on():
@@ -139,9 +139,9 @@ def test_a_rotation_by_the_dense_exponential(angle, batch):
 def test_float32_reaches_its_own_rounding():
     a, z = system()
     truth = dense(a.float().double(), z.float().double(), 2.0)
-    found = action(a.float(), z.float(), 2.0)
-    assert found.dtype == torch.float32
-    assert relative(found.double(), truth) <= 5e-6
+    actual = action(a.float(), z.float(), 2.0)
+    assert actual.dtype == torch.float32
+    assert relative(actual.double(), truth) <= 5e-6
 
 
 def test_arnoldis_relation_and_an_orthonormal_basis():

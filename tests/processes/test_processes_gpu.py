@@ -86,10 +86,10 @@ def test_conjugate_gradients():
 @pytest.mark.parametrize("angle", [0.005, 0.04, 0.3])
 def test_a_single_dense_exponential(angle):
     turn = torch.tensor([[0.0, -angle], [angle, 0.0]], dtype=torch.float64, device="cuda").unsqueeze(0)
-    found = dense_exponential(turn)[0].cpu()
+    actual = dense_exponential(turn)[0].cpu()
     angle = torch.tensor(angle, dtype=torch.float64)
     truth = torch.stack([torch.stack([angle.cos(), -angle.sin()]), torch.stack([angle.sin(), angle.cos()])])
-    assert relative(found, truth) <= 1e-15
+    assert relative(actual, truth) <= 1e-15
 
 
 def dense(device):
@@ -107,8 +107,8 @@ def test_numbers_are_those_of_the_cpu(make):
     assert relative(there.stationary_law().cpu(), here.stationary_law()) < 1e-13
     for method in ("dense", "lanczos"):
         for absolute in (False, True):
-            found = there.spectral_gap(absolute=absolute, method=method).value.cpu()
-            assert relative(found, here.spectral_gap(absolute=absolute, method=method).value) < 1e-9
+            actual = there.spectral_gap(absolute=absolute, method=method).value.cpu()
+            assert relative(actual, here.spectral_gap(absolute=absolute, method=method).value) < 1e-9
     assert relative(there.mixing_time().exact.cpu(), here.mixing_time().exact) < 1e-5
     assert there.is_reversible() == here.is_reversible()
 
@@ -138,16 +138,16 @@ def points(seed=0):
 )
 def test_limits_and_verdicts_are_those_of_the_cpu(normalize, separate, exact_up_to):
     x, y = points(), points(1)
-    found = []
+    actual = []
     for device in ("cpu", "cuda"):
         left = x.to(device)
         affinity = Affinity(left, y.to(device) if separate else left, "gaussian", normalize)
         limit = cfl_limit(affinity, exact_up_to=exact_up_to)
         weights = [factor * limit.limit * torch.eye(2, dtype=torch.float64) for factor in (0.5, 2.5)]
         verdicts = [certify(affinity, [w], exact_up_to=exact_up_to).verdict for w in weights]
-        found.append((limit.kind, verdicts, limit.limit))
-    assert found[0][:2] == found[1][:2]
-    assert found[0][2] == pytest.approx(found[1][2], rel=1e-9)
+        actual.append((limit.kind, verdicts, limit.limit))
+    assert actual[0][:2] == actual[1][:2]
+    assert actual[0][2] == pytest.approx(actual[1][2], rel=1e-9)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])

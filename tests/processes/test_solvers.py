@@ -101,10 +101,10 @@ def test_a_state_of_any_size_is_solved_like_any_other(size, is_weighted):
     """Squares of such numbers are 0 or infinite; the solution is the same but for its scale."""
     a, weights = weighted_laplacian()
     z = system()[1]
-    found = solve(a, size * z, 1.0, weights if is_weighted else None)
+    actual = solve(a, size * z, 1.0, weights if is_weighted else None)
     # What is left of a number below the normal ones has few digits.
     accuracy = 1e-11 if size > 1e-310 else 1e-3
-    assert float((found / size - solve(a, z, 1.0, weights)).abs().max()) <= accuracy
+    assert float((actual / size - solve(a, z, 1.0, weights)).abs().max()) <= accuracy
 
 
 def test_a_step_that_rounding_hides_is_no_solution():

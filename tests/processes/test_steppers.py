@@ -45,8 +45,8 @@ def test_exact_is_the_dense_exponential(kind, process, weight, backwards, h):
     p = process(affinity(kind, positions=12), weight=WEIGHTS[weight], backwards=backwards)
     z = signal(p.affinity, C)
     truth = torch.matrix_exp(h * generator_matrix(p, z)) @ vectors(z)
-    found = vectors(STEPPERS["exact"](p, h)(z))
-    assert float(((found - truth).norm(dim=1) / truth.norm(dim=1)).max()) <= 1e-11
+    actual = vectors(STEPPERS["exact"](p, h)(z))
+    assert float(((actual - truth).norm(dim=1) / truth.norm(dim=1)).max()) <= 1e-11
 
 
 @pytest.mark.parametrize("backwards", [False, True])
@@ -56,9 +56,9 @@ def test_implicit_is_the_dense_solution(kind, weight, backwards):
     p = Diffusion(affinity(kind, positions=12), weight=weight, backwards=backwards)
     z, h = signal(p.affinity, C), 0.3
     matrix = torch.eye(12 * C, dtype=torch.float64) - h * generator_matrix(p, z)
-    found = vectors(STEPPERS["implicit"](p, h)(z))
-    assert float(((matrix @ found - vectors(z)).norm(dim=1) / vectors(z).norm(dim=1)).max()) <= 1e-12
-    assert relative(found, torch.linalg.solve(matrix, vectors(z))) <= 1e-11
+    actual = vectors(STEPPERS["implicit"](p, h)(z))
+    assert float(((matrix @ actual - vectors(z)).norm(dim=1) / vectors(z).norm(dim=1)).max()) <= 1e-12
+    assert relative(actual, torch.linalg.solve(matrix, vectors(z))) <= 1e-11
 
 
 def test_implicit_takes_as_many_products_as_there_are_eigenvalues():

@@ -116,8 +116,8 @@ def test_a_position_that_influences_no_other_can_run_away_alone(step_size, endin
     measure = torch.tensor([1.0, 1.0, 0.0], dtype=torch.float64)
     process = Diffusion(Affinity(x, x, "heat", "row", measure=measure))
     z = torch.tensor([1.0, -1.0, 0.5], dtype=torch.float64).view(1, -1, 1)
-    found = simulate(process, z, num_steps=30, step_size=step_size, throw=False)
-    assert found.outcome.ending == ending
+    actual = simulate(process, z, num_steps=30, step_size=step_size, throw=False)
+    assert actual.outcome.ending == ending
 
 
 def one_way(normalize="none"):
@@ -184,8 +184,8 @@ def heat(normalize):
 @pytest.mark.parametrize("normalize", ["row", "count", "none", "symmetric", "sinkhorn"])
 def test_the_estimate_is_the_limit_of_a_small_kernel(normalize):
     a = heat(normalize)
-    found = estimate_euler_step(Diffusion(a, weight=DEFINITE), signal(a, 2))
-    assert found == pytest.approx(cfl_limit(a).limit / 1.5, rel=1e-9)
+    actual = estimate_euler_step(Diffusion(a, weight=DEFINITE), signal(a, 2))
+    assert actual == pytest.approx(cfl_limit(a).limit / 1.5, rel=1e-9)
 
 
 @pytest.mark.parametrize(

@@ -132,13 +132,13 @@ def test_a_stage_that_overflows_does_so_at_the_same_place_in_any_order(normalize
     case = Case("original", "gaussian", normalize, True, "full", False, 3, 1, batch=2, positions=3, seed=2)
     stage, order = case.stage(), torch.tensor([2, 0, 1])
     x = case.normal(2, 2, 3, 1) / 2 * torch.tensor([[[2.0]], [[0.1]]], dtype=torch.float64)
-    found = stage(x)
-    assert not bool(torch.isfinite(found[0]).all())
-    assert bool(torch.isfinite(found[1]).all())
-    assert torch.allclose(stage(x[:, order]), found[:, order], rtol=1e-11, atol=0, equal_nan=True)
+    actual = stage(x)
+    assert not bool(torch.isfinite(actual[0]).all())
+    assert bool(torch.isfinite(actual[1]).all())
+    assert torch.allclose(stage(x[:, order]), actual[:, order], rtol=1e-11, atol=0, equal_nan=True)
     image = x.transpose(1, 2).unsqueeze(-1)
     pixels = case.stage(layout="channels_first")(image).flatten(2).transpose(1, 2)
-    assert torch.allclose(pixels, found, rtol=1e-11, atol=0, equal_nan=True)
+    assert torch.allclose(pixels, actual, rtol=1e-11, atol=0, equal_nan=True)
 
 
 @given(cases(batch=2))
@@ -152,15 +152,15 @@ def test_a_stage_takes_each_sample_by_itself(case):
 def test_a_masked_stage_is_one_without_those_positions(case):
     stage, chance = case.stage(), case.normal(2, 1, case.positions)
     mask = (chance < 0.3) | (chance == chance.min())
-    found, keep = stage(case.x, mask), mask[0]
-    assert relative(found[:, keep], stage(case.x[:, keep])) <= 1e-11
-    assert torch.equal(found[:, ~keep], case.x[:, ~keep])
+    actual, keep = stage(case.x, mask), mask[0]
+    assert relative(actual[:, keep], stage(case.x[:, keep])) <= 1e-11
+    assert torch.equal(actual[:, ~keep], case.x[:, ~keep])
 
 
 @given(cases(("diffusive",), ("gaussian", "heat"), share_affinity=True))
 def test_a_doubly_stochastic_stage_keeps_the_mean_feature(case):
-    found = case.stage(normalize="sinkhorn", shared_embedding=True)(case.x)
-    assert relative(found.mean(1), case.x.mean(1)) <= 1e-12
+    actual = case.stage(normalize="sinkhorn", shared_embedding=True)(case.x)
+    assert relative(actual.mean(1), case.x.mean(1)) <= 1e-12
 
 
 def square(size, seed):

@@ -24,7 +24,7 @@ NOT_ROW = ("none", "count", "symmetric", "sinkhorn")
 FACTORS = st.floats(0.1, 4)
 
 
-def kept(problem):
+def is_valid(problem):
     """1 where a position is valid [B, M]."""
     shape = (problem.batch, problem.positions)
     return torch.ones(shape, dtype=torch.float64) if problem.mask is None else problem.mask.double()
@@ -32,7 +32,7 @@ def kept(problem):
 
 def mass(problem):
     """What each position weighs [B, M]."""
-    return kept(problem) if problem.measure is None else kept(problem) * problem.measure
+    return is_valid(problem) if problem.measure is None else is_valid(problem) * problem.measure
 
 
 @given(problems())
@@ -46,7 +46,7 @@ def test_constants_do_not_diffuse(problem):
 @given(problems(normalizations=("sinkhorn",)))
 def test_sinkhorn_has_rows_and_columns_of_sum_1(problem):
     kernel, weights = kernel_matrix(problem.affinity), mass(problem)
-    assert relative(kernel.sum(-1), kept(problem)) <= 1e-12
+    assert relative(kernel.sum(-1), is_valid(problem)) <= 1e-12
     assert relative((weights.unsqueeze(1) @ kernel).squeeze(1), weights) <= 1e-12
 
 
@@ -77,9 +77,9 @@ def test_diffusion_takes_from_the_norm_what_the_balanced_energy_says(problem):
     weights = self_adjoint_weights(problem.affinity)
     squares = (z.unsqueeze(1) - z.unsqueeze(2)).square().sum(-1)
     truth = 0.5 * (weights.unsqueeze(-1) * kernel * squares).sum((1, 2))
-    found = -(weights.unsqueeze(-1) * z * diffuse(problem.affinity, z)).sum((1, 2))
+    actual = -(weights.unsqueeze(-1) * z * diffuse(problem.affinity, z)).sum((1, 2))
     size = weights.amax() * (1 + row_sums(problem.affinity).amax())
-    assert relative(found / size, truth / size) <= 1e-12
+    assert relative(actual / size, truth / size) <= 1e-12
 
 
 @given(problems())
@@ -137,9 +137,9 @@ def test_a_mask_is_as_good_as_taking_positions_away(problem, backend):
     right = left if problem.symmetric else a.right[:, keep]
     measure = None if a.measure is None else a.measure[keep]
     smaller = replace(a, left=left, right=right, mask=None, measure=measure)
-    found = diffuse(a, problem.z, backend=backend)
-    assert relative(found[:, keep], diffuse(smaller, problem.z[:, keep], backend=backend)) <= 1e-12
-    assert not bool(found[:, ~keep].any())
+    actual = diffuse(a, problem.z, backend=backend)
+    assert relative(actual[:, keep], diffuse(smaller, problem.z[:, keep], backend=backend)) <= 1e-12
+    assert not bool(actual[:, ~keep].any())
 
 
 @given(problems(NOT_DELTA, masked=False, measured=False), st.sampled_from(EXACT))
@@ -150,8 +150,8 @@ def test_a_whole_number_as_measure_is_as_many_copies_of_the_position(problem, ba
     left = a.left[:, index]
     copied = replace(a, left=left, right=left if problem.symmetric else a.right[:, index])
     weighed = replace(a, measure=counts.double())
-    found = diffuse(weighed, z, backend=backend)[:, index]
-    assert relative(found, diffuse(copied, z[:, index], backend=backend)) <= 1e-12
+    actual = diffuse(weighed, z, backend=backend)[:, index]
+    assert relative(actual, diffuse(copied, z[:, index], backend=backend)) <= 1e-12
 
 
 @given(problems(("gaussian", "dot"), ("row", "count", "none")), FACTORS)
@@ -193,11 +193,11 @@ def test_sinkhorn_of_heat_is_sinkhorn_of_gaussian_with_twice_the_scale(problem):
 
 @given(problems(normalizations=("row", "sinkhorn"), positive=True))
 def test_averages_lie_between_the_extremes(problem):
-    keep = kept(problem).bool().unsqueeze(-1)
+    keep = is_valid(problem).bool().unsqueeze(-1)
     low = torch.where(keep, problem.z, torch.inf).amin(1, keepdim=True)
     high = torch.where(keep, problem.z, -torch.inf).amax(1, keepdim=True)
-    found = aggregate(problem.affinity, problem.z)
-    inside = (found >= low - 1e-12) & (found <= high + 1e-12)
+    actual = aggregate(problem.affinity, problem.z)
+    inside = (actual >= low - 1e-12) & (actual <= high + 1e-12)
     assert bool((inside | ~keep).all())
 
 
@@ -217,8 +217,8 @@ def weight(problem, stream, scale=0.3):
 @given(problems(normalizations=("row", "count", "symmetric", "sinkhorn")), st.integers(1, 3))
 def test_a_pair_of_weights_stands_for_its_product(problem, rank):
     outer, inner = problem.normal(9, problem.channels, rank), problem.normal(10, rank, problem.channels)
-    found = propagate(problem.affinity, problem.z, [(outer, inner)] * 2)
-    assert relative(found, propagate(problem.affinity, problem.z, [outer @ inner] * 2)) <= 1e-12
+    actual = propagate(problem.affinity, problem.z, [(outer, inner)] * 2)
+    assert relative(actual, propagate(problem.affinity, problem.z, [outer @ inner] * 2)) <= 1e-12
 
 
 @given(problems())
@@ -226,5 +226,5 @@ def test_propagation_commutes_with_a_change_of_channels(problem):
     """In other coordinates of the channels, z Qᵀ, the weight is Q W Q⁻¹."""
     turn = torch.linalg.qr(problem.normal(9, problem.channels, problem.channels)).Q
     w = weight(problem, 10)
-    found = propagate(problem.affinity, problem.z @ turn.mT, [turn @ w @ turn.mT])
-    assert relative(found, propagate(problem.affinity, problem.z, [w]) @ turn.mT) <= 1e-12
+    actual = propagate(problem.affinity, problem.z @ turn.mT, [turn @ w @ turn.mT])
+    assert relative(actual, propagate(problem.affinity, problem.z, [w]) @ turn.mT) <= 1e-12

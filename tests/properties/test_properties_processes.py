@@ -60,15 +60,15 @@ def test_euler_does_not_enlarge_the_variance_up_to_the_limit(problem, fraction):
 @given(problems(**BALANCED, least=2, masked=False), st.floats(1.01, 3))
 def test_beyond_the_limit_some_signal_grows(problem, excess):
     weights = self_adjoint_weights(problem.affinity)
-    found = cfl_limit(problem.affinity)
-    assume(found.limit < 1e6)
+    actual = cfl_limit(problem.affinity)
+    assume(actual.limit < 1e6)
     roots = weights.sqrt()
     kernel = kernel_matrix(problem.affinity)
     generator = torch.diag_embed(kernel.sum(-1)) - kernel
     similar = roots.unsqueeze(-1) * generator / roots.unsqueeze(1)
     vectors = torch.linalg.eigh((similar + similar.mT) / 2).eigenvectors
     z = vectors[..., -1:] / roots.unsqueeze(-1)
-    run = simulate(Diffusion(problem.affinity), z, num_steps=2, step_size=excess * found.limit, throw=False)
+    run = simulate(Diffusion(problem.affinity), z, num_steps=2, step_size=excess * actual.limit, throw=False)
     growth = norm(run.states[1], weights) / norm(z, weights)
     assert float(growth.max()) >= 1 + 1.9 * (excess - 1)
     assert (run.outcome.ending, run.outcome.step) == ("diverged", 2)
@@ -121,10 +121,10 @@ def test_a_law_stays_a_law(problem, stepper, step):
 @given(problems(normalizations=STOCHASTIC, positive=True))
 def test_the_stationary_law_is_a_law_that_stays(problem):
     process = JumpProcess(problem.affinity)
-    found = process.stationary_law()
-    assert float(found.min()) >= 0
-    assert relative(found.sum(-1), torch.ones(problem.batch, dtype=torch.float64)) <= 1e-14
-    assert float(process.rate(found.unsqueeze(-1)).abs().sum((1, 2)).max()) <= 1e-12
+    actual = process.stationary_law()
+    assert float(actual.min()) >= 0
+    assert relative(actual.sum(-1), torch.ones(problem.batch, dtype=torch.float64)) <= 1e-14
+    assert float(process.rate(actual.unsqueeze(-1)).abs().sum((1, 2)).max()) <= 1e-12
 
 
 @given(problems(normalizations=STOCHASTIC, positive=True), FRACTIONS)

@@ -39,8 +39,8 @@ def of_cosine(x, scale=1.0):
 
 
 def error(continuum, z, truth):
-    found = continuum.apply(continuum.sample(z))[0, :, 0]
-    return float((found - truth(continuum.points)).abs().max())
+    actual = continuum.apply(continuum.sample(z))[0, :, 0]
+    return float((actual - truth(continuum.points)).abs().max())
 
 
 @pytest.mark.parametrize("kind", ["features", "function"])

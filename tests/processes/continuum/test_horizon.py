@@ -19,10 +19,10 @@ def relative_errors(radius, num_cells, dimension, margin):
     """ℒz / Δz − 1 where z is not near 0, at points at a distance of `margin` from the boundary."""
     continuum = Continuum(HorizonKernel(radius), num_cells, dimension=dimension)
     z = continuum.sample(cosine)
-    found = continuum.apply(z).flatten()
+    actual = continuum.apply(z).flatten()
     laplacian = -dimension * math.pi**2 * z.flatten()
     keep = continuum.interior(margin) & (z.flatten().abs() > 0.2)
-    return (found / laplacian - 1)[keep]
+    return (actual / laplacian - 1)[keep]
 
 
 @pytest.mark.parametrize("dimension", [1, 2])
@@ -53,8 +53,8 @@ def test_in_the_plane_it_tends_to_the_laplacian_with_order_2():
 def test_the_error_is_the_next_term_of_its_expansion(dimension, cells):
     radius = 0.1
     expected = -(radius**2) * LEADING[dimension] * dimension * math.pi**2
-    found = relative_errors(radius, round(cells / radius), dimension, 0.2)
-    assert float((found / expected - 1).abs().max()) < 0.03
+    actual = relative_errors(radius, round(cells / radius), dimension, 0.2)
+    assert float((actual / expected - 1).abs().max()) < 0.03
 
 
 def test_with_a_fixed_horizon_the_mesh_converges_to_the_integral():

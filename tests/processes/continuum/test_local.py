@@ -30,9 +30,9 @@ def mode(num_cells, wave, dimension=1):
 @pytest.mark.parametrize("dimension", [1, 2])
 def test_cosines_are_its_modes(dimension):
     """The reflecting boundary makes cos(kπx) an eigenvector, to −4d/h² sin²(kπh/2)."""
-    found = diffuse(local_laplacian(20, dimension=dimension), mode(20, 3, dimension))
+    actual = diffuse(local_laplacian(20, dimension=dimension), mode(20, 3, dimension))
     expected = -4 * dimension * 20**2 * math.sin(3 * math.pi / 40) ** 2 * mode(20, 3, dimension)
-    assert relative(found, expected) < 1e-12
+    assert relative(actual, expected) < 1e-12
 
 
 def test_it_tends_to_the_second_derivative_with_order_2():

@@ -10,22 +10,22 @@ from nonloc.processes import quadrature
 @pytest.mark.parametrize("dimension", [1, 2])
 @pytest.mark.parametrize("rule", ["midpoint", "gauss"])
 def test_weights_are_positive_and_sum_to_1(rule, dimension):
-    found = quadrature(7, dimension=dimension, rule=rule)
-    assert found.points.shape == (7**dimension, dimension)
-    assert bool((found.weights > 0).all())
-    assert float(found.weights.sum()) == pytest.approx(1, abs=1e-15)
+    actual = quadrature(7, dimension=dimension, rule=rule)
+    assert actual.points.shape == (7**dimension, dimension)
+    assert bool((actual.weights > 0).all())
+    assert float(actual.weights.sum()) == pytest.approx(1, abs=1e-15)
 
 
 @pytest.mark.parametrize("degree", range(6))
 def test_three_gauss_points_are_exact_up_to_degree_5(degree):
-    found = quadrature(3, rule="gauss")
-    assert float(found.integral(found.points**degree)) == pytest.approx(1 / (degree + 1), abs=1e-15)
+    actual = quadrature(3, rule="gauss")
+    assert float(actual.integral(actual.points**degree)) == pytest.approx(1 / (degree + 1), abs=1e-15)
 
 
 def test_gauss_in_the_plane_is_exact_in_each_coordinate():
-    found = quadrature(3, dimension=2, rule="gauss")
-    values = found.points[:, :1] ** 5 * found.points[:, 1:] ** 4
-    assert float(found.integral(values)) == pytest.approx(1 / 30, abs=1e-15)
+    actual = quadrature(3, dimension=2, rule="gauss")
+    values = actual.points[:, :1] ** 5 * actual.points[:, 1:] ** 4
+    assert float(actual.integral(values)) == pytest.approx(1 / 30, abs=1e-15)
 
 
 def test_midpoints_are_of_order_2():
@@ -35,8 +35,8 @@ def test_midpoints_are_of_order_2():
 
 
 def test_midpoints_are_the_centres_of_cells_with_the_first_coordinate_slowest():
-    found = quadrature(2, dimension=2)
-    assert found.points.tolist() == [[0.25, 0.25], [0.25, 0.75], [0.75, 0.25], [0.75, 0.75]]
+    actual = quadrature(2, dimension=2)
+    assert actual.points.tolist() == [[0.25, 0.25], [0.25, 0.75], [0.75, 0.25], [0.75, 0.75]]
 
 
 @pytest.mark.parametrize(

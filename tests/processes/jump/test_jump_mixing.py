@@ -45,24 +45,24 @@ class TestGap:
     def test_lanczos_comes_close_from_above_and_says_that_it_is_an_estimate(self, kernel, absolute):
         process = JumpProcess(kernel)
         exact = process.spectral_gap(absolute=absolute, method="dense")
-        found = process.spectral_gap(absolute=absolute, method="lanczos")
-        assert (exact.kind, found.kind) == ("exact", "estimate")
-        assert relative(found.value, exact.value) < 1e-8
-        assert bool((found.value >= exact.value - 1e-13).all())
-        assert bool((found.residual <= 1e-5).all())
+        mixing = process.spectral_gap(absolute=absolute, method="lanczos")
+        assert (exact.kind, mixing.kind) == ("exact", "estimate")
+        assert relative(mixing.value, exact.value) < 1e-8
+        assert bool((mixing.value >= exact.value - 1e-13).all())
+        assert bool((mixing.residual <= 1e-5).all())
 
     def test_lanczos_resolves_a_small_gap_of_a_large_graph(self):
         size = 1200
-        found = JumpProcess(cycle(size)).spectral_gap()
-        assert found.kind == "estimate"
-        assert float(found) == pytest.approx(1 - math.cos(2 * math.pi / size), rel=1e-6)
+        mixing = JumpProcess(cycle(size)).spectral_gap()
+        assert mixing.kind == "estimate"
+        assert float(mixing) == pytest.approx(1 - math.cos(2 * math.pi / size), rel=1e-6)
 
     @pytest.mark.parametrize("method", METHODS)
     def test_masked_positions_have_no_part_in_it(self, method):
         mask = torch.tensor([[True] * 6, [True, False, True, True, True, True]])
         whole = heat(positions=6, mask=mask)
-        kept = whole.left[1:, mask[1]]
-        expected = JumpProcess(Affinity(kept, kept, "heat", "row", 0.7)).spectral_gap(method=method).value
+        valid = whole.left[1:, mask[1]]
+        expected = JumpProcess(Affinity(valid, valid, "heat", "row", 0.7)).spectral_gap(method=method).value
         assert relative(JumpProcess(whole).spectral_gap(method=method).value[1:], expected) < 1e-13
 
     def test_without_reversibility_deviations_shrink_at_least_as_fast_as_the_gap_says(self):
@@ -109,12 +109,12 @@ def test_two_states(discrete):
 @pytest.mark.parametrize("kernel", [heat(), heat("sinkhorn"), affinity("gaussian", positions=20)])
 def test_it_is_the_first_time_and_never_beyond_the_bound(kernel, epsilon, discrete):
     process = JumpProcess(kernel)
-    found = process.mixing_time(epsilon, discrete=discrete)
-    assert found.kind == "certified"
-    assert bool((found.exact <= found.bound).all())
+    mixing = process.mixing_time(epsilon, discrete=discrete)
+    assert mixing.kind == "certified"
+    assert bool((mixing.exact <= mixing.bound).all())
     matrix, law, tick = process.transition_matrix(), process.stationary_law(), 1 if discrete else 2e-6
     for b in range(2):
-        time = float(found.exact[b])
+        time = float(mixing.exact[b])
 
         def at(t, b=b):
             if discrete:
@@ -133,29 +133,29 @@ def test_what_never_mixes_takes_for_ever():
 
 
 def test_an_estimated_gap_gives_an_estimate_and_no_exact_time():
-    found = JumpProcess(heat()).mixing_time(method="lanczos")
-    assert (found.kind, found.exact) == ("estimate", None)
+    mixing = JumpProcess(heat()).mixing_time(method="lanczos")
+    assert (mixing.kind, mixing.exact) == ("estimate", None)
 
 
 @pytest.mark.parametrize("rate", [0.003, 0.02])
 def test_a_slow_chain_mixes_to_the_last_digits(rate):
     """Of a small generator a wrong coefficient of exp(G) would be seen from an epsilon of 1e-9 on."""
     a, b, epsilon = 0.375 * rate, 0.625 * rate, 1e-9
-    found = JumpProcess(two_states(a, b)).mixing_time(epsilon)
-    assert float(found.exact) == pytest.approx(math.log(0.625 / epsilon) / rate, abs=1e-3)
+    mixing = JumpProcess(two_states(a, b)).mixing_time(epsilon)
+    assert float(mixing.exact) == pytest.approx(math.log(0.625 / epsilon) / rate, abs=1e-3)
 
 
 def test_a_chain_that_is_not_reversible_may_mix_without_a_gap():
     """0 → 1 → 2 → 0 or 1: some deviation survives one step in full, so no bound is known; after 4 steps it is mixed."""
     process = JumpProcess(chain([[0, 1, 0], [0, 0, 1], [0.5, 0.5, 0]]))
-    found = process.mixing_time(discrete=True)
-    assert (float(process.spectral_gap(absolute=True)), float(found.bound)) == (0, math.inf)
+    mixing = process.mixing_time(discrete=True)
+    assert (float(process.spectral_gap(absolute=True)), float(mixing.bound)) == (0, math.inf)
     law = process.stationary_law()[0]
     power = [torch.linalg.matrix_power(process.transition_matrix()[0], n) for n in range(5)]
-    assert float(found.exact) == next(n for n in range(5) if distance(process, law, power[n]) <= 0.25) == 4
+    assert float(mixing.exact) == next(n for n in range(5) if distance(process, law, power[n]) <= 0.25) == 4
 
 
 def test_an_epsilon_below_rounding_has_a_bound_and_no_time():
-    found = JumpProcess(two_states(0.3, 0.5)).mixing_time(1e-300)
-    assert math.isnan(float(found.exact))
-    assert float(found.bound) == pytest.approx(math.log(1 / (1e-300 * math.sqrt(0.375))) / 0.8)
+    mixing = JumpProcess(two_states(0.3, 0.5)).mixing_time(1e-300)
+    assert math.isnan(float(mixing.exact))
+    assert float(mixing.bound) == pytest.approx(math.log(1 / (1e-300 * math.sqrt(0.375))) / 0.8)

@@ -192,15 +192,15 @@ def test_rows_are_those_of_the_matrix(kind, normalize, weighted):
         measure = torch.rand(6, generator=generator(2), dtype=torch.float64) + 0.1
     x = features(kind, "sinkhorn")
     whole = Affinity(x, x, kind, normalize, 1.0, mask=mask, measure=measure)
-    found = paths.kernel_rows(paths.row_normalized(whole.sample(1)), ROWS)
-    assert relative(found, kernel_matrix(whole)[1, ROWS]) < 1e-13
+    actual = paths.kernel_rows(paths.row_normalized(whole.sample(1)), ROWS)
+    assert relative(actual, kernel_matrix(whole)[1, ROWS]) < 1e-13
 
 
 def test_a_scaling_far_outside_the_range_of_numbers():
     x = torch.linspace(0, 60, 6, dtype=torch.float64).view(1, 6, 1)
     whole = Affinity(x, x, "gaussian", "sinkhorn")
-    found = paths.kernel_rows(paths.row_normalized(whole), ROWS)
-    assert relative(found, kernel_matrix(whole)[0, ROWS]) < 1e-10
+    actual = paths.kernel_rows(paths.row_normalized(whole), ROWS)
+    assert relative(actual, kernel_matrix(whole)[0, ROWS]) < 1e-10
 
 
 def test_a_sparse_sinkhorn_kernel_becomes_a_row_kernel():

@@ -47,9 +47,9 @@ def test_a_law_of_another_size_is_refused():
 def test_expectations_are_the_other_side_of_laws(step_size):
     process = JumpProcess(affinity("gaussian"))
     law, f = law_of(process.affinity), torch.randn(2, 6, 2, generator=generator(8), dtype=torch.float64)
-    found = process.expect(f, step_size)
-    assert relative(found, process.transition_matrix(step_size) @ f) < 1e-14
-    assert relative((law * found).sum(1), (process.evolve(law, step_size) * f).sum(1)) < 1e-15
+    actual = process.expect(f, step_size)
+    assert relative(actual, process.transition_matrix(step_size) @ f) < 1e-14
+    assert relative((law * actual).sum(1), (process.evolve(law, step_size) * f).sum(1)) < 1e-15
 
 
 def test_without_a_matrix_a_law_moves_the_same():
@@ -61,9 +61,9 @@ def test_without_a_matrix_a_law_moves_the_same():
 def test_two_states_in_continuous_time_have_their_closed_form():
     a, b, time = 0.3, 0.5, 1.7
     law = torch.tensor([[[1.0], [0.0]]], dtype=torch.float64)
-    found = simulate(JumpProcess(two_states(a, b)), law, num_steps=1, step_size=time, stepper="exact").final
+    actual = simulate(JumpProcess(two_states(a, b)), law, num_steps=1, step_size=time, stepper="exact").final
     there = a / (a + b) * (1 - torch.tensor(-(a + b) * time, dtype=torch.float64).exp())
-    assert float((found[0, 1, 0] - there).abs()) < 1e-15
+    assert float((actual[0, 1, 0] - there).abs()) < 1e-15
 
 
 def test_the_discrete_master_equation_tends_to_the_continuous_one_with_order_1():
@@ -85,8 +85,8 @@ def test_implicit_steps_use_the_inner_product_of_1_over_pi():
     form = weights.unsqueeze(-1) * matrix.mT
     assert relative(form, form.mT) < 1e-14
     law = law_of(process.affinity)
-    found = simulate(process, law, num_steps=1, step_size=5.0, stepper="implicit").final
-    assert relative(found - 5.0 * process.rate(found), law) < 1e-11
+    actual = simulate(process, law, num_steps=1, step_size=5.0, stepper="implicit").final
+    assert relative(actual - 5.0 * process.rate(actual), law) < 1e-11
 
 
 def test_energy_is_that_of_the_density_and_never_grows():
@@ -109,9 +109,9 @@ class TestBothFormsOfThePaper:
     @pytest.mark.parametrize("normalize", ["row", "sinkhorn"])
     def test_they_agree_where_rows_sum_to_1(self, normalize):
         kernel = heat(normalize)
-        found = JumpProcess(kernel).expect(self.z)
-        assert relative(found, aggregate(kernel, self.z)) < 1e-13
-        assert relative(found, self.z + diffuse(kernel, self.z)) < 1e-13
+        actual = JumpProcess(kernel).expect(self.z)
+        assert relative(actual, aggregate(kernel, self.z)) < 1e-13
+        assert relative(actual, self.z + diffuse(kernel, self.z)) < 1e-13
 
     @pytest.mark.parametrize("normalize", ["none", "count", "symmetric"])
     def test_they_differ_by_what_the_rows_lack(self, normalize):
@@ -157,5 +157,5 @@ def test_where_walkers_leave_a_position_that_none_comes_to_there_is_no_energy():
     measure = torch.tensor([0.0, 1.0, 1.0], dtype=torch.float64)
     process = JumpProcess(Affinity(x, x, "heat", "row", measure=measure))
     law = torch.tensor([1.0, 0.0, 0.0], dtype=torch.float64).view(1, -1, 1)
-    found = simulate(process, law, num_steps=8, step_size=0.5)
-    assert (found.outcome.ending, found.energy) == ("finished", None)
+    actual = simulate(process, law, num_steps=8, step_size=0.5)
+    assert (actual.outcome.ending, actual.energy) == ("finished", None)

@@ -66,9 +66,9 @@ SIGNED = {
     ids=["all alike", "all alike by row", "doubly stochastic", "swap", "directed ring", "delta"],
 )
 def test_known_limits(affinity, expected):
-    found = cfl_limit(affinity)
-    assert found.limit == pytest.approx(expected, rel=1e-12)
-    assert found.kind == "exact"
+    actual = cfl_limit(affinity)
+    assert actual.limit == pytest.approx(expected, rel=1e-12)
+    assert actual.kind == "exact"
 
 
 def test_a_signed_kernel_may_have_no_stable_step_at_all():
@@ -91,12 +91,12 @@ def test_large_kernels_have_a_certified_limit_below_the_exact_one_and_lanczos_be
 
 def test_limit_of_a_kernel_that_is_not_symmetric_is_that_of_its_contraction():
     affinity = Affinity(points(12), points(12, seed=1), "gaussian", "row")
-    found = cfl_limit(affinity)
+    actual = cfl_limit(affinity)
     norm = own_norm(affinity)
-    assert found.kind == "exact"
-    assert "stationary law" in found.norm
+    assert actual.kind == "exact"
+    assert "stationary law" in actual.norm
     for factor, grows in ((1.0, False), (1.001, True)):
-        step = whole_map(affinity, [factor * found.limit * identity(1)], "diffusive")
+        step = whole_map(affinity, [factor * actual.limit * identity(1)], "diffusive")
         growth = float(torch.linalg.matrix_norm(norm.roots.unsqueeze(1) * step / norm.roots, 2))
         assert (growth > 1 + 1e-10) is grows
 
@@ -106,9 +106,9 @@ def test_positions_that_no_norm_weighs_are_judged_by_averages(exact_up_to):
     """ω ≡ 1: the position without measure listens to the two others, and takes 4 in all."""
     x = torch.zeros(1, 3, 1, dtype=torch.float64)
     affinity = Affinity(x, x, "heat", "none", measure=torch.tensor([2.0, 2.0, 0.0]).double())
-    found = cfl_limit(affinity, exact_up_to=exact_up_to)
-    assert (found.kind, found.norm) == ("certified", "max_i |z_i|")
-    assert found.limit == pytest.approx(1 / 4, rel=1e-12)
+    actual = cfl_limit(affinity, exact_up_to=exact_up_to)
+    assert (actual.kind, actual.norm) == ("certified", "max_i |z_i|")
+    assert actual.limit == pytest.approx(1 / 4, rel=1e-12)
 
 
 @pytest.mark.parametrize(("rare", "seldom"), [(1e-167, 1e-12), (1.736e-164, 1e-6)])
@@ -159,30 +159,30 @@ def test_a_verdict_is_what_the_stage_does(seed, form, by_matrix):
     try:
         affinity = random_affinity(draw)
         weights = random_weights(affinity, draw)
-        found = certify(affinity, weights, form=form, exact_up_to=1024 if by_matrix else 1)
+        certificate = certify(affinity, weights, form=form, exact_up_to=1024 if by_matrix else 1)
     except ValueError as refused:  # sinkhorn on a kernel without total support, or exp of too much
         assume("sinkhorn" not in str(refused) and "not finite" not in str(refused))
         raise
     stage = whole_map(affinity, weights, form)
-    if found.verdict == "stable":
-        weight = own_norm(affinity).weights if found.weights is None else found.weights
+    if certificate.verdict == "stable":
+        weight = own_norm(affinity).weights if certificate.weights is None else certificate.weights
         # Positions that weigh nothing here neither give nor receive.
         roots = torch.where(weight > 0, weight, 1).sqrt().repeat_interleave(len(weights[0]))
         turned = roots.unsqueeze(1) * stage / roots
         assert float(torch.linalg.matrix_norm(turned, 2)) <= 1 + 1e-10
-    if found.verdict == "unstable":
-        image = (stage @ found.witness.flatten()).view_as(found.witness)
-        growth = float(norm_of(found, image) / norm_of(found, found.witness))
+    if certificate.verdict == "unstable":
+        image = (stage @ certificate.witness.flatten()).view_as(certificate.witness)
+        growth = float(norm_of(certificate, image) / norm_of(certificate, certificate.witness))
         assert growth > 1
-        assert growth == pytest.approx(found.growth, rel=1e-4)
+        assert growth == pytest.approx(certificate.growth, rel=1e-4)
 
 
 @pytest.mark.parametrize("exact_up_to", [1024, 1])
 def test_the_symmetric_part_of_w_does_not_decide(exact_up_to):
     """λ is 0 or 1 here, so a step turns and stretches by exactly |1 − 0.1 + i|."""
-    found = certify(everyone_alike(6, "row"), [TURNING], exact_up_to=exact_up_to)
-    assert found.verdict == "unstable"
-    assert found.growth == pytest.approx(math.sqrt(0.9**2 + 1), rel=1e-9)
+    certificate = certify(everyone_alike(6, "row"), [TURNING], exact_up_to=exact_up_to)
+    assert certificate.verdict == "unstable"
+    assert certificate.growth == pytest.approx(math.sqrt(0.9**2 + 1), rel=1e-9)
 
 
 def test_no_size_is_small_enough_for_a_pure_rotation():
@@ -203,11 +203,11 @@ def test_a_stage_is_judged_as_a_whole():
 def test_growth_that_does_not_go_on_is_told_apart():
     """A W of rank 1 that is not symmetric always stretches something once; this one never twice."""
     weight = torch.tensor([[0.5, 0.15], [0.0, 0.0]], dtype=torch.float64)
-    found = certify(heat(), [weight])
-    assert found.verdict == "unstable"
-    assert 1 < found.growth < 1.1
-    assert found.repeated == pytest.approx(1.0, abs=1e-12)
-    assert "would not go on growing" in found.reason
+    certificate = certify(heat(), [weight])
+    assert certificate.verdict == "unstable"
+    assert 1 < certificate.growth < 1.1
+    assert certificate.repeated == pytest.approx(1.0, abs=1e-12)
+    assert "would not go on growing" in certificate.reason
 
 
 @pytest.mark.parametrize("exact_up_to", [1024, 1])
@@ -238,8 +238,8 @@ def test_what_is_decided_without_the_matrix_never_contradicts_it(weight, normali
     holes = torch.tensor([0.2, 0.4, 0.0, 0.8, 1.0, 0.0, 1.4], dtype=torch.float64)
     for size, right, measure in itertools.product((0.02, 1.5), (x, points(7, seed=1)), (None, holes)):
         affinity = Affinity(x, right, "gaussian", normalize, measure=measure)
-        found = {certify(affinity, [size * weight], form=form, exact_up_to=n).verdict for n in (1024, 0)}
-        assert found != {"stable", "unstable"}
+        actual = {certify(affinity, [size * weight], form=form, exact_up_to=n).verdict for n in (1024, 0)}
+        assert actual != {"stable", "unstable"}
 
 
 def test_what_the_norm_does_not_see_is_never_called_stable():
@@ -257,8 +257,8 @@ def test_certificate_of_a_batch_is_the_worst():
     affinity = Affinity(x, x, "heat", "none")
     limits = [cfl_limit(Affinity(y, y, "heat", "none")).limit for y in x.split(1)]
     between = math.sqrt(limits[0] * limits[1])
-    found = certify(affinity, between)
-    assert (found.verdict, found.sample) == ("unstable", limits.index(min(limits)))
+    certificate = certify(affinity, between)
+    assert (certificate.verdict, certificate.sample) == ("unstable", limits.index(min(limits)))
     assert certify(affinity, 0.99 * min(limits)).verdict == "stable"
 
 
@@ -271,9 +271,9 @@ def test_weights_are_forgiven_the_last_digit_of_their_own_dtype_alone(dtype, ver
 
 def test_weights_in_float64_are_not_called_stable_where_rounding_hides_more_than_1e_10():
     """λ is 0 or 1: the second step takes away what the first enlarged a million times, rounding and all."""
-    found = certify(everyone_alike(5, "row"), [-1e6, 1.0])
-    assert found.verdict == "not decided"
-    assert "known to ±" in found.reason
+    certificate = certify(everyone_alike(5, "row"), [-1e6, 1.0])
+    assert certificate.verdict == "not decided"
+    assert "known to ±" in certificate.reason
 
 
 @pytest.mark.parametrize(
@@ -304,13 +304,15 @@ def test_a_witness_grows_in_the_stage_itself(kind, share, affinity):
     torch.manual_seed(0)
     stage = kind(4, 2, affinity=affinity, share_affinity=share, init="fan_in", layout="positions").double()
     x = points(8, width=4)
-    found = certify(stage, x)
-    assert found.verdict == "unstable"
-    z = image = found.witness.unsqueeze(0)
+    certificate = certify(stage, x)
+    assert certificate.verdict == "unstable"
+    z = image = certificate.witness.unsqueeze(0)
     operate = aggregate if stage.form == "original" else diffuse
     for one, weight in zip(stage.affinities(x), stage.weights(), strict=True):
         image = (image + operate(one, image) @ weight.T).detach()
-    assert float(norm_of(found, image) / norm_of(found, z)) == pytest.approx(found.growth, rel=1e-8)
+    assert float(norm_of(certificate, image) / norm_of(certificate, z)) == pytest.approx(
+        certificate.growth, rel=1e-8
+    )
 
 
 @pytest.mark.parametrize(
@@ -367,10 +369,10 @@ def test_several_kernels_are_judged_in_the_plain_norm_whatever_one_of_them_weigh
     exact = identity(4)
     for logits in peaks:
         exact = exact + torch.tensor(logits, dtype=torch.float64).softmax(0).expand(4, 4) @ exact
-    found = certify(Made(), points(4), exact_up_to=exact_up_to)
-    assert found.growth == pytest.approx(float(torch.linalg.matrix_norm(exact, 2)), rel=1e-9)
-    assert found.verdict == "unstable"
-    assert "in common" in found.norm
+    certificate = certify(Made(), points(4), exact_up_to=exact_up_to)
+    assert certificate.growth == pytest.approx(float(torch.linalg.matrix_norm(exact, 2)), rel=1e-9)
+    assert certificate.verdict == "unstable"
+    assert "in common" in certificate.norm
 
 
 def test_kernels_without_a_common_norm_are_not_judged_by_that_of_the_first():
@@ -458,8 +460,8 @@ def test_a_sample_that_grows_is_worse_than_one_that_is_not_decided():
     affinity = Affinity(x, x, "heat")
     apart, alike = (certify(affinity.sample(b), 3.0, exact_up_to=0).verdict for b in (0, 1))
     assert (apart, alike) == ("not decided", "unstable")
-    found = certify(affinity, 3.0, exact_up_to=0)
-    assert (found.verdict, found.sample) == ("unstable", 1)
+    certificate = certify(affinity, 3.0, exact_up_to=0)
+    assert (certificate.verdict, certificate.sample) == ("unstable", 1)
 
 
 @pytest.mark.parametrize("shared", [True, False])
