@@ -22,14 +22,26 @@ TINY = shlex.split(
 )
 
 
-def test_it_trains_and_says_where(tmp_path, capsys):
-    assert main(["train", *TINY, "--run", str(tmp_path / "run")]) == 0
+def test_it_trains_and_says_where_and_refuses_another_recipe(tmp_path, capsys):
+    words = ["train", *TINY, "--run", str(tmp_path / "run")]
+    assert main(words) == 0
     out, err = capsys.readouterr()
     result = Run.open(tmp_path / "run").read_result()
     assert result["outcome"]["ending"] == "converged"
     assert f"{result['metrics']['psnr']:.2f} dB PSNR" in out
     assert str(tmp_path / "run") in out
     assert "step 2/2" in err
+    assert main([*words, "--seed", "1", "--quiet"]) == 2
+    assert "seed is 1, was 0" in capsys.readouterr().err
+
+
+def test_json_is_all_of_stdout(tmp_path, capsys):
+    assert main(["train", *TINY, "--run", str(tmp_path / "run"), "--json"]) == 0
+    out, err = capsys.readouterr()
+    answer = json.loads(out)
+    assert answer["outcome"]["ending"] == "converged"
+    assert answer["result"] == Run.open(tmp_path / "run").read_result()
+    assert "restorer8/diffusive-1@2 on motifs" in err
 
 
 def test_the_default_folder_is_named_after_the_recipe_and_a_finished_run_stays(tmp_path, monkeypatch, capsys):
@@ -43,25 +55,14 @@ def test_the_default_folder_is_named_after_the_recipe_and_a_finished_run_stays(t
     assert (folder / "result.json").stat().st_mtime_ns == before
 
 
-def test_json_is_all_of_stdout(tmp_path, capsys):
-    assert main(["train", *TINY, "--run", str(tmp_path / "run"), "--json"]) == 0
-    out, err = capsys.readouterr()
-    told = json.loads(out)
-    assert told["outcome"]["ending"] == "converged"
-    assert told["result"] == Run.open(tmp_path / "run").read_result()
-    assert "restorer8/diffusive-1@2 on motifs" in err
-
-
 def test_print_config_goes_round_through_config(tmp_path, capsys):
     words = ["--stage.init_std", "0.25", "--milestones", "[3, 5]", "--seed", "7", "--print_config"]
     with pytest.raises(SystemExit) as end:
         main(["train", *TINY, *words])
     assert end.value.code == 0
     (tmp_path / "recipe.yaml").write_text(capsys.readouterr().out)
-    assert (
-        main(["train", "--config", str(tmp_path / "recipe.yaml"), "--run", str(tmp_path / "run"), "--quiet"])
-        == 0
-    )
+    words = ["--config", str(tmp_path / "recipe.yaml"), "--run", str(tmp_path / "run"), "--quiet"]
+    assert main(["train", *words]) == 0
     recipe = Run.open(tmp_path / "run").read_recipe()
     assert (recipe["network"], recipe["seed"], recipe["milestones"]) == ("restorer8/diffusive-1@2", 7, [3, 5])
     assert recipe["stage"]["init_std"] == 0.25
@@ -75,27 +76,47 @@ def test_flags_win_over_the_file_and_the_file_over_the_environment(tmp_path, cap
     monkeypatch.setenv("NONLOC_TRAIN__STAGE__INIT_STD", "0.125")
     with pytest.raises(SystemExit):
         main(["train", "--config", str(tmp_path / "recipe.json"), "--epochs", "6", "--print_config"])
-    told = yaml.safe_load(capsys.readouterr().out)
-    assert (told["epochs"], told["batch_size"], told["stage"]["init_std"]) == (6, 32, 0.125)
+    answer = yaml.safe_load(capsys.readouterr().out)
+    assert (answer["epochs"], answer["batch_size"], answer["stage"]["init_std"]) == (6, 32, 0.125)
 
 
 def test_divergence_is_exit_3_and_recorded(tmp_path, capsys):
     words = [
         "train",
         *TINY,
-        "--optimizer",
-        "sgd",
-        "--learning_rate",
-        "1e30",
-        "--epochs",
-        "3",
-        "--run",
+        *shlex.split("--optimizer sgd --learning_rate 1e30 --epochs 3 --run"),
         str(tmp_path / "r"),
     ]
     assert main([*words, "--json"]) == 3
     assert json.loads(capsys.readouterr().out)["outcome"]["ending"] == "diverged"
     assert Run.open(tmp_path / "r").read_result()["outcome"]["ending"] == "diverged"
     assert main([*words, "--quiet"]) == 3, "also when it has diverged before"
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ('{"network": ', "is not valid JSON"),
+        ('{"name": "soup"}', "recipe.json is no recipe of this version: 'name' is not a field"),
+    ],
+    ids=["torn", "of another program"],
+)
+def test_a_damaged_recipe_is_exit_4_and_not_overwritten(tmp_path, capsys, content, message):
+    path = tmp_path / "run" / "recipe.json"
+    path.parent.mkdir()
+    path.write_text(content)
+    assert main(["train", *TINY, "--run", str(path.parent), "--quiet"]) == 4
+    assert message in capsys.readouterr().err
+    assert path.read_text() == content
+
+
+def test_a_locked_folder_is_exit_5_and_capturing_without_a_cuda_device_exit_2(tmp_path, capsys):
+    words = ["train", *TINY, "--run", str(tmp_path / "run"), "--quiet"]
+    with Run(tmp_path / "run").lock():
+        assert main(words) == 5
+    assert "is in use by process" in capsys.readouterr().err
+    assert main([*words, "--captured", "true"]) == 2
+    assert 'captured=True needs device="cuda"' in capsys.readouterr().err
 
 
 def test_advice_is_for_stages_that_diverged_and_names_what_is_not_there_yet():
@@ -116,25 +137,6 @@ def test_advice_is_for_stages_that_diverged_and_names_what_is_not_there_yet():
     assert "--learning_rate below 0.1" in advice(recipe, gone)
     assert advice(recipe, trained) == ""
     assert advice(recipe.with_(network="preresnet20/baseline"), gone) == ""
-
-
-def test_a_locked_folder_is_exit_5(tmp_path, capsys):
-    with Run(tmp_path / "run").lock():
-        assert main(["train", *TINY, "--run", str(tmp_path / "run"), "--quiet"]) == 5
-    assert "is in use by process" in capsys.readouterr().err
-
-
-def test_a_corrupt_recipe_is_exit_4(tmp_path, capsys):
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "recipe.json").write_text('{"network": ')
-    assert main(["train", *TINY, "--run", str(tmp_path / "run"), "--quiet"]) == 4
-    assert "is not valid JSON" in capsys.readouterr().err
-
-
-def test_another_recipe_in_the_folder_is_exit_2(tmp_path, capsys):
-    assert main(["train", *TINY, "--run", str(tmp_path / "run"), "--quiet"]) == 0
-    assert main(["train", *TINY, "--seed", "1", "--run", str(tmp_path / "run"), "--quiet"]) == 2
-    assert "seed is 1, was 0" in capsys.readouterr().err
 
 
 def test_a_spent_budget_saves_and_exits_0(tmp_path, capsys):
@@ -161,25 +163,12 @@ def test_a_signal_saves_and_the_same_command_continues(tmp_path, number, code):
         while not run.metrics_path.exists() and time.monotonic() < deadline:
             time.sleep(0.01)
         process.send_signal(number)
-        told = json.loads(process.communicate(timeout=60)[0])
+        answer = json.loads(process.communicate(timeout=60)[0])
         assert process.returncode == code
-    assert told["outcome"]["ending"] == "interrupted"
-    assert told["result"] is None
+    assert answer["outcome"]["ending"] == "interrupted"
+    assert answer["result"] is None
     reached = run.read_metrics()
     assert 1 <= len(reached) < 6
     assert main(words) == 0
     assert run.read_metrics()[: len(reached)] == reached, "what was done was not done again"
     assert [line["epoch"] for line in run.read_metrics()] == list(range(1, 7))
-
-
-def test_capturing_without_a_cuda_device_is_exit_2(tmp_path, capsys):
-    assert main(["train", *TINY, "--captured", "true", "--run", str(tmp_path / "run"), "--quiet"]) == 2
-    assert 'captured=True needs device="cuda"' in capsys.readouterr().err
-
-
-def test_a_foreign_recipe_is_not_overwritten(tmp_path, capsys):
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "recipe.json").write_text('{"name": "soup"}')
-    assert main(["train", *TINY, "--run", str(tmp_path / "run"), "--quiet"]) == 4
-    assert (tmp_path / "run" / "recipe.json").read_text() == '{"name": "soup"}'
-    assert "recipe.json is no recipe of this version: 'name' is not a field" in capsys.readouterr().err
