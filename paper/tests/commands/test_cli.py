@@ -117,7 +117,10 @@ def test_wrong_usage_is_one_clear_line_and_exit_2(words, message, capsys, tmp_pa
     assert list(tmp_path.iterdir()) == [], "nothing was made"
 
 
-def test_debug_shows_the_traceback(monkeypatch):
+def test_version_and_debug(monkeypatch, capsys):
+    with pytest.raises(SystemExit) as end:
+        main(["--version"])
+    assert (end.value.code, capsys.readouterr().out) == (0, "nonloc 0.1.0\n")
     monkeypatch.setenv("NONLOC_DEBUG", "1")
     with pytest.raises(ValueError, match="mnist"):
         main(["data", "mnist"])

@@ -48,11 +48,9 @@ def test_a_kept_run_is_not_trained_again_and_is_in_the_table(kept, tmp_path, cap
     assert [row["n"] for row in answer["rows"]] == [2, 2]
     for run in find_runs(kept):
         assert Run(results / run.path.relative_to(kept)).read_result() == run.read_result()
-    copy = rows[1] / "0-copy"
-    assert copy.is_dir(), "a copy beside the seeds stays, and does not stop the keeping"
-    shutil.rmtree(copy)
+    assert (rows[1] / "0-copy").is_dir(), "a copy beside the seeds stays, and does not stop the keeping"
     total = sum(path.stat().st_size for path in results.rglob("*") if path.is_file())
-    assert total - 1000 < answer["kept"]["bytes"]
+    assert total - 1000 < answer["kept"]["bytes"] <= total
 
 
 def test_runs_kept_for_another_suite_are_not_counted_as_trained(kept, tmp_path, capsys):
