@@ -310,8 +310,9 @@ def test_a_bad_loss_is_named_even_if_the_device_ran_ahead(run, monkeypatch):
     assert (outcome.ending, outcome.step) == ("diverged", 6)
 
 
-def test_weights_that_are_not_finite_are_never_saved(run, monkeypatch):
-    after_step(monkeypatch, 15, lambda session: spoil(session, math.inf))
+@pytest.mark.parametrize("value", [math.inf, math.nan])
+def test_weights_that_are_not_finite_are_never_saved(run, monkeypatch, value):
+    after_step(monkeypatch, 15, lambda session: spoil(session, value))
     outcome = train(tiny_recipe(), run, throw=False)
     assert (outcome.ending, outcome.step) == ("diverged", 14)
     assert saved_steps(run) == [5, 10]
