@@ -75,10 +75,7 @@ def curves(rows: Sequence[RowRecord]) -> Figure:
     loss, test = (
         ("mean squared error", "PSNR on test images (dB)")
         if score == "psnr"
-        else (
-            "cross-entropy (nats)",
-            "error on test images (%)",
-        )
+        else ("cross-entropy (nats)", "error on test images (%)")
     )
     with style():
         figure = Figure(figsize=(WIDTH, 3.3), layout="constrained")

@@ -27,11 +27,12 @@ from nonloc_paper.report.document import (
     page_html,
     sections_html,
 )
+from nonloc_paper.report.figure_page import ABOUT_GROWTH, GROWTH, energy_table, factors_table, growth_table
 from nonloc_paper.report.records import Collection, RowRecord, collect, of_stage, score_name
+from nonloc_paper.report.signs import weights_at
 from nonloc_paper.report.table1 import rows_table
 from nonloc_paper.report.table1_runs import Table1Runs
 from nonloc_paper.report.tables import results_table
-from nonloc_paper.report.trained_stages import ABOUT_GROWTH, GROWTH, growth_table
 from nonloc_paper.runs import write_atomically
 
 PAPER = "Tao, Sun, Du and Liu, “Nonlocal Neural Networks, Nonlocal Diffusion and Nonlocal Modeling”, 2018"
@@ -40,8 +41,8 @@ ABOUT = {
     "psnr": "Each image repeats one small motif, so that every pixel has copies far away. Noise was added, and "
     "networks were trained to take it away. A local network sees a neighbourhood. A nonlocal stage in its middle lets "
     "every position look at all others: the original block (Wang et al.) adds a weighted sum of all features, the "
-    "diffusive stage of the paper adds weighted differences z_j − z_i, which is a step of a nonlocal diffusion. The score "
-    "is the PSNR on test images that share no motif with the training images: higher is better.",
+    "diffusive stage of the paper adds weighted differences z_j − z_i, which is a step of a nonlocal diffusion. The "
+    "score is the PSNR on test images that share no motif with the training images: higher is better.",
     "error": "Image classifiers with nonlocal blocks between their residual blocks. The original block (Wang et al.) "
     "adds a weighted sum of the features at all positions, the proposed stage adds weighted differences z_j − z_i, "
     "which is a step of a nonlocal diffusion. The score is the error on the test images after the last epoch: lower is "
@@ -57,7 +58,8 @@ RESTORED_CAPTION = (
 )
 PAPER_SPECTRA = (
     "The paper reports, for its classifiers on CIFAR-10, negative eigenvalues of the largest magnitude in original "
-    "blocks (damping) and mostly positive ones in proposed blocks (diffusion). In these runs:"
+    "blocks (damping) and mostly positive ones in proposed blocks (diffusion). Here are the first seed's networks; a "
+    "negative share outside what chance gives was learned."
 )
 RECORDED = (
     "Recorded, not trained now: the paper's networks on CIFAR-10, 164 epochs on a GPU. The records are in "
@@ -103,7 +105,6 @@ def _sections(collection: Collection, recorded: Table1Runs | None) -> list[Secti
         shown = "".join(inline_svg(figure, f"affinity-{number}") for number, figure in enumerate(maps))
         looks = [text for row in rows for text in sentences.affinity_findings(row)]
         features = Picture(f"features-{score}", figures.features(rows), figures.FEATURES_CAPTION)
-        changes = [text for row in rows for text in sentences.feature_findings(row)]
         sections += [
             Section(
                 "Results", (results_table(collection, score), Html(f'<p class="soft">{ABOUT_TABLE}</p>'))
@@ -115,7 +116,7 @@ def _sections(collection: Collection, recorded: Table1Runs | None) -> list[Secti
                 "Affinity maps", (Html(figure_html(shown, figures.AFFINITY_CAPTION)), looks) if shown else ()
             ),
             Section("Spectra of the learned weights", tuple(_spectra(collection, rows, score))),
-            Section("The features through the stage", (features, changes) if features else ()),
+            Section("The features through the stage", (features, factors_table(rows)) if features else ()),
             Section(GROWTH, (ABOUT_GROWTH, growth) if growth else ()),
         ]
     if recorded is not None and recorded.recorded:
@@ -132,8 +133,12 @@ def _spectra(collection: Collection, rows: list[RowRecord], score: str) -> list[
     if figure is None:
         return []
     captions = dict.fromkeys(spectrum["caption"] for _, spectrum in examples if spectrum.get("stages"))
-    shares = [text for row in rows for text in sentences.spectrum_findings(row)]
-    contents: list[Content] = [PAPER_SPECTRA, Picture(f"spectra-{score}", figure, " ".join(captions)), shares]
+    networks = [(row.label, row.example, weights_at(row.example)) for row in rows if row.example is not None]
+    contents: list[Content] = [
+        PAPER_SPECTRA,
+        Picture(f"spectra-{score}", figure, " ".join(captions)),
+        energy_table(networks),
+    ]
     panels = collection.suite.panels if collection.suite is not None else ()
     for row in rows:
         chosen = [panel.epoch for panel in panels if panel.row == row.label and panel.epoch is not None]
@@ -170,14 +175,13 @@ def image_table(rows: Sequence[RowRecord]) -> str:
 def affinity_figures(rows: Sequence[RowRecord], count: int = 2) -> list[Figure]:
     """Draw for each of the first `count` images where each row's network looks from the marked position."""
     maps = []
-    for row in rows:
-        run = row.example
-        for stage in [] if run is None else run.observations.get("affinity", []):
+    for label, run in ((row.label, row.example) for row in rows if row.example is not None):
+        for stage in run.observations.get("affinity", []):
             values = run.tensors.get(f"affinity.{stage['stage']}")
             # A map that is not finite was not saved.
             if values is not None:
                 maps.append(
-                    (f"{row.label}{of_stage(run.recipe, stage['stage'])}", run, stage["position"], values)
+                    (f"{label}{of_stage(run.recipe, stage['stage'])}", run, stage["position"], values)
                 )
     if not maps:
         return []

@@ -59,11 +59,7 @@ SPECTRUM = {
 }
 STABILITY = {
     "stages": [
-        {
-            "verdict": str,
-            "growth": _MAYBE,
-            "blocks": [{"growth": _MAYBE, "largest": NUMBER, "limit": _MAYBE}],
-        }
+        {"verdict": str, "growth": _MAYBE, "blocks": [{"growth": _MAYBE, "largest": NUMBER, "limit": _MAYBE}]}
     ]
 }
 

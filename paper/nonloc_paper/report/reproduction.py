@@ -12,22 +12,22 @@ from statistics import median
 from nonloc_paper.map.cells import PARTS
 from nonloc_paper.report.claims import Claim, judge
 from nonloc_paper.report.document import Content, Data, Details, Document, Picture, Section, write_documents
-from nonloc_paper.report.figure_page import figure_sections
+from nonloc_paper.report.figure_page import ABOUT_LOST, figure_sections, lost_table
 from nonloc_paper.report.map import figures as map_figures
 from nonloc_paper.report.map import tables as map_tables
 from nonloc_paper.report.map.cells import TrainabilityMap, read_map
 from nonloc_paper.report.page import PAPER
 from nonloc_paper.report.table1 import (
+    TABLE_CAPTION,
     afterwards_table,
     apart_table,
     differences_table,
     missing_table,
     rows_table,
+    table_figure,
 )
-from nonloc_paper.report.table1_figures import EXTRA_CAPTION, TABLE_CAPTION, extra_figure, table_figure
 from nonloc_paper.report.table1_runs import OTHER, TABLE, Table1Runs, read_table1_runs
 from nonloc_paper.report.tables import Table
-from nonloc_paper.report.trained_stages import ABOUT_LOST, lost_table
 from nonloc_paper.report.verdicts import DEPENDS, NOT_REPRODUCED, REPRODUCED, UNDECIDED, Part, Verdict
 from nonloc_paper.suites.archive import read_spent
 
@@ -181,7 +181,6 @@ def _table_sections(runs: Table1Runs, root: Path) -> tuple[Section, ...]:
     rows = rows_table([row for row in runs.rows if row.group != OTHER])
     return (
         Section("Rows", (Picture("table1", table_figure(runs), TABLE_CAPTION), ABOUT_TABLE, rows)),
-        Section("Extra rows", (Picture("table1-extra", extra_figure(runs), EXTRA_CAPTION),)),
         Section("Paired differences", (ABOUT_DIFFERENCES, differences_table(runs))),
         Section("Form or affinity", (ABOUT_APART, apart) if apart else ()),
         Section("Asked afterwards", (ABOUT_AFTERWARDS, afterwards) if afterwards else ()),
@@ -210,7 +209,6 @@ def _map_sections(trained: TrainabilityMap) -> tuple[Section, ...]:
         Picture(f"map-rate-{rate:g}", map_figures.heat_map(trained, rate), f"Rate {rate:g}.")
         for rate in trained.rates
     ]
-    limits = Data("map-limits", "Up to which deviation stages train", map_tables.limits_table(trained))
     before = Picture(
         "map-before", map_figures.before_divergence(trained.ten_epochs), map_figures.BEFORE_CAPTION
     )
@@ -223,7 +221,7 @@ def _map_sections(trained: TrainabilityMap) -> tuple[Section, ...]:
     pairs = (ABOUT_CORNERS, map_tables.corners_table(trained), corners) if corners else ()
     return (
         Section("The answer", (*answer, ABOUT_MAP, STARTS, recorded)),
-        Section("One epoch", (map_figures.HEAT_CAPTION, *heat, limits) if heat else ()),
+        Section("One epoch", (map_figures.HEAT_CAPTION, *heat) if heat else ()),
         Section("Ten epochs at the paper's rate", (before,)),
         Section("Form or affinity", pairs),
         Section("How far logits spread", (ABOUT_LOGITS, spreads, logits) if logits and spreads else ()),

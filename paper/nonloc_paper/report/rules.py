@@ -14,9 +14,8 @@ from typing import Any
 
 from nonloc_paper.report.records import RowRecord, RunRecord
 from nonloc_paper.report.signs import agrees, format_signs, has_band, has_large_positive, weights_at
-from nonloc_paper.report.statistics import Interval, interval, paired, side_of_zero
 from nonloc_paper.report.table1_runs import DIVIDED, NAMES, Table1Runs, differences, errors, lost
-from nonloc_paper.report.verdicts import DELTA, Part
+from nonloc_paper.report.verdicts import DELTA, Interval, Part, interval, paired, side_of_zero
 
 PLAIN_LOOP = "plain loop"  # how `python -m benchmarks forms` calls a step written out by the equations
 FAILED = 11.65  # % error: halfway between the paper's 3 and 4 original blocks

@@ -1,16 +1,34 @@
-"""Table 1 as recorded: every row with the published number, and the paired differences that the claims are about."""
+"""Table 1 as recorded: every row with the published number, a picture of it, and the paired differences."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from statistics import fmean, linear_regression
 
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from nonloc.plots import CHANCE, INK, style
+from nonloc_paper.report.figures import SHADES, WIDTH
 from nonloc_paper.report.records import RowRecord
-from nonloc_paper.report.statistics import interval, paired, signed
+from nonloc_paper.report.rules import FAILED
 from nonloc_paper.report.table1_runs import NAMES, Setting, Table1Runs, errors, lost, setting
 from nonloc_paper.report.tables import Table, format_number, format_range, format_run, format_score
+from nonloc_paper.report.verdicts import interval, paired, signed
+
+MARKS = {"original": "s", "diffusive": "o"}
+APART = {"original": -0.13, "diffusive": 0.13}
+LINE = 11  # points from one note at the upper edge to the next
+Column = tuple[tuple[int, ...], int]  # places, and blocks in each
+
+TABLE_CAPTION = (
+    "Error after the last epoch by number of blocks: every seed, a bar at the median, the published number as an empty "
+    "diamond. At the top: ✕ seeds that diverged, and numbers above the frame, ◇ published and ▲ measured. Line: the "
+    "median baseline here; dotted: the published one. One panel for each start."
+)
 
 
 def rows_table(rows: Sequence[RowRecord]) -> Table:
@@ -141,3 +159,93 @@ def _by_seed(rows: Sequence[RowRecord | None], measure: Callable[[list[float]], 
 def _ended(row: RowRecord | None) -> dict[int, float]:
     """The error in % of each seed of a row that did not diverge."""
     return {seed: error for seed, error in errors(row).items() if seed not in lost(row)}
+
+
+def table_figure(runs: Table1Runs) -> Figure | None:
+    """Draw one panel for each start; None where no row with blocks has a run."""
+    panels = {start: rows for start in (runs.start, *runs.starts) if (rows := _rows(runs, start))}
+    if not panels:
+        return None
+    baseline = runs.find(form=None)
+    scores = [score for rows in panels.values() for row in rows.values() for score in row.scores]
+    scores += baseline.scores if baseline is not None else []
+    # A run that failed is written at the edge: it would press all others together.
+    scores = [score for score in scores if score < FAILED]
+    low, high = (min(scores), max(scores)) if scores else (7.0, 9.0)
+    room = max(high - low, 0.5)
+    limits = (min(low, 7.29) - 0.1 * room, max(high, 8.28) + 0.3 * room)
+    with style():
+        figure = Figure(figsize=(WIDTH, 3.4), layout="constrained")
+        all_axes = figure.subplots(1, len(panels), squeeze=False, sharey=True)[0]
+        for axes, (start, rows) in zip(all_axes, panels.items(), strict=True):
+            if baseline is not None and baseline.median is not None:
+                axes.axhline(baseline.median, color=CHANCE, linewidth=1.2)
+            if baseline is not None and baseline.published is not None:
+                axes.axhline(baseline.published, color=CHANCE, linewidth=1.2, linestyle=":")
+            columns = sorted({column for _, column in rows}, key=lambda one: (len(one[0]), one))
+            _columns(axes, rows, columns, limits[1])
+            axes.set(title=f"start {start}", xlabel="blocks", xlim=(-0.6, len(columns) - 0.4), ylim=limits)
+            names = [
+                str(blocks)
+                if len(places) == 1
+                else f"{blocks * len(places)} after\n{', '.join(map(str, places))}"
+                for places, blocks in columns
+            ]
+            axes.set_xticks(range(len(columns)), names)
+        all_axes[0].set_ylabel("error on test images (%)")
+        handles = [
+            Line2D([], [], color=SHADES[form][0], marker=MARKS[form], linestyle="", label=NAMES[form])
+            for form in MARKS
+        ]
+        handles.append(
+            Line2D([], [], color=INK, marker="D", markerfacecolor="none", linestyle="", label="published")
+        )
+        figure.legend(handles=handles, loc="outside lower center", ncols=3)
+    return figure
+
+
+def _rows(runs: Table1Runs, start: str) -> Mapping[tuple[str, Column], RowRecord]:
+    """The rows of one start at the protocol's rate, each form with its own affinity."""
+    found: dict[tuple[str, Column], RowRecord] = {}
+    for row in runs.recorded:
+        what = setting(row.recipe)
+        wanted = {"blocks": what.blocks, "places": what.places, "start": start}
+        if what.form and what == runs.wanted(form=what.form, **wanted):
+            found.setdefault((what.form, (what.places, what.blocks)), row)
+    return found
+
+
+def _columns(
+    axes: Axes, rows: Mapping[tuple[str, Column], RowRecord], columns: list[Column], top: float
+) -> None:
+    """Draw the marks of every row, and at the upper edge, below each other, what lies above the frame."""
+    for middle, column in enumerate(columns):
+        notes = 0
+        for form in MARKS:
+            row = rows.get((form, column))
+            if row is None:
+                continue
+            at, colour = middle + APART[form], SHADES[form][0]
+            axes.plot(
+                [at] * len(row.scores), row.scores, MARKS[form], color=colour, markersize=4.5, alpha=0.85
+            )
+            if row.median is not None:
+                axes.plot([at - 0.11, at + 0.11], [row.median] * 2, color=colour, linewidth=2)
+            beyond = [f"✕ {len(row.diverged)}/{len(row.started)}"] if row.diverged else []
+            beyond += [f"▲ {score:.2f}" for score in row.scores if score > top]
+            if row.published is not None and row.published <= top:
+                axes.plot([at], [row.published], "D", color=colour, markerfacecolor="none", markersize=6)
+            elif row.published is not None:
+                beyond.append(f"◇ {row.published:.2f}")
+            for note in beyond:
+                axes.annotate(
+                    note,
+                    (at, top),
+                    (0, -LINE * notes),
+                    textcoords="offset points",
+                    ha="center",
+                    va="top",
+                    fontsize=8,
+                    color=colour,
+                )
+                notes += 1

@@ -36,13 +36,7 @@ def test_figures_that_a_document_has_no_more_are_taken_away(tmp_path):
     (tmp_path / "figures" / "holiday.svg").write_text("mine")
     (tmp_path / "notes.md").write_text("mine")
     write(tmp_path, "new")
-    assert found(tmp_path) == [
-        "figures/holiday.svg",
-        "figures/new.svg",
-        "notes.md",
-        "page.md",
-        "report.html",
-    ]
+    assert found(tmp_path) == ["figures/holiday.svg", "figures/new.svg", "notes.md", "page.md", "report.html"]
 
 
 @pytest.mark.parametrize("name", ["page.md", "report.html", "figures/new.svg"])

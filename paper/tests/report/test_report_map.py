@@ -17,9 +17,7 @@ from nonloc_paper.report.map.tables import (
     cells_table,
     compare,
     corners_table,
-    largest_deviation,
     late_counts_table,
-    limits_table,
     logits_table,
     runs_table,
     safe_starts,
@@ -71,13 +69,6 @@ def test_starts_are_in_the_order_of_their_deviations():
     ]
 
 
-def test_the_largest_deviation_ends_at_the_first_that_fails(found):
-    limits = [largest_deviation(found, 0.1, "original", blocks) for blocks in (1, 2, 3, 4)]
-    assert limits == [0.1, 0.07, 0.05, 0.05]
-    assert largest_deviation(found, 0.1, "diffusive", 6) == 0.1
-    assert largest_deviation(found, 0.1, "diffusive", 7) is None
-
-
 def test_the_answers(found):
     safe = ["normal 0.01", "normal 0.03", "normal 0.05", "fan_in", "zero", "zero, batch norm"]
     assert safe_starts(found)[0.1] == safe
@@ -95,7 +86,6 @@ def test_a_start_is_safe_only_where_all_seeds_train(breaks, seeds):
     found = TrainabilityMap(group_cells(lines), ())
     assert safe_starts(found) == {}
     assert lines_of(safe_starts_table(found))["0.1"] == ("none is known", "–")
-    assert largest_deviation(found, 0.1, "original", 1) is None
 
 
 def test_tables(found):
@@ -113,14 +103,6 @@ def test_tables(found):
     late = ("10", "nothing", "0.1")
     assert cells[*late, "original", "3", "torch"] == ("3", "0", "3", "103 103 103", "2.5", "–", "–", "50")
     assert cells[*late, "stable", "12", "torch"] == ("3", "3", "0", "–", "–", "1.200", "40.00", "7")
-    assert limits_table(found).lines[3] == (
-        "0.1",
-        "original",
-        "4",
-        "0.05",
-        "fan_in; zero; zero, batch norm",
-        "torch",
-    )
 
 
 def test_the_heat_map_is_readable_without_colours(found):

@@ -71,7 +71,7 @@ def test_every_document_and_figure_is_there(made):
         "map-before",
         "map-logits",
     )
-    data = {"figures-features", "figures-spectra", "map-cells", "map-limits"}
+    data = {"figures-features", "figures-spectra", "map-cells"}
     files_of = {f"figures/{name}.svg" for name in drawn} | {f"data/{name}.csv" for name in data}
     assert names == documents | {"report.html"} | files_of
     assert {str(path.relative_to(made[0])) for path in made[1].files} == names
@@ -146,7 +146,7 @@ def test_figures_of_rows_without_runs_are_named(tmp_path):
 
 def test_every_w_has_its_trace_and_energies(made):
     lines = (made[0] / "data" / "figures-spectra.csv").read_text().splitlines()
-    assert "1,2 original blocks,0,1,-0.751,0.05,0.95,95,30,70" in lines
+    assert "2 original blocks,0,1,-0.751,0.05,0.95,95,30,70" in lines
     text = (made[0] / "data" / "figures-features.csv").read_text()
     assert '"4-block (proposed), start 0.01",1,s,0.5,0.5,-52,+2,0.5,' in text
 

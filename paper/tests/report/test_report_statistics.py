@@ -4,13 +4,7 @@ import math
 
 import pytest
 
-from nonloc_paper.report.statistics import (
-    Interval,
-    interval,
-    paired,
-    side_of_zero,
-    sign_test,
-)
+from nonloc_paper.report.verdicts import Interval, interval, paired, side_of_zero, sign_test
 
 
 def test_the_interval_of_three_numbers():

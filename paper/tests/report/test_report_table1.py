@@ -11,8 +11,8 @@ from nonloc_paper.report.table1 import (
     differences_table,
     missing_table,
     rows_table,
+    table_figure,
 )
-from nonloc_paper.report.table1_figures import extra_figure, table_figure
 from nonloc_paper.report.table1_runs import errors, median_run, read_table1_runs, setting
 from nonloc_paper.suites import SUITES
 
@@ -267,47 +267,3 @@ def test_different_places_stand_in_a_column_of_their_own():
     (axes,) = table_figure(arranged(records("table1", numbers))).axes
     assert [label.get_text() for label in axes.get_xticklabels()] == ["2", "6", "3 after\n2, 4, 6"]
     assert [text.get_text() for text in axes.texts] == ["✕ 1/1"]
-
-
-TABLE = records("table1", {"baseline": [9.0], "5-block (proposed)": [8.6, 8.8]})
-
-
-def texts(figure):
-    (axes,) = figure.axes
-    return [text.get_text() for text in axes.texts if text.get_text()]
-
-
-def test_without_extra_rows_there_is_no_picture_of_them():
-    assert extra_figure(arranged()) is None
-    assert extra_figure(arranged(TABLE)) is None
-
-
-def test_a_row_stands_with_the_row_of_the_table_that_it_is_compared_with():
-    found = arranged(TABLE, records("table1-beside", {"5-block (proposed), recomputed affinity": [8.1, 8.3]}))
-    figure = extra_figure(found)
-    (axes,) = figure.axes
-    assert [label.get_text() for label in axes.get_yticklabels()] == [
-        "proposed, shared",
-        "proposed, recomputed",
-    ]
-    assert texts(figure) == ["5 blocks: which form, which affinity"]
-    dots = [list(line.get_xdata()) for line in axes.lines if line.get_marker() == "o"]
-    assert dots == [[8.6, 8.8], [8.1, 8.3]]
-
-
-def test_runs_that_diverged_are_counted_and_not_drawn():
-    label = "4-block (stable), deviation 0.07"
-    numbers = {
-        label: [None, 8.5],
-        f"{label}, logits / √d": [None],
-        "4-block (stable), deviation 0.01": [8, 8],
-    }
-    figure = extra_figure(arranged(records("table1-stable", numbers)))
-    assert texts(figure) == [
-        "stable W, start 0.01",
-        "stable W, start 0.07",
-        "✕ 1/2",
-        "stable W, start 0.07, logits / √d",
-        "✕ 1/1, 1 to run",
-    ]
-    assert figure.axes[0].get_xlim()[1] < 10

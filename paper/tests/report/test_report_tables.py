@@ -13,13 +13,7 @@ def table_of(folder, *rows, score="psnr"):
 
 
 def cells(table, label):
-    return dict(
-        zip(
-            table.header,
-            next(line for line in table.lines if line[0] == label),
-            strict=True,
-        )
-    )
+    return dict(zip(table.header, next(line for line in table.lines if line[0] == label), strict=True))
 
 
 @pytest.mark.parametrize(

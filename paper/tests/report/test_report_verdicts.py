@@ -81,10 +81,7 @@ def test_what_is_decided_leaves_nothing_open(answer):
         ([2], "Planned runs are missing for p0"),
         ([0], "All planned runs are recorded, and leave it open"),
         ([0, 0], "All planned runs are recorded, and leave it open"),
-        (
-            [1, 0],
-            "Planned runs are missing for p0. All planned runs are recorded for p1, and leave it open",
-        ),
+        ([1, 0], "Planned runs are missing for p0. All planned runs are recorded for p1, and leave it open"),
     ],
 )
 def test_why_it_is_open_tells_whether_runs_are_missing(left, expected):

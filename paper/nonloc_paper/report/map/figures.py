@@ -213,18 +213,9 @@ def _square(axes: Axes, column: int, line: int, cell: Cell, colours: ScalarMappa
     else:
         lines = [f"{left:.2f}", f"○ {stuck}/{cell.n}" if stuck else "", f"✕ {gone}/{cell.n}" if gone else ""]
     lines.append("" if has_all_seeds(cell) else f"n = {cell.n}")
-    text = "\n".join(line for line in lines if line)
-    axes.text(
-        column,
-        line,
-        text,
-        ha="center",
-        va="center",
-        fontsize=7.5,
-        color="white" if is_dark else "black",
-        linespacing=1.0,
-        bbox={"boxstyle": "square,pad=0.15", "facecolor": face, "edgecolor": "none"},
-    )
+    look: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 7.5, "linespacing": 1.0}
+    look["bbox"] = {"boxstyle": "square,pad=0.15", "facecolor": face, "edgecolor": "none"}
+    axes.text(column, line, "\n".join(filter(None, lines)), color="white" if is_dark else "black", **look)
 
 
 def _eigenvalue(moment: dict[str, Any]) -> float | None:
@@ -243,13 +234,5 @@ def _corner_square(axes: Axes, column: int, line: int, cell: Cell) -> None:
     face = colormaps["Greys"](0.1 + 0.7 * share)
     axes.add_patch(Rectangle((column - 0.47, line - 0.45), 0.94, 0.9, facecolor=face, edgecolor="none"))
     lines = [f"✕ {gone} of {cell.n}" if gone else "", "" if cell.error is None else f"{cell.error:.1f} %"]
-    axes.text(
-        column,
-        line,
-        "\n".join(text for text in lines if text),
-        ha="center",
-        va="center",
-        fontsize=8.5,
-        color="white" if share > 0.5 else "black",
-        linespacing=1.1,
-    )
+    look: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 8.5, "linespacing": 1.1}
+    axes.text(column, line, "\n".join(filter(None, lines)), color="white" if share > 0.5 else "black", **look)

@@ -11,15 +11,14 @@ from nonloc_paper.report.map.cells import (
     Cell,
     Line,
     TrainabilityMap,
-    deviation,
     format_blocks,
     has_all_seeds,
     largest,
     sort_inits,
 )
 from nonloc_paper.report.map.rules import largest_growth
-from nonloc_paper.report.statistics import sign_test
 from nonloc_paper.report.tables import Table, format_number
+from nonloc_paper.report.verdicts import sign_test
 
 BACK = 50  # steps before a divergence: nearer to it, everything is large
 CALM = 100  # a spread of logits to count by
@@ -68,42 +67,6 @@ def safe_starts_table(trained: TrainabilityMap) -> Table:
     starts = "every number of blocks of both forms trains one epoch, with all seeds, from"
     header = ("rate", starts, "lowest mean loss")
     return Table(header, lines, prose=True)
-
-
-def limits_table(trained: TrainabilityMap) -> Table:
-    """Return for every rate, form and number of blocks: up to which deviation all seeds train, and other starts."""
-    stages = dict.fromkeys((cell.rate, cell.form, cell.blocks) for cell in trained.one_epoch)
-    lines = []
-    for rate, form, blocks in stages:
-        here = [
-            cell for cell in trained.one_epoch if (cell.rate, cell.form, cell.blocks) == (rate, form, blocks)
-        ]
-        others = [cell for cell in here if deviation(cell.init) is None]
-        good = "; ".join(cell.init for cell in others if cell.all_train and has_all_seeds(cell))
-        bad = "; ".join(cell.init for cell in others if not cell.all_train)
-        limit = format_number(largest_deviation(trained, rate, form, blocks), "g")
-        lines.append((f"{rate:g}", form, str(blocks), limit, good or "–", bad or "–"))
-    ends = ("all seeds train up to deviation", "other starts that train", "that do not")
-    return Table(
-        ("rate", "form", "blocks", *ends),
-        sorted(lines, key=lambda line: (-float(line[0]), FORMS.index(line[1]), int(line[2]))),
-    )
-
-
-def largest_deviation(trained: TrainabilityMap, rate: float, form: str, blocks: int) -> float | None:
-    """Return the largest deviation up to which all seeds train at every deviation that was tried; None without one."""
-    cells = {
-        number: cell
-        for cell in trained.one_epoch
-        if (cell.rate, cell.form, cell.blocks) == (rate, form, blocks)
-        and (number := deviation(cell.init)) is not None
-    }
-    best = None
-    for number in sorted(cells):
-        if not (has_all_seeds(cells[number]) and cells[number].all_train):
-            break
-        best = number
-    return best
 
 
 def cells_table(trained: TrainabilityMap) -> Table:

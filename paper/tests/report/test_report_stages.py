@@ -5,8 +5,8 @@ from dataclasses import replace
 
 from made_records import arranged, records, write
 
+from nonloc_paper.report.figure_page import action_table, factors_table, growth_table, lost_table
 from nonloc_paper.report.table1_runs import read_table1_runs
-from nonloc_paper.report.trained_stages import action_table, factors_table, growth_table, lost_table
 
 
 def test_a_network_with_several_stages_has_a_line_for_each(tmp_path):
@@ -50,10 +50,7 @@ def test_a_stable_stage_is_named_once_by_its_start_and_has_no_minus_zero(tmp_pat
 def test_of_runs_that_diverged_the_last_look_at_their_kernels_is_told():
     (run,) = records("table1", {"4-block (original)": [None]})
     assert not lost_table(arranged([run]).rows)
-    seen = [
-        {"spread": 0.004321, "apart": 0.5, "logit_spread": 1234.5},
-        {"spread": 0.75, "apart": 0.25},
-    ]
+    seen = [{"spread": 0.004321, "apart": 0.5, "logit_spread": 1234.5}, {"spread": 0.75, "apart": 0.25}]
     run = replace(run, observations={"step": 1173, "epoch": 3, "affinity": seen})
     lines = lost_table(arranged([run]).rows).lines
     who = ("4-block (original), start 0.01", "0", "1234", "1173", "–")
