@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from nonloc_paper.suites.recheck import Recheck
 
 PARSER = CommandParser
-SUMMARY = "compute a run's error again from its weights, beside the recorded one"
+SUMMARY = "compute a run's error again from its weights, next to the recorded one"
 DESCRIPTION = """\
 Take the final weights of RUN, check them against the hash in its result, evaluate the network on the test images and
 print the recorded and the recomputed score and by how many images they differ. RUN may also be a folder with runs

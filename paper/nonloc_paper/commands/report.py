@@ -70,13 +70,13 @@ def _reproduction(options: Namespace, output: Output) -> int:
     from nonloc_paper.report.reproduction import verdict_counts, write_reproduction
 
     folder = options.output if options.output is not None else str(pages_folder())
-    made = write_reproduction(options.folder, folder)
+    reproduction = write_reproduction(options.folder, folder)
     verdicts: list[dict[str, Any]] = [
         {"claim": claim.key, "quote": claim.quote, "verdict": verdict.text, "n": verdict.n}
-        for claim, verdict in made.verdicts
+        for claim, verdict in reproduction.verdicts
     ]
-    width = max(len(verdict.text) for _, verdict in made.verdicts)
-    lines = [f"{verdict.text.ljust(width)}  “{claim.quote}”" for claim, verdict in made.verdicts]
-    text = "\n".join([*lines, "", verdict_counts(made.verdicts), folder])
-    output.result(text, {"verdicts": verdicts, "files": [str(path) for path in made.files]})
+    width = max(len(verdict.text) for _, verdict in reproduction.verdicts)
+    lines = [f"{verdict.text.ljust(width)}  “{claim.quote}”" for claim, verdict in reproduction.verdicts]
+    text = "\n".join([*lines, "", verdict_counts(reproduction.verdicts), folder])
+    output.result(text, {"verdicts": verdicts, "files": [str(path) for path in reproduction.files]})
     return EXIT_DONE

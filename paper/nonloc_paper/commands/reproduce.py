@@ -40,9 +40,9 @@ it are begun last; when it is spent, all that are under way are saved, and the s
 begun seed by seed, so that an interrupted table is balanced.
 
 Runs that the --kept folder has count as done and are copied to DIR/runs, whichever suite they were kept for; with
---kept null and a new DIR all are trained anew. The demo shows the runs on CIFAR-10 that are kept there beside its own.
+--kept null and a new DIR all are trained anew. The demo shows the runs on CIFAR-10 that are kept there next to its own.
 --keep adds what is finished to that folder: <kept>/<suite>/<row>/<seed>/, small files, and the final weights of
-each row's median seed, or of the seed nearest to it whose weights are at hand.
+each row's median seed, or of the seed nearest to it whose weights are available.
 
   nonloc reproduce demo                                        a few minutes on two cores
   nonloc reproduce table1 --seeds 1 --rows baseline 5-block --device cuda --budget 25m
@@ -213,7 +213,7 @@ def _keep_lines(report: KeepReport | None) -> list[str]:
         f"{report.size / 1e6:.2f} MB of {report.total / 1e6:.2f} MB in that folder"
     ]
     if report.lacking:
-        lines.append(f"weights that are not at hand: {'; '.join(report.lacking)}")
+        lines.append(f"weights that are not available: {'; '.join(report.lacking)}")
     return lines
 
 

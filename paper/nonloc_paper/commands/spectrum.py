@@ -64,21 +64,21 @@ def run(options: Namespace) -> int:
         raise ValueError(
             f"{record.recipe.network} has no nonlocal blocks, so there are no weights to look at"
         )
-    made = {"spectrum": figure}
+    pictures = {"spectrum": figure}
     # Features that were looked at before the run went on are those of another network.
     looked_at = record.observations.get("step") == spectrum["step"]
     trace = (
         figures.features([RowRecord(record.recipe.network, record.recipe, (record,))]) if looked_at else None
     )
     if trace is not None:
-        made["features"] = trace
+        pictures["features"] = trace
     elif not options.features:
         output.talk("features were not looked at; --features does, on the first test images")
     place = Path(options.output) if options.output is not None else folder.path
     place.mkdir(parents=True, exist_ok=True)
     written = []
-    for name, drawn in made.items():
-        for path, content in ((place / f"{name}.svg", svg(drawn)), (place / f"{name}.png", png(drawn))):
+    for name, picture in pictures.items():
+        for path, content in ((place / f"{name}.svg", svg(picture)), (place / f"{name}.png", png(picture))):
             write_atomically(path, content)
             written.append(str(path))
     output.result(
@@ -94,8 +94,8 @@ def _text(spectrum: dict[str, Any], observations: dict[str, Any], written: list[
     explained: list[str] = []
     for stage in spectrum["stages"]:
         lines.append(f"{stage['name']} ({stage['form']})")
-        seen = [block.get("quotient") for block in traces.get(stage["name"], [])]
-        more = "  along features" if any(value is not None for value in seen) else ""
+        quotients = [block.get("quotient") for block in traces.get(stage["name"], [])]
+        more = "  along features" if any(value is not None for value in quotients) else ""
         explained = [ALONG] if more else explained
         lines.append(f"  block  largest   trace  random 95 %      negative share  random 95 %{more}")
         for number, weight in enumerate(stage["weights"], start=1):
@@ -107,7 +107,7 @@ def _text(spectrum: dict[str, Any], observations: dict[str, Any], written: list[
                     f"{low:6.3f} … {high:5.3f}",
                     f"{100 * least:.0f} … {100 * most:.0f} %",
                 )
-            along = seen[number - 1] if more else None
+            along = quotients[number - 1] if more else None
             lines.append(
                 f"  {number:5d}  {weight['eigenvalues'][0]:7.3f} {weight['trace']:7.3f}  "
                 f"{trace_band:14}  "

@@ -16,15 +16,15 @@ SUMMARY = "certify the nonlocal stages of a run as stable or unstable, layer by 
 DESCRIPTION = """\
 Take the newest checkpoint of RUN, feed it the first test images, and ask of every nonlocal stage whether it can make
 any signal grow with the kernels that arise there: stable, unstable (a growing signal is known) or not decided, with the
-growth factor, the norm in which it holds, and why. Then the same of every sub-block alone, beside the largest singular
+growth factor, the norm in which it holds, and why. Then the same of every sub-block alone, with the largest singular
 value of its W and the lowest eigenvalue of sym(W), and the limit (CFL) below which a symmetric W ≥ 0 would be stable.
 That is about signals through kernels as they are. Training can run away through the kernels themselves: then their
-logits differ by hundreds and more, which is told too.
+logits differ by hundreds and more, which is reported too.
 Every image takes some seconds for a thousand positions.
 
   nonloc stability runs/four
   nonloc stability runs/four --images 16 --json
-  nonloc stability paper/results/table1/5-block-proposed/4 --keep    as stability.json beside the run's other records
+  nonloc stability paper/results/table1/5-block-proposed/4 --keep    as stability.json next to the run's other records
 
 Exit codes: 0 done, whatever the verdict; 2 not a run folder, no weights there, or no nonlocal blocks."""
 
@@ -37,7 +37,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_data_dir(parser)
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
     parser.add_argument(
-        "--keep", action="store_true", help="write it to RUN/stability.json; `nonloc report` then tells it"
+        "--keep", action="store_true", help="write it to RUN/stability.json; `nonloc report` then shows it"
     )
     add_output_arguments(parser)
 

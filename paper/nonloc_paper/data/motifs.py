@@ -85,10 +85,12 @@ def motif_boxes(
     if photographs is None:
         photographs = load_photographs()
     trainable, testable = (_candidates(photographs, part, motif) for part in STRIPS)
-    known, asked = (contents(cut_motifs(photographs, boxes, motif)) for boxes in (trainable, testable))
-    trainable = trainable[_first_of_each(known)]
-    fresh = ~np.isin(asked, known)
-    testable = testable[fresh][_first_of_each(asked[fresh])]
+    train_contents, test_contents = (
+        contents(cut_motifs(photographs, boxes, motif)) for boxes in (trainable, testable)
+    )
+    trainable = trainable[_first_of_each(train_contents)]
+    fresh = ~np.isin(test_contents, train_contents)
+    testable = testable[fresh][_first_of_each(test_contents[fresh])]
     return {"train": _pick(trainable, train, seed, "train"), "test": _pick(testable, test, seed, "test")}
 
 

@@ -95,13 +95,9 @@ def _is_fast(norm: nn.Module, x: Tensor) -> bool:
         and 2 * x.shape[1] <= x.numel() < 2**31
         and norm.momentum is not None
         and all(value is not None and value.dtype == torch.float32 for value in state)
-        and (norm.training or not _needs_gradient(norm, x))
-    )
-
-
-def _needs_gradient(norm: nn.BatchNorm2d, x: Tensor) -> bool:
-    return torch.is_grad_enabled() and (
-        x.requires_grad or norm.weight.requires_grad or norm.bias.requires_grad
+        and (
+            norm.training or not torch.is_grad_enabled() or not any(t.requires_grad for t in (x, *state[:2]))
+        )
     )
 
 

@@ -81,8 +81,8 @@ class Watcher:
         "stages" are measured and certified, in the network as it was before that step.
         """
         history, losses = self._histories.get(run, _History()), self.losses(run)
-        wanted = [(step, state) for step, state in history.states if end - LAST <= step <= end]
-        if not wanted:
+        states = [(step, state) for step, state in history.states if end - LAST <= step <= end]
+        if not states:
             return []
         model, images = self._network_and_images(recipe, data, device)
         return [
@@ -91,7 +91,7 @@ class Watcher:
                 "loss": losses.get(step),
                 "stages": _measure(model, state, images, certified=True),
             }
-            for step, state in wanted
+            for step, state in states
         ]
 
     def after(self, run: Run, recipe: Recipe, data: Dataset, device: torch.device) -> dict[str, Any]:

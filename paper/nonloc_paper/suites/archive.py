@@ -264,8 +264,10 @@ def _was_observed(run: Run) -> bool:
     """Whether the network was observed as it ended; a recorded run is never observed again."""
     from nonloc_paper.training.observe import read_observations
 
-    seen, outcome = read_observations(run), run.read_result()["outcome"]
-    return seen is not None and (outcome["ending"] == "diverged" or seen.get("step") == outcome["step"])
+    observations, outcome = read_observations(run), run.read_result()["outcome"]
+    return observations is not None and (
+        outcome["ending"] == "diverged" or observations.get("step") == outcome["step"]
+    )
 
 
 def _keep_run(source: Run, target: Run) -> bool:
@@ -309,20 +311,20 @@ def _keep_weights(row: Path, sources: Mapping[int, Run], which: str) -> str:
     available = (
         seed for seed in ranked if seed in weighed or (seed in sources and _has_whole_weights(sources[seed]))
     )
-    wanted = list(available if which == "all" else islice(available, 1))
-    for seed in wanted:
+    chosen = list(available if which == "all" else islice(available, 1))
+    for seed in chosen:
         if seed not in weighed:
             shutil.rmtree(targets[seed].checkpoints_path, ignore_errors=True)
             _copy_weights(sources[seed], targets[seed])
     if which == "all":
-        missing = sorted(set(ranked) - set(wanted))
+        missing = sorted(set(ranked) - set(chosen))
         return f"without seed {', '.join(map(str, missing))}" if missing else ""
     # The former median is replaced. More than one were kept with "all", perhaps with no copy elsewhere.
-    if len(weighed) == 1 and wanted and weighed != wanted:
+    if len(weighed) == 1 and chosen and weighed != chosen:
         shutil.rmtree(targets[weighed[0]].checkpoints_path)
-    if wanted == ranked[:1]:
+    if chosen == ranked[:1]:
         return ""
-    return f"seed {wanted[0]} in place of {ranked[0]}" if wanted else f"none in place of {ranked[0]}"
+    return f"seed {chosen[0]} in place of {ranked[0]}" if chosen else f"none in place of {ranked[0]}"
 
 
 def _has_whole_weights(run: Run) -> bool:

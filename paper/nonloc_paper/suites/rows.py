@@ -105,10 +105,10 @@ class Suite:
 
     def with_rows(self, names: Sequence[str]) -> Suite:
         """Return only the named rows: by number from 1, by label, or by a part of label or network."""
-        wanted: list[Row] = []
+        chosen: list[Row] = []
         for name in names:
-            wanted.extend(row for row in self._named(name) if row not in wanted)
-        return replace(self, rows=tuple(row for row in self.rows if row in wanted))
+            chosen.extend(row for row in self._named(name) if row not in chosen)
+        return replace(self, rows=tuple(row for row in self.rows if row in chosen))
 
     def _named(self, name: str) -> list[Row]:
         if name.isdecimal() and 1 <= int(name) <= len(self.rows):

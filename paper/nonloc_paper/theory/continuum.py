@@ -79,8 +79,8 @@ def flow_statements(continuum: Continuum) -> list[Check]:
     drift = float(((weights * states).sum(1) - 1 / 3).abs().max())
     distances = (weights * (states - 1 / 3).square()).sum((1, 2)).sqrt()
     # Below this the distance is rounding.
-    seen = distances > 1e-11 * distances[0]
-    late = excess(distances[seen], distances[0] * torch.exp(-gap * times[seen]))
+    is_clear = distances > 1e-11 * distances[0]
+    late = excess(distances[is_clear], distances[0] * torch.exp(-gap * times[is_clear]))
     symmetric, positive = _signs(continuum)
     met, left = symmetric and positive, float((states[-1] - 1 / 3).abs().max())
     variance, rate = (

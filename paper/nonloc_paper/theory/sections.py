@@ -270,8 +270,8 @@ def growth_is_infinite_in_finite_time(case: Case) -> tuple[float, str]:
     trajectory = simulate(flow, start, num_steps=2 * steps, step_size=size, save_every=steps, throw=False)
     if trajectory.outcome.ending != "diverged":
         return 1.0, "finite, like e^t"
-    seen = trajectory.outcome.step * size
-    return abs(seen / infinite - 1), f"infinite at t = {seen:.4g}, by the integral at {infinite:.4g}"
+    time = trajectory.outcome.step * size
+    return abs(time / infinite - 1), f"infinite at t = {time:.4g}, by the integral at {infinite:.4g}"
 
 
 @TABLE.add(

@@ -65,9 +65,9 @@ class CapturedEvaluation:
         # While autocast stays entered, the weights are cast once for all batches.
         with evaluating(self._model), precision_of(recipe, device), autocast_of(recipe, device):
             for indices in self._indices.split(CAPTURED_BATCH):
-                inputs, wanted = self._task.test_batch(indices)
+                inputs, targets_here = self._task.test_batch(indices)
                 outputs.append(forward(self._model, inputs, recipe))
-                targets.append(wanted)
+                targets.append(targets_here)
         self._sums.copy_(self._task.measure(torch.cat(outputs), torch.cat(targets)))
         return [self._sums]
 

@@ -56,17 +56,17 @@ def plain_defaults() -> Iterator[None]:
 
 def versions(device: torch.device | None = None) -> dict[str, str]:
     """Return the versions of Python, torch and nonloc; on a CUDA device also of its libraries."""
-    known = {"python": platform.python_version(), "torch": str(torch.__version__), "nonloc": __version__}
+    names = {"python": platform.python_version(), "torch": str(torch.__version__), "nonloc": __version__}
     if commit := _commit():
-        known["commit"] = commit
+        names["commit"] = commit
     if device is None or device.type != "cuda":
-        return known
-    known |= {"cuda": str(torch.version.cuda), "cudnn": str(torch.backends.cudnn.version())}
+        return names
+    names |= {"cuda": str(torch.version.cuda), "cudnn": str(torch.backends.cudnn.version())}
     try:
-        known["triton"] = importlib.metadata.version("triton")
+        names["triton"] = importlib.metadata.version("triton")
     except importlib.metadata.PackageNotFoundError:
-        known["triton"] = "none"
-    return known
+        names["triton"] = "none"
+    return names
 
 
 @cache

@@ -78,16 +78,19 @@ def observe(
     model = network_of(checkpoint, recipe, device)
     inputs, targets = next(iter(task.test_batches(batch_size)))
     tensors = {"images": task.test.images[:images].cpu()}
-    seen: dict[str, Any] = _where(checkpoint) | {"task": recipe.task, "batch_size": len(inputs)}
+    observations: dict[str, Any] = _where(checkpoint) | {"task": recipe.task, "batch_size": len(inputs)}
+    same = None
     if isinstance(task, Restoration):
-        seen |= _restore(task, model, recipe, inputs[:images], targets[:images], tensors)
-    same = _same_pixels(task.test.images[: len(inputs)]) if isinstance(task, Restoration) else None
-    seen["affinity"] = _affinities(model, inputs, same, images, tensors)
-    seen["features"] = feature_trace(model, inputs) if any(stages(model)) else []
+        observations |= _restore(task, model, recipe, inputs[:images], targets[:images], tensors)
+        # Two positions of an image have the same number iff their colours are the same.
+        colours = task.test.images[: len(inputs)].to("cpu", torch.int64).flatten(2)  # [B, 3, M]
+        same = (colours[:, 0] * 256 + colours[:, 1]) * 256 + colours[:, 2]
+    observations["affinity"] = _affinities(model, inputs, same, images, tensors)
+    observations["features"] = feature_trace(model, inputs) if any(stages(model)) else []
     finite = {name: value.contiguous() for name, value in tensors.items() if bool(value.isfinite().all())}
     write_atomically(run.path / TENSORS, safetensors.torch.save(finite))
     # Last, because it says that the rest is there.
-    return write_json(run.path / OBSERVATIONS, seen, indent=1)
+    return write_json(run.path / OBSERVATIONS, observations, indent=1)
 
 
 def observe_spectra(run: Run | str | os.PathLike[str]) -> dict[str, Any]:
@@ -245,9 +248,3 @@ def _apart(kernel: Tensor) -> Tensor:
     """Return the mean over rows of ½ Σ_j |p_ij − p̄_j|, p the normalised rows and p̄ their mean; kernel [M, M'] ≥ 0."""
     chances = kernel / kernel.sum(1, keepdim=True)
     return 0.5 * (chances - chances.mean(0)).abs().sum(1).mean()
-
-
-def _same_pixels(images: Tensor) -> Tensor:
-    """Return int64 [B, M]: two positions of an image have the same number iff their colours are the same."""
-    colours = images.to("cpu", torch.int64).flatten(2)  # [B, 3, M]
-    return (colours[:, 0] * 256 + colours[:, 1]) * 256 + colours[:, 2]

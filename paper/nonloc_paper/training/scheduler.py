@@ -280,14 +280,14 @@ def seconds_to_go(
     lines = run.read_metrics() if run.exists else []
     check_lines_hold(lines, {"seconds": NUMBER}, run.metrics_path)
     share = 1 - lines[-1]["epoch"] / recipe.epochs if lines else 1.0
-    known = []
+    times = []
     for other, its_run in others:
         if other.with_(seed=recipe.seed) == recipe and its_run.is_finished:
             result = its_run.read_result()
             check_holds(result, {"machine": {"device": str}, "seconds": NUMBER}, its_run.result_path, RESTORE)
             is_whole = result["outcome"]["ending"] == "converged" and not result.get("earlier")
             if is_whole and result["machine"]["device"] == device:
-                known.append(float(result["seconds"]))
-    if known:
-        return share * sum(known) / len(known)
+                times.append(float(result["seconds"]))
+    if times:
+        return share * sum(times) / len(times)
     return lines[-1]["seconds"] * share / (1 - share) if lines else None

@@ -175,7 +175,7 @@ class Session:
         """Begin a new run: drop the records of a run without a checkpoint, and record the initial spectra."""
         if self.run.read_metrics():
             warnings.warn(
-                f"{self.run.metrics_path} tells of a run, but {self.run.checkpoints_path} has no checkpoint to go on "
+                f"{self.run.metrics_path} describes a run, but {self.run.checkpoints_path} has no checkpoint to go on "
                 "from; beginning again",
                 RuntimeWarning,
                 stacklevel=2,
@@ -322,7 +322,7 @@ class Session:
     def _plan(self, epoch: int) -> EpochPlan:
         if epoch not in self._plans:
             # The plan of the epoch before may still be in use while the next one is made.
-            self._plans = {known: self._plans[known] for known in self._plans if known == epoch - 1}
+            self._plans = {each: self._plans[each] for each in self._plans if each == epoch - 1}
             self._plans[epoch] = EpochPlan.make(
                 self.recipe, epoch, len(self.task.train), self.steps_per_epoch, self.device
             )

@@ -58,7 +58,7 @@ def newest_checkpoint(run: Run) -> Checkpoint:
         for other in others
         if other.has_weights and other.read_recipe() | {"seed": None} == recipe
     )
-    others_text = f"another seed's are in {listed}" if listed else "no other seed's are beside it"
+    others_text = f"another seed's are in {listed}" if listed else "no other seed's are next to it"
     raise ValueError(
         f"{run.path} is finished, but its weights were not kept; {others_text}; "
         f"to train it again: nonloc train --config {run.recipe_path} --run DIR"

@@ -193,7 +193,7 @@ def test_a_run_whose_checkpoints_are_all_damaged_is_not_begun_again(whole, run):
         train(RECIPE, run)
     assert files_of(run) == before
     shutil.rmtree(run.checkpoints_path)
-    with pytest.warns(RuntimeWarning, match=r"metrics\.jsonl tells of a run.*no checkpoint"):
+    with pytest.warns(RuntimeWarning, match=r"metrics\.jsonl describes a run.*no checkpoint"):
         train(RECIPE, run)
     assert_same_run(run, whole)
 

@@ -65,7 +65,7 @@ def test_a_finished_run_whose_weights_were_not_kept_names_other_seeds_and_the_wa
     assert f"another seed's are in {row / '1'}; " in str(caught.value)
     assert f"nonloc train --config {row / '0' / 'recipe.json'} --run DIR" in str(caught.value)
     shutil.rmtree(row / "1" / "checkpoints")
-    with pytest.raises(ValueError, match="no other seed's are beside it"):
+    with pytest.raises(ValueError, match="no other seed's are next to it"):
         trained_network(row / "0")
 
 
