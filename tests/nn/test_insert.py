@@ -52,15 +52,6 @@ def stage(channels=8, num_blocks=2):
     return DiffusiveStage(channels, num_blocks, init="torch")
 
 
-def test_output_is_that_of_the_stage_in_its_place(model, x):
-    plain, inserted = copy.deepcopy(model).eval(), stage()
-    insert(model, {"layer1.1": inserted})
-    model.eval()
-    features = plain.layer2(inserted(plain.layer1(x)))
-    torch.testing.assert_close(model(x), plain.head(features.mean((2, 3))))
-    assert (model(x) - plain(x)).abs().max() > 1e-4
-
-
 def test_report_says_what_was_done(model, x):
     where = {"layer1.1": stage(8, 4), "layer2": {"form": "original", "num_blocks": 3, "init": "zero"}}
     assert insert(model, where, example=x) == [
@@ -71,15 +62,13 @@ def test_report_says_what_was_done(model, x):
 
 
 def test_state_dict_names_are_as_documented(model):
-    before = model.state_dict()
+    before = {name.replace("layer1.1.", "layer1.1.base."): v for name, v in model.state_dict().items()}
     insert(model, {"layer1.1": stage()})
     after = model.state_dict()
-    for name, value in before.items():
-        inside = name.startswith("layer1.1.")
-        assert torch.equal(after[name.replace("layer1.1.", "layer1.1.base.") if inside else name], value)
-    new = set(after) - {name.replace("layer1.1.", "layer1.1.base.") for name in before}
+    new = [name for name in after if name not in before]
     assert new
     assert all(name.startswith("layer1.1.stage.") for name in new)
+    torch.testing.assert_close({name: after[name] for name in before}, before, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("example", [None, torch.zeros(1, 3, 4, 4)])
@@ -152,8 +141,7 @@ def test_a_base_may_have_children_called_base_and_stage():
     for one in (model, again):
         insert(one, {"0": {"form": "diffusive"}}, example=torch.randn(1, 3, 8, 8))
     missing, unexpected = model.load_state_dict(plain.state_dict(), strict=False)
-    assert not unexpected
-    assert missing
+    assert (bool(missing), unexpected) == (True, [])
     assert all(name.startswith(("0.stage.maps", "0.stage.embeddings")) for name in missing)
     again.load_state_dict(model.state_dict())
     for one in (model, again):
@@ -243,15 +231,6 @@ def test_a_model_may_ask_for_attributes_of_the_base(passed_on, x):
     expected = model.layers[1](inserted(model.layers[0](x)))
     insert(model, {"layers.0": inserted}, example=x)
     torch.testing.assert_close(passed_on(model)(x), expected)
-
-
-def test_the_first_layer_of_a_transformer_takes_a_stage():
-    torch.manual_seed(0)
-    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
-    model, x = nn.TransformerEncoder(layer, 2).eval(), torch.randn(2, 5, 8)
-    first, second = model.layers
-    insert(model, {"layers.0": {"form": "diffusive", "init": "torch", "layout": "positions"}}, example=x)
-    torch.testing.assert_close(model(x), second(model.layers[0].stage(first(x))))
 
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")

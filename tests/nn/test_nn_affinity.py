@@ -37,21 +37,29 @@ def test_names_are_those_that_specifications_check_without_torch():
     assert NORMALIZATIONS == OPS_NORMALIZATIONS
 
 
-def test_gaussian_is_the_softmax_of_dot_products(x):
-    expected = (x @ x.mT).softmax(-1)
-    torch.testing.assert_close(kernel_matrix(made(Gaussian)(x)), expected)
+def squared_distances(u):
+    return (u.unsqueeze(2) - u.unsqueeze(1)).square().sum(-1)
 
 
-def test_scaled_divides_the_logits_by_the_root_of_the_width(x):
-    module = made(EmbeddedGaussian, embed=4, scaled=True)
-    logits = (x @ module.theta.weight.T) @ (x @ module.phi.weight.T).mT / 2
-    torch.testing.assert_close(kernel_matrix(module(x)), logits.softmax(-1))
-
-
-def test_dot_product_is_divided_by_the_number_of_positions(x):
-    module = made(DotProduct)
-    expected = (x @ module.theta.weight.T) @ (x @ module.phi.weight.T).mT / M
-    torch.testing.assert_close(kernel_matrix(module(x)), expected)
+@pytest.mark.parametrize(
+    ("kind", "keywords", "formula"),
+    [
+        (Gaussian, {}, lambda x, u, v: (x @ x.mT).softmax(-1)),
+        (EmbeddedGaussian, {}, lambda x, u, v: (u @ v.mT).softmax(-1)),
+        (EmbeddedGaussian, {"embed": 4, "scaled": True}, lambda x, u, v: (u @ v.mT / 2).softmax(-1)),
+        (DotProduct, {}, lambda x, u, v: u @ v.mT / M),
+        (Heat, {"normalize": "none"}, lambda x, u, v: torch.exp(-squared_distances(u))),
+        (Delta, {}, lambda x, u, v: torch.eye(M, dtype=x.dtype).expand(2, -1, -1)),
+    ],
+)
+def test_kernels_are_their_formulas(kind, keywords, formula, x):
+    module = made(kind, **keywords)
+    # u = θ(x) and v = φ(x), where the module has them.
+    u, v = (
+        x @ getattr(module, name).weight.T if getattr(module, name, None) else None
+        for name in ("theta", "phi")
+    )
+    torch.testing.assert_close(kernel_matrix(module(x)), formula(x, u, v))
 
 
 def test_concatenation_equals_its_unmerged_form(x):
@@ -65,17 +73,6 @@ def test_concatenation_equals_its_unmerged_form(x):
         module.phi.weight.copy_((w[4:] @ phi).unsqueeze(0))
     left, right = (x @ theta.T @ w[:4]).unsqueeze(2), (x @ phi.T @ w[4:]).unsqueeze(1)
     torch.testing.assert_close(kernel_matrix(module(x)), torch.relu(left + right) / M)
-
-
-def test_heat_falls_with_the_squared_distance_of_one_embedding(x):
-    module = made(Heat, normalize="none")
-    e = x @ module.theta.weight.T
-    expected = torch.exp(-(e.unsqueeze(2) - e.unsqueeze(1)).square().sum(-1))
-    torch.testing.assert_close(kernel_matrix(module(x)), expected)
-
-
-def test_delta_is_the_identity(x):
-    torch.testing.assert_close(kernel_matrix(made(Delta)(x)), torch.eye(M, dtype=x.dtype).expand(2, -1, -1))
 
 
 @pytest.mark.parametrize("kind", [EmbeddedGaussian, DotProduct, Concatenation, Heat])
