@@ -94,12 +94,13 @@ def test_one_call_and_step_by_step_agree(kind, keywords, x):
 
 @pytest.mark.parametrize("kind", STAGES)
 def test_affinities_are_one_object_when_shared_and_follow_the_state_when_not(kind, x):
-    one = made(kind, share_affinity=True).affinities(x)
-    assert all(affinity is one[0] for affinity in one)
+    first, *others = made(kind, share_affinity=True).affinities(x)
+    assert all(affinity is first for affinity in others)
     stage = made(kind, share_affinity=False)
-    each, states = stage.affinities(x), stage.states(x)
-    for n, affinity in enumerate(each):
-        torch.testing.assert_close(kernel_matrix(affinity), kernel_matrix(stage.embeddings[n](states[n])))
+    for affinity, embedding, z in zip(
+        stage.affinities(x), stage.embeddings, stage.states(x)[:-1], strict=True
+    ):
+        torch.testing.assert_close(kernel_matrix(affinity), kernel_matrix(embedding(z)))
 
 
 @pytest.mark.parametrize("kind", STAGES)

@@ -132,10 +132,7 @@ def test_the_damped_flow_dissipates_where_the_kernel_is_definite(kind):
     [
         (lambda: Diffusion(symmetric(), weight="1"), "weight must be a number, or a tensor .* got str"),
         (lambda: Diffusion(symmetric(), weight=torch.ones(2, 3)), r"\[C\] or \[C, C\], got \[2, 3\]"),
-        (
-            lambda: Diffusion(symmetric(), weight=torch.ones(2, dtype=torch.long)),
-            "weight must be floating point",
-        ),
+        (lambda: Diffusion(symmetric(), weight=torch.ones(2).long()), "weight must be floating point"),
         (lambda: DampedFlow(lambda z: z).rate(torch.ones(1, 2, 1)), r"affinity\(z\) must be an Affinity"),
     ],
 )
@@ -159,13 +156,12 @@ def test_a_state_that_does_not_fit(z, message):
 
 
 def test_they_say_what_they_are():
-    assert (
-        repr(Diffusion(symmetric(), backwards=True)) == "Diffusion(heat row, B = 2, M = 6, W = 1, backwards)"
+    backwards, following = (
+        Diffusion(symmetric(), backwards=True),
+        DampedFlow(lambda z: z, weight=torch.ones(2, 2)),
     )
-    assert (
-        repr(DampedFlow(lambda z: z, weight=torch.ones(2, 2)))
-        == "DampedFlow(kernel follows the state, W [2, 2])"
-    )
+    assert repr(backwards) == "Diffusion(heat row, B = 2, M = 6, W = 1, backwards)"
+    assert repr(following) == "DampedFlow(kernel follows the state, W [2, 2])"
 
 
 def test_a_masked_constant_does_not_move_at_all():

@@ -13,11 +13,8 @@ M = 40
 def made(kind, normalize, form="plain", size=1.0, positions=M, dtype=torch.float64):
     x = size * torch.randn(2, positions, 3, dtype=torch.float64, generator=generator(1)).to(dtype)
     is_one_set = normalize in ("symmetric", "sinkhorn")
-    y = (
-        x
-        if is_one_set
-        else torch.randn(2, positions, 3, dtype=torch.float64, generator=generator(2)).to(dtype)
-    )
+    other = torch.randn(2, positions, 3, dtype=torch.float64, generator=generator(2)).to(dtype)
+    y = x if is_one_set else other
     mask = measure = None
     if form in ("masked", "both"):
         mask = torch.rand(2, positions, generator=generator(3)) > 0.3
@@ -167,10 +164,7 @@ def test_a_kernel_that_overflows_is_refused(door):
 def test_something_else_and_sub_sampled_givers_are_refused_in_the_same_words(door):
     with pytest.raises(ValueError, match="affinity|certify takes an affinity"):
         DOORS[door](points())
-    with pytest.raises(
-        ValueError,
-        match="affinity must have the same positions on both sides, got 5 and 3.*do not sub-sample",
-    ):
+    with pytest.raises(ValueError, match="affinity must have the same positions .* got 5 and 3"):
         DOORS[door](Affinity(points(), points(3), "heat"))
 
 

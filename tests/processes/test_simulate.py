@@ -115,9 +115,8 @@ def test_a_process_of_one_s_own():
         def rate(self, z):
             return -2 * z
 
-    run = simulate(
-        Decay(), torch.ones(1, 3, 1, dtype=torch.float64), num_steps=2, step_size=0.25, stepper="exact"
-    )
+    z = torch.ones(1, 3, 1, dtype=torch.float64)
+    run = simulate(Decay(), z, num_steps=2, step_size=0.25, stepper="exact")
     assert run.final.flatten().tolist() == pytest.approx([torch.e**-1] * 3, rel=1e-14)
     assert run.weighted_mean is None
     assert run.energy is None
@@ -131,10 +130,7 @@ def test_progress_is_shown_when_asked_for(capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (
-            {"process": symmetric()},
-            r"process must be a Process, got Affinity; for example Diffusion\(affinity\)",
-        ),
+        ({"process": symmetric()}, r"process must be a Process, got Affinity; .*Diffusion\(affinity\)"),
         ({"z0": torch.ones(6)}, r"z0 must be a tensor \[B, M, C\], got \[6\]; .*z0.view\(1, -1, 1\)"),
         ({"z0": np.ones(6)}, r"got ndarray; .*torch.as_tensor\(z0\).view\(1, -1, 1\)"),
         ({"z0": torch.ones(2, 6, 1, dtype=torch.long)}, "z0 must be floating point.*z0.double()"),
