@@ -73,6 +73,15 @@ def test_a_mode_that_hides_behind_others_is_found_when_it_comes_out(offset):
     assert (run.outcome.ending, run.outcome.step) == ("diverged", expected)
 
 
+@pytest.mark.parametrize(("excess", "ending"), [(1.0, "finished"), (1.001, "diverged")])
+@pytest.mark.parametrize("normalize", ["row", "count", "none", "symmetric", "sinkhorn"])
+def test_there_is_no_alarm_at_the_limit_and_there_is_one_above(normalize, excess, ending):
+    a = heat(normalize)
+    step = excess * cfl_limit(a).limit
+    run = simulate(Diffusion(a), signal(a) + 100, num_steps=200, step_size=step, throw=False)
+    assert run.outcome.ending == ending
+
+
 @pytest.mark.parametrize("step_size", [0.25, 0.475])
 def test_a_simulation_that_has_come_to_rest_makes_no_alarm_of_its_rounding(step_size):
     """Up to 0.5 steps are stable here. What is left at last are single digits of a thousand in float32."""
