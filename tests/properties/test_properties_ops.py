@@ -10,6 +10,7 @@ from strategies import norm, problems
 from nonloc.ops import (
     Affinity,
     aggregate,
+    apply_adjoint,
     diffuse,
     dirichlet_energy,
     kernel_matrix,
@@ -191,6 +192,12 @@ def test_sinkhorn_of_heat_is_sinkhorn_of_gaussian_with_twice_the_scale(problem):
     assert relative(kernel_matrix(replace(a, kind="gaussian", scale=2 * a.scale)), kernel_matrix(a)) <= 1e-11
 
 
+@given(problems())
+def test_the_adjoint_is_the_transpose(problem):
+    truth = kernel_matrix(problem.affinity).mT @ problem.z
+    assert relative(apply_adjoint(problem.affinity, problem.z), truth) <= 1e-11
+
+
 @given(problems(normalizations=("row", "sinkhorn"), positive=True))
 def test_averages_lie_between_the_extremes(problem):
     keep = is_valid(problem).bool().unsqueeze(-1)
@@ -219,6 +226,15 @@ def test_a_pair_of_weights_stands_for_its_product(problem, rank):
     outer, inner = problem.normal(9, problem.channels, rank), problem.normal(10, rank, problem.channels)
     actual = propagate(problem.affinity, problem.z, [(outer, inner)] * 2)
     assert relative(actual, propagate(problem.affinity, problem.z, [outer @ inner] * 2)) <= 1e-12
+
+
+@given(problems(), st.integers(0, 4))
+def test_propagation_is_step_after_step(problem, steps):
+    a, truth = problem.affinity, problem.z
+    weights = [weight(problem, 10 + n) for n in range(steps)]
+    for w in weights:
+        truth = truth + diffuse(a, truth) @ w.mT
+    assert relative(propagate(a, problem.z, weights), truth) <= 1e-11
 
 
 @given(problems())
