@@ -86,7 +86,12 @@ def curves(rows: Sequence[RowRecord]) -> Figure:
                 for axes, name in ((left, "train_loss"), (right, score)):
                     steps, values = run.curve(name)
                     axes.plot(
-                        steps, values, **looks[row.label], label=label, alpha=0.9, marker=_marker(steps)
+                        steps,
+                        values,
+                        **looks[row.label],
+                        label=label,
+                        alpha=0.9,
+                        marker="o" if len(steps) == 1 else None,
                     )
                     if run.diverged_at is not None:
                         _cross(axes, run.diverged_at, values, looks[row.label]["color"])
@@ -188,7 +193,7 @@ def features(rows: Sequence[RowRecord]) -> Figure | None:
 
     None if nothing was traced.
     """
-    shown = [(row, row.example) for row in rows if row.example and _has_trace(row.example)]
+    shown = [(row, row.example) for row in rows if row.example and row.example.observations.get("features")]
     if not shown:
         return None
     looks = row_looks([row for row, _ in shown])
@@ -278,15 +283,7 @@ def _number(value: float | None) -> float:
     return math.nan if value is None else value
 
 
-def _has_trace(run: RunRecord) -> bool:
-    return bool(run.observations.get("features"))
-
-
 def _cross(axes: Axes, step: int, values: Sequence[float], color: str) -> None:
     """At the height of the last of the values; at the upper edge if there is none."""
     edge: dict[str, Any] = {} if values else {"transform": axes.get_xaxis_transform(), "clip_on": False}
     axes.plot([step], values[-1:] or [1], "x", color=color, markersize=8, **edge)
-
-
-def _marker(steps: Sequence[int]) -> str | None:
-    return "o" if len(steps) == 1 else None

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from statistics import fmean, linear_regression
+from typing import TypeVar
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -16,12 +16,13 @@ from nonloc_paper.report.figures import SHADES, WIDTH
 from nonloc_paper.report.records import RowRecord
 from nonloc_paper.report.rules import FAILED
 from nonloc_paper.report.table1_runs import NAMES, Setting, Table1Runs, errors, lost, setting
-from nonloc_paper.report.tables import Table, format_number, format_range, format_run, format_score
+from nonloc_paper.report.tables import Table, format_number, format_score, rows_by, score_columns
 from nonloc_paper.report.verdicts import interval, paired, signed
 
 MARKS = {"original": "s", "diffusive": "o"}
 APART = {"original": -0.13, "diffusive": 0.13}
 LINE = 11  # points from one note at the upper edge to the next
+_T = TypeVar("_T")
 Column = tuple[tuple[int, ...], int]  # places, and blocks in each
 
 TABLE_CAPTION = (
@@ -33,19 +34,15 @@ TABLE_CAPTION = (
 
 def rows_table(rows: Sequence[RowRecord]) -> Table:
     """Return a line for each row: what was published, what was measured, what diverged, how long it took."""
-    columns: dict[str, Callable[[RowRecord], str]] = {
-        "network": lambda row: row.label,
+    columns = score_columns("error")
+    columns = {
+        "network": columns.pop("network"),
         "published (%)": lambda row: format_score(row.published),
-        "n": lambda row: str(len(row.scores)),
-        "median error (%)": lambda row: format_score(row.median),
-        "range (%)": format_range,
-        "every seed (%)": lambda row: ", ".join(format_run(run) for run in row.runs) or "–",
+        **columns,
         "diverged": lambda row: f"{len(row.diverged)} of {len(row.started)}" if row.started else "–",
         "seconds a run": lambda row: format_number(row.seconds, ".0f"),
     }
-    return Table.grouped(
-        tuple(columns), ((row.group, tuple(make(row) for make in columns.values())) for row in rows)
-    )
+    return rows_by(columns, rows)
 
 
 def differences_table(runs: Table1Runs) -> Table:
@@ -84,9 +81,10 @@ def afterwards_table(runs: Table1Runs) -> Table:
                 pair = (_by_seed([row], fmean) for row in (proposed, original))
                 lines.append((name, interval(paired(*pair))))
     for form, span in (("original", range(2, 5)), ("diffusive", range(2, 7))):
-        slopes = _by_seed([rows[form][n] for n in span], partial(_slope, span))
+        errors_of = _by_seed([rows[form][n] for n in span], list)
+        slopes = [linear_regression(span, values).slope for values in errors_of.values()]
         name = f"a block more, {NAMES[form]} form, {span[0]} to {span[-1]} blocks (slope of the error)"
-        lines.append((name, interval(list(slopes.values()))))
+        lines.append((name, interval(slopes)))
     known = [(name, found.format()) for name, found in lines if found is not None]
     return Table(("asked afterwards", "points of error"), known)
 
@@ -145,11 +143,7 @@ def _with_stages(runs: Table1Runs) -> Iterator[tuple[RowRecord, Setting]]:
             yield row, what
 
 
-def _slope(steps: Sequence[int], values: Sequence[float]) -> float:
-    return linear_regression(steps, values).slope
-
-
-def _by_seed(rows: Sequence[RowRecord | None], measure: Callable[[list[float]], float]) -> dict[int, float]:
+def _by_seed(rows: Sequence[RowRecord | None], measure: Callable[[list[float]], _T]) -> dict[int, _T]:
     """`measure` of the errors of these rows, for every seed with which all of them ended without diverging."""
     found = [_ended(row) for row in rows]
     seeds = sorted(set.intersection(*(set(one) for one in found)))

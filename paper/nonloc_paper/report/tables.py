@@ -89,27 +89,37 @@ class Table:
 def results_table(collection: Collection, score: str) -> Table:
     """Return a line for each row with this score: seeds, median, range, all values, size and time."""
     rows = [row for row in collection.rows if score_name(row.recipe) == score]
-    unit = UNITS[score]
-    columns: list[tuple[str, Callable[[RowRecord], str]]] = [
-        ("network", lambda row: row.label),
-        ("n", lambda row: str(len(row.scores))),
-        (f"median {TITLES[score]} ({unit})", lambda row: format_score(row.median)),
-        (f"range ({unit})", format_range),
-        (f"every seed ({unit})", lambda row: ", ".join(format_run(run) for run in row.runs)),
-    ]
+    columns = score_columns(score)
     if any(row.published is not None for row in rows):
-        columns.append((f"published ({unit})", lambda row: format_score(row.published)))
-    if score == "psnr" and collection.input_psnr is not None:
-        noisy = collection.input_psnr
-        columns.append(
-            (f"above input ({unit})", lambda row: "–" if row.median is None else f"{row.median - noisy:+.2f}")
-        )
-    columns += [
-        ("parameters", lambda row: format_number(row.parameters, ",")),
-        ("seconds a run", lambda row: format_number(row.seconds, ".0f")),
-    ]
-    header = tuple(title for title, _ in columns)
-    return Table.grouped(header, ((row.group, tuple(make(row) for _, make in columns)) for row in rows))
+        columns[f"published ({UNITS[score]})"] = lambda row: format_score(row.published)
+    noisy = collection.input_psnr
+    if score == "psnr" and noisy is not None:
+        columns["above input (dB)"] = lambda row: "–" if row.median is None else f"{row.median - noisy:+.2f}"
+    columns["parameters"] = lambda row: format_number(row.parameters, ",")
+    columns["seconds a run"] = lambda row: format_number(row.seconds, ".0f")
+    return rows_by(columns, rows)
+
+
+Columns = dict[str, Callable[[RowRecord], str]]
+
+
+def score_columns(score: str) -> Columns:
+    """Return what all tables of rows have: n, median, range and every seed."""
+    unit = UNITS[score]
+    return {
+        "network": lambda row: row.label,
+        "n": lambda row: str(len(row.scores)),
+        f"median {TITLES[score]} ({unit})": lambda row: format_score(row.median),
+        f"range ({unit})": format_range,
+        f"every seed ({unit})": lambda row: ", ".join(format_run(run) for run in row.runs) or "–",
+    }
+
+
+def rows_by(columns: Columns, rows: Iterable[RowRecord]) -> Table:
+    """Return a line for each row, in the groups of the rows."""
+    return Table.grouped(
+        tuple(columns), ((row.group, tuple(make(row) for make in columns.values())) for row in rows)
+    )
 
 
 def join_words(words: Iterable[str]) -> str:

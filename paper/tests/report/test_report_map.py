@@ -247,7 +247,7 @@ def corners(original_each=never, original_one=never, diffusive_each=never, diffu
 
 
 def counts(one):
-    return one.n, one.first_gone, one.second_gone, one.only_first, one.only_second
+    return one.counts()
 
 
 def test_pairs_are_of_one_seed():
@@ -274,7 +274,8 @@ def test_a_seed_that_only_one_has_is_left_out():
 
 def test_forms_are_compared_where_both_have_cells():
     each, one = by_form(corners(diffusive_each=lambda cell, seed: seed == 2))
-    assert (each.first, each.second, each.blocks) == (("original", EACH), ("diffusive", EACH), [2, 4])
+    assert (each.first, each.second) == (("original", EACH), ("diffusive", EACH))
+    assert {cell.blocks for cell in each.cells[0]} == {2, 4}
     assert counts(each) == (18, 0, 6, 0, 6)
     assert (one.first[1], counts(one)) == (ONE, (18, 0, 0, 0, 0))
 

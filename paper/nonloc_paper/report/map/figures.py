@@ -146,10 +146,11 @@ def corners_figure(trained: TrainabilityMap) -> Figure | None:
         figure = Figure(figsize=(WIDTH, 0.5 + (0.75 + 0.42 * len(starts)) * len(shown)), layout="constrained")
         grid = figure.subplots(len(shown), 2, squeeze=False)
         for line, one in zip(grid, shown, strict=True):
+            blocks = sorted({cell.blocks for cell in one.cells[0]})
             for axes, corner, cells in zip(line, (one.first, one.second), one.cells, strict=True):
                 for cell in cells:
-                    _corner_square(axes, one.blocks.index(cell.blocks), starts.index(cell.init), cell)
-                frame_squares(axes, [f"{number} blocks" for number in one.blocks], starts)
+                    _corner_square(axes, blocks.index(cell.blocks), starts.index(cell.init), cell)
+                frame_squares(axes, [f"{number} blocks" for number in blocks], starts)
                 axes.set(title=f"{', '.join(corner)}{STAGES.get(corner, '')}")
     return figure
 

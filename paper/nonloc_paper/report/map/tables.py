@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from statistics import fmean, median
+from typing import NamedTuple
 
 from nonloc.nn.options import FORMS
 from nonloc_paper.map.cells import ONE_EPOCH, RECOMPUTED, SHARED, TEN_EPOCHS
@@ -124,13 +124,11 @@ def runs_table(trained: TrainabilityMap) -> Table:
     return Table(header, lines)
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """Two of the four stages in the cells that both have, run by run.
+class Comparison(NamedTuple):
+    """Two of the four stages, each a form and an affinity, in the cells that both have, run by run.
 
-    first, second  (form, affinity) of each
-    cells          of the first, of the second, in the same order
-    ends           of each pair of runs with the same cell and seed: whether the first diverged, and the second
+    cells  of the first, of the second, in the same order
+    ends   of each pair of runs with the same cell and seed: whether the first diverged, and the second
     """
 
     first: Corner
@@ -138,29 +136,10 @@ class Comparison:
     cells: tuple[tuple[Cell, ...], tuple[Cell, ...]]
     ends: tuple[tuple[bool, bool], ...]
 
-    @property
-    def n(self) -> int:
-        return len(self.ends)
-
-    @property
-    def first_gone(self) -> int:
-        return sum(one for one, _ in self.ends)
-
-    @property
-    def second_gone(self) -> int:
-        return sum(other for _, other in self.ends)
-
-    @property
-    def only_first(self) -> int:
-        return self.ends.count((True, False))
-
-    @property
-    def only_second(self) -> int:
-        return self.ends.count((False, True))
-
-    @property
-    def blocks(self) -> list[int]:
-        return sorted({cell.blocks for cell in self.cells[0]})
+    def counts(self) -> tuple[int, int, int, int, int]:
+        """Return n, of how many pairs the first diverged, the second, the first alone, the second alone."""
+        gone = (sum(one for one, _ in self.ends), sum(other for _, other in self.ends))
+        return len(self.ends), *gone, self.ends.count((True, False)), self.ends.count((False, True))
 
 
 def compare(trained: TrainabilityMap, first: Corner, second: Corner) -> Comparison | None:
@@ -205,10 +184,11 @@ def corners_table(trained: TrainabilityMap) -> Table:
         (f"first: {FORMS[0]}; second: {FORMS[1]}", 1, by_form(trained)),
     ):
         for one in comparisons:
-            p = sign_test(one.only_first, one.only_second)
-            gone = (f"{count} of {one.n}" for count in (one.first_gone, one.second_gone))
-            alone = (str(one.only_first), str(one.only_second), f"{p:.2g}" if p >= 0.001 else "< 0.001")
-            lines.append((title, (f"{one.first[shared]}, {format_blocks(one.cells[0])}", *gone, *alone)))
+            n, first, second, *alone = one.counts()
+            p = sign_test(*alone)
+            name = f"{one.first[shared]}, {format_blocks(one.cells[0])}"
+            shown = f"{p:.2g}" if p >= 0.001 else "< 0.001"
+            lines.append((title, (name, f"{first} of {n}", f"{second} of {n}", *map(str, alone), shown)))
     header = ("stages", "first diverged", "second diverged", "only the first", "only the second", "p")
     return Table.grouped(header, lines)
 
