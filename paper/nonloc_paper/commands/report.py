@@ -19,8 +19,8 @@ Nothing is computed again, so it shows what the runs left: `nonloc reproduce` ob
 runs show their curves and what `nonloc spectrum` wrote.
 
 From a folder of kept records (with table1/ or map/ in it, as paper/results/ has) it writes the reproduction of the
-paper instead: verdicts, Table 1, Figures 1 to 4 and the trainability map as Markdown with SVG figures, and all of it
-as one report.html. What is missing is named.
+paper instead: verdicts, Table 1, Figures 1 to 4 and the trainability map as Markdown with SVG figures and long tables
+as CSV, and all of it as one report.html. What is missing is named.
 
   nonloc report                                     paper/results/ -> paper/pages/
   nonloc report paper/results --output elsewhere

@@ -105,7 +105,7 @@ def has_records(folder: str | os.PathLike[str]) -> bool:
 
 
 def write_reproduction(folder: str | os.PathLike[str], output: str | os.PathLike[str]) -> Reproduction:
-    """Write verdicts.md, table1.md, figures.md, map.md, protocol.md, their figures and report.html from records."""
+    """Write the five Markdown pages, their figures and data, and report.html from records."""
     documents, verdicts = make_documents(Path(folder))
     about = (
         f"A report of nonloc on {PAPER}. Everything here is made from the records in paper/results/ alone."
