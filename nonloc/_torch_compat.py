@@ -19,10 +19,8 @@ from torch.autograd import forward_ad
 from torch.nn.modules.batchnorm import _NormBase as NormBase
 from torch.nn.modules.conv import _ConvNd as ConvBase
 from torch.nn.utils.parametrize import is_parametrized
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
-__all__ = ["ConvBase", "FakeTensorMode", "NormBase", "TorchDispatchMode", "tree_leaves"]
+__all__ = ["ConvBase", "FakeTensorMode", "NormBase"]
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Module = TypeVar("Module", bound=nn.Module)

@@ -17,9 +17,7 @@ enough for positive semi-definite kernels. For others, such as "concat", rows ma
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -38,26 +36,10 @@ STALLED = 3  # this many steps without improvement: rounding is reached
 
 # How many steps are taken where the residual may not be looked at (tracing, capturing, vmap, shapes alone).
 UNSEEN_STEPS = 60
-_fixed_steps: ContextVar[int] = ContextVar("fixed_steps", default=UNSEEN_STEPS)
 
 LogApply = Callable[[Tensor], Tensor]  # x [B, M] -> log Σ_j Ω_ij μ_j e^{x_j} [B, M]; −inf for an empty row
 Matvec = Callable[[Tensor], Tensor]
 Solve = Callable[[Tensor, Tensor], Tensor]  # (x, G) [B, M] -> (diag(r) + K(x))⁻¹ (r − 1) with r = e^G
-
-
-@contextmanager
-def fixed_steps(steps: int) -> Iterator[None]:
-    """Take this many steps where the residual may not be looked at."""
-    token = _fixed_steps.set(steps)
-    try:
-        yield
-    finally:
-        _fixed_steps.reset(token)
-
-
-def _steps() -> int:
-    # A compiler cannot trace a context variable.
-    return UNSEEN_STEPS if torch.compiler.is_compiling() else _fixed_steps.get()
 
 
 def _unseen_newton(x: Tensor) -> int:
@@ -89,7 +71,7 @@ def log_scaling(
                 raise ValueError(no_support("a position has no affinity to any other or to itself"))
             size = 0.0 if largest is None or largest.numel() == 0 else float(largest.abs().max())
             return _iterate(x, residue, solve, size)
-        for _ in range(_steps()):
+        for _ in range(UNSEEN_STEPS):
             x = x - 0.5 * residue(x)
         for _ in range(_unseen_newton(x)):
             x = x - solve(x, residue(x)).detach()
@@ -187,7 +169,7 @@ def _conjugate_gradients(apply: Callable[[Tensor], Tensor], target: Tensor) -> T
     eps = torch.finfo(target.dtype).eps
     goal = size * eps**2
     looks = can_read_values(target)
-    for _ in range(MAX_CG if looks else _steps()):
+    for _ in range(MAX_CG if looks else UNSEEN_STEPS):
         image = apply(direction)
         curvature = (direction * image).sum(-1, keepdim=True)
         length = size * inverse_or_zero(curvature)

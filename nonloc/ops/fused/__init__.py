@@ -235,13 +235,13 @@ def _settings(affinity: Affinity, hidden: int, blocks: int, differs: bool) -> Se
 
 def _widened(x: Tensor, rows: bool = False) -> Tensor:
     """Zeros on the right, and below if `rows`, up to a power of two."""
-    extra = [0, _power(x.shape[-1]) - x.shape[-1]]
+    extra = [0, padded_width(x.shape[-1]) - x.shape[-1]]
     if rows:
-        extra += [0, _power(x.shape[-2]) - x.shape[-2]]
+        extra += [0, padded_width(x.shape[-2]) - x.shape[-2]]
     return (pad(x, extra) if any(extra) else x).contiguous()
 
 
-def _power(width: int) -> int:
+def padded_width(width: int) -> int:
     return max(SMALLEST, 1 << (width - 1).bit_length())
 
 

@@ -17,58 +17,21 @@ LARGEST_OFFSET = 2**31  # elements: the kernels count in 32 bits within the sub-
 LOG2_E = math.log2(math.e)
 
 
-class Launch(NamedTuple):
-    """One launch: the kernel, B, M, and its compile-time constants."""
-
-    kernel: str
-    batch: int
-    positions: int
-    constants: dict[str, Any]
-
-    @property
-    def macs(self) -> int:
-        """Multiply-adds of the matrix products of this launch, with widths rounded up to powers of two."""
-        sizes = self.constants
-        m = self.positions
-        depth, hidden = sizes.get("D", 0), sizes["H"]
-        map_macs = m * hidden * sizes.get("C", 0)
-        if self.kernel == "begin_kernel":
-            macs = map_macs * sizes["PROJECTS"]
-        elif self.kernel == "forward_kernel":
-            mean = depth * sizes["MEANS"]
-            macs = m * m * (depth + hidden + mean) + map_macs * (sizes["UPDATES"] + sizes["HAS_NEXT"])
-            if sizes["FIRST"]:
-                # The bound of each row: from a few columns, or from all of them where there is a bias.
-                macs += m * depth * (m if sizes["HAS_BIAS"] else sizes["STEP"])
-        elif self.kernel == "turn_kernel":
-            macs = map_macs * sizes["UPDATES"]
-        elif self.kernel == "adjoint_kernel":
-            maps = 1 + sizes["HAS_PREVIOUS"] + 2 * (sizes["SLOTS"] > 0)
-            macs = m * m * (depth + hidden) + map_macs * sizes["UPDATES"] * maps
-        elif self.kernel == "finish_kernel":
-            macs = map_macs * (1 + 2 * (sizes["SLOTS"] > 0))
-        else:
-            more = hidden * sizes["TRANSPOSES"] if self.kernel == "key_kernel" else 16 * sizes["ONES"]
-            macs = m * m * (2 * depth + sizes["WIDE"] + sizes["REST"] + more)
-        return self.batch * macs
-
-
-_recorded: ContextVar[list[Launch] | None] = ContextVar("recorded", default=None)
+_is_launching: ContextVar[bool] = ContextVar("is_launching", default=True)
 
 
 @contextmanager
-def without_launches() -> Iterator[list[Launch]]:
-    """Allocate everything, launch nothing, and list the launches."""
-    launches: list[Launch] = []
-    token = _recorded.set(launches)
+def without_launches() -> Iterator[None]:
+    """Allocate everything and launch nothing."""
+    token = _is_launching.set(False)
     try:
-        yield launches
+        yield
     finally:
-        _recorded.reset(token)
+        _is_launching.reset(token)
 
 
 def is_launching() -> bool:
-    return _recorded.get() is None
+    return _is_launching.get()
 
 
 def is_interpreted() -> bool:
@@ -161,9 +124,7 @@ class Launcher:
         m = self.positions
         if tile.step:
             constants["STEP"] = tile.step
-        recorded = _recorded.get()
-        if recorded is not None:
-            recorded.append(Launch(kernel, self.batch, m, constants))
+        if not is_launching():
             return
         # Triton is needed only for a launch.
         from nonloc.ops.fused import kernels
