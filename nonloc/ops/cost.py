@@ -344,11 +344,11 @@ def _fused(affinity: Affinity, s: _Sizes) -> Cost:
     b, m, _ = affinity.left.shape
     d, r, c = (padded_width(width) for width in (t.d, s.hidden, s.channels))
     state, hidden, feature, weights = b * m * c, b * m * r, b * m * d, c * r
-    copies = 1 + (affinity.kind == "heat") + (d > t.d)
-    forward = (
-        min(t.per_kernel, 2) * (state + hidden) + state + copies * t.features + 2 * t.per_kernel * weights
-    )
-    stored = s.blocks * (state + 2 * hidden + 3 * weights) + (copies + 1) * s.kernels * t.features
+    features = t.features + 2 * feature * (affinity.kind == "heat" or d > t.d)  # centred or padded
+    # A stage copies its input into rows of positions.
+    forward = min(t.per_kernel, 2) * (state + hidden) + state * (s.sides > 0) + features
+    forward += 2 * t.per_kernel * weights
+    stored = s.blocks * (state + 2 * hidden + 3 * weights) + s.kernels * (features + feature)
     sums = t.per_kernel * 2 * SLOTS * weights * 4 // s.dtype.itemsize
     backward = stored + (t.per_kernel + 1) * hidden + sums + 4 * state + 2 * feature
     maps = b * m * 2 * s.blocks * weights
