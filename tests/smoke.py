@@ -1,4 +1,4 @@
-"""Try an installed nonloc without anything beside it: import, a stage, a simulation, the command.
+"""Try an installed nonloc alone: import, a stage, a simulation, the command.
 
 python tests/smoke.py          run it outside the checkout, so that the installed package is imported
 """

@@ -305,10 +305,10 @@ def test_the_figure_has_a_square_for_every_cell():
         "diffusive, an affinity for each block",
         "diffusive, one affinity for all blocks (the paper's stage)",
     ]
-    told = [[text.get_text().split("\n")[0] for text in one.texts] for one in axes]
-    assert [len(texts) for texts in told] == [9, 9, 9, 9]
-    assert [sum(text.startswith("✕") for text in texts) for texts in told] == [3, 0, 0, 9]
-    assert set(told[3]) == {"✕ 3 of 3"}
+    labels = [[text.get_text().split("\n")[0] for text in one.texts] for one in axes]
+    assert [len(texts) for texts in labels] == [9, 9, 9, 9]
+    assert [sum(text.startswith("✕") for text in texts) for texts in labels] == [3, 0, 0, 9]
+    assert set(labels[3]) == {"✕ 3 of 3"}
 
 
 @pytest.mark.parametrize("show", [corners_figure, by_affinity, by_form])

@@ -138,10 +138,10 @@ def test_nothing_of_this_machine_is_in_it(results, made):
 def test_figures_of_rows_without_runs_are_named(tmp_path):
     write(tmp_path, records("table1", {"2-block (original)": [8.0]}))
     sections = figure_sections(read_table1_runs(tmp_path))
-    told = {section.title[:8]: section.contents for section in sections}
-    assert "Not recorded yet: 1 original block, 3 original blocks." in told["Figure 1"]
-    assert told["Figure 2"] == ("Not recorded yet: 1 original block.",)
-    assert "Not recorded yet: 4 proposed blocks." in told["Figure 4"]
+    contents = {section.title[:8]: section.contents for section in sections}
+    assert "Not recorded yet: 1 original block, 3 original blocks." in contents["Figure 1"]
+    assert contents["Figure 2"] == ("Not recorded yet: 1 original block.",)
+    assert "Not recorded yet: 4 proposed blocks." in contents["Figure 4"]
 
 
 def test_every_w_has_its_trace_and_energies(made):
@@ -160,9 +160,9 @@ def test_the_command_tells_kept_records_from_runs(tmp_path, capsys):
         (tmp_path / "work" / work / "recipe.json").write_text("{}")
     assert not has_records(tmp_path / "work"), "where `nonloc map` and `nonloc reproduce` work"
     assert main(["report", str(tmp_path / "results"), "--output", str(tmp_path / "out"), "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert {line["claim"]: line["verdict"] for line in told["verdicts"]}["better"] == "undecided at n = 0"
-    assert str(tmp_path / "out" / "report.html") in told["files"]
+    result = json.loads(capsys.readouterr().out)
+    assert {line["claim"]: line["verdict"] for line in result["verdicts"]}["better"] == "undecided at n = 0"
+    assert str(tmp_path / "out" / "report.html") in result["files"]
 
 
 def test_without_arguments_the_records_are_those_that_the_variable_names(tmp_path, monkeypatch, capsys):
@@ -204,6 +204,6 @@ def test_kept_certificates_are_told_with_their_limits(tmp_path):
     _, short, data = figure_sections(read_table1_runs(folder))[-1].contents
     assert {line[:2] for line in short.lines} == {("original", "1 of 1"), ("proposed", "1 of 1")}
     lines = data.table.as_text().splitlines()
-    told = ["unstable", "1.500", "1.200", "0.90", "−0.20", "1.75"]
-    assert any(line.split()[-6:] == told for line in lines)
+    cells = ["unstable", "1.500", "1.200", "0.90", "−0.20", "1.75"]
+    assert any(line.split()[-6:] == cells for line in lines)
     assert any(line.endswith("–") and "not finite" in line for line in lines)

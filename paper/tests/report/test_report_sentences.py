@@ -29,7 +29,7 @@ def test_of_errors_the_lower_is_ahead(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("one", "other", "told"),
+    ("one", "other", "sentence"),
     [
         ([20.0, 24.0], [21.0, 22.0], "the ranges overlap"),
         ([20.0, 21.0], [21.0, 25.0], "the ranges overlap"),
@@ -39,8 +39,8 @@ def test_of_errors_the_lower_is_ahead(tmp_path):
         ([20.0, 21.0], [20.5], "are level in the median"),
     ],
 )
-def test_how_sure_it_is(tmp_path, one, other, told):
-    assert told in sentences.compare(make_row(tmp_path, "one", one), make_row(tmp_path, "other", other))
+def test_how_sure_it_is(tmp_path, one, other, sentence):
+    assert sentence in sentences.compare(make_row(tmp_path, "one", one), make_row(tmp_path, "other", other))
 
 
 def test_without_scores_nothing_is_compared(tmp_path):

@@ -158,12 +158,16 @@ def test_what_was_asked_afterwards():
     }
     found = arranged(records("table1", numbers))
     lines = afterwards_table(found).lines
-    told = dict(lines)
-    assert told["proposed less original, the mean over 2, 3 and 4 blocks"].startswith("+0.50 [+0.50, +0.50]")
-    assert told["3 proposed less 2 original, 219,482 parameters each"].startswith("+0.40 [+0.40, +0.40]")
+    differences = dict(lines)
+    assert differences["proposed less original, the mean over 2, 3 and 4 blocks"].startswith(
+        "+0.50 [+0.50, +0.50]"
+    )
+    assert differences["3 proposed less 2 original, 219,482 parameters each"].startswith(
+        "+0.40 [+0.40, +0.40]"
+    )
     for form, span in blocks.items():
         name = f"a block more, {form} form, 2 to {span[-1]} blocks (slope of the error)"
-        assert told[name] == "−0.10 [−0.10, −0.10], n = 2"
+        assert differences[name] == "−0.10 [−0.10, −0.10], n = 2"
     numbers["3-block (original)"] = [None, None]
     lines = afterwards_table(arranged(records("table1", numbers))).lines
     assert "the mean over" not in str(lines), "no seed has them all without divergence"

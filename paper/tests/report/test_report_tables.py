@@ -24,12 +24,12 @@ def test_a_half_is_rounded_up_whatever_its_binary_form(value, expected):
 
 
 def test_median_range_and_every_seed(tmp_path):
-    told = cells(table_of(tmp_path, make_row(tmp_path, "a", [24.0, 22.0, 22.5])), "a")
-    assert told["n"] == "3"
-    assert told["median PSNR (dB)"] == "22.50"
-    assert told["range (dB)"] == "22.00 to 24.00"
-    assert told["every seed (dB)"] == "24.00, 22.00, 22.50"
-    assert (told["parameters"], told["seconds a run"]) == ("1,234", "5")
+    values = cells(table_of(tmp_path, make_row(tmp_path, "a", [24.0, 22.0, 22.5])), "a")
+    assert values["n"] == "3"
+    assert values["median PSNR (dB)"] == "22.50"
+    assert values["range (dB)"] == "22.00 to 24.00"
+    assert values["every seed (dB)"] == "24.00, 22.00, 22.50"
+    assert (values["parameters"], values["seconds a run"]) == ("1,234", "5")
 
 
 def test_one_seed_has_no_range(tmp_path):
@@ -44,9 +44,9 @@ def test_what_diverged_is_unfinished_or_missing_is_named(tmp_path):
         make_run(tmp_path / "2", recipe.with_(seed=2)),
         None,
     )
-    told = cells(table_of(tmp_path, RowRecord("a", recipe, runs)), "a")
-    assert told["every seed (dB)"] == "20.00, diverged at step 17, unfinished, missing"
-    assert (told["n"], told["median PSNR (dB)"]) == ("1", "20.00")
+    values = cells(table_of(tmp_path, RowRecord("a", recipe, runs)), "a")
+    assert values["every seed (dB)"] == "20.00, diverged at step 17, unfinished, missing"
+    assert (values["n"], values["median PSNR (dB)"]) == ("1", "20.00")
 
 
 def test_published_numbers_have_a_column_only_where_there_are_any(tmp_path):
