@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 PIP    := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
 
-.PHONY: help install demo test test-slow test-long test-gpu lint format types clean
+.PHONY: help install demo test test-slow test-long test-faults test-gpu lint format types clean
 .DEFAULT_GOAL := help
 
 help: ## Show the targets
@@ -39,6 +39,9 @@ test-slow: $(VENV)/.tested ## Run the slow tests: kill -9 twenty times, memory a
 
 test-long: $(VENV)/.tested ## Look for counter-examples: every property on 1,000 new examples
 	HYPOTHESIS_PROFILE=long $(BIN)/python -m pytest -q tests/properties tests/ops tests/processes paper/tests/theory --timeout 3600
+
+test-faults: $(VENV)/.tested ## Break things on purpose: kill, flip bits, fill the disk, mistype; SEED= and SECONDS= for each
+	PYTHONPATH=tests:paper/tests/training $(BIN)/python -m faults --seed $(or $(SEED),0) --seconds $(or $(SECONDS),60)
 
 test-gpu: ## Run the tests that need a CUDA device, with the Python named by PYTHON=
 	$(PYTHON) -m pytest -q -m gpu
