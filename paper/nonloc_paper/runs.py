@@ -1,12 +1,16 @@
 """Run: the folder of a training run, which all commands read and write. Standard library only.
 
 Every file in it is strict JSON or JSON lines: a number that is not finite is written as null. Whole files are replaced
-atomically. Lines are appended, flushed and synced one by one; a torn last line, left by a crash, is ignored.
+atomically, with a checksum that is verified when they are read. Only recipe.json has none, as it is also a config file;
+checkpoints and results have its hash. Lines are appended, flushed and synced one by one; a torn last line, left by a
+crash, is ignored. Checkpoints and results have the hashes of the files of lines.
 """
 
 from __future__ import annotations
 
+import errno
 import fcntl
+import hashlib
 import json
 import math
 import os
@@ -26,6 +30,8 @@ TEMPORARY = ".tmp"
 _UNIQUE = re.compile(r"(?P<name>.+)\.\d+-[0-9a-f]{8}" + re.escape(TEMPORARY))
 # Files that other commands write into a run folder; an interrupted copy may leave them without a recipe.
 BESIDE = ("observations.json", "observations.safetensors", "spectrum.json", "stability.json")
+CHECKSUM = "checksum"
+OLD = ".old"  # of records whose run had to begin again: they stay until it has a checkpoint
 NUMBER = (int, float)
 RESTORE = "restore it, or delete it and run the command that wrote it again"
 
@@ -48,6 +54,7 @@ class Run:
             raise ValueError(f"{self.path} is a file, not a run folder; name a new folder or a run")
         if self.path.is_dir() and not self.recipe_path.exists():
             ours = {path.name for key, path in vars(self).items() if key != "path"} | set(BESIDE)
+            ours |= {path.name + OLD for path in self.record_paths}
             names = sorted(entry.name for entry in self.path.iterdir())
             foreign = [name for name in names if not {name, replaced_name(name)} & ours]
             if foreign:
@@ -76,7 +83,7 @@ class Run:
     @property
     def has_begun(self) -> bool:
         """Whether anything was trained: there is a checkpoint, an epoch or a result."""
-        return self.is_finished or any(self.checkpoints_path.glob("*")) or bool(self.read_metrics())
+        return self.is_finished or bool(self.checkpoint_files()) or bool(self.read_metrics())
 
     @property
     def is_finished(self) -> bool:
@@ -86,15 +93,34 @@ class Run:
     @property
     def has_weights(self) -> bool:
         """Whether there is a whole checkpoint: its JSON is written last."""
-        return any(
-            path.with_suffix(".safetensors").is_file() for path in self.checkpoints_path.glob("*.json")
-        )
+        return any(path.with_suffix(".safetensors").is_file() for path in self.checkpoint_files(".json"))
+
+    @property
+    def record_paths(self) -> tuple[Path, Path]:
+        """The files of lines, metrics.jsonl and spectra.jsonl."""
+        return self.metrics_path, self.spectra_path
+
+    def checkpoint_files(self, suffix: str = "") -> list[Path]:
+        """Return the files in checkpoints/, sorted; [] if there is no such folder.
+
+        A folder that is there and cannot be read is a CorruptDataError: it may hold checkpoints.
+        """
+        try:
+            return sorted(path for path in self.checkpoints_path.iterdir() if path.name.endswith(suffix))
+        except OSError as error:
+            if error.errno == errno.ENOENT and not self.checkpoints_path.is_symlink():
+                return []
+            raise CorruptDataError(
+                f"{self.checkpoints_path} cannot be read ({error.strerror}); make it a readable folder again, "
+                "or move it away to begin again; nothing was changed"
+            ) from error
 
     def read_recipe(self) -> dict[str, Any]:
         return _read_object(self.recipe_path)
 
     def write_recipe(self, recipe: dict[str, Any]) -> None:
-        self._replace(self.recipe_path, recipe)
+        self.path.mkdir(parents=True, exist_ok=True)
+        write_atomically(self.recipe_path, (_dump(recipe, indent=2) + "\n").encode())
 
     def read_result(self) -> dict[str, Any]:
         result = _read_object(self.result_path)
@@ -105,7 +131,8 @@ class Run:
         return result
 
     def write_result(self, result: dict[str, Any]) -> None:
-        self._replace(self.result_path, result)
+        self.path.mkdir(parents=True, exist_ok=True)
+        write_json(self.result_path, result, indent=2)
 
     def read_metrics(self) -> list[dict[str, Any]]:
         """One dict an epoch, in order."""
@@ -121,12 +148,49 @@ class Run:
     def append_spectra(self, line: dict[str, Any]) -> None:
         self._append(self.spectra_path, line)
 
+    def digests(self) -> dict[str, dict[str, Any]]:
+        """Return the size and the SHA-256 of metrics.jsonl and spectra.jsonl, by name; a missing file is empty."""
+        return {path.name: _digest(_content(path)) for path in self.record_paths}
+
+    def check_records(self, digests: dict[str, dict[str, Any]], where: Path, *, whole: bool) -> None:
+        """Raise CorruptDataError if the files of lines do not begin with what `digests`, read from `where`, says.
+
+        whole  there must be nothing after it
+        """
+        for path in self.record_paths:
+            stated, content = digests[path.name], _content(path)
+            if _digest(content if whole else content[: stated["size"]]) != stated:
+                raise CorruptDataError(
+                    f"{path} is damaged: it is not what was there when {where} was written; bring it back, "
+                    f"or delete {self.checkpoints_path if not whole else self.path} to begin again"
+                )
+
+    def cut_records(self, digests: dict[str, dict[str, Any]]) -> None:
+        """Cut the files of lines to the sizes in `digests`; a resumed run records the rest again."""
+        for path in self.record_paths:
+            if path.exists():
+                write_atomically(path, _content(path)[: digests[path.name]["size"]])
+
     def truncate(self, epoch: int) -> None:
-        """Drop the metrics and spectra after `epoch`, which a resumed run records again."""
-        for path in (self.metrics_path, self.spectra_path):
+        """Drop the metrics and spectra after `epoch`, for a checkpoint that is older than `cut_records`."""
+        for path in self.record_paths:
             lines = [line for line in _read_epochs(path) if line["epoch"] <= epoch]
             if path.exists():
                 write_atomically(path, "".join(_dump(line) + "\n" for line in lines).encode())
+
+    def set_aside(self) -> None:
+        """Move the records of a run without a checkpoint out of the way; the first ones stay if there are more."""
+        for path in self.record_paths:
+            old = path.with_name(path.name + OLD)
+            if path.exists() and old.exists():
+                path.unlink()
+            elif path.exists():
+                os.replace(path, old)
+
+    def drop_set_aside(self) -> None:
+        """Remove what `set_aside` moved: the run has a new checkpoint."""
+        for path in self.record_paths:
+            path.with_name(path.name + OLD).unlink(missing_ok=True)
 
     @contextmanager
     def lock(self) -> Iterator[None]:
@@ -149,10 +213,6 @@ class Run:
             yield
         finally:
             os.close(handle)
-
-    def _replace(self, path: Path, value: dict[str, Any]) -> None:
-        self.path.mkdir(parents=True, exist_ok=True)
-        write_json(path, value, indent=2)
 
     def _append(self, path: Path, line: dict[str, Any]) -> None:
         self.path.mkdir(parents=True, exist_ok=True)
@@ -210,10 +270,15 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 
 def write_json(path: Path, value: dict[str, Any], *, indent: int | None = None) -> dict[str, Any]:
-    """Replace `path` by `value` as strict JSON; return what it then holds."""
+    """Replace `path` by `value` as strict JSON with its checksum; return what `read_json` gives back."""
     written = finite_or_none(value)
-    write_atomically(path, (_dump(written, indent) + "\n").encode())
+    write_atomically(path, (_dump(with_checksum(written), indent) + "\n").encode())
     return written
+
+
+def with_checksum(value: dict[str, Any]) -> dict[str, Any]:
+    """Return `value` with the SHA-256 of its JSON, which `read_json` verifies."""
+    return value | {CHECKSUM: hashlib.sha256(_dump(value).encode(errors="surrogatepass")).hexdigest()}
 
 
 @contextmanager
@@ -281,6 +346,9 @@ def read_json(path: Path, *, fix: str = "delete it and run the command again") -
         raise CorruptDataError(f"{path} is not valid JSON ({error}); {fix}") from error
     if not isinstance(value, dict):
         raise CorruptDataError(f"{path} does not hold a JSON object; {fix}")
+    stated = value.pop(CHECKSUM, None)
+    if stated is not None and with_checksum(value)[CHECKSUM] != stated:
+        raise CorruptDataError(f"{path} is damaged: its content is not what was written; {fix}")
     return value
 
 
@@ -347,9 +415,17 @@ def _read_epochs(path: Path) -> list[dict[str, Any]]:
     return lines
 
 
+def _content(path: Path) -> bytes:
+    return path.read_bytes() if path.exists() else b""
+
+
+def _digest(content: bytes) -> dict[str, Any]:
+    return {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+
+
 def _whole_length(path: Path) -> int:
     """Return how many bytes of a JSON-lines file are whole lines: all but a torn last one."""
-    content = path.read_bytes() if path.exists() else b""
+    content = _content(path)
     whole = content.rfind(b"\n") + 1
     last = content.rfind(b"\n", 0, max(whole - 1, 0)) + 1
     return last if whole and _parse(content[last:whole]) is None else whole

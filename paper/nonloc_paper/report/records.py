@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,7 +14,7 @@ from typing import Any, TypeVar
 
 from numpy.typing import NDArray
 from safetensors import SafetensorError
-from safetensors.numpy import load_file
+from safetensors.numpy import load
 
 from nonloc.outcomes import CorruptDataError
 from nonloc_paper.networks.spec import NetworkSpec
@@ -110,11 +111,18 @@ class RunRecord:
     def tensors(self) -> dict[str, NDArray[Any]]:
         """The observed tensors by name: images, noisy, restored, affinity.<stage>."""
         path = self.path / "observations.safetensors"
+        content = path.read_bytes() if path.is_file() else None
+        if content is None:
+            return {}
+        digest = hashlib.sha256(content).hexdigest()
         try:
-            return load_file(path) if path.is_file() else {}
+            # Older observations do not say the hash.
+            if self.observations.get("tensors_sha256", digest) != digest:
+                raise SafetensorError("its content is not what was written")
+            return load(content)
         except SafetensorError as error:
             raise CorruptDataError(
-                f"{path} is not a whole safetensors file ({error}); delete it and observations.json, and run "
+                f"{path} is damaged ({error}); delete it and observations.json, and run "
                 f"`nonloc spectrum {self.path} --features`"
             ) from error
 
@@ -243,6 +251,8 @@ def read_run(run: Run) -> RunRecord:
         spectrum=read_json(run.path / "spectrum.json"),
         stability=read_json(run.path / "stability.json"),
     )
+    if record.result is not None and "records" in record.result:
+        run.check_records(record.result["records"], run.result_path, whole=True)
     check_lines_hold(record.metrics, METRICS, run.metrics_path)
     check_lines_hold(record.spectra, SPECTRA, run.spectra_path)
     # Of a run that ended before its first checkpoint nothing was observed.

@@ -35,6 +35,7 @@ from nonloc_paper.runs import (
     find_runs,
     read_json,
     read_lines,
+    with_checksum,
     write_atomically,
     write_json,
 )
@@ -281,14 +282,19 @@ def _keep_run(source: Run, target: Run) -> bool:
         if (source.path / name).is_file() and (is_new or not (target.path / name).is_file()):
             write_atomically(target.path / name, _compact(source.path / name))
     if is_new:
-        target.write_result(source.read_result())
+        result = source.read_result()
+        if "records" in result:
+            source.check_records(result["records"], source.result_path, whole=True)
+        target.write_result(result | {"records": target.digests()})
     return is_new
 
 
 def _check_same(source: Run, target: Run) -> None:
     """Raise a ValueError where a run is kept already with another recipe or result."""
     differing = ["recipe"] if source.read_recipe() != target.read_recipe() else []
-    differing += ["result"] if source.read_result() != target.read_result() else []
+    # The files of lines are shorter there.
+    results = [run.read_result() | {"records": None} for run in (source, target)]
+    differing += ["result"] if results[0] != results[1] else []
     if differing:
         raise ValueError(
             f"{target.path} keeps a run with another {' and '.join(differing)} than {source.path}; "
@@ -380,6 +386,9 @@ def _compact(path: Path) -> bytes:
             return {key: short(item) for key, item in value.items()}
         return [short(item) for item in value] if isinstance(value, list) else value
 
-    values = read_lines(path) if path.suffix == ".jsonl" else [read_json(path)]
-    lines = (json.dumps(short(value), separators=(",", ":"), ensure_ascii=False) + "\n" for value in values)
+    if path.suffix == ".jsonl":
+        values = [short(line) for line in read_lines(path)]
+    else:
+        values = [with_checksum(short(read_json(path)))]
+    lines = (json.dumps(value, separators=(",", ":"), ensure_ascii=False) + "\n" for value in values)
     return "".join(lines).encode()

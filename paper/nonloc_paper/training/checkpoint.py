@@ -1,36 +1,50 @@
 """Checkpoints: the tensors of a network and its optimizer as safetensors, with a JSON manifest; no pickle.
 
 `checkpoints/<step>.safetensors` is written first, `checkpoints/<step>.json` last. A checkpoint exists once its
-manifest does, and is valid while the size and the SHA-256 in the manifest agree with the file. So a crash at any
-moment leaves the earlier checkpoints whole. A checkpoint that cannot be read is an error: a run that was saved is
-never silently begun again.
+manifest does, and is valid while the size and the SHA-256 in the manifest agree with the file, and the manifest with
+its own checksum. So a crash at any moment leaves the earlier checkpoints whole. A checkpoint that cannot be read is an
+error: a run that was saved is never silently begun again.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 import math
+import os
 import warnings
 from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 import safetensors.torch
 import torch
 from torch import Tensor, nn
 
+from nonloc._checks import is_whole
 from nonloc.outcomes import CorruptDataError
-from nonloc_paper.runs import TEMPORARY, Run, remove_leftover, write_atomically
+from nonloc_paper.runs import (
+    NUMBER,
+    TEMPORARY,
+    Run,
+    check_holds,
+    read_json,
+    remove_leftover,
+    write_atomically,
+    write_json,
+)
 from nonloc_paper.training.machine import Part, versions
 from nonloc_paper.training.recipe import Recipe
 
-FORMAT = 2
+FORMAT = 3
+UNVERIFIED = 2  # an older format, without "records" and a checksum
 MODEL = "model."
 OPTIMIZER = "optimizer."
+RESTORE = "bring it back"
 # Pieces of work that may wait for the disk: a slow disk holds the run up and does not fill the memory.
 MOST_WAITING = 4
 
@@ -47,6 +61,7 @@ class Checkpoint:
     seconds      of work so far
     optimizer    the optimizer's scalars when it was saved, for the reader; the recipe decides them
     parts        the machines on which the seconds were spent
+    records      the digests of metrics.jsonl and spectra.jsonl at that time; None in an older, unverified checkpoint
     """
 
     step: int
@@ -59,8 +74,30 @@ class Checkpoint:
     tensors: dict[str, Tensor]
     optimizer: dict[str, Any]
     parts: list[Part] = field(default_factory=list)
+    records: dict[str, dict[str, Any]] | None = None
 
 
+_PART = {"machine": (dict, NoneType), "versions": dict, "seconds": NUMBER}
+OLDER_MANIFEST = {
+    "step": int,
+    "epoch": int,
+    "step_in_epoch": int,
+    "seconds": NUMBER,
+    "num_classes": (int, NoneType),
+    "data_sha256": str,
+    "losses": [NUMBER],
+    "optimizer": dict,
+    "recipe_sha256": str,
+    "recipe": dict,
+    "versions": dict,
+    "size": int,
+    "sha256": str,
+}
+_DIGEST = {"size": int, "sha256": str}
+MANIFEST = OLDER_MANIFEST | {
+    "parts": [_PART],
+    "records": {"metrics.jsonl": _DIGEST, "spectra.jsonl": _DIGEST},
+}
 _IN_MANIFEST = [one.name for one in fields(Checkpoint) if one.name != "tensors"]
 
 
@@ -72,6 +109,7 @@ def save_checkpoint(run: Run, recipe: Recipe, checkpoint: Checkpoint) -> None:
     manifest = {
         "format": FORMAT,
         **{name: getattr(checkpoint, name) for name in _IN_MANIFEST},
+        "records": run.digests(),
         "recipe_sha256": recipe.sha256,
         "recipe": recipe.to_dict(),
         "versions": versions(),
@@ -80,14 +118,12 @@ def save_checkpoint(run: Run, recipe: Recipe, checkpoint: Checkpoint) -> None:
     }
     tensors_path = folder / f"{checkpoint.step:08d}.safetensors"
     write_atomically(tensors_path, content)
-    write_atomically(
-        tensors_path.with_suffix(".json"), json.dumps(manifest, indent=2, allow_nan=False).encode()
-    )
-    earlier = [int(path.stem) for path in _numbered(folder, ".json") if int(path.stem) < checkpoint.step]
+    write_json(tensors_path.with_suffix(".json"), manifest, indent=2)
+    earlier = [int(path.stem) for path in _numbered(run, ".json") if int(path.stem) < checkpoint.step]
     remaining = {checkpoint.step, *sorted(earlier)[-1:]}
     # Later ones are damaged: the run did not resume from them.
-    _remove(folder, lambda other: other not in remaining)
-    for path in folder.glob("*" + TEMPORARY):
+    _remove(run, lambda other: other not in remaining)
+    for path in run.checkpoint_files(TEMPORARY):
         remove_leftover(path)
 
 
@@ -99,11 +135,17 @@ def latest_valid(run: Run, recipe: Recipe | None = None) -> Checkpoint | None:
     """
     expected = recipe if recipe is not None else Recipe.of(run)
     damages: list[str] = []
-    for path in sorted(_numbered(run.checkpoints_path, ".json"), reverse=True):
+    for path in sorted(_numbered(run, ".json"), reverse=True):
+        for file in (path, path.with_suffix(".safetensors")):
+            if os.path.lexists(file) and not file.is_file():
+                raise CorruptDataError(
+                    f"{file} is a folder or a broken link in the place of a file; move it away, or bring the file "
+                    "back; nothing was changed"
+                )
         try:
             checkpoint = _read(path, expected)
-        except CorruptDataError as error:
-            if not path.exists():
+        except (CorruptDataError, FileNotFoundError) as error:
+            if not os.path.lexists(path):
                 # The process that trains the run has removed it, because there are newer ones.
                 return latest_valid(run, expected)
             damages.append(str(error))
@@ -121,49 +163,59 @@ def latest_valid(run: Run, recipe: Recipe | None = None) -> Checkpoint | None:
 
 def remove_later(run: Run, step: int) -> None:
     """Remove the checkpoints after `step`: they are damaged, or the run would have resumed from them."""
-    _remove(run.checkpoints_path, lambda other: other > step)
+    _remove(run, lambda other: other > step)
 
 
 def _read(path: Path, expected: Recipe) -> Checkpoint:
-    """Read the checkpoint of a manifest; CorruptDataError if it is damaged or a file of it is missing."""
-    try:
-        manifest = json.loads(path.read_bytes())
-        if manifest["format"] != FORMAT:
-            raise ValueError(
-                f"the checkpoint {path} has format {manifest['format']}, but this version of nonloc reads {FORMAT}; "
-                "go on with the version that made it, or use a new folder"
-            )
-        content = path.with_suffix(".safetensors").read_bytes()
-        if (len(content), hashlib.sha256(content).hexdigest()) != (manifest["size"], manifest["sha256"]):
-            raise CorruptDataError(
-                f"the checkpoint {path} is damaged: its numbers are not those that were written"
-            )
-        if manifest["recipe_sha256"] != expected.sha256:
-            differing = expected.differences(Recipe.from_dict(manifest["recipe"]))
-            raise ValueError(
-                f"{path} was made with another recipe: {'; '.join(differing)}; "
-                "use the same recipe or a new folder"
-            )
-        if "parts" not in manifest:
-            # Older manifests do not say the machine.
-            part = {"machine": None, "versions": manifest["versions"], "seconds": manifest["seconds"]}
-            manifest["parts"] = [part]
-        values = {name: manifest[name] for name in _IN_MANIFEST}
-        return Checkpoint(tensors=safetensors.torch.load(content), **values)
-    except (FileNotFoundError, json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
-        raise CorruptDataError(f"the checkpoint {path} is damaged ({error})") from error
+    """Read the checkpoint of a manifest; CorruptDataError if it is damaged, FileNotFoundError if a file is missing."""
+    manifest = read_json(path, fix=RESTORE)
+    form = manifest.get("format")
+    if is_whole(form) and form not in (FORMAT, UNVERIFIED):
+        raise ValueError(
+            f"the checkpoint {path} has format {form}, but this version of nonloc reads {FORMAT}; "
+            "go on with the version that made it, or use a new folder"
+        )
+    check_holds(manifest, MANIFEST if form == FORMAT else OLDER_MANIFEST, path, RESTORE)
+    if manifest["step"] != int(path.stem) or len(manifest["losses"]) != manifest["step_in_epoch"]:
+        raise CorruptDataError(
+            f"the checkpoint {path} is damaged: its numbers contradict each other; {RESTORE}"
+        )
+    tensors_path = path.with_suffix(".safetensors")
+    content = tensors_path.read_bytes()
+    if (len(content), hashlib.sha256(content).hexdigest()) != (manifest["size"], manifest["sha256"]):
+        raise CorruptDataError(
+            f"the checkpoint {tensors_path} is damaged: its numbers are not those that were written"
+        )
+    if manifest["recipe_sha256"] != expected.sha256:
+        raise ValueError(
+            f"{path} was made with another recipe{_differences(expected, manifest['recipe'])}; "
+            "use the same recipe or a new folder"
+        )
+    # Older manifests do not say the machine.
+    part = {"machine": None, "versions": manifest["versions"], "seconds": manifest["seconds"]}
+    values = {"parts": [part], "records": None} | manifest
+    return Checkpoint(
+        tensors=safetensors.torch.load(content), **{name: values[name] for name in _IN_MANIFEST}
+    )
 
 
-def _remove(folder: Path, is_unwanted: Callable[[int], bool]) -> None:
+def _differences(recipe: Recipe, values: dict[str, Any]) -> str:
+    """Return how a recipe differs from that of a manifest, ": …"; "" where the latter is no recipe of this version."""
+    with suppress(ValueError):
+        return f": {'; '.join(recipe.differences(Recipe.from_dict(values)))}"
+    return ""
+
+
+def _remove(run: Run, is_unwanted: Callable[[int], bool]) -> None:
     # Manifests first: tensors without a manifest do not count, a manifest without tensors is damage.
     for suffix in (".json", ".safetensors"):
-        for path in _numbered(folder, suffix):
+        for path in _numbered(run, suffix):
             if is_unwanted(int(path.stem)):
                 path.unlink()
 
 
-def _numbered(folder: Path, suffix: str) -> list[Path]:
-    return [path for path in folder.glob("*" + suffix) if path.stem.isdecimal()]
+def _numbered(run: Run, suffix: str) -> list[Path]:
+    return [path for path in run.checkpoint_files(suffix) if path.stem.isdecimal()]
 
 
 def state_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:

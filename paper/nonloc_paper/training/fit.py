@@ -191,7 +191,7 @@ def train_steps(
         # A run that failed in its first step has left nothing: another recipe may use its folder.
         if differing and run.has_begun:
             raise ValueError(
-                f"{run.path} holds a run of another recipe: {'; '.join(differing)}; "
+                f"{run.recipe_path} is of another recipe: {'; '.join(differing)}; "
                 "use the same recipe or a new folder"
             )
         if run.is_finished:
@@ -298,6 +298,8 @@ def _result(session: Session, outcome: Outcome) -> dict[str, Any]:
         "parameters": sum(parameter.numel() for parameter in session.model.parameters()),
         "data_sha256": session.data_sha256,
         "weights_sha256": weights_sha256(session.model) if outcome.ending == "finished" else None,
+        "recipe_sha256": session.recipe.sha256,
+        "records": session.run.digests(),
         "seconds": round(session.seconds, 3),
         **session.place,
     }

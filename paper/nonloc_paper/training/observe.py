@@ -11,6 +11,7 @@ A number that is not finite is written as null, a tensor that is not finite is l
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
@@ -88,7 +89,9 @@ def observe(
     observations["affinity"] = _affinities(model, inputs, same, images, tensors)
     observations["features"] = feature_trace(model, inputs) if any(stages(model)) else []
     finite = {name: value.contiguous() for name, value in tensors.items() if bool(value.isfinite().all())}
-    write_atomically(run.path / TENSORS, safetensors.torch.save(finite))
+    content = safetensors.torch.save(finite)
+    write_atomically(run.path / TENSORS, content)
+    observations["tensors_sha256"] = hashlib.sha256(content).hexdigest()
     # Last, because it says that the rest is there.
     return write_json(run.path / OBSERVATIONS, observations, indent=1)
 

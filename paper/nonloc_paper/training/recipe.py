@@ -156,12 +156,18 @@ class Recipe:
 
     @classmethod
     def of(cls, run: Run) -> Recipe:
-        """Return the recipe of an existing run; CorruptDataError if it cannot be understood."""
+        """Return the recipe of an existing run; CorruptDataError if it cannot be understood or is not the result's."""
         values = run.read_recipe()
         try:
-            return cls.from_dict(values)
+            recipe = cls.from_dict(values)
         except ValueError as error:
             raise CorruptDataError(f"{run.recipe_path} is no recipe of this version: {error}") from error
+        # Older results do not say it.
+        if run.is_finished and run.read_result().get("recipe_sha256", recipe.sha256) != recipe.sha256:
+            raise CorruptDataError(
+                f"{run.recipe_path} is damaged: {run.result_path} was made with another recipe; bring it back"
+            )
+        return recipe
 
     def differences(self, other: Recipe) -> list[str]:
         """Return the fields that differ, as sentences such as "seed is 1, was 0"."""

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from nonloc.outcomes import CorruptDataError
 from nonloc_paper.data.dataset import Dataset
-from nonloc_paper.runs import Run
+from nonloc_paper.runs import OLD, Run
 from nonloc_paper.training.checkpoint import (
     Checkpoint,
     Writer,
@@ -172,15 +172,15 @@ class Session:
         return self._seconds_before + time.monotonic() - self._started
 
     def begin(self) -> None:
-        """Begin a new run: drop the records of a run without a checkpoint, and record the initial spectra."""
+        """Begin a new run: set the records of a run without a checkpoint aside, and record the initial spectra."""
         if self.run.read_metrics():
             warnings.warn(
                 f"{self.run.metrics_path} describes a run, but {self.run.checkpoints_path} has no checkpoint to go on "
-                "from; beginning again",
+                f"from; beginning again, with the old lines in *{OLD} until there is one",
                 RuntimeWarning,
                 stacklevel=2,
             )
-        self.run.truncate(-1)
+        self.run.set_aside()
         record_spectra(self.run, stage_weights(self.model), 0)
 
     def resume(self, checkpoint: Checkpoint) -> None:
@@ -190,21 +190,44 @@ class Session:
                 f"{self.run.path} was begun on other data called {self.recipe.data!r} (its images or labels differ); "
                 "go on with the same data, or use a new folder"
             )
-        recorded = [line.get("epoch", 0) for line in self.run.read_metrics()]
-        before = [epoch for epoch in recorded if epoch <= checkpoint.epoch]
-        if before != list(range(1, checkpoint.epoch + 1)):
+        expected = checkpoint.epoch * self.steps_per_epoch + checkpoint.step_in_epoch
+        if checkpoint.step != expected or checkpoint.step_in_epoch > self.steps_per_epoch:
             raise CorruptDataError(
-                f"{self.run.metrics_path} does not have one line for each of the {checkpoint.epoch} epochs before the "
-                f"checkpoint (it has {len(before)}); bring back the file that belongs to the checkpoint, "
-                f"or delete {self.run.checkpoints_path} to begin again"
+                f"the checkpoint of step {checkpoint.step} in {self.run.checkpoints_path} is damaged: it says "
+                f"{checkpoint.epoch} epochs and {checkpoint.step_in_epoch} steps, but an epoch has "
+                f"{self.steps_per_epoch} steps; bring it back, or delete that folder to begin again"
             )
+        if checkpoint.records is None:
+            self._check_epochs(checkpoint.epoch)
+        else:
+            self.run.check_records(checkpoint.records, self.run.checkpoints_path, whole=False)
         restore_model(self.model, checkpoint.tensors)
         restore_optimizer(self.train_step.optimizer, self.model, checkpoint.tensors)
         self.epoch, self.step_in_epoch = checkpoint.epoch, checkpoint.step_in_epoch
         self.losses.resume(checkpoint.losses)
         self.parts_before, self._seconds_before = checkpoint.parts, checkpoint.seconds
-        self.run.truncate(checkpoint.epoch)
+        if checkpoint.records is None:
+            self.run.truncate(checkpoint.epoch)
+        else:
+            self.run.cut_records(checkpoint.records)
         remove_later(self.run, checkpoint.step)
+
+    def _check_epochs(self, epoch: int) -> None:
+        """Check what can be checked of the records of an older checkpoint, which has no hash of them."""
+        recorded = [line["epoch"] for line in self.run.read_metrics()]
+        before = [each for each in recorded if each <= epoch]
+        if before != list(range(1, epoch + 1)):
+            raise CorruptDataError(
+                f"{self.run.metrics_path} does not have one line for each of the {epoch} epochs before the "
+                f"checkpoint (it has {len(before)}); bring back the file that belongs to the checkpoint, "
+                f"or delete {self.run.checkpoints_path} to begin again"
+            )
+        warnings.warn(
+            f"{self.run.path} goes on unverified: its checkpoint is of an older version, with hashes of the tensors "
+            "but of no other number",
+            RuntimeWarning,
+            stacklevel=3,
+        )
 
     def take_step(self) -> None:
         """Train on one batch: at once, or by the group's next `step`. Does not wait for the device."""
@@ -294,6 +317,7 @@ class Session:
         )
         self.saved_at = time.monotonic()
         self._writer.do(lambda: save_checkpoint(self.run, self.recipe, checkpoint))
+        self._writer.do(self.run.drop_set_aside)
 
     def last_metrics(self) -> dict[str, Any]:
         """Return the newest line of metrics in the folder, {} without any; waits until all files are written."""

@@ -13,6 +13,7 @@ from nonloc_paper.commands.map import broken_stable, map_text
 from nonloc_paper.runs import Run, find_runs
 from nonloc_paper.suites import train_all
 from nonloc_paper.suites.archive import lock_folder, read_spent
+from nonloc_paper.training.recipe import Recipe
 
 SMALL = ["--set", "epochs=1", "steps_per_epoch=2", "train_images=64", "test_images=16", "batch_size=8"]
 WORDS = ["reproduce", "demo", "--rows", "1", "3", *SMALL, "--device", "cpu", "--quiet", "--json"]
@@ -163,7 +164,9 @@ def test_eval_of_a_folder_tells_once_what_data_are_missing_and_evaluates_the_res
     good = Run(results / "demo" / "local-baseline" / "0")
     for seed in ("1", "2"):
         other = Run(shutil.copytree(good.path, good.path.parent / seed))
-        other.write_recipe(other.read_recipe() | {"data": "cifar10"})
+        recipe = Recipe.of(other).with_(data="cifar10")
+        other.write_recipe(recipe.to_dict())
+        other.write_result(other.read_result() | {"recipe_sha256": recipe.sha256})
     words = ["eval", str(good.path.parent), "--data-dir", str(tmp_path / "empty")]
     assert main([*words, "--device", "cpu", "--json"]) == 1
     out, err = capsys.readouterr()

@@ -8,6 +8,7 @@ from made import make_run
 
 from nonloc.outcomes import CorruptDataError
 from nonloc_paper.report.records import collect, write_plan
+from nonloc_paper.runs import read_json
 from nonloc_paper.suites import SUITES
 from nonloc_paper.training.recipe import Recipe
 
@@ -124,7 +125,7 @@ def test_what_a_report_reads_must_be_there(tmp_path, name, change, lacks):
     make_run(tmp_path / "a", RESTORER, 24.5)
     path = tmp_path / "a" / name
     made = {"observations.json": SEEN, "spectrum.json": SPECTRUM, "stability.json": {"stages": [STAGE]}}
-    whole = made[name] if name in made else json.loads(path.read_text())
+    whole = made[name] if name in made else read_json(path)
     path.write_text(json.dumps(whole))
     collect(tmp_path)
     path.write_text(json.dumps(whole | change))
@@ -174,5 +175,5 @@ def test_what_is_broken_is_named(tmp_path):
         collect(tmp_path)
     record = make_run(tmp_path / "c", recipe, 24.5)
     (tmp_path / "c" / "observations.safetensors").write_bytes(b"half")
-    with pytest.raises(CorruptDataError, match=r"observations.safetensors is not a whole"):
+    with pytest.raises(CorruptDataError, match=r"observations.safetensors is damaged"):
         record.tensors  # noqa: B018

@@ -14,8 +14,10 @@ from tiny import tiny_recipe
 from torch import nn
 
 from nonloc.outcomes import CorruptDataError
+from nonloc_paper.runs import read_json, write_json
 from nonloc_paper.training.checkpoint import (
     MOST_WAITING,
+    UNVERIFIED,
     Checkpoint,
     Writer,
     latest_valid,
@@ -66,7 +68,7 @@ def test_it_comes_back_whole(run):
     save(run, 7)
     read, saved = (dataclasses.asdict(each) for each in (latest_valid(run), checkpoint(7)))
     tensors, expected = read.pop("tensors"), saved.pop("tensors")
-    assert read == saved
+    assert read == saved | {"records": run.digests()}
     assert tensors.keys() == expected.keys()
     assert all(tensors[name].equal(value) for name, value in expected.items())
     manifest = json.loads((run.checkpoints_path / "00000007.json").read_text())
@@ -75,19 +77,52 @@ def test_it_comes_back_whole(run):
     assert manifest["versions"] == versions()
 
 
-def change_manifest(run, step, change):
-    path = run.checkpoints_path / f"{step:08d}.json"
-    manifest = json.loads(path.read_text())
-    change(manifest)
-    path.write_text(json.dumps(manifest))
+def change_manifest(run, number, **changes):
+    """Change a manifest, and let it have the checksum of what it then says."""
+    path = run.checkpoints_path / f"{number:08d}.json"
+    write_json(path, read_json(path) | changes)
+
+
+def make_older(run, number, *missing, **changes):
+    """Give a checkpoint the manifest of an older version, which has no checksum."""
+    path = run.checkpoints_path / f"{number:08d}.json"
+    manifest = read_json(path) | {"format": UNVERIFIED} | changes
+    path.write_text(json.dumps({key: manifest[key] for key in manifest if key not in ("records", *missing)}))
 
 
 def test_one_made_before_it_told_the_machine_can_be_read(run):
     save(run, 7)
-    change_manifest(run, 7, lambda manifest: manifest.pop("parts"))
-    [part] = latest_valid(run).parts
+    make_older(run, 7, "parts")
+    read = latest_valid(run)
+    [part] = read.parts
     assert (part["machine"], part["seconds"]) == (None, 7.1)
     assert part["versions"] == versions()
+    assert read.records is None
+
+
+@pytest.mark.parametrize(
+    "change", [{"step": 8}, {"step_in_epoch": 3}, {"losses": []}, {"epoch": "1"}, {"size": None}]
+)
+@pytest.mark.parametrize("damage", [change_manifest, make_older])
+def test_numbers_that_contradict_each_other_are_damage(run, damage, change):
+    save(run, 2, 7)
+    damage(run, 7, **change)
+    with pytest.warns(RuntimeWarning, match=r"00000007\.json.*going back"):
+        assert latest_valid(run).step == 2
+
+
+def test_every_bit_of_a_manifest_is_verified(run):
+    """Each flip is noticed, or changes nothing that is read."""
+    save(run, 7)
+    path = run.checkpoints_path / "00000007.json"
+    content, whole = path.read_bytes(), latest_valid(run)
+    for place in range(0, 8 * len(content), 13):
+        flipped = bytearray(content)
+        flipped[place // 8] ^= 1 << place % 8
+        path.write_bytes(bytes(flipped))
+        with suppress(CorruptDataError):
+            read = latest_valid(run)
+            assert dataclasses.replace(read, tensors={}) == dataclasses.replace(whole, tensors={}), place
 
 
 def test_the_last_two_are_kept(run):
@@ -128,7 +163,7 @@ def test_a_crash_before_either_rename_leaves_the_checkpoint_before(run, monkeypa
 
 
 def truncate(path):
-    path.write_bytes(path.read_bytes()[:-1])
+    path.write_bytes(path.read_bytes()[:-9])
 
 
 def flip_a_bit(path):
@@ -183,12 +218,29 @@ def test_what_cannot_be_read_is_not_taken_for_damage(run, monkeypatch, suffix):
         latest_valid(run)
 
 
-@pytest.mark.parametrize("number", [1, 3])
+@pytest.mark.parametrize("number", [1, 4])
 def test_another_format_is_an_error_even_if_an_older_checkpoint_is_valid(run, number):
     save(run, 2, 4)
-    change_manifest(run, 4, lambda manifest: manifest.update(format=number))
+    change_manifest(run, 4, format=number)
     with pytest.raises(ValueError, match=rf"00000004\.json has format {number}"):
         latest_valid(run)
+
+
+@pytest.mark.parametrize("suffix", [".safetensors", ".json"])
+@pytest.mark.parametrize("target", [None, "nowhere", "itself"])
+def test_a_folder_or_a_broken_link_in_its_place_is_named_and_nothing_is_removed(run, suffix, target):
+    save(run, 2, 4)
+    path = run.checkpoints_path / f"00000004{suffix}"
+    path.unlink()
+    if target is None:
+        path.mkdir()
+    else:
+        path.symlink_to(path.name if target == "itself" else target)
+    with pytest.raises(
+        CorruptDataError, match=rf"00000004\{suffix} is a folder or a broken link.*move it away"
+    ):
+        latest_valid(run)
+    assert len(names(run)) == 4
 
 
 def test_one_that_is_removed_while_it_is_read_gives_way_to_the_newer_one(run, monkeypatch):

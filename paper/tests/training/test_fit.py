@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -23,9 +24,10 @@ from tiny import (
 )
 
 from nonloc.outcomes import CorruptDataError, DivergedError, LockedRunError
-from nonloc_paper.runs import Run
+from nonloc_paper.runs import Run, read_json
 from nonloc_paper.training import machine
 from nonloc_paper.training import session as session_module
+from nonloc_paper.training.checkpoint import UNVERIFIED
 from nonloc_paper.training.fit import SECONDS_UNSAVED, Options
 from nonloc_paper.training.progress import Progress
 from nonloc_paper.training.session import Losses, Session
@@ -198,17 +200,97 @@ def test_a_run_whose_checkpoints_are_all_damaged_is_not_begun_again(whole, run):
     assert_same_run(run, whole)
 
 
-def test_a_run_that_lost_its_metrics_does_not_continue_without_them(run):
+def make_older(run):
+    """Give all checkpoints the manifests of an older version, without checksum and hashes of the records."""
+    for path in run.checkpoints_path.glob("*.json"):
+        manifest = read_json(path)
+        del manifest["records"]
+        path.write_text(json.dumps(manifest | {"format": UNVERIFIED}))
+
+
+def assert_refused(run, message):
+    before = files_of(run)
+    with pytest.raises(CorruptDataError, match=message):
+        train(RECIPE, run)
+    assert files_of(run) == before
+
+
+@pytest.mark.parametrize("name", ["metrics.jsonl", "spectra.jsonl"])
+def test_a_run_that_lost_or_changed_its_records_does_not_go_on(run, name):
     interrupt(run, 12)
-    first, second = run.metrics_path.read_bytes().splitlines(keepends=True)
-    for content in (None, first, second, first + first + second):
-        run.metrics_path.unlink() if content is None else run.metrics_path.write_bytes(content)
-        before = files_of(run)
-        with pytest.raises(
-            CorruptDataError, match=r"metrics\.jsonl does not have one line .* 2 epochs.*or delete"
-        ):
+    path = run.path / name
+    whole = path.read_bytes()
+    first, second = whole.splitlines(keepends=True)
+    for content in (None, first, second, first + first + second, whole.replace(b"0.", b"1.", 1)):
+        path.unlink() if content is None else path.write_bytes(content)
+        assert_refused(run, rf"{name} is damaged.*or delete .*checkpoints to begin")
+
+
+def test_an_older_checkpoint_goes_on_unverified(whole, run):
+    interrupt(run, 12)
+    make_older(run)
+    with pytest.warns(RuntimeWarning, match="goes on unverified"):
+        train(RECIPE, run)
+    assert_same_run(run, whole)
+
+
+def test_an_older_checkpoint_must_agree_with_the_epochs(run):
+    interrupt(run, 12)
+    make_older(run)
+    whole = run.metrics_path.read_bytes()
+    first, second = whole.splitlines(keepends=True)
+    for content in (b"", first, second, first + first + second):
+        run.metrics_path.write_bytes(content)
+        assert_refused(run, r"metrics\.jsonl does not have one line .* 2 epochs.*or delete")
+    run.metrics_path.write_bytes(whole)
+    path = run.checkpoints_path / "00000012.json"
+    path.write_text(path.read_text().replace('"epoch": 2', '"epoch": 1'))
+    assert_refused(run, "step 12 .* is damaged: it says 1 epochs and 2 steps")
+
+
+def test_a_folder_of_checkpoints_that_cannot_be_read_is_not_taken_for_none(run, monkeypatch):
+    interrupt(run, 12)
+    iterdir = Path.iterdir
+
+    def refuse(path):
+        if path == run.checkpoints_path:
+            raise PermissionError(13, "Permission denied", str(path))
+        return iterdir(path)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "iterdir", refuse)
+        with pytest.raises(CorruptDataError, match=r"checkpoints cannot be read \(Permission denied\)"):
             train(RECIPE, run)
-        assert files_of(run) == before
+    assert len(run.read_metrics()) == 2
+    run.checkpoints_path.rename(run.path / "elsewhere")
+    run.checkpoints_path.symlink_to("nowhere")
+    assert_refused(run, "checkpoints cannot be read")
+
+
+def test_records_without_a_checkpoint_stay_until_there_is_one(whole, run, monkeypatch):
+    interrupt(run, 12)
+    shutil.rmtree(run.checkpoints_path)
+    before = {path.name: path.read_bytes() for path in run.record_paths}
+
+    def crash(session):
+        raise KeyboardInterrupt
+
+    for _ in range(2):
+        with monkeypatch.context() as patched:
+            before_method(patched, Session, "save", crash)
+            with pytest.raises(KeyboardInterrupt), pytest.warns(RuntimeWarning, match=r"in \*\.old"):
+                train(RECIPE, run)
+        assert {name: (run.path / f"{name}.old").read_bytes() for name in before} == before
+    with pytest.warns(RuntimeWarning, match="beginning again"):
+        train(RECIPE, run)
+    assert_same_run(run, whole)
+    assert not list(run.path.glob("*.old"))
+
+
+def test_another_recipe_in_the_place_of_a_finished_runs_is_noticed(whole, run):
+    shutil.copytree(whole.path, run.path)
+    run.write_recipe(RECIPE.with_(seed=1).to_dict())
+    assert_refused(run, r"recipe\.json is damaged.*result\.json was made with another")
 
 
 def test_a_run_that_moved_tells_the_machines_of_its_earlier_parts(whole, run):
