@@ -40,6 +40,7 @@ HOUSES = {
             "data": 1,
             "runs": 0,
             "paths": 0,
+            "schema": 0,
         },
     ),
     "benchmarks": (ROOT / "benchmarks", None),

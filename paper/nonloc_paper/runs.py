@@ -23,8 +23,8 @@ from typing import Any
 
 from nonloc._checks import is_whole
 from nonloc.outcomes import CorruptDataError, LockedRunError, recorded_ending
+from nonloc_paper.schema import RESULT, check, parse
 
-ENDED = ("converged", "diverged")  # the endings in results; an interrupted run has no result
 TEMPORARY = ".tmp"
 # The file's name, the process and a random number: two processes may write the same file at once.
 _UNIQUE = re.compile(r"(?P<name>.+)\.\d+-[0-9a-f]{8}" + re.escape(TEMPORARY))
@@ -32,8 +32,6 @@ _UNIQUE = re.compile(r"(?P<name>.+)\.\d+-[0-9a-f]{8}" + re.escape(TEMPORARY))
 BESIDE = ("observations.json", "observations.safetensors", "spectrum.json", "stability.json")
 CHECKSUM = "checksum"
 OLD = ".old"  # of records whose run had to begin again: they stay until it has a checkpoint
-NUMBER = (int, float)
-RESTORE = "restore it, or delete it and run the command that wrote it again"
 
 
 class Run:
@@ -124,10 +122,8 @@ class Run:
 
     def read_result(self) -> dict[str, Any]:
         result = _read_object(self.result_path)
-        outcome = result.get("outcome")
-        if not isinstance(outcome, dict) or recorded_ending(str(outcome.get("ending"))) not in ENDED:
-            raise CorruptDataError(f"{self.result_path} does not say how the run ended; {RESTORE}")
-        outcome["ending"] = recorded_ending(outcome["ending"])
+        check(result, RESULT, self.result_path)
+        result["outcome"]["ending"] = recorded_ending(result["outcome"]["ending"])
         return result
 
     def write_result(self, result: dict[str, Any]) -> None:
@@ -234,7 +230,28 @@ def find_runs(folder: str | os.PathLike[str]) -> list[Run]:
     root = Path(folder)
     if not root.is_dir():
         raise ValueError(f"{root} is not a folder; name the folder that holds the runs")
-    return [Run(path.parent) for path in sorted(root.rglob("recipe.json"))]
+    return [Run(path.parent) for path in find_files(root, "recipe.json")]
+
+
+def find_files(folder: Path, name: str) -> list[Path]:
+    """Return the files called `name` at or below `folder`, sorted by path; links to folders are followed.
+
+    A folder that is reached twice counts once, by its path without links if that is below `folder`.
+    """
+    found: list[Path] = []
+    # A link to a folder above is a loop.
+    known = set(folder.resolve().parents)
+    folders, links = [folder], list[Path]()
+    while folders or links:
+        path = folders.pop() if folders else links.pop()
+        if path.resolve() in known:
+            continue
+        known.add(path.resolve())
+        found += [path / name] if os.path.lexists(path / name) else []
+        inside = sorted((one for one in path.iterdir() if one.is_dir()), reverse=True)
+        folders += [one for one in inside if not one.is_symlink()]
+        links = sorted([*links, *(one for one in inside if one.is_symlink())], reverse=True)
+    return sorted(found)
 
 
 def write_atomically(path: Path, content: bytes) -> None:
@@ -338,10 +355,11 @@ def finite_or_none(value: Any) -> Any:
 
 def read_json(path: Path, *, fix: str = "delete it and run the command again") -> dict[str, Any]:
     """Return the JSON object in a file, {} without a file; anything else is a CorruptDataError with the fix."""
-    if not path.is_file():
+    content = _read_bytes(path, fix)
+    if content is None:
         return {}
     try:
-        value = json.loads(path.read_bytes())
+        value = parse(content)
     except ValueError as error:
         raise CorruptDataError(f"{path} is not valid JSON ({error}); {fix}") from error
     if not isinstance(value, dict):
@@ -352,56 +370,34 @@ def read_json(path: Path, *, fix: str = "delete it and run the command again") -
     return value
 
 
-def _read_object(path: Path) -> dict[str, Any]:
+def _read_bytes(path: Path, fix: str) -> bytes | None:
+    """Return the content of a file; None without one. A folder or a broken link in its place is an error."""
+    if not os.path.lexists(path):
+        return None
     if not path.is_file():
+        raise CorruptDataError(f"{path} is not a file; {fix}")
+    return path.read_bytes()
+
+
+def _read_object(path: Path) -> dict[str, Any]:
+    if not os.path.lexists(path):
         raise ValueError(f"{path.parent} has no {path.name}; it is no run folder, or not yet so far")
     return read_json(path, fix="restore it or begin again")
 
 
 def read_lines(path: Path, *, may_be_torn: bool = True) -> list[dict[str, Any]]:
     """Return all lines. A torn last one is ignored if `may_be_torn`; any other broken line is an error."""
-    if not path.exists():
+    content = _read_bytes(path, "delete it")
+    if content is None:
         return []
     values = []
     whole = _whole_length(path) if may_be_torn else None
-    for number, line in enumerate(path.read_bytes()[:whole].splitlines(), start=1):
+    for number, line in enumerate(content[:whole].splitlines(), start=1):
         value = _parse(line)
         if value is None:
             raise CorruptDataError(f"{path}, line {number}, is not a JSON object; delete that line")
         values.append(value)
     return values
-
-
-def check_holds(value: dict[str, Any], needs: dict[str, Any], where: object, fix: str) -> None:
-    """Raise CorruptDataError, with the fix, if `value`, read from `where`, lacks a field or has one of another type.
-
-    needs  for each key: a type, a tuple of types, {key: needs}, or [the needs of every item]
-    """
-    lacks = next(_lacking(value, needs, ""), None)
-    if lacks is not None:
-        raise CorruptDataError(f"{where} lacks {lacks}; {fix}")
-
-
-def check_lines_hold(lines: list[dict[str, Any]], needs: dict[str, Any], path: Path) -> None:
-    """Do `check_holds` for every line of a file."""
-    for number, line in enumerate(lines, start=1):
-        check_holds(line, needs, f"{path}, line {number},", "delete that line")
-
-
-def _lacking(value: Any, needs: Any, name: str) -> Iterator[str]:
-    """Yield the names of missing or wrong fields, such as "outcome.step"."""
-    if isinstance(needs, dict) and isinstance(value, dict):
-        for key, of_value in needs.items():
-            place = f"{name}.{key}" if name else key
-            if key in value:
-                yield from _lacking(value[key], of_value, place)
-            else:
-                yield place
-    elif isinstance(needs, list) and isinstance(value, list):
-        for number, item in enumerate(value):
-            yield from _lacking(item, needs[0], f"{name}[{number}]")
-    elif isinstance(needs, (dict, list)) or not isinstance(value, needs):
-        yield name
 
 
 def _read_epochs(path: Path) -> list[dict[str, Any]]:
@@ -433,7 +429,7 @@ def _whole_length(path: Path) -> int:
 
 def _parse(line: bytes) -> dict[str, Any] | None:
     try:
-        value = json.loads(line)
+        value = parse(line)
     except ValueError:
         return None
     return value if isinstance(value, dict) else None

@@ -3,31 +3,15 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 from pathlib import Path
-from types import NoneType
 from typing import Any
 
 from nonloc.outcomes import CorruptDataError, recorded_ending
 from nonloc_paper.map.cells import MapCell
-from nonloc_paper.runs import ENDED, NUMBER, check_lines_hold, finite_or_none, read_lines, write_atomically
+from nonloc_paper.runs import finite_or_none, read_lines, write_atomically
+from nonloc_paper.schema import MAP_ROW, check_lines
 from nonloc_paper.training.recipe import Recipe
-
-# What every row has, and what it may be.
-NEEDED: dict[str, type | tuple[type, ...]] = {
-    "cell": str,
-    "rate": NUMBER,
-    "init": str,
-    "form": str,
-    "blocks": int,
-    "seed": int,
-    "ending": str,
-    "step": (int, NoneType),
-    "mean_loss": (*NUMBER, NoneType),
-    "seconds": NUMBER,
-    "recipe_sha256": str,
-}
 
 
 class MapTable:
@@ -66,19 +50,28 @@ class MapTable:
 
 def _read(path: Path) -> list[dict[str, Any]]:
     rows = read_lines(path, may_be_torn=False)
-    check_lines_hold(rows, NEEDED, path)
+    check_lines(rows, MAP_ROW, path)
     known = set()
     for number, row in enumerate(rows, start=1):
-        key = (row["cell"], row["seed"])
-        wrong = ""
         row["ending"] = recorded_ending(row["ending"])
-        if row["ending"] not in ENDED or (row["ending"] == "diverged" and row["step"] is None):
+        key, has_diverged = (row["cell"], row["seed"]), row["ending"] == "diverged"
+        name = MapCell(row["rate"], row["init"], row["form"], row["blocks"]).name
+        epochs = [line["epoch"] for line in row["epochs"]]
+        last = row["epochs"][-1] if row["epochs"] and not has_diverged else {}
+        wrong = ""
+        if has_diverged != (row["step"] is not None):
             wrong = f"has ending {row['ending']!r} at step {row['step']}"
-        elif not math.isfinite(row["seconds"]):
-            wrong = f"has seconds {row['seconds']}"
+        elif row["cell"] != name:
+            wrong = f"has the cell {row['cell'][:40]!r}, not {name[:40]!r}"
         elif key in known:
             wrong = f"is {key[0]}, seed {key[1]} once more"
+        elif epochs != list(range(1, len(epochs) + 1)):
+            wrong = "has epochs that do not count from 1"
+        elif any(row[score] != last.get(score) for score in ("error", "test_loss")):
+            wrong = "has an error or test_loss that is not that of its last epoch"
+        elif any(moment["step"] > row["step"] for moment in row["before"]):
+            wrong = "has moments before the divergence that come after it"
         if wrong:
-            raise CorruptDataError(f"{path}, line {number}, {wrong}; delete that line")
+            raise CorruptDataError(f"{path}, line {number}, {wrong}; restore the file, or delete that line")
         known.add(key)
     return rows

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from statistics import median
-from types import NoneType
 from typing import Any, TypeVar
 
 from numpy.typing import NDArray
@@ -18,51 +17,27 @@ from safetensors.numpy import load
 
 from nonloc.outcomes import CorruptDataError
 from nonloc_paper.networks.spec import NetworkSpec
-from nonloc_paper.runs import (
-    NUMBER,
+from nonloc_paper.runs import Run, find_runs, read_json, write_json
+from nonloc_paper.schema import (
+    METRICS,
+    NOT_OBSERVED,
+    OBSERVATIONS,
     RESTORE,
-    Run,
-    check_holds,
-    check_lines_hold,
-    find_runs,
-    read_json,
-    write_json,
+    SPECTRA,
+    SPECTRUM,
+    STABILITY,
+    check,
+    check_lines,
+    check_stages,
+    check_training,
 )
 from nonloc_paper.suites import Suite, arranged_suite
 from nonloc_paper.suites.rows import PLAN
+from nonloc_paper.suites.rows import read_plan as read_plan
 from nonloc_paper.training.recipe import Recipe
 
 _Key = TypeVar("_Key", bound=Hashable)
-ARRANGEMENT = {"name": str, "rows": [str], "changes": dict, "seeds": (int, NoneType)}
-OPTIONAL = {"command": str, "seconds": NUMBER}
-
-# What a report reads of each file, as `check_holds` takes it. A number that was not finite is null.
-_MAYBE = (*NUMBER, type(None))
-_STATE = {"norm": _MAYBE, "variance": _MAYBE, "energy": _MAYBE}
-RESULT = {
-    "outcome": {"step": NUMBER},
-    "metrics": {},
-    "parameters": NUMBER,
-    "seconds": NUMBER,
-    "machine": {"cpu": str, "cores": NUMBER, "device": str, "platform": str},
-    "versions": {},
-}
-METRICS = {"step": NUMBER}
-SPECTRA = {"stages": [{"weights": list}]}
-OBSERVATIONS = {
-    "affinity": [{"stage": str, "position": list, "same_share": _MAYBE, "same_chance": _MAYBE}],
-    "features": [{"name": str, "num_blocks": int, "blocks": [{"before": _STATE, "after": _STATE}]}],
-}
-RESTORED = {"psnr": {"noisy": [_MAYBE], "restored": [_MAYBE]}}
-SPECTRUM = {
-    "caption": str,
-    "stages": [{"name": str, "form": str, "weights": [{"eigenvalues": list, "negative_share": _MAYBE}]}],
-}
-STABILITY = {
-    "stages": [
-        {"verdict": str, "growth": _MAYBE, "blocks": [{"growth": _MAYBE, "largest": NUMBER, "limit": _MAYBE}]}
-    ]
-}
+ARRANGEMENT = ("name", "rows", "changes", "seeds")  # what of a plan `arranged_suite` takes
 
 
 @dataclass(frozen=True)
@@ -211,20 +186,12 @@ def write_plan(folder: Path, plan: dict[str, Any]) -> None:
     write_json(folder / PLAN, plan, indent=2)
 
 
-def read_plan(folder: Path) -> dict[str, Any]:
-    plan = read_json(folder / PLAN)
-    if plan:
-        optional = {key: needs for key, needs in OPTIONAL.items() if key in plan}
-        check_holds(plan, ARRANGEMENT | optional, folder / PLAN, "restore it, or delete it")
-    return plan
-
-
 def collect(folder: str | os.PathLike[str]) -> Collection:
     """Read all runs below `folder` into the rows of its suite, or into rows of their own where there is none."""
     root = Path(folder)
     records = [read_run(run) for run in find_runs(root)]
     plan = read_plan(root)
-    suite = arranged_suite(**{key: plan[key] for key in ARRANGEMENT}) if plan else None
+    suite = _suite(root, plan) if plan else None
     if not records and suite is None:
         raise ValueError(f"{root} holds no runs; name a folder with run folders in it, or a run folder")
     by_recipe, copies = separate_copies(records, lambda record: record.recipe)
@@ -239,39 +206,80 @@ def collect(folder: str | os.PathLike[str]) -> Collection:
     return Collection(root, tuple(rows), suite, plan)
 
 
+def _suite(root: Path, plan: dict[str, Any]) -> Suite:
+    try:
+        return arranged_suite(**{key: plan[key] for key in ARRANGEMENT})
+    except ValueError as error:
+        raise CorruptDataError(f"{root / PLAN} is no plan of this version: {error}") from error
+
+
 def read_run(run: Run) -> RunRecord:
-    """Read all files of a run; a CorruptDataError for a file that lacks what a report reads of it."""
+    """Read all files of a run; a CorruptDataError for what does not fit its schema, the recipe or another file."""
     record = RunRecord(
         path=run.path,
         recipe=Recipe.of(run),
         metrics=run.read_metrics(),
         spectra=run.read_spectra(),
-        result=run.read_result() if run.is_finished else None,
+        # Also what stands in the place of a result and is no file.
+        result=run.read_result() if os.path.lexists(run.result_path) else None,
         observations=read_json(run.path / "observations.json"),
         spectrum=read_json(run.path / "spectrum.json"),
         stability=read_json(run.path / "stability.json"),
     )
     if record.result is not None and "records" in record.result:
         run.check_records(record.result["records"], run.result_path, whole=True)
-    check_lines_hold(record.metrics, METRICS, run.metrics_path)
-    check_lines_hold(record.spectra, SPECTRA, run.spectra_path)
-    # Of a run that ended before its first checkpoint nothing was observed.
-    has_seen = record.observations.get("step") is not None
-    seen = OBSERVATIONS | (RESTORED if record.recipe.task == "restoration" else {})
-    for name, value, needs in (
-        ("result.json", record.result, RESULT),
-        ("observations.json", record.observations if has_seen else None, seen),
+    check_lines(record.metrics, METRICS, run.metrics_path)
+    check_lines(record.spectra, SPECTRA, run.spectra_path)
+    is_seen = record.observations.get("step") is not None
+    for name, value, schema in (
+        ("observations.json", record.observations, OBSERVATIONS if is_seen else NOT_OBSERVED),
         ("spectrum.json", record.spectrum, SPECTRUM),
         ("stability.json", record.stability, STABILITY),
     ):
-        if value:
-            check_holds(value, needs, run.path / name, RESTORE)
+        if os.path.lexists(run.path / name):
+            check(value, schema, run.path / name)
+    _check_agreement(record)
     return replace(
         record,
         observations=_of_the_end(record.observations, record.result),
         spectrum=_of_the_end(record.spectrum, record.result),
         stability=_of_the_end(record.stability, record.result),
     )
+
+
+def _check_agreement(record: RunRecord) -> None:
+    """Raise CorruptDataError where two files of a run, or a file and the recipe, say different things."""
+    recipe, path = record.recipe, record.path
+    check_training(
+        record.metrics,
+        record.result,
+        epochs=recipe.epochs,
+        steps_per_epoch=recipe.steps_per_epoch,
+        score=score_name(recipe),
+        folder=path,
+    )
+    spec = NetworkSpec.parse(recipe.network)
+    epochs = [line["epoch"] for line in record.spectra]
+    if epochs != sorted({*epochs} & {0, *recipe.spectrum_epochs, recipe.epochs}):
+        raise CorruptDataError(f"{path / 'spectra.jsonl'} has other epochs than its recipe; {RESTORE}")
+    seen, lines = record.observations, f"{path / 'spectra.jsonl'}, line"
+    for where, stages in (
+        *((f"{lines} {number},", line["stages"]) for number, line in enumerate(record.spectra, start=1)),
+        (path / "spectrum.json", record.spectrum.get("stages", [])),
+        (path / "stability.json", record.stability.get("stages", [])),
+        (path / "observations.json", seen.get("features", [])),
+        (path / "observations.json", [{"name": one["stage"]} for one in seen.get("affinity", [])]),
+    ):
+        check_stages(stages, spec.form, spec.num_blocks, spec.places, where)
+    wrong = seen.get("task", recipe.task) != recipe.task
+    for one in seen.get("affinity", []):
+        wrong |= any(place >= size for place, size in zip(one["position"], one["grid"], strict=True))
+    if recipe.task == "restoration" and seen.get("step") is not None:
+        wrong |= (
+            "input_psnr" not in seen or len({len(values) for values in seen.get("psnr", {}).values()}) != 1
+        )
+    if wrong:
+        raise CorruptDataError(f"{path / 'observations.json'} is not of its recipe's task; {RESTORE}")
 
 
 def _of_the_end(seen: dict[str, Any], result: dict[str, Any] | None) -> dict[str, Any]:

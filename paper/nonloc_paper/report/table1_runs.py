@@ -13,6 +13,7 @@ from nonloc.nn.options import StageOptions
 from nonloc_paper.networks.spec import NetworkSpec
 from nonloc_paper.report.records import RowRecord, RunRecord, own_rows, read_run, separate_copies
 from nonloc_paper.runs import find_runs, read_json
+from nonloc_paper.schema import FORMS, check
 from nonloc_paper.suites import SUITES, Suite
 from nonloc_paper.training.recipe import Recipe
 
@@ -121,7 +122,11 @@ class Table1Runs:
 def read_table1_runs(folder: str | os.PathLike[str]) -> Table1Runs:
     """Read all runs below `folder` into the rows of the suites that make up Table 1."""
     runs = arrange([read_run(run) for run in find_runs(Path(folder))])
-    return replace(runs, steps=tuple(read_json(Path(folder) / "bench" / "forms.json").get("rows", ())))
+    path = Path(folder) / "bench" / "forms.json"
+    steps = read_json(path)
+    if os.path.lexists(path):
+        check(steps, FORMS, path)
+    return replace(runs, steps=tuple(steps.get("rows", ())))
 
 
 def arrange(records: Sequence[RunRecord]) -> Table1Runs:

@@ -4,7 +4,7 @@
     <records>/<suite>/spent.jsonl              one line for every command that trained
     <records>/<suite>/<row>/<seed>/            a run folder, like any other, with
         recipe.json, result.json            as they were; machine and versions are in the result
-        metrics.jsonl, spectra.jsonl        compact, to DIGITS digits
+        metrics.jsonl, spectra.jsonl        compact, to schema.DIGITS digits
         spectrum.json, observations.json    the same; images and affinity maps are left out
         stability.json                      the certificate by `nonloc stability --keep`, if there is one
         checkpoints/                        the final weights without the optimizer's state, of the row's median seed
@@ -26,12 +26,10 @@ from pathlib import Path
 from typing import Any
 
 from nonloc.outcomes import CorruptDataError, LockedRunError
+from nonloc_paper import schema
 from nonloc_paper.runs import (
-    NUMBER,
-    RESTORE,
     Run,
-    check_holds,
-    check_lines_hold,
+    find_files,
     find_runs,
     read_json,
     read_lines,
@@ -40,13 +38,11 @@ from nonloc_paper.runs import (
     write_json,
 )
 from nonloc_paper.suites.catalog import find_suite
-from nonloc_paper.suites.rows import PLAN, Row, Suite
+from nonloc_paper.suites.rows import PLAN, Row, Suite, read_plan
 from nonloc_paper.training.recipe import Recipe
 
-DIGITS = 7
 COMPACT = ("metrics.jsonl", "spectra.jsonl", "spectrum.json", "observations.json", "stability.json")
 WEIGHTS = ("median", "all", "none")
-PLAN_FIX = "restore it, or delete it"
 SPENT = "spent.jsonl"
 
 
@@ -87,9 +83,9 @@ def note_spent(folder: str | os.PathLike[str], **entry: Any) -> None:
 def read_spent(root: str | os.PathLike[str]) -> dict[Path, list[dict[str, Any]]]:
     """Return the lines of every spent.jsonl below `root`, by folder; each line has its seconds."""
     spent = {}
-    for path in sorted(Path(root).rglob(SPENT)):
-        spent[path.parent] = read_lines(path)
-        check_lines_hold(spent[path.parent], {"seconds": NUMBER}, path)
+    for path in find_files(Path(root), SPENT):
+        spent[path.parent] = read_lines(path, may_be_torn=False)
+        schema.check_lines(spent[path.parent], schema.SPENT, path)
     return spent
 
 
@@ -170,7 +166,7 @@ def check_keep(
         raise ValueError(f"weights={weights!r} is unknown; choose one of {', '.join(WEIGHTS)}")
     path = Path(records) / suite.name / PLAN
     now = dict(changes or {})
-    before = read_json(path, fix=PLAN_FIX).get("changes", {}) if path.is_file() else now
+    before = read_plan(path.parent).get("changes", now)
     if before != now:
         raise ValueError(
             f"{path.parent} keeps {suite.name} with the changes {before}, not {now}; keep it in another folder"
@@ -244,7 +240,7 @@ def _bytes(folder: Path) -> int:
 def _write_plan(folder: Path, suite: Suite, changes: dict[str, Any]) -> None:
     """Write suite.json: all rows, whichever were run now, and the largest number of seeds there ever was."""
     path = folder / PLAN
-    before = read_json(path, fix=PLAN_FIX)
+    before = read_plan(folder)
     own = find_suite(suite.name)
     seeds = max((len(suite.recipes(row)) for row in suite.rows), default=0)
     seeds = max(seeds, before.get("seeds") or 0)
@@ -346,7 +342,6 @@ def _from_the_median(targets: Mapping[int, Run]) -> list[int]:
     scores = []
     for seed, run in targets.items():
         result = run.read_result()
-        check_holds(result, {"metrics": {}}, run.result_path, RESTORE)
         score = result["metrics"].get("error", result["metrics"].get("psnr"))
         if result["outcome"]["ending"] != "diverged" and score is not None:
             scores.append((score, seed))
@@ -367,7 +362,6 @@ def _copy_weights(source: Run, target: Run) -> None:
     if checkpoint is None:
         return
     recipe, result = Recipe.of(source), source.read_result()
-    check_holds(result, {"weights_sha256": str}, source.result_path, RESTORE)
     if weights_sha256(network_of(checkpoint, recipe)) != result["weights_sha256"]:
         raise CorruptDataError(
             f"the weights in {source.path} are not those of its result.json; train it anew"
@@ -381,7 +375,7 @@ def _compact(path: Path) -> bytes:
 
     def short(value: Any) -> Any:
         if isinstance(value, float):
-            return float(f"{value:.{DIGITS}g}")
+            return float(f"{value:.{schema.DIGITS}g}")
         if isinstance(value, dict):
             return {key: short(item) for key, item in value.items()}
         return [short(item) for item in value] if isinstance(value, list) else value

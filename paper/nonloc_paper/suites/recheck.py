@@ -13,7 +13,7 @@ from torch import nn
 from nonloc.outcomes import CorruptDataError
 from nonloc_paper.data import load
 from nonloc_paper.data.dataset import Dataset
-from nonloc_paper.runs import RESTORE, Run, check_holds
+from nonloc_paper.runs import Run
 from nonloc_paper.training.checkpoint import weights_sha256
 from nonloc_paper.training.evaluate import CapturedEvaluation, evaluate
 from nonloc_paper.training.graph_group import CaptureError
@@ -27,13 +27,6 @@ from nonloc_paper.training.trained import trained_network
 TOLERANCE = 0.05
 # A PSNR in dB has no last image: what the order of sums does to it.
 PSNR_TOLERANCE = 1e-6
-# What of a result is compared.
-COMPARED = {
-    "weights_sha256": str,
-    "data_sha256": str,
-    "metrics": {},
-    "machine": {"cpu": str, "device": str},
-}
 
 
 @dataclass(frozen=True)
@@ -90,7 +83,6 @@ def recheck(
     result = run.read_result()
     if result["outcome"]["ending"] != "converged":
         raise ValueError(f"{run.path} diverged, so there is no network to evaluate")
-    check_holds(result, COMPARED, run.result_path, RESTORE)
     where = device_or_best(device)
     model = trained_network(run, where)
     if weights_sha256(model) != result["weights_sha256"]:

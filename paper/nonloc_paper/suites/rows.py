@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from nonloc._checks import check_whole
+from nonloc_paper import schema
+from nonloc_paper.runs import read_json
 from nonloc_paper.training.recipe import Recipe
 
 PLAN = "suite.json"  # next to the runs of a suite: which one, with which rows, seeds and changes
+PLAN_FIX = "restore it, or delete it"
+
+
+def read_plan(folder: Path) -> dict[str, Any]:
+    """Return the content of suite.json; {} without one."""
+    plan = read_json(folder / PLAN, fix=PLAN_FIX)
+    if os.path.lexists(folder / PLAN):
+        schema.check(plan, schema.PLAN, folder / PLAN, PLAN_FIX)
+    return plan
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from types import NoneType
 from typing import Any
 
 import safetensors.torch
@@ -27,16 +26,8 @@ from torch import Tensor, nn
 
 from nonloc._checks import is_whole
 from nonloc.outcomes import CorruptDataError
-from nonloc_paper.runs import (
-    NUMBER,
-    TEMPORARY,
-    Run,
-    check_holds,
-    read_json,
-    remove_leftover,
-    write_atomically,
-    write_json,
-)
+from nonloc_paper.runs import TEMPORARY, Run, read_json, remove_leftover, write_atomically, write_json
+from nonloc_paper.schema import MANIFEST, OLDER_MANIFEST, check
 from nonloc_paper.training.machine import Part, versions
 from nonloc_paper.training.recipe import Recipe
 
@@ -77,27 +68,6 @@ class Checkpoint:
     records: dict[str, dict[str, Any]] | None = None
 
 
-_PART = {"machine": (dict, NoneType), "versions": dict, "seconds": NUMBER}
-OLDER_MANIFEST = {
-    "step": int,
-    "epoch": int,
-    "step_in_epoch": int,
-    "seconds": NUMBER,
-    "num_classes": (int, NoneType),
-    "data_sha256": str,
-    "losses": [NUMBER],
-    "optimizer": dict,
-    "recipe_sha256": str,
-    "recipe": dict,
-    "versions": dict,
-    "size": int,
-    "sha256": str,
-}
-_DIGEST = {"size": int, "sha256": str}
-MANIFEST = OLDER_MANIFEST | {
-    "parts": [_PART],
-    "records": {"metrics.jsonl": _DIGEST, "spectra.jsonl": _DIGEST},
-}
 _IN_MANIFEST = [one.name for one in fields(Checkpoint) if one.name != "tensors"]
 
 
@@ -175,7 +145,7 @@ def _read(path: Path, expected: Recipe) -> Checkpoint:
             f"the checkpoint {path} has format {form}, but this version of nonloc reads {FORMAT}; "
             "go on with the version that made it, or use a new folder"
         )
-    check_holds(manifest, MANIFEST if form == FORMAT else OLDER_MANIFEST, path, RESTORE)
+    check(manifest, MANIFEST if form == FORMAT else OLDER_MANIFEST, path, RESTORE)
     if manifest["step"] != int(path.stem) or len(manifest["losses"]) != manifest["step_in_epoch"]:
         raise CorruptDataError(
             f"the checkpoint {path} is damaged: its numbers contradict each other; {RESTORE}"

@@ -15,7 +15,8 @@ from nonloc._checks import check_whole
 from nonloc.outcomes import Outcome
 from nonloc_paper.data import load
 from nonloc_paper.data.dataset import Dataset
-from nonloc_paper.runs import NUMBER, RESTORE, Run, check_holds, check_lines_hold
+from nonloc_paper.runs import Run
+from nonloc_paper.schema import METRICS, check_lines
 from nonloc_paper.training.fit import Options, SaveAndStop, Steps, Watch, make_options, train_steps
 from nonloc_paper.training.machine import plain_defaults
 from nonloc_paper.training.recipe import Recipe
@@ -278,13 +279,12 @@ def seconds_to_go(
     if run.is_finished:
         return 0.0
     lines = run.read_metrics() if run.exists else []
-    check_lines_hold(lines, {"seconds": NUMBER}, run.metrics_path)
+    check_lines(lines, METRICS, run.metrics_path)
     share = 1 - lines[-1]["epoch"] / recipe.epochs if lines else 1.0
     times = []
     for other, its_run in others:
         if other.with_(seed=recipe.seed) == recipe and its_run.is_finished:
             result = its_run.read_result()
-            check_holds(result, {"machine": {"device": str}, "seconds": NUMBER}, its_run.result_path, RESTORE)
             is_whole = result["outcome"]["ending"] == "converged" and not result.get("earlier")
             if is_whole and result["machine"]["device"] == device:
                 times.append(float(result["seconds"]))

@@ -29,7 +29,7 @@ from nonloc_paper.training.checkpoint import (
     weights_sha256,
 )
 from nonloc_paper.training.graph_group import without_trace
-from nonloc_paper.training.machine import versions
+from nonloc_paper.training.machine import machine, versions
 from nonloc_paper.training.recipe import Recipe
 from nonloc_paper.training.step import make_optimizer
 
@@ -50,7 +50,7 @@ def checkpoint(step):
         losses=[float(torch.tensor(1 / (n + 3))) for n in range(step % 5)],
         tensors={"model.w": torch.arange(6.0).view(2, 3) + step, "model.n": torch.tensor(step)},
         optimizer={"lr": 0.1, "momentum": 0.9},
-        parts=[{"machine": {"device": "a GPU"}, "versions": {"torch": "2.13"}, "seconds": 0.1 + step}],
+        parts=[{"machine": machine(torch.device("cpu")), "versions": versions(), "seconds": 0.1 + step}],
     )
 
 
