@@ -34,7 +34,7 @@ demo: $(STAMP) ## Train the demo networks (a few minutes on two cores) and write
 test: $(VENV)/.tested ## Run the tests of both distributions, on all cores
 	$(BIN)/python -m pytest -q -n auto
 
-test-slow: $(VENV)/.tested ## Run the slow tests: kill -9 twenty times, memory at full size, the whole demo
+test-slow: $(VENV)/.tested ## Run the slow tests: memory at full size, the whole demo
 	$(BIN)/python -m pytest -q -m slow --timeout 3600
 
 test-long: $(VENV)/.tested ## Look for counter-examples: every property on 1,000 new examples

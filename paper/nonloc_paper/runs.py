@@ -313,7 +313,8 @@ def _sync_folder(folder: Path) -> None:
     """Sync a folder: a new file or a rename is durable only after that."""
     handle = os.open(folder, os.O_RDONLY)
     try:
-        os.fsync(handle)
+        with _naming(folder):
+            os.fsync(handle)
     finally:
         os.close(handle)
 

@@ -1,0 +1,66 @@
+"""A full disk: the save fails with the file's name, all that was saved before stays, and the run goes on to its end."""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import resource
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from faults._children import do, end_of, saved_steps, whole_run, work_in
+from faults.trial import Trial
+from nonloc_paper.runs import Run
+from nonloc_paper.training.checkpoint import latest_valid
+
+FAILED_AS_IT_SHOULD = 77
+GOALS = {"a write": 25, "a sync": 25}
+
+
+def trials(chance: random.Random, folder: Path) -> Iterator[Trial]:
+    whole = whole_run(folder)
+    largest = max(path.stat().st_size for path in whole.checkpoints_path.iterdir())
+    while True:
+        for kind in GOALS:
+            run, number = Run(folder / "full"), chance.randrange(2, 150)
+            room = chance.randrange(largest)
+            code = do(work_until_full, run, kind, number, room)
+            failure = None
+            if code != FAILED_AS_IT_SHOULD:
+                failure = f"it ended with {code}, not with an error that names a file of the run"
+            elif saved_steps(run) and latest_valid(run) is None:
+                failure = "what was saved before is gone"
+            failure = failure or end_of(run, whole)
+            shutil.rmtree(run.path)
+            yield Trial(
+                kind, failure and f"{failure}; {kind} failed at sync {number} with {room} bytes of room"
+            )
+
+
+def work_until_full(run: Run, kind: str, number: int, room: int) -> None:
+    """Train until the disk is full: from sync `number` on, writes beyond `room` bytes fail, or syncs do."""
+    fsync, done = os.fsync, 0
+
+    def fsync_or_fail(handle: int) -> None:
+        nonlocal done
+        done += 1
+        if done >= number and kind == "a sync":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        if done == number:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (room, room))
+        fsync(handle)
+
+    os.fsync = fsync_or_fail
+    _exit_by(lambda: work_in(run), run)
+
+
+def _exit_by(work: Callable[[], Any], run: Run) -> None:
+    try:
+        work()
+    except OSError as error:
+        if str(run.path) in str(error.filename):
+            os._exit(FAILED_AS_IT_SHOULD)
+        raise

@@ -1,0 +1,81 @@
+"""kill -9: a run that is killed and resumed ends as the one that was never killed, to the last bit."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import time
+from collections.abc import Iterator
+from multiprocessing.context import ForkProcess
+from pathlib import Path
+
+from faults._children import end_of, saved_steps, start, wait_until, whole_run, work_in
+from faults.trial import Trial
+from nonloc_paper.runs import TEMPORARY, Run, replaced_name
+
+GOALS = {"at random": 100, "during a save": 100}
+ATTEMPTS = 9  # how often to try to hit a save, which takes a few milliseconds
+
+
+def trials(chance: random.Random, folder: Path) -> Iterator[Trial]:
+    whole = whole_run(folder)
+    [*_, last] = whole.read_metrics()
+    while True:
+        for kind in GOALS:
+            run, step = Run(folder / "killed"), chance.randrange(32)
+            if kind == "at random":
+                delay = chance.uniform(0, last["seconds"] / last["step"])
+                kill_at_random(run, step, delay)
+                how = f"{1000 * delay:.1f} ms after step {step}"
+            else:
+                file = chance.choice((".safetensors", ".json"))
+                kill_during_save(run, step, file)
+                how = f"while {file} was written, after step {step}"
+            differs = end_of(run, whole)
+            shutil.rmtree(run.path)
+            yield Trial(kind, differs and f"{differs}; killed {how}")
+
+
+def kill_at_random(run: Run, step: int, delay: float) -> None:
+    """Kill the run `delay` seconds after `step` was saved; after step 0, while it gets ready to train."""
+    process = start(work_in, run)
+    pid = str(process.pid)
+    wait_until(lambda: run.lock_path.exists() and run.lock_path.read_text().strip() == pid, process)
+    wait_until(lambda: saved_steps(run) >= step, process)
+    time.sleep(delay)
+    kill(process)
+
+
+def kill_during_save(run: Run, step: int, kind: str) -> None:
+    """Kill the run during a save after `step`, proved by the temporary file that it leaves.
+
+    `kind` is the file to wait for: ".safetensors", or ".json" for a kill between the two renames.
+    """
+    for _ in range(ATTEMPTS):
+        process = start(work_in, run)
+        # The temporary files of an earlier process are removed by the next save.
+        wait_until(lambda step=step: saved_steps(run) >= step and not temporaries(run), process)
+        while process.is_alive() and not any(
+            (replaced_name(name) or "").endswith(kind) for name in temporaries(run)
+        ):
+            pass
+        kill(process)
+        if temporaries(run):
+            return
+        step = saved_steps(run)
+    raise RuntimeError(f"no save was hit in {ATTEMPTS} attempts")
+
+
+def kill(process: ForkProcess) -> None:
+    process.kill()
+    process.join()
+    if process.exitcode != -signal.SIGKILL:
+        raise RuntimeError("the run came to its end before it was killed; make it longer")
+
+
+def temporaries(run: Run) -> list[str]:
+    if not run.checkpoints_path.exists():
+        return []
+    return [name for name in os.listdir(run.checkpoints_path) if name.endswith(TEMPORARY)]
