@@ -64,7 +64,9 @@ def reversal_growth(
     scale: float = 1.0,
     dimension: int = 1,
 ) -> ReversalGrowth:
-    """Both rates on one mesh. The reversed heat equation is ill-posed; the nonlocal one is not, where degrees are bounded.
+    """Both rates on one mesh.
+
+    The reversed heat equation is ill-posed. The reversed nonlocal equation is not, where degrees are bounded.
 
     kernel  of the nonlocal equation, as for `Continuum`; symmetric
     """

@@ -67,7 +67,7 @@ def small_weights_are_stable_as_stated(case: Case) -> tuple[float, str]:
 @TABLE.add(
     "Section 4.4, steady state as stated",
     "Σ_j K_ij z_j = 0 for all i is true for z = 0 alone",
-    Hypothesis("Ω ≥ 0, and fixed"),
+    Hypothesis("Ω ≥ 0 and fixed, here ω ≡ 1"),
     1 - CLEARLY_POSITIVE,
     (),
 )
