@@ -46,7 +46,7 @@ class ReversalGrowth:
 
     num_cells       the mesh, with cells of width h = 1 / num_cells
     local_rate      of the finite-difference heat equation: about 4d/h², so without bound under refinement
-    nonlocal_rate   of the discrete nonlocal equation, which tends to a limit under refinement
+    nonlocal_rate   of the discrete nonlocal equation, which tends to a limit under refinement where degrees are bounded
     largest_degree  max_x ∫ ρ(x, y) dy on the mesh: nonlocal_rate is at most twice that for a symmetric ρ ≥ 0, and at
                     most that where ρ is positive semi-definite
     """
@@ -64,7 +64,9 @@ def reversal_growth(
     scale: float = 1.0,
     dimension: int = 1,
 ) -> ReversalGrowth:
-    """Both rates on one mesh. As the paper remarks, the reversed heat equation is ill-posed, the nonlocal one is not.
+    """Both rates on one mesh.
+
+    The reversed heat equation is ill-posed. The reversed nonlocal equation is not, where degrees are bounded.
 
     kernel  of the nonlocal equation, as for `Continuum`; symmetric
     """

@@ -54,15 +54,18 @@ def run(options: Namespace) -> int:
 
 
 def _statements(checks: list[Any]) -> str:
-    """Each statement once, with its hypothesis, and a verdict and a residual for each normalisation."""
+    """Each statement once, with its hypotheses, and a verdict and a residual for each normalisation."""
     order = {check.name: number for number, check in reversed(list(enumerate(checks)))}
     parts = []
     for name, group in groupby(
         sorted(checks, key=lambda check: order[check.name]), key=lambda check: check.name
     ):
         same = list(group)
-        lines = [f"{name}: {same[0].statement}", f"    hypothesis: {same[0].hypothesis}"]
+        lines, hypothesis = [f"{name}: {same[0].statement}"], None
         for check in same:
+            if check.hypothesis != hypothesis:
+                hypothesis = check.hypothesis
+                lines.append(f"    hypothesis: {hypothesis}")
             mark = "*" if check.expected == "fails" and check.verdict == "fails" else ""
             lines.append(
                 f"    {check.normalize:<10} {check.verdict + mark:<19} residual {check.residual:.1e}"

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from nonloc._checks import check_whole, is_whole
 from nonloc.ops import NORMALIZATIONS
-from nonloc_paper.theory import sections, theorems
+from nonloc_paper.theory import discussion, sections, theorems
 from nonloc_paper.theory.case import one_sided_case, symmetric_case
 from nonloc_paper.theory.check import Check
 from nonloc_paper.theory.continuum import continuum_checks
@@ -14,7 +14,7 @@ from nonloc_paper.theory.continuum import continuum_checks
 __all__ = ["Check", "all_as_expected", "check_all", "summary"]
 
 LEAST_POSITIONS = 4
-STATEMENTS = (*theorems.TABLE, *sections.TABLE)
+STATEMENTS = (*theorems.TABLE, *sections.TABLE, *discussion.TABLE)
 # Normalisations that take an Ω that is not symmetric.
 ONE_SIDED = ("row", "count", "none")
 MARKS = {"holds": "holds", "fails": "FAILS", "hypothesis not met": "–"}

@@ -117,6 +117,11 @@ class Case:
         return bool(reachable_positions(self.omega).all())
 
     @property
+    def has_gap(self) -> bool:
+        """Whether λ₂ of diag(K1) − K is more than rounding. A connection of 1e-16 joins nothing."""
+        return is_gap(modes(self.balance, torch.diag(self.kernel.sum(1)) - self.kernel)[0])
+
+    @property
     def is_not_zero(self) -> bool:
         return bool(self.omega.any())
 
@@ -149,7 +154,7 @@ class Case:
     @property
     def scale(self) -> float:
         """The gap, or 1 where a wrong operator has none."""
-        return self.gap if self.gap > 0 else 1.0
+        return self.gap if is_gap(self.rates[0]) else 1.0
 
     @cached_property
     def course(self) -> tuple[Tensor, Tensor]:
@@ -163,7 +168,7 @@ class Case:
 
     def time(self, gaps: float) -> float:
         """Return a time long enough to see the flow settle, also where a wrong operator has no gap."""
-        return gaps / self.gap if self.gap > 1e-6 else gaps
+        return gaps / self.scale
 
     def norm(self, z: Tensor, weights: Tensor | None = None) -> Tensor:
         """Return (Σ_i π_i |z_i|²)^½ [...] of z [..., M, C]; π is the balance when left out."""
@@ -230,6 +235,11 @@ def symmetric_part(matrix: Tensor) -> Tensor:
 def is_nothing(difference: Tensor, size: Tensor) -> bool:
     """Whether a difference is rounding, relative to `size`."""
     return bool(difference.abs().max() <= ROUNDING * size.abs().max())
+
+
+def is_gap(rates: Tensor) -> bool:
+    """Whether the second of the rates [M] is above rounding, relative to the largest of them."""
+    return bool(rates[1] > CLEARLY_POSITIVE * rates.abs().max())
 
 
 def rise(values: Tensor) -> float:

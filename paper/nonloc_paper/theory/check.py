@@ -51,10 +51,14 @@ def decide(met: bool, residual: float, tolerance: float) -> str:
 
 
 class Hypothesis(NamedTuple):
-    """A condition in words, and the properties of Case that must be true for it."""
+    """A condition in words, and the properties of a Case, or of Meshes, that must be true for it."""
 
     text: str
     needs: tuple[str, ...] = ()
+
+    def of(self, subject: object) -> tuple[str, bool]:
+        """Return the text, and whether the subject has every property."""
+        return self.text, all(getattr(subject, name) for name in self.needs)
 
 
 @dataclass(frozen=True)
@@ -74,11 +78,11 @@ class Statement:
 
     def __call__(self, case: Case) -> Check:
         residual, detail = self.measure(case)
-        met = all(getattr(case, name) for name in self.hypothesis.needs)
+        text, met = self.hypothesis.of(case)
         return Check(
             self.name,
             self.statement,
-            self.hypothesis.text,
+            text,
             case.normalize,
             decide(met, residual, self.tolerance),
             residual,

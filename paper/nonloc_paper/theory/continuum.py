@@ -1,33 +1,47 @@
-"""The statements about the integral operator on [0, 1], on kernels whose answers are known: ρ = 1 + xy and ρ = xy.
+"""The statements about the integral operator on [0, 1], on kernels whose answers are known.
 
 ρ = 1 + xy has the degree d(x) = 1 + x/2, and ℒ(x²) = 1/3 + x/4 − x² − x³/2. Gauss–Legendre points integrate all of
-that exactly, so what is left is rounding.
+that exactly, so what is left is rounding. ρ = xy has the degree x/2, with no lower bound but 0; ρ = (xy)^(−¼) has
+∬ ρ² = 4 and the degree 4/3 x^(−¼), without an upper bound.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import partial
+from itertools import pairwise
 
 import torch
 from torch import Tensor
 
-from nonloc.ops import kernel_matrix
-from nonloc.processes.continuum.continuum import Continuum, cell_kernel, hilbert_schmidt_norm
-from nonloc.processes.continuum.local import reversal_growth
+from nonloc.ops import diffuse, kernel_matrix
+from nonloc.processes.continuum.continuum import Continuum, PairKernel, cell_kernel, hilbert_schmidt_norm
+from nonloc.processes.continuum.horizon import HorizonKernel
+from nonloc.processes.continuum.local import local_laplacian, reversal_growth
 from nonloc.processes.continuum.quadrature import quadrature
-from nonloc_paper.theory.case import ROUNDING, excess, is_nothing, path, rise, symmetric_part
-from nonloc_paper.theory.check import Check, decide
-from nonloc_paper.theory.theorems import FLOW_ROUNDING
+from nonloc_paper.theory.case import ROUNDING, excess, is_gap, is_nothing, matrix_of, modes, path, rise
+from nonloc_paper.theory.check import Check, Hypothesis, decide
+from nonloc_paper.theory.meshes import CELLS, Meshes, rates
+from nonloc_paper.theory.theorems import FLOW_ROUNDING, JOINED, NONE
 
 ENERGY = 79 / 720  # −∫ z ℒz for ρ = 1 + xy and z = x²
 NORM = (29 / 18) ** 0.5  # (∬ (1 + xy)²)^½
-MESHES = (16, 64, 256)
-SYMMETRIC = "ρ symmetric"
-NOT_NEGATIVE = "ρ symmetric and ≥ 0"
-BELOW = "ρ symmetric, ≥ 0, with degrees ∫ ρ(x, y) dy bounded below"
+LATE = (64.0, 256.0, 1024.0, 4096.0)  # times at which only points near 0 are left of ρ = xy
+RADII = (0.2, 0.1, 0.05)
+CELLS_IN_RADIUS = 10
 
-Features = Callable[[Tensor], Tensor]
+SYMMETRIC = Hypothesis("ρ symmetric", ("is_symmetric",))
+NOT_NEGATIVE = Hypothesis("ρ symmetric and ≥ 0", (*SYMMETRIC.needs, "is_nonnegative"))
+CONNECTED = Hypothesis("ρ symmetric, ≥ 0, connected, gap above rounding", (*NOT_NEGATIVE.needs, *JOINED))
+BELOW = Hypothesis(
+    "ρ symmetric, ≥ 0, connected, gap above rounding, degrees ∫ ρ(x, y) dy bounded below",
+    (*CONNECTED.needs, "has_degrees_above_zero"),
+)
+ABOVE = Hypothesis("ρ symmetric and ≥ 0, degrees bounded", (*NOT_NEGATIVE.needs, "has_bounded_degrees"))
+POSITIVE = Hypothesis("ρ symmetric, > 0 but for x = 0 or y = 0", (*SYMMETRIC.needs, "is_positive"))
+SQUARE = Hypothesis("∬ ρ² < ∞", ("is_square_integrable",))
+SYMMETRIC_SQUARE = Hypothesis("ρ symmetric, ∬ ρ² < ∞", (*SYMMETRIC.needs, *SQUARE.needs))
 
 
 def bounded_below(points: Tensor) -> Tensor:
@@ -40,91 +54,133 @@ def touching_zero(points: Tensor) -> Tensor:
     return points
 
 
+def unbounded(points: Tensor) -> Tensor:
+    """u(x) = x^(−¼), so that u(x)·u(y) = (xy)^(−¼)."""
+    return points.pow(-0.25)
+
+
+def meshes_of(features: Callable[[Tensor], Tensor], rule: str = "gauss") -> Meshes:
+    """Return the meshes of ρ(x, y) = u(x)·u(y)."""
+    return Meshes(partial(Continuum, "dot", rule=rule, features=features))
+
+
 def continuum_checks() -> list[Check]:
     """Return the checks of all statements about the integral operator, in the order of the paper."""
-    smooth = Continuum("dot", 24, rule="gauss", features=bounded_below)
+    smooth, touching = meshes_of(bounded_below), meshes_of(touching_zero)
     return [
         *operator_statements(smooth),
         *flow_statements(smooth),
-        *poincare_statements(),
-        *hilbert_schmidt_statements(),
+        *poincare_statements(meshes_of(bounded_below, "midpoint"), meshes_of(touching_zero, "midpoint")),
+        *slow_decay_statements(touching),
+        *hilbert_schmidt_statements(smooth),
+        *boundedness_statements(smooth, meshes_of(unbounded)),
         *reversal_statements(),
+        *local_limit_statements(),
         *cell_statements(),
     ]
 
 
-def operator_statements(continuum: Continuum) -> list[Check]:
+def operator_statements(meshes: Meshes) -> list[Check]:
     """Proposition 1 for z = x²."""
+    continuum = meshes.make(24)
     z = continuum.sample(lambda x: x.square())
     image, integral = continuum.apply(z), continuum.quadrature.integral
     constant = float(continuum.apply(torch.ones_like(z)).abs().max())
     total = float(integral(image)[0].abs().max() / integral(image.abs())[0].max())
     energy = -float(integral(z * image))
-    symmetric, positive = _signs(continuum)
     claim = "−∫ z ℒz dx ≥ 0; for ρ = 1 + xy and z = x² it is 79/720"
     detail = f"{energy:.12g}, and 79/720 = {ENERGY:.12g}"
     missed = abs(energy / ENERGY - 1)
     return [
-        _check("Proposition 1 (i)", "ℒz = 0 for a constant z", "none", True, constant, ROUNDING),
-        _check("Proposition 1 (ii)", "∫ ℒz dx = 0", SYMMETRIC, symmetric, total, ROUNDING),
-        _check("Proposition 1 (iii)", claim, NOT_NEGATIVE, symmetric and positive, missed, ROUNDING, detail),
+        _check("Proposition 1 (i)", "ℒz = 0 for a constant z", *NONE.of(meshes), constant, ROUNDING),
+        _check("Proposition 1 (ii)", "∫ ℒz dx = 0", *SYMMETRIC.of(meshes), total, ROUNDING),
+        _check("Proposition 1 (iii)", claim, *NOT_NEGATIVE.of(meshes), missed, ROUNDING, detail),
     ]
 
 
-def flow_statements(continuum: Continuum) -> list[Check]:
+def flow_statements(meshes: Meshes) -> list[Check]:
     """Theorems 2, 3 and 4 from z(0) = x², whose mean is 1/3."""
+    continuum = meshes.make(24)
     start = continuum.sample(lambda x: x.square())
-    weights, gap = continuum.weights.unsqueeze(-1), _rates(continuum)[1]
-    times, states = path(continuum.diffusion(), start, 30 / gap if gap > 1e-6 else 30.0, saved=60)
+    weights, values = continuum.weights.unsqueeze(-1), rates(continuum)
+    gap = float(values[1])
+    times, states = path(continuum.diffusion(), start, 30 / gap if is_gap(values) else 30.0, saved=60)
     drift = float(((weights * states).sum(1) - 1 / 3).abs().max())
     distances = (weights * (states - 1 / 3).square()).sum((1, 2)).sqrt()
     # Below this the distance is rounding.
     is_clear = distances > 1e-11 * distances[0]
     late = excess(distances[is_clear], distances[0] * torch.exp(-gap * times[is_clear]))
-    symmetric, positive = _signs(continuum)
-    met, left = symmetric and positive, float((states[-1] - 1 / 3).abs().max())
+    left = float((states[-1] - 1 / 3).abs().max())
     variance, rate = (
         "the variance of z(t) never increases",
         "‖z(t) − z̄‖ ≤ ‖z(0) − z̄‖ e^(−λt), λ the spectral gap",
     )
     return [
-        _check("Theorem 2 (i)", "∫ z(t) dx stays what it is", SYMMETRIC, symmetric, drift, FLOW_ROUNDING),
-        _check("Theorem 2 (ii)", "z(t) tends to its mean", NOT_NEGATIVE, met, left, FLOW_ROUNDING),
-        _check("Theorem 3", variance, NOT_NEGATIVE, met, rise(distances.square()), FLOW_ROUNDING),
-        _check("Theorem 4", rate, BELOW, met and gap > 0, late, 1e-6, f"gap {gap:.6g}"),
+        _check("Theorem 2 (i)", "∫ z(t) dx stays what it is", *SYMMETRIC.of(meshes), drift, FLOW_ROUNDING),
+        _check("Theorem 2 (ii)", "z(t) tends to its mean", *CONNECTED.of(meshes), left, FLOW_ROUNDING),
+        _check("Theorem 3", variance, *NOT_NEGATIVE.of(meshes), rise(distances.square()), FLOW_ROUNDING),
+        _check("Theorem 4", rate, *BELOW.of(meshes), late, 1e-6, f"gap {gap:.6g}"),
     ]
 
 
-def poincare_statements(below: Features = bounded_below, touching: Features = touching_zero) -> list[Check]:
+def poincare_statements(below: Meshes, touching: Meshes) -> list[Check]:
     """The lemma with the hypothesis that its proof needs, and as stated, for ρ = xy."""
     claim = "∫ z² ≤ C ∬ ρ (z(y) − z(x))² for every z of mean 0"
     statement = f"there is a C with {claim}: 1/(2 gap) stays bounded on finer meshes"
     checks = []
-    for features, name, hypothesis, expected in (
+    for meshes, name, hypothesis, expected in (
         (below, "Poincaré inequality", BELOW, "holds"),
-        (touching, "Poincaré inequality as stated", "ρ symmetric, > 0 but for x = 0 or y = 0", "fails"),
+        (touching, "Poincaré inequality as stated", POSITIVE, "fails"),
     ):
-        meshes = [Continuum("dot", cells, features=features) for cells in MESHES]
-        gaps, met = [_rates(mesh)[1] for mesh in meshes], all(all(_signs(mesh)) for mesh in meshes)
-        detail = "gaps " + ", ".join(f"{gap:.4g}" for gap in gaps) + f" on {MESHES} cells"
-        checks.append(_check(name, statement, hypothesis, met, 1 - gaps[-1] / gaps[0], 0.5, detail, expected))
+        gaps = torch.stack([_modes(mesh)[0][1] for mesh in meshes.all])
+        residual, detail = float(1 - gaps[-1] / gaps[0]), f"gaps {_list(gaps)} on {CELLS} cells"
+        checks.append(_check(name, statement, *hypothesis.of(meshes), residual, 0.5, detail, expected))
     return checks
 
 
-def hilbert_schmidt_statements(features: Features = bounded_below) -> list[Check]:
-    """Only the integral part of ℒ has a finite norm; it is the boundedness of ℒ that makes the reversal stable."""
-    meshes = [Continuum("dot", cells, rule="gauss", features=features) for cells in MESHES]
-    integral = [hilbert_schmidt_norm(mesh) for mesh in meshes]
-    other = [hilbert_schmidt_norm(mesh, "multiplication") for mesh in meshes]
-    bound = [_rates(mesh)[-1] for mesh in meshes]
-    finite, symmetric = all(map(math.isfinite, integral)), all(_signs(mesh)[0] for mesh in meshes)
-    norms = ", ".join(f"{norm:.4g}" for norm in other)
+def slow_decay_statements(touching: Meshes) -> list[Check]:
+    """Theorem 4 for ρ = xy. Near x = 0, z − z̄ fades like e^(−xt/2), so that its norm has only the order t^(−½)."""
+    mesh, times = touching.all[-1], torch.tensor(LATE, dtype=torch.float64).unsqueeze(1)
+    values, vectors = (each[..., 1:] for each in _modes(mesh))
+    parts = (vectors.T @ (mesh.weights * mesh.points.squeeze(1).square())).square()
+    # −d/dt log ‖z(t) − z̄‖ is the mean rate of the modes, weighted by what is left of each.
+    left = parts * torch.exp(-2 * (values - values[0]) * times)
+    decay = (left * values).sum(1) / left.sum(1)
+    exponents = -times.squeeze(1) * decay
+    missed = (exponents + 0.5).abs()
+    products = [mesh.points @ mesh.points.T for mesh in touching.all]
+    is_product = all(is_nothing(a - b, b) for a, b in zip(touching.values, products, strict=True))
+    return [
+        _check(
+            "Theorem 4 as stated",
+            "‖z(t) − z̄‖ ≤ C e^(−λt): the rate of decay does not tend to 0",
+            *POSITIVE.of(touching),
+            float(1 - decay[-1] / decay[0]),
+            0.5,
+            f"for ρ = xy the rates are {_list(decay)} at t = {_list(LATE)}; degrees bounded below give a rate",
+            "fails",
+        ),
+        _check(
+            "Theorem 4 for ρ = xy",
+            "‖z(t) − z̄‖ decays like t^(−½) from z(0) = x²",
+            "ρ = xy",
+            is_product,
+            float(missed[-1]) if bool((missed.diff() < 0).all()) else math.inf,
+            0.005,
+            f"exponents {_list(exponents)} at t = {_list(LATE)}",
+        ),
+    ]
+
+
+def hilbert_schmidt_statements(meshes: Meshes) -> list[Check]:
+    """Only the integral part of ℒ has a finite norm."""
+    integral = [hilbert_schmidt_norm(mesh) for mesh in meshes.all]
+    other = [hilbert_schmidt_norm(mesh, "multiplication") for mesh in meshes.all]
     return [
         _check(
             "Section 4.2, Hilbert–Schmidt",
             "z ↦ ∫ ρ(x, y) z(y) dy is a Hilbert–Schmidt operator, with the norm (∬ ρ²)^½ = (29/18)^½",
-            "∬ ρ² < ∞",
-            finite,
+            *SQUARE.of(meshes),
             max(abs(norm / NORM - 1) for norm in integral),
             ROUNDING,
             f"{integral[-1]:.9g}",
@@ -132,28 +188,37 @@ def hilbert_schmidt_statements(features: Features = bounded_below) -> list[Check
         _check(
             "Section 4.2, Hilbert–Schmidt as stated",
             "ℒ itself is a Hilbert–Schmidt operator: its norm stays bounded on finer meshes",
-            "∬ ρ² < ∞",
-            finite,
+            *SQUARE.of(meshes),
             1 - other[0] / other[-1],
             0.5,
-            f"z ↦ d(x) z has the norms {norms} on {MESHES} points, like √M",
+            f"z ↦ d(x) z has the norms {_list(other)} on {CELLS} points, like √M",
             "fails",
-        ),
-        _check(
-            "Section 4.2, bounded",
-            "ℒ is a bounded operator, so that its flow can be reversed: λ_max(−ℒ) stays bounded on finer meshes",
-            "ρ symmetric and bounded",
-            symmetric,
-            bound[-1] / bound[0] - 1,
-            0.5,
-            "λ_max " + ", ".join(f"{value:.5g}" for value in bound),
         ),
     ]
 
 
-def reversal_statements(cells: tuple[int, int] = (16, 64)) -> list[Check]:
+def boundedness_statements(bounded: Meshes, square: Meshes) -> list[Check]:
+    """A bounded ℒ makes the reversal stable. Bounded degrees make ℒ bounded; ρ ∈ L² does not."""
+    statement = (
+        "ℒ is a bounded operator, so that its flow can be reversed: λ_max(−ℒ) stays bounded on finer meshes"
+    )
+    checks = []
+    for meshes, name, hypothesis, expected in (
+        (bounded, "Section 4.2, bounded", ABOVE, "holds"),
+        (square, "Section 4.2, bounded as stated", SYMMETRIC_SQUARE, "fails"),
+    ):
+        largest = [float(_modes(mesh)[0][-1]) for mesh in meshes.all]
+        detail = f"λ_max {_list(largest)} on {CELLS} points"
+        if expected == "fails":
+            detail += ": for ρ = (xy)^(−¼) e^(λ_max t) has no bound; bounded degrees give one"
+        residual = largest[-1] / largest[0] - 1
+        checks.append(_check(name, statement, *hypothesis.of(meshes), residual, 0.5, detail, expected))
+    return checks
+
+
+def reversal_statements(kernel: str | PairKernel = "heat", cells: tuple[int, int] = (16, 64)) -> list[Check]:
     """Section 4.2: the reversed heat equation is ill-posed, the reversed nonlocal equation is not."""
-    coarse, fine = (reversal_growth(count, kernel="heat") for count in cells)
+    coarse, fine = (reversal_growth(count, kernel=kernel) for count in cells)
     nonlocal_rise = fine.nonlocal_rate / coarse.nonlocal_rate - 1
     local_rise = fine.local_rate / coarse.local_rate
     return [
@@ -161,12 +226,36 @@ def reversal_statements(cells: tuple[int, int] = (16, 64)) -> list[Check]:
             "Section 4.2, anti-diffusion",
             "the reversed nonlocal equation grows at a rate that finer meshes do not raise, the reversed heat equation "
             "at one like 1/h²",
-            NOT_NEGATIVE,
-            True,
+            *ABOVE.of(Meshes(partial(Continuum, kernel))),
             max(abs(nonlocal_rise), abs(local_rise / (cells[1] / cells[0]) ** 2 - 1)),
             0.05,
             f"nonlocal {coarse.nonlocal_rate:.5g} → {fine.nonlocal_rate:.5g}, local {coarse.local_rate:.4g} → "
             f"{fine.local_rate:.4g} from {cells[0]} to {cells[1]} cells",
+        )
+    ]
+
+
+def local_limit_statements(
+    kernel: Callable[[float], HorizonKernel | PairKernel] = HorizonKernel,
+) -> list[Check]:
+    """Section 4.2: ℒ as the nonlocal analogue of Δ, for z = cos πx, where the ball lies inside the domain."""
+    errors, moments = [], []
+    for radius in RADII:
+        mesh = Continuum(kernel(radius), round(CELLS_IN_RADIUS / radius))
+        inside, z = mesh.interior(RADII[0]), mesh.sample(lambda x: torch.cos(math.pi * x))
+        local = diffuse(local_laplacian(mesh.num_cells), z)[0, inside]
+        errors.append(float((mesh.apply(z)[0, inside] - local).abs().max() / local.abs().max()))
+        squares = (mesh.points - mesh.points.T).square()
+        moments.append((kernel_matrix(mesh.affinity)[0] * squares).sum(1)[inside] - 2)
+    return [
+        _check(
+            "Section 4.2, local limit",
+            "ℒ is an analogue of Δ: as its horizon δ shrinks, ℒ_δ z tends to Δz with order δ²",
+            "∫ ρ(x, y) |y − x|² dy = 2",
+            all(is_nothing(moment, torch.ones(1)) for moment in moments),
+            max(abs(math.log2(wide / narrow) - 2) for wide, narrow in pairwise(errors)),
+            0.05,
+            f"relative differences {_list(errors)} for δ = {_list(RADII)}",
         )
     ]
 
@@ -213,14 +302,10 @@ def _check(
     return Check(name, statement, hypothesis, "continuum", verdict, residual, detail, expected)
 
 
-def _rates(continuum: Continuum) -> list[float]:
-    """Return the eigenvalues of −ℒʰ in L², from the smallest."""
-    kernel, roots = kernel_matrix(continuum.affinity)[0], continuum.weights.sqrt()
-    laplacian = torch.diag(kernel.sum(1)) - kernel
-    return torch.linalg.eigvalsh(symmetric_part(roots.unsqueeze(1) * laplacian / roots)).tolist()
+def _modes(mesh: Continuum) -> tuple[Tensor, Tensor]:
+    """Return (eigenvalues [M] from the smallest, modes [M, M] as columns) of −ℒʰ in L², by what the flow does."""
+    return modes(mesh.weights, -matrix_of(mesh.diffusion(), len(mesh.points)))
 
 
-def _signs(continuum: Continuum) -> tuple[bool, bool]:
-    """Return (whether ρ(x, y) = ρ(y, x) at the points but for rounding, whether ρ ≥ 0 there)."""
-    values = kernel_matrix(continuum.affinity)[0] / continuum.weights
-    return is_nothing(values - values.T, values), bool((values >= 0).all())
+def _list(values: Iterable[float]) -> str:
+    return ", ".join(f"{value:.4g}" for value in values)

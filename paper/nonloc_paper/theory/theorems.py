@@ -17,10 +17,13 @@ _OMEGA = "Ω symmetric; π of detailed balance, which is 𝒞 for row and 1 for 
 NONE = Hypothesis("none")
 KERNEL = Hypothesis(_KERNEL, ("has_symmetric_kernel",))
 KERNEL_NONNEGATIVE = Hypothesis(f"{_KERNEL} and Ω ≥ 0", (*KERNEL.needs, "is_nonnegative"))
-KERNEL_CONNECTED = Hypothesis(f"{_KERNEL}, Ω ≥ 0 and connected", (*KERNEL_NONNEGATIVE.needs, "is_connected"))
+JOINED = ("is_connected", "has_gap")
+KERNEL_CONNECTED = Hypothesis(
+    f"{_KERNEL}, Ω ≥ 0, connected, gap above rounding", (*KERNEL_NONNEGATIVE.needs, *JOINED)
+)
 SYMMETRIC = Hypothesis(_OMEGA, ("is_symmetric",))
 NONNEGATIVE = Hypothesis(f"{_OMEGA}, and Ω ≥ 0", (*SYMMETRIC.needs, "is_nonnegative"))
-CONNECTED = Hypothesis(f"{_OMEGA}, Ω ≥ 0 and connected", (*NONNEGATIVE.needs, "is_connected"))
+CONNECTED = Hypothesis(f"{_OMEGA}, Ω ≥ 0, connected, gap above rounding", (*NONNEGATIVE.needs, *JOINED))
 ONE_SIDED = Hypothesis(
     "Ω ≥ 0, not symmetric, every position reaches every other", ("has_law", "is_one_sided", "is_connected")
 )

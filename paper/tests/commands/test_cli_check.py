@@ -1,6 +1,7 @@
 """nonloc check: every statement in the text, and an exit code for a failure."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -8,6 +9,21 @@ from nonloc.cli import main
 from nonloc_paper.theory.check import Check
 
 HOLDS = Check("Theorem 0", "all is well", "none", "row", "holds", 1e-16, "by nothing")
+
+
+def test_a_hypothesis_is_shown_again_where_it_is_another(monkeypatch, capsys):
+    other = replace(HOLDS, hypothesis="ρ symmetric", normalize="continuum")
+    checks = [HOLDS, replace(HOLDS, normalize="none"), other]
+    monkeypatch.setattr("nonloc_paper.theory.all_checks.check_all", lambda **_: checks)
+    main(["check"])
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines[1:6]] == [
+        "hypothesis:",
+        "row",
+        "none",
+        "hypothesis:",
+        "continuum",
+    ]
 
 
 @pytest.mark.parametrize(("verdict", "code"), [("holds", 0), ("fails", 1), ("hypothesis not met", 0)])

@@ -1,16 +1,18 @@
 """No check that cannot fail: each statement is given an operator that breaks it, and says so."""
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
 
-from nonloc.ops import Affinity, aggregate
+from nonloc.ops import NORMALIZATIONS, Affinity, aggregate
 from nonloc.processes.continuum.continuum import Continuum, cell_kernel
 from nonloc.processes.continuum.local import ReversalGrowth
 from nonloc.processes.diffusion import DampedFlow, Diffusion
-from nonloc_paper.theory import continuum, sections, theorems
-from nonloc_paper.theory.case import one_sided_case, symmetric_case
+from nonloc_paper.theory import continuum, discussion, sections, theorems
+from nonloc_paper.theory.case import Case, one_sided_case, symmetric_case
+from nonloc_paper.theory.meshes import Meshes, settles
 
 
 def case(normalize="none"):
@@ -56,11 +58,11 @@ def twice(given):
         (theorems.decay_is_exponential, "row", one_sided),
         (theorems.decay_is_exponential, "none", backwards),
         (sections.stage_is_a_diffusion, "row", twice),
-        (sections.steps_up_to_the_limit_are_stable, "none", twice),
-        (sections.steps_up_to_the_limit_are_stable, "row", backwards),
+        (discussion.steps_up_to_the_limit_are_stable, "none", twice),
+        (discussion.steps_up_to_the_limit_are_stable, "row", backwards),
         (sections.symmetric_part_decides_the_flow, "row", backwards),
         (sections.two_forms_are_one, "row", twice),
-        (sections.diffusion_regularizes, "row", backwards),
+        (discussion.diffusion_regularizes, "row", backwards),
         (
             sections.reversal_is_stable_in_finite_time,
             "row",
@@ -71,9 +73,9 @@ def twice(given):
             "none",
             lambda given: replace(given, backward=given.growing),
         ),
-        (sections.only_steady_state_is_zero, "none", lambda given: replace(given, damped=given.forward)),
-        (sections.original_flow_is_damped, "row", lambda given: replace(given, damped=given.growing)),
-        (sections.original_flow_grows, "row", lambda given: replace(given, growing=given.damped)),
+        (discussion.only_steady_state_is_zero, "none", lambda given: replace(given, damped=given.forward)),
+        (discussion.original_flow_is_damped, "row", lambda given: replace(given, damped=given.growing)),
+        (discussion.original_flow_grows, "row", lambda given: replace(given, growing=given.damped)),
     ],
 )
 def test_a_wrong_process_fails_under_a_hypothesis_that_is_met(statement, normalize, broken):
@@ -96,16 +98,16 @@ def test_a_wrong_process_fails_under_a_hypothesis_that_is_met(statement, normali
         theorems.weighted_variance_decreases,
         theorems.poincare_inequality,
         theorems.decay_is_exponential,
-        sections.steps_up_to_the_limit_are_stable,
+        discussion.steps_up_to_the_limit_are_stable,
         sections.symmetric_part_decides_as_stated,
-        sections.small_weights_are_stable_as_stated,
+        discussion.small_weights_are_stable_as_stated,
         sections.reversal_is_stable_in_finite_time,
         sections.symmetric_with_rows_of_one,
-        sections.only_steady_state_is_zero,
-        sections.original_flow_is_damped,
-        sections.original_flow_grows,
-        sections.diffusion_regularizes,
-        sections.diffusion_regularizes_as_stated,
+        discussion.only_steady_state_is_zero,
+        discussion.original_flow_is_damped,
+        discussion.original_flow_grows,
+        discussion.diffusion_regularizes,
+        discussion.diffusion_regularizes_as_stated,
     ],
 )
 def test_an_asymmetric_kernel_does_not_meet_the_hypothesis(statement):
@@ -134,6 +136,37 @@ def test_a_kernel_that_falls_apart_is_not_connected():
     assert theorems.mean_of_the_image(given).verdict == "holds"
 
 
+def test_a_connection_of_1e_18_joins_nothing():
+    """exp(−40) is above 0, so that every position reaches every other; the gap is rounding."""
+    points = torch.tensor([[[0.0, 0.0], [1.0, 0.0], [10.0, 0.0], [11.0, 0.0]]], dtype=torch.float64)
+    parted = Case.of(Affinity(points, points, "heat", "none", 0.5), case().start[:, :4])
+    assert parted.is_connected
+    for statement in (
+        theorems.flow_tends_to_the_mean,
+        theorems.flow_tends_to_the_weighted_mean,
+        theorems.poincare_inequality,
+        theorems.decay_is_exponential,
+        discussion.diffusion_regularizes,
+    ):
+        assert statement(parted).verdict == "hypothesis not met"
+    assert theorems.variance_decreases(parted).verdict == "holds"
+
+
+@pytest.mark.parametrize("size", [1.0, 1e-8])
+def test_a_gap_counts_relative_to_its_kernel(size):
+    """ω ≡ 1 with the measure c/M has the gap c."""
+    alike = torch.zeros(1, 9, 1, dtype=torch.float64)
+    measure = torch.full((9,), size / 9, dtype=torch.float64)
+    given = Case.of(Affinity(alike, alike, "heat", "none", measure=measure), case().start)
+    assert given.gap == pytest.approx(size, rel=1e-14)
+    for statement in (
+        theorems.flow_tends_to_the_mean,
+        theorems.poincare_inequality,
+        theorems.decay_is_exponential,
+    ):
+        assert statement(given).verdict == "holds"
+
+
 def test_a_signed_kernel_is_not_what_the_theorems_are_about():
     points = torch.tensor([[[1.0], [-1.0], [0.5], [-2.0]]], dtype=torch.float64)
     signed = Affinity(points, points, "dot", "none")
@@ -148,7 +181,7 @@ def test_a_semi_definite_kernel_is_not_strictly_definite():
     alike = torch.zeros(1, 9, 1, dtype=torch.float64)
     affinity = Affinity(alike, alike, "heat", "none")
     given = replace(case(), affinity=affinity, damped=DampedFlow(affinity))
-    for statement in (sections.only_steady_state_is_zero, sections.original_flow_is_damped):
+    for statement in (discussion.only_steady_state_is_zero, discussion.original_flow_is_damped):
         assert statement(given).verdict == "hypothesis not met"
 
 
@@ -159,8 +192,9 @@ def test_a_semi_definite_kernel_is_not_strictly_definite():
     ("module", "name", "value", "statement"),
     [
         (sections, "TURNING", 0.1 * torch.eye(2).double(), sections.symmetric_part_decides_as_stated),
-        (sections, "ROTATION", torch.eye(2).double(), sections.small_weights_are_stable_as_stated),
-        (sections, "HELD_BACK", -torch.eye(2).double(), sections.diffusion_regularizes_as_stated),
+        (sections, "TIME_STEPS", (1.0,), sections.short_steps_keep_probability_as_stated),
+        (discussion, "ROTATION", torch.eye(2).double(), discussion.small_weights_are_stable_as_stated),
+        (discussion, "HELD_BACK", -torch.eye(2).double(), discussion.diffusion_regularizes_as_stated),
     ],
 )
 def test_without_the_counterexample_the_statement_holds(monkeypatch, module, name, value, statement):
@@ -171,15 +205,51 @@ def test_without_the_counterexample_the_statement_holds(monkeypatch, module, nam
 
 
 def test_steady_state_as_stated_rests_on_a_kernel_that_is_everywhere_the_same(monkeypatch):
-    assert sections.only_steady_state_is_zero_as_stated(case()).verdict == "fails"
-    monkeypatch.setattr(sections, "DampedFlow", lambda affinity: DampedFlow(replace(affinity, kind="delta")))
-    assert sections.only_steady_state_is_zero_as_stated(case()).verdict == "holds"
+    assert discussion.only_steady_state_is_zero_as_stated(case()).verdict == "fails"
+    monkeypatch.setattr(
+        discussion, "DampedFlow", lambda affinity: DampedFlow(replace(affinity, kind="delta"))
+    )
+    assert discussion.only_steady_state_is_zero_as_stated(case()).verdict == "holds"
+
+
+@pytest.mark.parametrize("normalize", NORMALIZATIONS)
+def test_steady_state_of_the_gaussian_needs_a_kernel_that_follows_the_state(monkeypatch, normalize):
+    statement = discussion.only_steady_state_of_the_gaussian_is_zero
+    assert statement(case(normalize)).verdict == "holds"
+    alike = torch.zeros(1, 9, 1, dtype=torch.float64)
+    fixed = DampedFlow(Affinity(alike, alike, "heat", normalize))
+    monkeypatch.setattr(discussion, "DampedFlow", lambda affinity: fixed)
+    assert statement(case(normalize)).verdict == "fails"
+
+
+def test_the_flow_with_the_gaussian_of_the_state_descends_its_energy():
+    """Φ = ½ Σ_ij exp(z_i·z_j) has the gradient Σ_j exp(z_i·z_j) z_j."""
+    z = case().start.clone().requires_grad_()
+    (gradient,) = torch.autograd.grad(torch.exp(z @ z.mT).sum() / 2, z)
+    rate = DampedFlow(lambda state: Affinity(state, state, "gaussian", "none")).rate(z.detach())
+    assert torch.allclose(rate, -gradient, rtol=1e-12, atol=0)
+
+
+def test_symmetry_of_the_dot_product_is_looked_at(monkeypatch):
+    statement = sections.only_the_gaussian_is_symmetric_as_stated
+    assert statement(case()).verdict == "fails"
+    monkeypatch.setattr(
+        sections, "Affinity", lambda left, right, *rest: Affinity(left, right.cumsum(-1), *rest)
+    )
+    assert statement(case()).verdict == "holds"
+
+
+def test_reversed_laws_of_a_walker_who_never_jumps_stay_laws(monkeypatch):
+    statement = sections.reversed_laws_stay_laws_as_stated
+    assert statement(case("row")).verdict == "fails"
+    monkeypatch.setattr(sections, "apply_adjoint", lambda affinity, laws: laws)
+    assert statement(case("row")).verdict == "holds"
 
 
 def test_blow_up_is_that_of_positive_weights(monkeypatch):
-    assert sections.growth_is_infinite_in_finite_time(case("none")).verdict == "holds"
-    monkeypatch.setattr(sections, "DampedFlow", lambda affinity, backwards: DampedFlow(affinity))
-    assert sections.growth_is_infinite_in_finite_time(case("none")).verdict == "fails"
+    assert discussion.growth_is_infinite_in_finite_time(case("none")).verdict == "holds"
+    monkeypatch.setattr(discussion, "DampedFlow", lambda affinity, backwards: DampedFlow(affinity))
+    assert discussion.growth_is_infinite_in_finite_time(case("none")).verdict == "fails"
 
 
 def test_columns_are_looked_at():
@@ -225,50 +295,140 @@ class Damped(Continuum):
         return DampedFlow(self.affinity)
 
 
+def on(kind, features=continuum.bounded_below, rule="gauss"):
+    return Meshes(partial(kind, "dot", rule=rule, features=features))
+
+
+def of(kernel, rule="gauss"):
+    return Meshes(partial(Continuum, kernel, rule=rule))
+
+
+class Fading(Continuum):
+    """Weaker on finer meshes, so that no gap is left."""
+
+    def diffusion(self, *, backwards=False):
+        return Diffusion(self.affinity, weight=1 / self.num_cells)
+
+
+class Rising(Continuum):
+    """Stronger on finer meshes, so that no rate bounds it."""
+
+    def diffusion(self, *, backwards=False):
+        return Diffusion(self.affinity, weight=float(self.num_cells))
+
+
+def blocks(points):
+    """ρ = 1 on [0, ½]² and on [½, 1]², 0 elsewhere: degree ½ everywhere, and no gap."""
+    return torch.cat([points < 0.5, points >= 0.5], -1).double()
+
+
 def test_operator_on_the_continuum_can_fail():
-    turned = Reversed("dot", 24, rule="gauss", features=continuum.bounded_below)
-    assert named(continuum.operator_statements(turned))["Proposition 1 (iii)"] == "fails"
-    other = Damped("dot", 24, rule="gauss", features=continuum.bounded_below)
-    found = named(continuum.operator_statements(other))
+    assert named(continuum.operator_statements(on(Reversed)))["Proposition 1 (iii)"] == "fails"
+    found = named(continuum.operator_statements(on(Damped)))
     assert (found["Proposition 1 (i)"], found["Proposition 1 (ii)"]) == ("fails", "fails")
 
 
 def test_flow_on_the_continuum_can_fail():
-    turned = Reversed("dot", 24, rule="gauss", features=continuum.bounded_below)
-    found = named(continuum.flow_statements(turned))
+    found = named(continuum.flow_statements(on(Reversed)))
     assert {found[name] for name in ("Theorem 2 (ii)", "Theorem 3", "Theorem 4")} == {"fails"}
-    other = Damped("dot", 24, rule="gauss", features=continuum.bounded_below)
-    assert named(continuum.flow_statements(other))["Theorem 2 (i)"] == "fails"
+    assert named(continuum.flow_statements(on(Damped)))["Theorem 2 (i)"] == "fails"
 
 
 def test_kernels_on_the_continuum_that_are_not_symmetric():
-    skew = Continuum(lambda x, y: (1 + x + 0 * y).squeeze(-1), 24, rule="gauss")
+    skew = of(lambda x, y: (1 + x + 0 * y).squeeze(-1))
     found = named(continuum.operator_statements(skew)) | named(continuum.flow_statements(skew))
     assert found.pop("Proposition 1 (i)") == "holds"
     assert set(found.values()) == {"hypothesis not met"}
 
 
+def test_a_disconnected_kernel_lacks_the_hypothesis_of_poincare_and_of_the_rate():
+    parted = on(Continuum, blocks)
+    assert all(float((kernel.sum(1) - 0.5).abs().max()) < 1e-15 for kernel in parted.kernels)
+    found = named(continuum.flow_statements(parted))
+    assert (found["Theorem 2 (i)"], found["Theorem 3"]) == ("holds", "holds")
+    assert (found["Theorem 2 (ii)"], found["Theorem 4"]) == ("hypothesis not met", "hypothesis not met")
+    found = named(continuum.poincare_statements(parted, parted))
+    assert set(found.values()) == {"hypothesis not met"}
+
+
+def test_a_connection_of_the_size_of_rounding_is_no_gap():
+    nearly = of(lambda x, y: 1e-15 + ((x < 0.5) == (y < 0.5)).double().squeeze(-1))
+    assert nearly.is_connected
+    assert nearly.has_degrees_above_zero
+    assert not nearly.has_gap
+    assert named(continuum.flow_statements(nearly))["Theorem 4"] == "hypothesis not met"
+
+
+@pytest.mark.parametrize("size", [1.0, 1e-12])
+def test_a_gap_is_measured_by_the_scale_of_its_kernel(size):
+    """The gap of ω ≡ c is c, and that is the largest rate, too."""
+    alike = of(lambda x, y: size + 0 * (x + y).squeeze(-1))
+    assert alike.has_gap
+    found = {check.name: check for check in continuum.flow_statements(alike)}
+    assert {check.verdict for check in found.values()} == {"holds"}
+    assert found["Theorem 4"].detail == f"gap {size:.6g}"
+
+
+def test_the_rate_needs_degrees_bounded_below():
+    touching = on(Continuum, continuum.touching_zero)
+    assert touching.is_connected
+    assert touching.has_gap  # on each mesh, though not in the limit
+    assert not touching.has_degrees_above_zero
+    assert named(continuum.flow_statements(touching))["Theorem 4"] == "hypothesis not met"
+
+
 def test_poincare_depends_on_the_degrees():
-    exchanged = continuum.poincare_statements(continuum.touching_zero, continuum.bounded_below)
-    assert named(exchanged) == {"Poincaré inequality": "fails", "Poincaré inequality as stated": "holds"}
+    below, touching = (
+        on(Continuum, features, "midpoint") for features in (continuum.bounded_below, continuum.touching_zero)
+    )
+    right = named(continuum.poincare_statements(below, touching))
+    assert right == {"Poincaré inequality": "holds", "Poincaré inequality as stated": "fails"}
+    exchanged = named(continuum.poincare_statements(touching, below))
+    assert exchanged == {
+        "Poincaré inequality": "hypothesis not met",
+        "Poincaré inequality as stated": "holds",
+    }
+    assert named(continuum.poincare_statements(on(Fading), below))["Poincaré inequality"] == "fails"
+
+
+def test_decay_of_xy_is_that_of_its_root():
+    right = continuum.slow_decay_statements(on(Continuum, continuum.touching_zero))
+    assert named(right) == {"Theorem 4 as stated": "fails", "Theorem 4 for ρ = xy": "holds"}
+    exchanged = named(continuum.slow_decay_statements(on(Continuum)))
+    assert exchanged == {"Theorem 4 as stated": "holds", "Theorem 4 for ρ = xy": "hypothesis not met"}
+    turned = named(continuum.slow_decay_statements(on(Reversed, continuum.touching_zero)))
+    assert turned["Theorem 4 for ρ = xy"] == "fails"
 
 
 def test_hilbert_schmidt_norm_is_that_of_the_kernel(monkeypatch):
-    found = named(continuum.hilbert_schmidt_statements(continuum.touching_zero))
+    found = named(continuum.hilbert_schmidt_statements(on(Continuum, continuum.touching_zero)))
     assert found["Section 4.2, Hilbert–Schmidt"] == "fails"
     monkeypatch.setattr(continuum, "hilbert_schmidt_norm", lambda mesh, part="integral": 1.0)
-    found = named(continuum.hilbert_schmidt_statements())
+    found = named(continuum.hilbert_schmidt_statements(on(Continuum)))
     assert found["Section 4.2, Hilbert–Schmidt as stated"] == "holds"
 
 
-def test_boundedness_is_looked_at():
-    """Degrees that grow with the mesh: u(x) = 1/√x is not bounded."""
-    found = continuum.hilbert_schmidt_statements(lambda x: x.rsqrt())
-    assert named(found)["Section 4.2, bounded"] == "fails"
+def test_square_integrability_is_looked_at():
+    """∬ ρ² of ρ = (xy)^(−½) grows like log² M, and is finite on every mesh."""
+    found = continuum.hilbert_schmidt_statements(on(Continuum, lambda x: x.rsqrt()))
+    assert set(named(found).values()) == {"hypothesis not met"}
+
+
+def test_square_integrability_does_not_bound_the_operator():
+    bounded, square = on(Continuum), on(Continuum, continuum.unbounded)
+    names = ("Section 4.2, bounded", "Section 4.2, bounded as stated")
+    right = named(continuum.boundedness_statements(bounded, square))
+    assert [right[name] for name in names] == ["holds", "fails"]
+    exchanged = named(continuum.boundedness_statements(square, bounded))
+    assert [exchanged[name] for name in names] == ["hypothesis not met", "holds"]
+    assert named(continuum.boundedness_statements(on(Rising), square))[names[0]] == "fails"
 
 
 def test_anti_diffusion_is_compared_with_the_heat_equation(monkeypatch):
     assert named(continuum.reversal_statements()) == {"Section 4.2, anti-diffusion": "holds"}
+    (unbounded,) = continuum.reversal_statements(lambda x, y: (x * y).pow(-0.25).squeeze(-1))
+    assert unbounded.verdict == "hypothesis not met"
+    assert unbounded.residual > 0.4
     monkeypatch.setattr(
         continuum,
         "reversal_growth",
@@ -277,6 +437,33 @@ def test_anti_diffusion_is_compared_with_the_heat_equation(monkeypatch):
         ),
     )
     assert named(continuum.reversal_statements()) == {"Section 4.2, anti-diffusion": "fails"}
+
+
+def test_the_local_limit_is_that_of_a_kernel_with_the_second_moment_2(monkeypatch):
+    assert named(continuum.local_limit_statements()) == {"Section 4.2, local limit": "holds"}
+    # The mesh makes the moment 2 for a HorizonKernel; a function is taken as it is.
+    twice = continuum.local_limit_statements(
+        lambda radius: lambda x, y: 6 / radius**3 * ((x - y).abs() <= radius).double().squeeze(-1)
+    )
+    assert named(twice) == {"Section 4.2, local limit": "hypothesis not met"}
+    monkeypatch.setattr(continuum, "Continuum", Reversed)
+    assert named(continuum.local_limit_statements()) == {"Section 4.2, local limit": "fails"}
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ((1.0, 1.0, 1.0), True),
+        ((1.0, 1.5, 1.75), True),  # M^(−½)
+        ((2.0, 1.1, 1.01), True),
+        ((4.0, 6.0, 8.0), False),  # log M
+        ((1.0, 1.4, 2.0), False),  # M^¼
+        ((1.0, 2.0, float("inf")), False),
+        ((1.0, float("nan"), 1.0), False),
+    ],
+)
+def test_what_settles(values, expected):
+    assert settles(values) is expected
 
 
 def test_cells_need_their_measure(monkeypatch):

@@ -66,6 +66,14 @@ class TestReversal:
         assert apart.largest_degree == pytest.approx(0.5)
         assert apart.nonlocal_rate == pytest.approx(1.0)
 
+    def test_a_square_integrable_kernel_with_unbounded_degrees_grows_with_the_mesh(self):
+        """ρ = (xy)^(−¼) has the degree 4/3 x^(−¼), and the first of n points is at 1/(2n)."""
+        coarse, fine = (
+            reversal_growth(n, kernel=lambda x, y: (x * y).pow(-0.25).squeeze(-1)) for n in (64, 256)
+        )
+        assert fine.largest_degree / coarse.largest_degree == pytest.approx(2**0.5, rel=0.01)
+        assert fine.nonlocal_rate / coarse.nonlocal_rate == pytest.approx(2**0.5, rel=0.02)
+
     def test_a_shrinking_horizon_grows_like_its_degree(self):
         """The degree of the horizon kernel is 6/δ²: as δ → 0 the nonlocal equation takes over the local trouble."""
         wide, narrow = (reversal_growth(200, kernel=HorizonKernel(r)).nonlocal_rate for r in (0.2, 0.1))
