@@ -1,4 +1,4 @@
-"""Small runs that train in forked processes, to be killed, stopped or damaged there. The parent trains nothing itself."""
+"""Small runs that train in forked processes, where they are killed or stopped. The parent trains nothing itself."""
 
 from __future__ import annotations
 

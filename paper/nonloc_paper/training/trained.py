@@ -51,7 +51,7 @@ def newest_checkpoint(run: Run) -> Checkpoint:
     if checkpoint is not None:
         if outcome.ending != "diverged" and checkpoint.step != outcome.step:
             raise CorruptDataError(
-                f"{run.checkpoints_path} has no whole checkpoint of step {outcome.step}, the last; bring it back"
+                f"{run.checkpoints_path}/{outcome.step:08d}, the last checkpoint, is damaged or missing; bring it back"
             )
         return checkpoint
     if outcome.ending == "diverged":
