@@ -15,7 +15,7 @@ from nonloc._checks import check_whole
 from nonloc._evaluation import evaluating
 from nonloc._lazy import triton_module
 from nonloc._torch_compat import needs_plain_torch
-from nonloc.nn.weight import initialize_map
+from nonloc.nn.weight import initialize_map, make_map
 from nonloc.ops import Affinity
 from nonloc.ops.bounds import universal_weight_limit
 
@@ -43,7 +43,7 @@ class StableWeightMap(nn.Module):
             hidden = check_whole("hidden", hidden)
         # r: the number of channels that the kernel works on.
         self.rank = hidden or max(1, channels // 2)
-        self.v = nn.Linear(self.rank, channels, bias=False)
+        self.v = make_map(self.rank, channels, False)
         self.limit = 1.0
 
     def inner(self, z: Tensor) -> Tensor:
