@@ -1,14 +1,28 @@
-"""Checks of plain values: whole numbers, numbers, flags and choices. Each names the argument. No torch.
+"""Checks of plain values: whole numbers, numbers, flags, choices and functions. Each names the argument. No torch.
 
 Numpy's numbers are numbers; True and False are not.
 """
 
 from __future__ import annotations
 
+import inspect
 import math
-from collections.abc import Iterable
-from numbers import Integral, Real
-from typing import TypeGuard
+import sys
+from collections.abc import Callable, Iterable
+from numbers import Integral, Rational, Real
+from typing import Any, TypeGuard
+
+MOST_WHOLE = 2**63 - 1  # what 64 bits hold
+LONGEST_SHOWN = 80
+
+
+def short(value: object) -> str:
+    """Return repr(value) for an error message, on one line and cut where it is long."""
+    try:
+        text = " ".join(repr(value).split())
+    except ValueError:  # Python does not print whole numbers of thousands of digits
+        return f"a {type(value).__name__}"
+    return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}…"
 
 
 def is_whole(value: object) -> TypeGuard[int]:
@@ -20,27 +34,51 @@ def is_number(value: object) -> TypeGuard[float]:
     return isinstance(value, (int, float, Real)) and not isinstance(value, bool)
 
 
-def check_whole(name: str, value: object, least: int = 1) -> int:
-    """Return `value` as an int; ValueError unless it is a whole number of at least `least`."""
+def is_finite(value: object) -> TypeGuard[float]:
+    """Return whether `value` is a number that a float can hold: neither NaN, infinite nor 10**400."""
+    if isinstance(value, (int, Rational)):  # which math.isfinite refuses where a float cannot hold them
+        return is_number(value) and abs(value) <= sys.float_info.max
+    return is_number(value) and math.isfinite(value)
+
+
+def check_whole(name: str, value: object, least: int = 1, most: int = MOST_WHOLE) -> int:
+    """Return `value` as an int; ValueError unless it is a whole number from `least` to `most`."""
     if not is_whole(value) or value < least:
-        raise ValueError(f"{name} must be a whole number ≥ {least}, got {value!r}")
+        raise ValueError(f"{name} must be a whole number ≥ {least}, got {short(value)}")
+    if value > most:
+        raise ValueError(f"{name} must be at most {most:,}, got {short(value)}; use a smaller number")
     return int(value)
 
 
 def check_positive(name: str, value: object) -> None:
     """ValueError unless `value` is a finite number > 0."""
-    if not is_number(value) or not 0 < value < math.inf:
-        raise ValueError(f"{name} must be a finite number > 0, got {value!r}")
+    if not is_finite(value) or not value > 0:
+        raise ValueError(f"{name} must be a finite number > 0, got {short(value)}")
 
 
 def check_flag(name: str, value: object) -> None:
     """ValueError unless `value` is True or False."""
     if not isinstance(value, bool):
-        raise ValueError(f"{name} must be True or False, got {value!r}")
+        raise ValueError(f"{name} must be True or False, got {short(value)}")
 
 
 def check_choice(name: str, value: object, choices: Iterable[str]) -> None:
     """ValueError, listing the choices, unless `value` is one of them."""
     known = tuple(choices)
     if not isinstance(value, str) or value not in known:
-        raise ValueError(f"{name}={value!r} is unknown; choose one of {', '.join(known)}")
+        raise ValueError(f"{name}={short(value)} is unknown; choose one of {', '.join(known)}")
+
+
+def check_takes_one(name: str, function: Callable[..., Any], argument: str, fix: str) -> None:
+    """ValueError, with the fix, unless `function` can be called with one argument, in words `argument`."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # some callables have none
+        return
+    try:
+        signature.bind(1)
+    except TypeError as error:
+        called = getattr(function, "__name__", type(function).__name__)
+        raise ValueError(
+            f"{name}: {called} cannot be called with {argument} alone ({error}); {fix}"
+        ) from error

@@ -16,6 +16,8 @@ _LOCK = threading.RLock()
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
     """Evaluation mode without gradients; afterwards every submodule has the mode it had."""
+    if not isinstance(model, nn.Module):
+        raise ValueError(f"model must be a torch module, got {type(model).__name__}")
     with _LOCK:
         modes = [(module, module.training) for module in model.modules()]
         model.eval()

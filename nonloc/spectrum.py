@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nonloc._checks import check_whole
+from nonloc._checks import check_whole, is_finite, is_whole, short
 
 CAPTION = (
     "Eigenvalues of (W + Wᵀ)/2, sorted by magnitude. How many are positive or negative says nothing: with W = W_Z W_g "
@@ -19,6 +19,7 @@ CAPTION = (
     "zero. What training decides is which sign the large ones have. So read the trace and the share of the negative "
     "energy, against the shaded band: 95 % of random W_Z W_g with the same rank and Frobenius norm lie in it."
 )
+MOST_NUMBERS = 2**33  # of all random matrices at once: 64 GiB
 STABLE_CAPTION = (
     'Eigenvalues of W, sorted by magnitude. With weight="stable" none is negative, whatever was learned, so their '
     "sign says nothing, and no band of random weights stands beside them."
@@ -41,9 +42,16 @@ class Spectrum:
     eigenvalues: Tensor
 
     def __post_init__(self) -> None:
-        values = torch.as_tensor(self.eigenvalues).detach().to("cpu", torch.float64)
-        if values.dim() != 1 or not bool(values.isfinite().all()):
-            raise ValueError(f"eigenvalues must be finite numbers in one row, got {list(values.shape)}")
+        try:
+            values = torch.as_tensor(self.eigenvalues).detach()
+        except (TypeError, RuntimeError, ValueError):
+            values = torch.empty((), device="meta")
+        is_row = values.dim() == 1 and not values.is_complex() and not values.is_meta
+        values = values.to("cpu", torch.float64) if is_row else values
+        if not is_row or not bool(values.isfinite().all()):
+            raise ValueError(
+                f"eigenvalues must be finite real numbers in one row, got {short(self.eigenvalues)}"
+            )
         object.__setattr__(self, "eigenvalues", _by_magnitude(values))
 
     def top(self, k: int) -> Tensor:
@@ -89,7 +97,13 @@ class Spectrum:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Spectrum:
-        return cls(torch.tensor(values["eigenvalues"], dtype=torch.float64))
+        try:
+            row = torch.tensor(values["eigenvalues"], dtype=torch.float64)
+        except (KeyError, TypeError, RuntimeError, ValueError) as error:
+            raise ValueError(
+                f'a spectrum is a dict with numbers as "eigenvalues", got {short(values)}'
+            ) from error
+        return cls(row)
 
 
 def weight_spectrum(w: Tensor) -> Spectrum:
@@ -97,6 +111,8 @@ def weight_spectrum(w: Tensor) -> Spectrum:
     _check_square(w)
     if w.dim() != 2:
         raise ValueError(f"w must be one matrix [C, C], got {list(w.shape)}; take the spectra one by one")
+    if w.is_meta:
+        raise ValueError("w is on the meta device and has no numbers; load its values first")
     symmetric = symmetric_part(w.detach().to("cpu", torch.float64))
     if not bool(symmetric.isfinite().all()):
         raise ValueError("w has entries that are not finite, so it has no spectrum; did the run diverge?")
@@ -139,10 +155,17 @@ def random_band(
     """
     for name, value in (("channels", channels), ("rank", rank), ("samples", samples)):
         check_whole(name, value)
-    if not 0 <= norm < math.inf:
-        raise ValueError(f"norm={norm!r} must be a finite number ≥ 0")
-    if not 0 < quantile < 1:
-        raise ValueError(f"quantile={quantile!r} must lie between 0 and 1")
+    if not is_finite(norm) or norm < 0:
+        raise ValueError(f"norm={short(norm)} must be a finite number ≥ 0")
+    if not is_finite(quantile) or not 0 < quantile < 1:
+        raise ValueError(f"quantile={short(quantile)} must lie between 0 and 1")
+    if not is_whole(seed) or abs(seed) >= 2**63:
+        raise ValueError(f"seed={short(seed)} must be a whole number of at most 63 bits")
+    if samples * channels**2 > MOST_NUMBERS:
+        raise ValueError(
+            f"samples={samples} matrices of channels={channels} need "
+            f"{samples * channels**2 / 2**27:,.0f} GiB; use fewer"
+        )
     values = norm * _random_values(channels, rank, samples, seed)
     energy = values.square().sum(-1)
     # W = 0 has no share; 0 avoids NaN.
@@ -182,3 +205,5 @@ def _check_square(w: Tensor) -> None:
         raise ValueError(f"w must be square, [C, C], got {got}; W is W_Z W_g, not one of its factors")
     if w.is_complex():
         raise ValueError("w must be real, got complex numbers; take w.real if its imaginary part is 0")
+    if w.layout != torch.strided:
+        raise ValueError(f"w must be dense, got {w.layout}; use w.to_dense()")

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from nonloc import Affinity, DiffusiveStage, estimate
-from nonloc._checks import is_number, is_whole
+from nonloc._checks import check_whole, is_finite, is_number, is_whole, short
 from nonloc.nn.options import StageOptions
 from nonloc.processes.continuum.quadrature import quadrature
 from nonloc_paper import Recipe
@@ -30,6 +30,31 @@ def test_numbers_that_are_not_whole(value):
 def test_what_is_no_number(value):
     assert not is_number(value)
     assert not is_whole(value)
+
+
+@pytest.mark.parametrize("value", [0, -3, 1.5, 10**308, np.float32(1e38), np.int64(2), Fraction(1, 3)])
+def test_numbers_that_a_float_holds(value):
+    assert is_finite(value)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [10**400, -(10**400), Fraction(10**400), float("nan"), -float("inf"), np.float32("inf"), True, "1"],
+)
+def test_numbers_that_no_float_holds(value):
+    assert not is_finite(value)
+
+
+@pytest.mark.parametrize("value", [10**20, 10**5000], ids=["20 digits", "5000 digits"])
+def test_whole_numbers_of_more_than_64_bits_are_refused_in_few_words(value):
+    with pytest.raises(ValueError, match=r"n must be at most 9,223,372,036,854,775,807, got .{1,81}; use"):
+        check_whole("n", value)
+
+
+def test_long_values_are_cut_and_on_one_line():
+    assert short(torch.zeros(30, 30)).startswith("tensor([[0., 0.")
+    assert len(short("x" * 5000)) == 81
+    assert "\n" not in short(torch.zeros(30, 30))
 
 
 def test_a_stage_of_numpys_numbers_is_the_same_stage():

@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from nonloc._checks import check_choice, check_whole
+from nonloc._checks import check_choice, check_flag, check_takes_one, check_whole
 from nonloc.nn.options import NORMALIZATIONS
-from nonloc.nn.weight import apply_map, initialize_map
+from nonloc.nn.weight import apply_map, initialize_map, make_map
 from nonloc.ops import Affinity, SparseAffinity
 
 
@@ -46,6 +46,9 @@ class PairwiseAffinity(nn.Module):
         channels = check_whole("channels", channels)
         if normalize is not None:
             check_choice("normalize", normalize, NORMALIZATIONS)
+        flags = {"scaled": scaled, "bias": bias} | ({} if shared is None else {"shared": shared})
+        for name, flag in flags.items():
+            check_flag(name, flag)
         if scaled and not self.has_scale:
             raise ValueError(f"scaled=True has no meaning for {type(self).__name__}; leave it False")
         self.channels = channels
@@ -53,9 +56,9 @@ class PairwiseAffinity(nn.Module):
         self.shared = self.default_shared if shared is None else shared
         self.normalize = normalize or self.default_normalize
         self.scale = self.width**-0.5 if scaled else 1.0
-        self.theta = nn.Linear(channels, self.width, bias=bias) if self.is_embedded else None
+        self.theta = make_map(channels, self.width, bias) if self.is_embedded else None
         separate = self.is_embedded and not self.shared
-        self.phi = nn.Linear(channels, self.width, bias=bias) if separate else None
+        self.phi = make_map(channels, self.width, bias) if separate else None
 
     def _choose_width(self, embed: int | None) -> int:
         if embed is None:
@@ -76,6 +79,9 @@ class PairwiseAffinity(nn.Module):
 
         keys  [B, M', C], the positions that give; None: those of x
         """
+        for name, value in (("x", x), ("keys", keys)):
+            if value is not None or name == "x":
+                self._check(name, value)
         left = x if self.theta is None else apply_map(self.theta, x)
         if keys is None and self.phi is None:
             right = left
@@ -84,6 +90,12 @@ class PairwiseAffinity(nn.Module):
             embedding = self.phi if self.phi is not None else self.theta
             right = source if embedding is None else apply_map(embedding, source)
         return Affinity(left, right, self.kind, self.normalize, self.scale)
+
+    def _check(self, name: str, value: Any) -> None:
+        if isinstance(value, Tensor) and value.dim() == 3 and value.shape[-1] == self.channels:
+            return
+        got = list(value.shape) if isinstance(value, Tensor) else type(value).__name__
+        raise ValueError(f"{name} must be a tensor [B, M, {self.channels}], got {got}")
 
     def reset(self, init: str, std: float) -> None:
         """Draw θ and φ again; see `initialize_map`."""
@@ -179,6 +191,12 @@ def make_affinity(name_or_module: AffinityLike, channels: int, **keywords: Any) 
     if isinstance(name_or_module, nn.Module):
         module = name_or_module
     elif callable(name_or_module):
+        check_takes_one(
+            "affinity",
+            name_or_module,
+            "the channels",
+            "give a function such as lambda channels: Heat(channels, 8)",
+        )
         module = name_or_module(channels)
     else:
         raise ValueError(

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nonloc._checks import check_choice
+from nonloc._checks import check_choice, check_takes_one, short
 from nonloc.nn.inspect import Inputs, run_model
 from nonloc.nn.nonlocal_module import NonlocalModule
 from nonloc.nn.options import FORMS
@@ -130,6 +130,8 @@ def insert(model: nn.Module, where: Mapping[str, Value], *, example: Inputs | No
             '{"layer1.1": lambda channels: DiffusiveStage(channels, 4)}; '
             f"got a {type(where).__name__}"
         )
+    if not isinstance(model, nn.Module):
+        raise ValueError(f"model must be a torch module, got {type(model).__name__}")
     if isinstance(model, torch.jit.ScriptModule):
         raise ValueError("a scripted model cannot be changed; insert first, and script it afterwards")
     if not where:
@@ -138,6 +140,8 @@ def insert(model: nn.Module, where: Mapping[str, Value], *, example: Inputs | No
     for name in where:
         _check_name(name, named)
     bases = {name: named[name] for name in where}
+    if example is None:
+        _check_one_name(where, named)
     outputs = {} if example is None else record_outputs(model, bases, example)
     made = {name: _make(name, bases[name], value, outputs.get(name)) for name, value in where.items()}
     # Parents are looked up before any of them is replaced: an entry may lie inside another one.
@@ -174,7 +178,12 @@ def insert(model: nn.Module, where: Mapping[str, Value], *, example: Inputs | No
     return inserted
 
 
-def _check_name(name: str, named: Mapping[str, nn.Module]) -> None:
+def _check_name(name: Any, named: Mapping[str, nn.Module]) -> None:
+    if not isinstance(name, str):
+        raise ValueError(
+            f'where names submodules by strings, such as "layer1.1", got {short(name)}; the names are those of '
+            "model.named_modules()"
+        )
     if name == "":
         raise ValueError(
             '"" is the model itself, which has no place to stand in; use nn.Sequential(model, stage)'
@@ -192,6 +201,22 @@ def _check_name(name: str, named: Mapping[str, nn.Module]) -> None:
             f"stage after it name '{name}.stage'; to take it out: "
             f"model.set_submodule({name!r}, model.get_submodule('{name}.base'))"
         )
+
+
+def _check_one_name(names: Collection[str], named: Mapping[str, nn.Module]) -> None:
+    """Raise a ValueError where a submodule stands in two places, and only a run shows which of them the model calls."""
+    for name in names:
+        parent, _, child = name.rpartition(".")
+        if type(named[parent]).forward is nn.Sequential.forward:
+            continue  # it calls its members by their names
+        for other, module in named.items():
+            outer, _, inner = other.rpartition(".")
+            is_elsewhere = other != name and (named[outer] is not named[parent] or inner != child)
+            if module is named[name] and is_elsewhere:
+                raise ValueError(
+                    f"{name!r} and {other!r} are one module, and only a run shows by which name the model calls it; "
+                    "pass example=, a model input"
+                )
 
 
 def _make(name: str, base: nn.Module, value: Value, output: Output | None) -> nn.Module:
@@ -212,7 +237,13 @@ def _make(name: str, base: nn.Module, value: Value, output: Output | None) -> nn
     if not callable(value):
         got = type(value).__name__
         raise ValueError(f"{name!r}: give a module, a factory channels -> module, or a dict; got {got}")
-    _check_factory(name, value)
+    check_takes_one(
+        repr(name),
+        value,
+        "the channels",
+        "give a function that says the rest, such as lambda channels: DiffusiveStage(channels, 4), or a dict such as "
+        '{"form": "diffusive", "num_blocks": 4}',
+    )
     stage = value(channels := _find_channels(name, base, output, None))
     if isinstance(stage, NonlocalModule) and stage.is_layout_given:
         # The stage's layout decides where its channels are, and the layers do not.
@@ -221,23 +252,6 @@ def _make(name: str, base: nn.Module, value: Value, output: Output | None) -> nn
     if not isinstance(stage, nn.Module):
         raise ValueError(f"{name!r}: the factory must return a torch module, got {type(stage).__name__}")
     return stage
-
-
-def _check_factory(name: str, factory: Callable[[int], nn.Module]) -> None:
-    """Raise a ValueError unless the channels are all that the factory needs."""
-    try:
-        signature = inspect.signature(factory)
-    except (TypeError, ValueError):  # some callables have none
-        return
-    try:
-        signature.bind(1)
-    except TypeError as error:
-        called = getattr(factory, "__name__", type(factory).__name__)
-        raise ValueError(
-            f"{name!r}: {called} cannot be made from the channels alone ({error}); give a function that says the "
-            "rest, such as lambda channels: DiffusiveStage(channels, 4), or a dict such as "
-            '{"form": "diffusive", "num_blocks": 4}'
-        ) from error
 
 
 def _find_channels(name: str, base: nn.Module, output: Output | None, layout: str | None) -> int:
@@ -311,10 +325,11 @@ def _check_runs(model: nn.Module, example: Inputs, after: Mapping[str, After]) -
     try:
         run_model(model, example)
     except Exception as error:
+        cause = error.__cause__ or error
         raise ValueError(
             f"the model runs on the example, but no more with a stage after {', '.join(map(repr, after))}, so nothing "
-            f"was changed; name another submodule, or another stage ({type(error).__name__}: {error})"
-        ) from error
+            f"was changed; name another submodule, or another stage ({type(cause).__name__}: {cause})"
+        ) from cause
     finally:
         for one in after.values():
             del one.__dict__["forward"]

@@ -17,20 +17,31 @@ from nonloc.nn.stage import stages
 from nonloc.ops import SparseAffinity, aggregate, diffuse, dirichlet_energy, kernel_logit_spreads
 
 Inputs = Tensor | tuple[Any, ...] | list[Any] | Mapping[str, Any]
+LONGEST_REASON = 300  # characters of another error
 NOTHING = 1e-5  # of the features' size: the rounding that float32 leaves in the place of 0
 
 
-def run_model(model: nn.Module, inputs: Inputs) -> Any:
+def run_model(model: nn.Module, inputs: Inputs, name: str = "inputs") -> Any:
     """Run the model in evaluation mode on a tensor, a tuple or list of arguments, or a dict of keyword arguments.
 
-    Not as compiled: a program that was compiled before hooks were registered runs without them.
+    Not as compiled: a program that was compiled before hooks were registered runs without them. Where the model fails,
+    a ValueError says so, with the `name` of the inputs.
     """
     with evaluating(model), run_eagerly():
-        if isinstance(inputs, Mapping):
-            return model(**inputs)
-        if isinstance(inputs, (tuple, list)):
-            return model(*inputs)
-        return model(inputs)
+        try:
+            if isinstance(inputs, Mapping):
+                return model(**inputs)
+            if isinstance(inputs, (tuple, list)):
+                return model(*inputs)
+            return model(inputs)
+        except ValueError:
+            raise
+        except Exception as error:
+            reason = f"{type(error).__name__}: {error}".partition("\n")[0][:LONGEST_REASON]
+            raise ValueError(
+                f"the model does not run on {name} ({reason}); give what it takes: a tensor, a tuple of arguments or a "
+                "dict of keyword arguments"
+            ) from error
 
 
 def feature_trace(model: nn.Module, inputs: Inputs) -> list[dict[str, Any]]:
@@ -94,7 +105,9 @@ def stage_inputs(model: nn.Module, inputs: Inputs) -> list[tuple[str, NonlocalMo
     def watch(name: str) -> Any:
         def hook(module: NonlocalModule, args: tuple[Any, ...], keywords: dict[str, Any]) -> None:
             arguments = dict(zip(("x", "mask"), args, strict=False)) | keywords
-            x, mask = arguments["x"], arguments.get("mask")
+            x, mask = arguments.get("x"), arguments.get("mask")
+            if not isinstance(x, Tensor) or not isinstance(mask, Tensor | None):
+                return  # the module itself says what is wrong
             # Copies: later layers may change them in place.
             seen.append((name, module, x.detach().clone(), None if mask is None else mask.clone()))
 

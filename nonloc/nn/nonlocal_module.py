@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from nonloc._checks import check_choice, check_flag, check_positive, check_whole
 from nonloc.nn.affinity import AffinityLike, AnyAffinity, PairwiseAffinity, check_affinity, make_affinity
 from nonloc.nn.layout import check_shape, flat_mask, from_positions, pool_positions, to_positions
-from nonloc.nn.options import INITS, LAYOUTS, WEIGHTS
+from nonloc.nn.options import INITS, LAYOUTS, MOST_BLOCKS, WEIGHTS
 from nonloc.nn.stable_weight import StableWeightMap, check_stable, known_limit
 from nonloc.nn.weight import WeightMap
 from nonloc.ops import BACKENDS, Affinity, propagate
@@ -83,12 +83,15 @@ class NonlocalModule(nn.Module, ABC):
         subsample: int | None = None,
     ) -> None:
         super().__init__()
-        channels, num_blocks = check_whole("channels", channels), check_whole("num_blocks", num_blocks)
+        channels = check_whole("channels", channels)
+        num_blocks = check_whole("num_blocks", num_blocks, most=MOST_BLOCKS)
         check_choice("weight", weight, WEIGHTS)
         check_choice("init", init, INITS)
         check_positive("init_std", init_std)
         for name, flag in (("bias", bias), ("scaled", scaled), ("batch_norm", batch_norm)):
             check_flag(name, flag)
+        if shared_embedding is not None:
+            check_flag("shared_embedding", shared_embedding)
         check_choice("layout", "channels_first" if layout is None else layout, LAYOUTS)
         check_choice("backend", backend, ("auto", *BACKENDS))
         self.channels = channels

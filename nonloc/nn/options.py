@@ -14,6 +14,7 @@ NORMALIZATIONS = ("row", "count", "none", "symmetric", "sinkhorn")
 WEIGHTS = ("factored", "full", "stable")
 INITS = ("normal", "zero", "kaiming", "torch", "fan_in")
 LAYOUTS = ("channels_first", "positions")
+MOST_BLOCKS = 10_000  # far more than any stage has; each is a module, and making them takes seconds
 
 
 def _check_name(argument: str, value: object) -> None:

@@ -100,7 +100,7 @@ def record_outputs(model: nn.Module, modules: Mapping[str, nn.Module], example: 
     handles = [module.register_forward_hook(note(layer)) for module, layer in layers]
     handles += [module.register_forward_hook(record(name)) for name, module in modules.items()]
     try:
-        run_model(model, example)
+        run_model(model, example, "example")
     finally:
         for handle in handles:
             handle.remove()

@@ -15,7 +15,7 @@ from nonloc._checks import check_whole
 from nonloc._evaluation import evaluating
 from nonloc._lazy import triton_module
 from nonloc._torch_compat import needs_plain_torch
-from nonloc.nn.weight import initialize_map
+from nonloc.nn.weight import initialize_map, make_map
 from nonloc.ops import Affinity
 from nonloc.ops.bounds import universal_weight_limit
 
@@ -28,9 +28,11 @@ class StableWeightMap(nn.Module):
     """W = w V (I + VᵀV)⁻¹ Vᵀ with V [C, r]: symmetric, with eigenvalues w σ²/(1 + σ²) in [0, w) for every V.
 
     w is the kernel's `universal_weight_limit`. With the orthonormal columns of [V; I] = [Q; P] R it is W = w Q Qᵀ.
-    That needs no inverse, holds its bound to rounding however large V is, and lets the kernel work on r channels:
-    (w Q, Qᵀ). In half precision the rounding of Q is 2⁻⁸ or 2⁻¹¹. W is quadratic in V: its gradient at V = 0 is 0.
-    `v` is never called, only `v.weight` is read: hooks have no effect on it, parametrizations have.
+    That needs no inverse, holds its bound however large V is, and lets the kernel work on r channels: (w Q, Qᵀ). Where
+    V is in half precision, Q is smaller by what its rounding, and that of `matrix()`, may add. Where only the products
+    are, as under autocast, they round a Q of more digits: W may then be above w by 2⁻⁷ √r or 2⁻¹⁰ √r of it.
+    W is quadratic in V: its gradient at V = 0 is 0. `v` is never called, only `v.weight` is read: hooks have no effect
+    on it, parametrizations have.
 
     No input grows in the norm of its kernel, ‖z‖² = Σ_i π_i |z_i|²: π = 𝒞 under "row" with one embedding, the
     stationary law with two, 1 under "sinkhorn". "concat" with two embeddings may have positions of which no other
@@ -43,7 +45,7 @@ class StableWeightMap(nn.Module):
             hidden = check_whole("hidden", hidden)
         # r: the number of channels that the kernel works on.
         self.rank = hidden or max(1, channels // 2)
-        self.v = nn.Linear(self.rank, channels, bias=False)
+        self.v = make_map(self.rank, channels, False)
         self.limit = 1.0
 
     def inner(self, z: Tensor) -> Tensor:
@@ -80,7 +82,16 @@ class StableWeightMap(nn.Module):
         tall = v.to(torch.promote_types(v.dtype, torch.float32))
         # A rounding below 1, so that no eigenvalue is above w.
         shrink = 1 - 4 * torch.finfo(tall.dtype).eps
-        return (shrink * orthonormal_part(tall)).to(v.dtype)
+        q = shrink * orthonormal_part(tall)
+        if v.dtype == tall.dtype:
+            return q
+        # With |Q| the norm of all entries and u the unit of rounding, a singular value of Q grows by u |Q| at most, and
+        # an eigenvalue of `matrix()` by another 2 u |Q|. Both fit: (1 + u |Q|)² + 2 u |Q| ≤ (1 + 2 u |Q|)².
+        half = torch.finfo(v.dtype)
+        lost = (
+            0.5 * half.eps * (torch.linalg.vector_norm(q.detach()) + half.smallest_normal * q.numel() ** 0.5)
+        )
+        return (q / (1 + 2 * lost)).to(v.dtype)
 
 
 def check_stable(*, uses_differences: bool, bias: bool, batch_norm: bool, init: str) -> None:

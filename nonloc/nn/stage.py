@@ -23,7 +23,7 @@ def unknown_keyword(owner: str, known: Iterable[str], keywords: Iterable[str]) -
     for name in keywords:
         # The diffusive forms refuse "subsample" with a reason of its own.
         if name not in known and name != "subsample":
-            near = difflib.get_close_matches(name, known, n=1)
+            near = difflib.get_close_matches(str(name), known, n=1)
             hint = f"the nearest is {near[0]}; " if near else ""
             return f"{owner} has no keyword {name!r}; {hint}it takes {', '.join(known)}"
     return None
@@ -162,6 +162,8 @@ class DiffusiveStage(Diffusive):
 # fmt: on
 def stages(model: "nn.Module") -> "Iterator[tuple[str, NonlocalModule]]":
     """Yield (name, module) of the outermost nonlocal modules of a model, in its order; the model itself is ""."""
+    if not isinstance(model, nn.Module):
+        raise ValueError(f"model must be a torch module, got {type(model).__name__}")
     if isinstance(model, NonlocalModule):
         yield "", model
         return

@@ -32,6 +32,17 @@ def initialize_map(linear: nn.Linear, init: str, std: float) -> None:
             linear.bias.zero_()
 
 
+def make_map(inputs: int, outputs: int, bias: bool) -> nn.Linear:
+    """Return a map of channels; a ValueError where it does not fit into memory."""
+    try:
+        return nn.Linear(inputs, outputs, bias=bias)
+    except (RuntimeError, MemoryError, OverflowError) as error:
+        raise ValueError(
+            f"a map from {inputs:,} to {outputs:,} channels does not fit into memory; use smaller channels, hidden or "
+            "embed"
+        ) from error
+
+
 def apply_map(linear: nn.Linear, x: Tensor) -> Tensor:
     """Return linear(x). Where torch refuses the dtype of x, raise a ValueError that names the fix."""
     if torch.compiler.is_compiling():
@@ -76,8 +87,8 @@ class WeightMap(nn.Module):
                 )
         # r: the number of channels that the kernel works on.
         self.rank = channels if weight == "full" else hidden or max(1, channels // 2)
-        self.w_g = nn.Linear(channels, self.rank, bias=inner_bias) if weight == "factored" else None
-        self.w_z = nn.Linear(self.rank, channels, bias=outer_bias)
+        self.w_g = make_map(channels, self.rank, inner_bias) if weight == "factored" else None
+        self.w_z = make_map(self.rank, channels, outer_bias)
         self.norm = nn.BatchNorm1d(channels) if batch_norm else None
 
     def inner(self, z: Tensor) -> Tensor:

@@ -8,11 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nonloc._checks import check_choice, is_number
+from nonloc._checks import check_choice, is_finite, is_number, short
 from nonloc._torch_compat import can_read_values
 
 KINDS = ("gaussian", "heat", "dot", "concat", "delta")
 NORMALIZATIONS = ("row", "count", "none", "symmetric", "sinkhorn")
+DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,11 +102,7 @@ class Affinity:
 
     def _check_features(self) -> None:
         for name, value in (("left", self.left), ("right", self.right)):
-            if not isinstance(value, Tensor) or value.dim() != 3:
-                got = list(value.shape) if isinstance(value, Tensor) else type(value).__name__
-                raise ValueError(f"{name} must be a tensor [B, M, d], got {got}; {how_to_batch(name, value)}")
-            if not value.dtype.is_floating_point:
-                raise ValueError(f"{name} must be floating point, got {value.dtype}; use {name}.float()")
+            check_batched(name, value, "d")
         if self.left.shape[0] != self.right.shape[0] or self.left.shape[2] != self.right.shape[2]:
             raise ValueError(
                 f"left {list(self.left.shape)} and right {list(self.right.shape)} must agree in batch and "
@@ -134,10 +131,10 @@ class Affinity:
             raise ValueError(
                 f"scale must be a number, got {type(self.scale).__name__}; fold a learned scale into left"
             )
-        if not isinstance(self.scale, (int, float)):
-            object.__setattr__(self, "scale", float(self.scale))  # numpy's
-        if not -float("inf") < self.scale < float("inf"):
-            raise ValueError(f"scale must be finite, got {self.scale}")
+        if not is_finite(self.scale):
+            raise ValueError(f"scale must be finite, got {short(self.scale)}")
+        if not isinstance(self.scale, float):
+            object.__setattr__(self, "scale", float(self.scale))  # numpy's, and whole numbers beyond 64 bits
         if self.kind == "heat" and self.scale <= 0:
             raise ValueError(f'kind="heat" needs scale > 0, got {self.scale}')
         if self.kind in ("concat", "delta") and self.scale != 1:
@@ -175,12 +172,32 @@ def check_measure(measure: Any, count: int, like: Tensor, name: str) -> None:
     if not isinstance(measure, Tensor) or list(measure.shape) != [count]:
         got = list(measure.shape) if isinstance(measure, Tensor) else type(measure).__name__
         raise ValueError(f"measure must be a tensor [M] = [{count}] of quadrature weights, got {got}")
-    if not measure.dtype.is_floating_point:
-        raise ValueError(f"measure must be floating point, got {measure.dtype}")
+    if measure.dtype not in DTYPES:
+        raise ValueError(f"measure must be floating point, got {measure.dtype}; use measure.double()")
+    if measure.layout != torch.strided:
+        raise ValueError(f"measure must be dense, got {measure.layout}; use measure.to_dense()")
     if measure.device != like.device:
         raise ValueError(f"measure is on {measure.device}, {name} on {like.device}; move both to one device")
-    if can_read_values(measure) and bool((measure < 0).any()):
-        raise ValueError("measure has negative weights; quadrature weights must be ≥ 0")
+    # One question, so that a device is waited for once; NaN is in no interval.
+    if can_read_values(measure) and not bool(((measure >= 0) & (measure < torch.inf)).all()):
+        wrong = "negative weights" if bool((measure < 0).any()) else "weights that are NaN or infinite"
+        raise ValueError(f"measure has {wrong}; quadrature weights must be finite and ≥ 0")
+
+
+def check_batched(name: str, value: Any, last: str) -> None:
+    """ValueError unless it is a dense tensor [B, M, `last`] in one of DTYPES."""
+    is_tensor = isinstance(value, Tensor)
+    if is_tensor and (value.is_nested or value.layout != torch.strided):
+        kind = "nested" if value.is_nested else str(value.layout)
+        raise ValueError(
+            f"{name} must be a dense tensor [B, M, {last}], got a {kind} one; make it dense first"
+        )
+    if not is_tensor or value.dim() != 3:
+        got = list(value.shape) if is_tensor else type(value).__name__
+        raise ValueError(f"{name} must be a tensor [B, M, {last}], got {got}; {how_to_batch(name, value)}")
+    if value.dtype not in DTYPES:
+        fix = f"{name}.real" if value.dtype.is_complex else f"{name}.float()"
+        raise ValueError(f"{name} must be floating point, of 16 bits or more, got {value.dtype}; use {fix}")
 
 
 def how_to_batch(name: str, value: Any) -> str:

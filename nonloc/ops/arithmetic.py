@@ -7,6 +7,9 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 from torch import Tensor
 
+# In the place of log 0: its exponential is 0 in every dtype, and its products are finite, unlike those of −inf.
+LOG_ZERO = -1e30
+
 
 def inverse_or_zero(x: Tensor) -> Tensor:
     """1/x, and 0 where x is 0 or so small that 1/x overflows, with a finite gradient there."""

@@ -22,7 +22,7 @@ from torch import Tensor
 from nonloc.ops import exponential, normalize, sparse
 from nonloc.ops.affinity import Affinity, position_weights, without_masked
 from nonloc.ops.arithmetic import inverse_or_zero
-from nonloc.ops.functional import compute_dtype, prepare
+from nonloc.ops.functional import check_kind, compute_dtype, prepare
 from nonloc.ops.sparse import SparseAffinity, weights
 
 STOCHASTIC = ("row", "sinkhorn")
@@ -67,6 +67,7 @@ def self_adjoint_weights(affinity: Affinity | SparseAffinity) -> Tensor | None:
 
 def has_symmetric_kernel(affinity: Affinity | SparseAffinity) -> bool:
     """Return whether Ω_ij = Ω_ji by value, without making the matrix."""
+    check_kind(affinity)
     if isinstance(affinity, SparseAffinity):
         return sparse.is_symmetric(affinity)
     if not affinity.is_square:
@@ -82,6 +83,7 @@ def has_symmetric_kernel(affinity: Affinity | SparseAffinity) -> bool:
 
 def has_negative_entries(affinity: Affinity | SparseAffinity) -> bool:
     """Return whether some Ω_ij < 0, without making the matrix."""
+    check_kind(affinity)
     if isinstance(affinity, SparseAffinity):
         return sparse.has_negative(affinity)
     if affinity.kind != "dot":
@@ -114,6 +116,7 @@ def stable_weight_limit(affinity: Affinity | SparseAffinity) -> Tensor | None:
     From the kind of kernel where that decides, otherwise from its degrees, in memory linear in M. A bound from degrees
     is a little lower, so that rounding cannot break it. The limit itself is 2/λ_max(L) for a symmetric Ω.
     """
+    check_kind(affinity)
     device = affinity.matrix.device if isinstance(affinity, SparseAffinity) else affinity.left.device
     known = universal_weight_limit(affinity)
     with torch.no_grad():

@@ -11,6 +11,7 @@ states [B, M, C] for all. Tests hold them to measured memory.
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, overload
@@ -18,9 +19,9 @@ from typing import Any, overload
 import torch
 from torch import Tensor, nn
 
-from nonloc._checks import check_whole, is_whole
+from nonloc._checks import check_choice, check_whole, is_whole, short
 from nonloc._torch_compat import FakeTensorMode
-from nonloc.ops.affinity import Affinity
+from nonloc.ops.affinity import DTYPES, KINDS, Affinity
 from nonloc.ops.exponential import BLOCK_ENTRIES
 from nonloc.ops.functional import choose_backend, compute_dtype
 from nonloc.ops.fused import SLOTS, lacks, padded_width
@@ -29,6 +30,7 @@ from nonloc.ops.fused.launch import WIDEST_PRODUCT, without_launches
 TYPICAL_SINKHORN_STEPS = 40
 # Names of affinity modules that differ from the kind of their kernel.
 KIND_OF = {"embedded_gaussian": "gaussian"}
+MOST_NUMBERS = 2**62  # of one tensor
 
 # Matrices M × M of "reference": the most at one time without gradients; those that backward needs; those that it makes.
 # fmt: off
@@ -130,10 +132,13 @@ def estimate(
         _refuse(own, "goes with a kernel by name; a stage says the rest itself, give shape= and dtype= alone")
         return _of_stage(kind, shape, dtype)
     _refuse({"shape": shape}, "goes with a stage; give batch=, positions= and channels= for a kernel by name")
+    check_choice("kind", kind, (*KINDS, *KIND_OF))
     b, m, c = (check_whole(name, value) for name, value in sizes.items())
     n = check_whole("num_blocks", 1 if num_blocks is None else num_blocks)
     d = max(1, c // 2) if embed is None else check_whole("embed", embed)
-    kind, normalize, dtype = KIND_OF.get(kind, kind), normalize or "row", dtype or torch.float32
+    kind, normalize, dtype = KIND_OF.get(kind, kind), normalize or "row", _checked_dtype(dtype)
+    if b * m * max(c, d) > MOST_NUMBERS:
+        raise ValueError(f"batch={b}, positions={m}, channels={c} and embed={d} are more than a tensor has")
     with FakeTensorMode():
         features = torch.empty(b, m, 1 if kind == "concat" else d, dtype=dtype)
         affinity = Affinity(features, features, kind, normalize)
@@ -147,10 +152,13 @@ def _of_stage(stage: Any, shape: Sequence[int] | None, dtype: torch.dtype | None
             f"{type(stage).__name__} is no nonlocal module (it has no {', '.join(lacking)}); the stages of a network "
             "and what reaches them are those of nonloc.nn.stage_inputs(network, images)"
         )
-    if shape is None or not all(is_whole(size) and size >= 1 for size in shape):
-        got = shape if shape is None else list(shape)
-        raise ValueError(f"shape must be that of an input of the stage, whole numbers ≥ 1, got {got}")
-    dtype = dtype or next((p.dtype for p in stage.parameters() if p.dtype.is_floating_point), torch.float32)
+    is_shape = isinstance(shape, Sequence) and all(is_whole(size) and size >= 1 for size in shape)
+    if shape is None or not is_shape or math.prod(shape) > MOST_NUMBERS:
+        raise ValueError(
+            f"shape must be that of an input of the stage, whole numbers ≥ 1, got {short(shape)}"
+        )
+    own = next((p.dtype for p in stage.parameters() if p.dtype.is_floating_point), None)
+    dtype = _checked_dtype(dtype or own)
     affinity: Any = None
     reason: Exception | None = None
     try:
@@ -181,6 +189,14 @@ def _of_stage(stage: Any, shape: Sequence[int] | None, dtype: torch.dtype | None
         sides=0 if not embeddings else 1 if affinity.right is affinity.left else 2,
     )
     return _costs(affinity, sizes)
+
+
+def _checked_dtype(dtype: torch.dtype | None) -> torch.dtype:
+    if dtype is not None and dtype not in DTYPES:
+        raise ValueError(
+            f"dtype must be a floating dtype of torch, such as torch.float32, got {short(dtype)}"
+        )
+    return dtype or torch.float32
 
 
 def _without_contents(module: nn.Module, dtype: torch.dtype) -> Any:

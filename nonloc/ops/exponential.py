@@ -9,6 +9,7 @@ than q, and for a stride above 1 in the last dimension: all three are avoided.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -19,7 +20,7 @@ from torch.utils.checkpoint import checkpoint
 from nonloc._torch_compat import is_fake, is_forward_mode, is_open_size, is_transformed
 from nonloc.ops import reference
 from nonloc.ops.affinity import Affinity, centred, position_weights, valid_positions, without_masked
-from nonloc.ops.arithmetic import inverse_or_zero, zero_or_nan
+from nonloc.ops.arithmetic import LOG_ZERO, inverse_or_zero, zero_or_nan
 from nonloc.ops.derivatives import differentiable_as
 from nonloc.ops.normalize import Operator
 from nonloc.ops.sinkhorn import LogApply, Matvec, Scaling, solve_scaling
@@ -30,8 +31,6 @@ if TYPE_CHECKING:
 # Entries of one block of rows, B · rows · M'. So few that the heap uses its memory again: larger blocks are mapped and
 # cleared each time, which took three times as long as the arithmetic.
 BLOCK_ENTRIES = 2**20
-# In the place of log 0: its exponential is 0 in every dtype, and its products are finite, unlike those of −inf.
-LOG_ZERO = -1e30
 WIDEST_ATTENTION = 256
 # Attention's backward makes K from a rounded log-sum-exp; rows of K may then miss 1 by this much.
 LARGEST_MISS = 2**-10
@@ -203,6 +202,14 @@ def _exp_rows(query: Tensor, row: Tensor, key: Tensor, column: Tensor, z: Tensor
     return (query @ key.mT + row + column.unsqueeze(1)).exp() @ z
 
 
+def _exp_rows_between(
+    has_weight: Tensor, query: Tensor, row: Tensor, key: Tensor, column: Tensor, z: Tensor
+) -> Tensor:
+    """As `_exp_rows`, with 0 between two positions without weight: nothing bounds e^x there. row: (a_i, has weight)."""
+    logits = query @ key.mT + row[..., :1] + column.unsqueeze(1)
+    return logits.masked_fill(~has_weight.unsqueeze(1) & (row[..., 1:] == 0), -torch.inf).exp() @ z
+
+
 def _softmax_rows(query: Tensor, row: Tensor, key: Tensor, column: Tensor, z: Tensor) -> Tensor:
     return torch.softmax(query @ key.mT + column.unsqueeze(1), -1) @ z
 
@@ -248,8 +255,14 @@ def sinkhorn_scaling(
     def between(
         x: Tensor, query: Tensor, key: Tensor, row: Tensor, logged: Tensor, column: Tensor, weights: Tensor
     ) -> Matvec:
-        apply = apply_by_blocks(query, key, row + x, column + x)
-        return lambda v: valid * apply((valid * v).unsqueeze(-1)).squeeze(-1)
+        has_weight = (weights != 0).expand(valid.shape)
+        rows = torch.stack([row + x, has_weight.to(x.dtype)], -1)
+        block = partial(_exp_rows_between, has_weight)
+
+        def apply(v: Tensor) -> Tensor:
+            return _by_blocks(block, query, rows, key, column + x, (valid * v).unsqueeze(-1)).squeeze(-1)
+
+        return lambda v: valid * apply(v)
 
     def mass(*theta: Tensor) -> Tensor:
         return theta[-1] * valid

@@ -20,15 +20,15 @@ affinity are not checked.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TypeGuard
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor
 
-from nonloc._checks import check_choice
+from nonloc._checks import check_choice, check_flag, short
 from nonloc._torch_compat import is_open_size
 from nonloc.ops import exponential, factored, fused, reference, sparse
-from nonloc.ops.affinity import Affinity, how_to_batch, position_weights, without_masked
+from nonloc.ops.affinity import DTYPES, Affinity, check_batched, position_weights, without_masked
 from nonloc.ops.arithmetic import full_precision
 from nonloc.ops.normalize import Operator, check_kernel_values, sides
 from nonloc.ops.sinkhorn import Matvec
@@ -51,6 +51,7 @@ CONCAT_ENTRIES = 2**19  # suffix sums pay earlier
 
 def aggregate(affinity: Affinity | SparseAffinity, z: Tensor, *, backend: str = "auto") -> Tensor:
     """(K z)_i = Σ_j K_ij z_j [B, M, C]: the original operation. z is [B, M', C] with sub-sampled givers."""
+    check_kind(affinity)
     _check_z(affinity, z, affinity.right.shape[1] if isinstance(affinity, Affinity) else affinity.positions)
     with full_precision(z):
         operator, signal = _prepare(affinity, z, backend)
@@ -82,7 +83,8 @@ def propagate(
     """
     _check_square(affinity, "propagate")
     _check_z(affinity, z, affinity.positions)
-    pairs = _weight_pairs(weights, z.shape[-1])
+    check_flag("differences", differences)
+    pairs = _weight_pairs(weights, z)
     with full_precision(z):
         if _is_fused(affinity, z, backend) and fused.takes_stage(affinity, z, pairs):
             return fused.propagate(without_masked(affinity), z, pairs, differences)
@@ -134,6 +136,11 @@ def prepare(affinity: Affinity | SparseAffinity, dtype: torch.dtype, *, backend:
 
     `operator.apply` takes z [B, M, C] in `dtype` with zeros at masked positions, and gives K z.
     """
+    check_kind(affinity)
+    if dtype not in DTYPES:
+        raise ValueError(
+            f"dtype must be a floating dtype of torch, such as torch.float64, got {short(dtype)}"
+        )
     if backend == "auto":
         backend = choose_backend(affinity)
         # A wider dtype than that of the features asks for more precision than fused kernels have.
@@ -152,6 +159,8 @@ def prepare(affinity: Affinity | SparseAffinity, dtype: torch.dtype, *, backend:
 
 def apply_adjoint(affinity: Affinity | SparseAffinity, p: Tensor) -> Tensor:
     """Kᵀ p [B, M', C] for p [B, M, C]: how laws move when K_ij is the probability of i → j."""
+    check_kind(affinity)
+    _check_z(affinity, p, affinity.positions, "p")
     dtype = compute_dtype(affinity, p)
     if affinity.mask is not None:
         p = torch.where(affinity.mask.unsqueeze(-1), p, 0)
@@ -164,6 +173,7 @@ def adjoint(affinity: Affinity | SparseAffinity, dtype: torch.dtype | None = Non
 
     Kᵀ = diag(b) Ωᵀ diag(a), and Ωᵀ is Ω with left and right exchanged: memory stays linear in M.
     """
+    check_kind(affinity)
     dtype = compute_dtype(affinity) if dtype is None else dtype
     if isinstance(affinity, SparseAffinity):
         sparse.check_values(affinity)
@@ -192,6 +202,7 @@ def choose_backend(affinity: Affinity | SparseAffinity, z: Tensor | None = None)
 
     Fused on a GPU in half precision where it applies; elsewhere the matrix while it is small, and "factored" above.
     """
+    check_kind(affinity)
     if isinstance(affinity, SparseAffinity) or affinity.kind in ("dot", "delta"):
         return "factored"
     if fused.pays(affinity, z):
@@ -223,6 +234,7 @@ def _is_fused(affinity: Affinity | SparseAffinity, z: Tensor, backend: str) -> T
 
 def _numbers(affinity: Affinity | SparseAffinity) -> tuple[Tensor, ...]:
     """The tensors that decide the dtype and the device."""
+    check_kind(affinity)
     return (affinity.matrix,) if isinstance(affinity, SparseAffinity) else (affinity.left, affinity.right)
 
 
@@ -234,7 +246,18 @@ def compute_dtype(affinity: Affinity | SparseAffinity, *others: Tensor) -> torch
     return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
 
 
+def check_kind(affinity: Any, name: str = "affinity") -> None:
+    """ValueError unless it is an Affinity or a SparseAffinity."""
+    if not isinstance(affinity, (Affinity, SparseAffinity)):
+        raise ValueError(
+            f"{name} must be an Affinity or a SparseAffinity, got {type(affinity).__name__}; "
+            'for example Affinity(x, x, "heat") with x = points[None] for points [M, d]; that of a stage is '
+            "stage.affinity(x)"
+        )
+
+
 def _check_square(affinity: Affinity | SparseAffinity, name: str) -> None:
+    check_kind(affinity)
     if isinstance(affinity, Affinity) and not affinity.is_square:
         raise ValueError(
             f"{name} needs z_j − z_i, so left and right must have the same positions; got "
@@ -242,24 +265,30 @@ def _check_square(affinity: Affinity | SparseAffinity, name: str) -> None:
         )
 
 
-def _check_z(affinity: Affinity | SparseAffinity, z: Tensor, positions: int) -> None:
-    if not isinstance(z, Tensor) or z.dim() != 3:
-        got = list(z.shape) if isinstance(z, Tensor) else type(z).__name__
-        raise ValueError(f"z must be a tensor [B, M, C], got {got}; {how_to_batch('z', z)}")
-    if not z.dtype.is_floating_point:
-        raise ValueError(f"z must be floating point, got {z.dtype}; use z.float()")
+def _check_z(affinity: Affinity | SparseAffinity, z: Tensor, positions: int, name: str = "z") -> None:
+    check_batched(name, z, "C")
     batch = z.shape[0] if isinstance(affinity, SparseAffinity) else affinity.batch
     if z.shape[0] != batch or z.shape[1] != positions:
         raise ValueError(
-            f"z {list(z.shape)} must have the affinity's batch and positions, [{batch}, {positions}, C]"
+            f"{name} {list(z.shape)} must have the affinity's batch and positions, [{batch}, {positions}, C]"
         )
     device = _numbers(affinity)[0].device
     if z.device != device:
-        raise ValueError(f"z is on {z.device}, the affinity on {device}; move both to one device")
+        raise ValueError(f"{name} is on {z.device}, the affinity on {device}; move both to one device")
 
 
-def _weight_pairs(weights: Weights, channels: int) -> list[tuple[Tensor, Tensor | None]]:
+def check_weight(name: str, w: Tensor, device: torch.device) -> None:
+    """ValueError unless W, or a factor of it, is made of real numbers on this device."""
+    if not w.dtype.is_floating_point:
+        fix = ".real" if w.dtype.is_complex else ".double()"
+        raise ValueError(f"{name} must be floating point and real, got {w.dtype}; use {fix}")
+    if w.device != device:
+        raise ValueError(f"{name} is on {w.device}, the signal on {device}; move both to one device")
+
+
+def _weight_pairs(weights: Weights, z: Tensor) -> list[tuple[Tensor, Tensor | None]]:
     """Each item as (outer, inner): W = outer, or W = outer inner."""
+    channels = z.shape[-1]
     is_one = not isinstance(weights, (Tensor, Iterable)) or (
         isinstance(weights, Tensor) and weights.dim() < 3
     )
@@ -286,5 +315,7 @@ def _weight_pairs(weights: Weights, channels: int) -> list[tuple[Tensor, Tensor 
                 f"weights[{n}] is {got}; with C = {channels} channels an item is W [{channels}, {channels}], or a "
                 f"pair (W_Z [{channels}, r], W_g [r, {channels}])"
             )
+        for factor in (outer,) if inner is None else (outer, inner):
+            check_weight(f"weights[{n}]", factor, z.device)
         pairs.append((outer, inner))
     return pairs

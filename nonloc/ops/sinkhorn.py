@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from nonloc._torch_compat import can_read_values, is_fake, is_vmapped, needs_derivative, needs_plain_torch
-from nonloc.ops.arithmetic import inverse_or_zero
+from nonloc.ops.arithmetic import LOG_ZERO, inverse_or_zero
 from nonloc.ops.derivatives import solution
 
 MAX_HALVINGS = 200
@@ -37,7 +37,9 @@ STALLED = 3  # this many steps without improvement: rounding is reached
 # How many steps are taken where the residual may not be looked at (tracing, capturing, vmap, shapes alone).
 UNSEEN_STEPS = 60
 
-LogApply = Callable[[Tensor], Tensor]  # x [B, M] -> log Σ_j Ω_ij μ_j e^{x_j} [B, M]; −inf for an empty row
+LogApply = Callable[
+    [Tensor], Tensor
+]  # x [B, M] -> log Σ_j Ω_ij μ_j e^{x_j} [B, M]; −inf or LOG_ZERO for an empty row
 Matvec = Callable[[Tensor], Tensor]
 Solve = Callable[[Tensor, Tensor], Tensor]  # (x, G) [B, M] -> (diag(r) + K(x))⁻¹ (r − 1) with r = e^G
 
@@ -67,7 +69,7 @@ def log_scaling(
             return torch.where(valid, x + log_apply(x), 0).detach()
 
         if can_read_values(x):
-            if bool((valid & (start == -torch.inf)).any()):
+            if bool((valid & (start <= LOG_ZERO / 2)).any()):
                 raise ValueError(no_support("a position has no affinity to any other or to itself"))
             size = 0.0 if largest is None or largest.numel() == 0 else float(largest.abs().max())
             return _iterate(x, residue, solve, size)
@@ -191,7 +193,8 @@ class Scaling:
     """G(x, θ) = x + log Ω(μ e^x) = 0, in memory linear in M; θ are the tensors that decide Ω and μ.
 
     log_apply  θ -> (x -> log Σ_j Ω_ij μ_j e^{x_j})
-    between    (x, θ) -> (v -> S v), S_ij = e^{x_i} Ω_ij e^{x_j}, and 0 where a position is not valid
+    between    (x, θ) -> (v -> S v), S_ij = e^{x_i} Ω_ij e^{x_j}, and 0 where a position is not valid; between
+               two positions without mass S is not needed, and may be anything finite
     mass       θ -> μ [B, M], 0 where a position is not valid
     valid      [B, M] bool
     largest    as in `log_scaling`

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from nonloc._checks import is_number
+from nonloc._checks import check_flag, check_takes_one, is_finite, is_number, short
 from nonloc.ops import Affinity, SparseAffinity
 from nonloc.ops.bounds import has_negative_entries, is_definite, stable_weight_limit
 from nonloc.ops.functional import energy
@@ -32,11 +31,13 @@ class _KernelProcess(Process):
         self._kernel: PreparedKernel | None = None
         self._follow: FollowingAffinity | None = None
         if callable(affinity):
+            _check_follows(affinity)
             self._follow, self.is_linear, self.follows_state = affinity, False, True
         else:
             self._kernel = PreparedKernel(affinity, "affinity")
             self.affinity = self._kernel.affinity
         self.weight = _checked_weight(weight)
+        check_flag("backwards", backwards)
         self.backwards = backwards
 
     def mean_weights(self) -> Tensor | None:
@@ -131,8 +132,28 @@ class DampedFlow(_KernelProcess):
         return self.mean_weights() if is_definite(self._kernel.affinity) else None
 
 
+def _check_follows(function: FollowingAffinity) -> None:
+    """ValueError for what can be called and never returns an affinity: a class, a stage, a layer of torch."""
+    fix = "give an Affinity, or a function z -> affinity such as lambda z: Affinity(z, z, 'heat')"
+    is_layer = isinstance(function, nn.Module) and not any(function.children())
+    is_layer = is_layer and type(function).__module__.startswith("torch.nn.")
+    if hasattr(function, "affinity"):
+        raise ValueError(
+            f"affinity is a {type(function).__name__}, a stage; give lambda z: stage.affinity(z)"
+        )
+    if isinstance(function, type) or is_layer:
+        name = function.__name__ if isinstance(function, type) else type(function).__name__
+        raise ValueError(f"affinity is {name}, which returns no affinity of a state; {fix}")
+    check_takes_one("affinity", function, "a state z", fix)
+
+
 def _checked_weight(weight: Weight) -> Weight:
     if isinstance(weight, Tensor):
+        if weight.is_meta or weight.is_complex() or weight.layout != torch.strided:
+            raise ValueError(
+                f"weight must be real numbers in a dense tensor, got {weight.layout} in {weight.dtype} on "
+                f"{weight.device}"
+            )
         if weight.dim() == 0:
             return _checked_weight(float(weight))
         if weight.dim() == 1 or (weight.dim() == 2 and weight.shape[0] == weight.shape[1]):
@@ -144,8 +165,8 @@ def _checked_weight(weight: Weight) -> Weight:
         raise ValueError(f"weight must be a number, [C] or [C, C], got {list(weight.shape)}")
     if not is_number(weight):
         raise ValueError(f"weight must be a number, or a tensor [C] or [C, C], got {type(weight).__name__}")
-    if not math.isfinite(weight):
-        raise ValueError(f"weight must be finite, got {weight}")
+    if not is_finite(weight):
+        raise ValueError(f"weight must be finite, got {short(weight)}")
     return float(weight)
 
 

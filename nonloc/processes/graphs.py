@@ -10,7 +10,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nonloc._checks import check_choice, check_whole, is_number
+from nonloc._checks import (
+    check_choice,
+    check_flag,
+    check_takes_one,
+    check_whole,
+    is_finite,
+    short,
+)
 from nonloc.ops import SparseAffinity
 
 try:
@@ -50,8 +57,7 @@ def neighbors(
     """
     positions = _checked_points(points)
     size = positions.shape[0]
-    check_whole("k", k)
-    k = int(k)
+    k = check_whole("k", k)
     if k >= size:
         fewer = f"use k ≤ {size - 1}, or " if size > 1 else "use "
         raise ValueError(
@@ -59,9 +65,11 @@ def neighbors(
             'Affinity(x, x, "heat") with x = points[None] for the graph of all pairs'
         )
     check_choice("kind", kind, NEIGHBOR_KINDS)
-    if scale != "auto" and (not is_number(scale) or not 0 < scale < float("inf")):
-        raise ValueError(f'scale must be a number > 0, or "auto", got {scale!r}')
-    scale = scale if isinstance(scale, str) else float(scale)
+    check_flag("include_self", include_self)
+    if not isinstance(scale, str) and is_finite(scale) and scale > 0:
+        scale = float(scale)
+    elif not isinstance(scale, str) or scale != "auto":
+        raise ValueError(f'scale must be a number > 0, or "auto", got {short(scale)}')
     tree = scipy_spatial.cKDTree(positions)
     width = k + 1 if include_self else k
     columns = np.empty((size, width), dtype=_index_dtype(2 * size * width))
@@ -102,8 +110,11 @@ def horizon(
     """
     positions = _checked_points(points)
     size = positions.shape[0]
-    if not is_number(radius) or not 0 < radius < float("inf"):
-        raise ValueError(f"radius must be a number > 0, got {radius!r}")
+    check_flag("include_self", include_self)
+    if not is_finite(radius) or radius <= 0:
+        raise ValueError(f"radius must be a number > 0, got {short(radius)}")
+    if callable(kernel):
+        check_takes_one("kernel", kernel, "the distances", "give a function such as lambda r: torch.exp(-r)")
     tree = scipy_spatial.cKDTree(positions)
     # Counting is cheap even where many points share a place, and storing all their pairs is not.
     if size * size > MOST_ENTRIES and (joined := int(tree.count_neighbors(tree, radius))) > MOST_ENTRIES:
@@ -153,6 +164,7 @@ def from_scipy(
     wide = matrix.dtype if matrix.dtype in (np.float32, np.float64) else np.float64
     copied = scipy_sparse.csr_array(matrix, dtype=wide, copy=True)
     copied.sum_duplicates()
+    check_flag("symmetrize", symmetrize)
     if symmetrize:
         copied = (copied + copied.T.tocsr()) / 2
     if not np.isfinite(copied.data).all():
@@ -175,6 +187,8 @@ def _checked_points(points: Tensor) -> np.ndarray:
         )
     if points.dtype not in (torch.float32, torch.float64):
         raise ValueError(f"points must be float32 or float64, got {points.dtype}; use points.double()")
+    if points.is_meta or points.layout != torch.strided:
+        raise ValueError(f"points must be numbers in a dense tensor, got {points.layout} on {points.device}")
     if points.shape[0] == 0 or points.shape[1] == 0:
         raise ValueError(f"points need M ≥ 1 and d ≥ 1, got {list(points.shape)}")
     array = np.ascontiguousarray(points.detach().cpu().numpy(), dtype=np.float64)
@@ -257,7 +271,8 @@ def _radial(kernel: str | RadialKernel, distances: np.ndarray, radius: float, po
     if kernel == "linear":
         return (1 - distances / radius).clip(min=0).astype(_numpy_dtype(points.dtype))
     raise ValueError(
-        f"kernel={kernel!r} is unknown; choose one of {', '.join(HORIZON_KERNELS)}, or give a function of the distance"
+        f"kernel={short(kernel)} is unknown; choose one of {', '.join(HORIZON_KERNELS)}, or give a function of the "
+        "distance"
     )
 
 

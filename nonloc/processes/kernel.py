@@ -24,9 +24,9 @@ from nonloc.ops import (
     prepare,
     self_adjoint_weights,
 )
-from nonloc.ops.affinity import position_weights, valid_positions, without_masked
+from nonloc.ops.affinity import check_batched, position_weights, valid_positions, without_masked
 from nonloc.ops.arithmetic import inverse_or_zero
-from nonloc.ops.functional import compute_dtype
+from nonloc.ops.functional import check_kind, compute_dtype
 from nonloc.ops.normalize import check_kernel_values
 
 LARGEST_MATRIX = 2**28  # bytes of B · M · M numbers: M = 5,792 in float64, 8,192 in float32
@@ -87,9 +87,10 @@ class PreparedKernel:
         return self._balance[0]
 
     def _check_state(self, z: Tensor) -> None:
+        check_batched("z", z, "C")
         one = self.affinity
         batch = one.batch if isinstance(one, Affinity) else z.shape[0]
-        if z.dim() != 3 or (z.shape[0], z.shape[1]) != (batch, one.positions):
+        if (z.shape[0], z.shape[1]) != (batch, one.positions):
             wanted = f"[{one.batch if isinstance(one, Affinity) else 'B'}, {one.positions}, C]"
             raise ValueError(f"z must be {wanted} like the affinity, got {list(z.shape)}")
         device = one.left.device if isinstance(one, Affinity) else one.matrix.device
@@ -102,11 +103,7 @@ def check_affinity(affinity: Any, name: str = "affinity", *, is_finite: bool = T
 
     is_finite  False: do not look at the numbers
     """
-    if not isinstance(affinity, (Affinity, SparseAffinity)):
-        raise ValueError(
-            f"{name} must be an Affinity or a SparseAffinity, got {type(affinity).__name__}; "
-            'for example Affinity(x, x, "heat") with x = points[None] for points [M, d]'
-        )
+    check_kind(affinity, name)
     if isinstance(affinity, Affinity) and not affinity.is_square:
         raise ValueError(
             f"{name} must have the same positions on both sides, got {affinity.positions} and "
@@ -114,6 +111,8 @@ def check_affinity(affinity: Any, name: str = "affinity", *, is_finite: bool = T
         )
     if not is_finite:
         return
+    if (affinity.matrix if isinstance(affinity, SparseAffinity) else affinity.left).is_meta:
+        raise ValueError(f"{name} is on the meta device and has no numbers; give one that has")
     if isinstance(affinity, SparseAffinity):
         if not _is_finite(affinity.matrix.values()):
             raise ValueError(f"{name} has a matrix with values that are not finite; leave out those entries")
@@ -123,10 +122,6 @@ def check_affinity(affinity: Any, name: str = "affinity", *, is_finite: bool = T
             raise ValueError(
                 f"{name} has features that are not finite; replace them, or mask their positions (mask=[B, M])"
             )
-    if affinity.measure is not None and not _is_finite(affinity.measure):
-        raise ValueError(
-            f"{name} has a measure that is not finite; quadrature weights must be finite and ≥ 0"
-        )
 
 
 def check_operator(operator: Operator, affinity: AnyAffinity) -> None:

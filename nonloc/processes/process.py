@@ -10,6 +10,8 @@ from nonloc.ops import Affinity, SparseAffinity
 from nonloc.ops.functional import energy
 from nonloc.processes.kernel import PreparedKernel
 
+MOST_STEPS = 10**10  # a simulation of more would take days for the smallest state
+
 
 class Process(ABC):
     """dz/dt = rate(z) in continuous time, z ← z + h · rate(z) in discrete time.

@@ -9,10 +9,11 @@ from math import isfinite
 import torch
 from torch import Tensor
 
-from nonloc._checks import check_choice, check_whole, is_number
+from nonloc._checks import check_choice, check_flag, check_whole, is_finite, short
+from nonloc.ops.affinity import check_batched
 from nonloc.outcomes import DivergedError
 from nonloc.processes.krylov import exponential_action
-from nonloc.processes.process import Process
+from nonloc.processes.process import MOST_STEPS, Process
 from nonloc.processes.solvers import solve_implicit
 from nonloc.processes.trajectory import Recorder, SimulationOutcome, Trajectory
 from nonloc.processes.watch import Watch
@@ -54,6 +55,8 @@ def simulate(
     """
     _check(process, z0, num_steps, step_size, save_every)
     check_choice("stepper", stepper, STEPPERS)
+    for name, flag in (("throw", throw), ("progress", progress)):
+        check_flag(name, flag)
     step_size = float(step_size)
     with torch.no_grad(), torch.autocast(z0.device.type, enabled=False):
         z = z0.detach()
@@ -194,18 +197,21 @@ def _check(process: Process, z0: Tensor, num_steps: int, step_size: float, save_
         raise ValueError(
             f"z0 must be a tensor [B, M, C], got {got}; one signal on M positions is {signal}.view(1, -1, 1)"
         )
-    if not z0.dtype.is_floating_point:
+    if not z0.dtype.is_floating_point and not z0.is_complex():
         raise ValueError(f"z0 must be floating point, got {z0.dtype}; use z0.double()")
-    check_whole("num_steps", num_steps, least=0)
+    check_batched("z0", z0, "C")
+    if z0.is_meta:
+        raise ValueError("z0 is on the meta device and has no numbers; give a state that has")
+    check_whole("num_steps", num_steps, least=0, most=MOST_STEPS)
     check_whole("save_every", save_every)
-    if not is_number(step_size) or not isfinite(step_size):
-        raise ValueError(f"step_size must be a finite number, got {step_size!r}; use float(step_size)")
+    if not is_finite(step_size):
+        raise ValueError(f"step_size must be a finite number, got {short(step_size)}; use float(step_size)")
     if step_size <= 0:
         raise ValueError(
             f"step_size must be > 0, got {step_size}; for the reversed process give backwards=True to Diffusion or "
             "DampedFlow, as in Diffusion(affinity, backwards=True)"
         )
-    if not isfinite(step_size * num_steps):
+    if not isfinite(float(step_size) * num_steps):
         raise ValueError(f"{num_steps} steps of {step_size} overflow in time; take smaller or fewer steps")
     process.check_state(z0)
     if not _is_finite(process, z0):

@@ -195,7 +195,7 @@ CONV, X = nn.Conv2d(3, 6, 1), random(2, 3)
         ),
         (CONV, {"form": "original", "subsample": 4}, random(2, 3, 3, 8), "leaves no key"),
         (Counted(), OriginalBlock, random(2, 3, 4, 4), "puts out torch.int64"),
-        (CONV, DiffusiveStage, None, "DiffusiveStage cannot be made from the channels alone.*num_bl"),
+        (CONV, DiffusiveStage, None, "DiffusiveStage cannot be called with the channels alone.*num_bl"),
         (CONV, {"form": "original", "blocks": 2}, None, "'0': OriginalStage has no keyword 'blocks'"),
         (CONV, {"form": "original", "channels": 6}, None, "'0': channels are those of the submodule"),
     ],

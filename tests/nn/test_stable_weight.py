@@ -277,3 +277,27 @@ def test_cuda_value_and_gradient_in_a_captured_graph(shape):
         torch.cuda.synchronize()
     for one, other in zip(actual, expected, strict=True):
         assert float((one.double() - other).norm() / other.norm()) < 1e-5
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(("channels", "hidden"), [(1, 1), (2, 1), (8, 4), (16, 32), (64, 32)])
+@pytest.mark.parametrize("scale", [0.1, 3.0, 1e4])
+def test_no_eigenvalue_is_above_the_limit_in_half_precision(dtype, channels, hidden, scale):
+    torch.manual_seed(channels)
+    for _ in range(5):
+        stage = DiffusiveBlock(channels, weight="stable", hidden=hidden, init="torch", affinity="heat")
+        with torch.no_grad():
+            stage.maps[0].v.weight.mul_(scale)
+        stage.to(dtype).requires_grad_(False)
+        outer, inner = stage.maps[0].factors()
+        assert outer.dtype == dtype
+        for w in (outer.double() @ inner.double(), stage.weights()[0].double()):
+            assert float(torch.linalg.eigvalsh(w)[-1]) <= stage.maps[0].limit
+
+
+def test_half_precision_costs_no_more_than_its_rounding():
+    torch.manual_seed(0)
+    stage = DiffusiveBlock(16, weight="stable", hidden=8, init="torch", affinity="heat")
+    full = stage.weights()[0]
+    lost = full - stage.bfloat16().weights()[0].float()
+    assert float(torch.linalg.matrix_norm(lost, 2)) <= 4 * 2**-8 * 8**0.5 * stage.maps[0].limit

@@ -37,12 +37,31 @@ X = torch.zeros(2, 5, 3)
         ({"measure": torch.ones(4)}, r"measure must be a tensor \[M\] = \[5\]"),
         ({"measure": torch.ones(5, dtype=torch.long)}, "measure must be floating point"),
         ({"measure": -torch.ones(5)}, "negative weights"),
+        ({"measure": torch.tensor([1, 1, torch.nan, 1, 1])}, "measure has weights that are NaN or infinite"),
+        ({"measure": torch.tensor([1, 1, torch.inf, 1, 1])}, "measure has weights that are NaN or infinite"),
+        ({"measure": torch.ones(5).to_sparse()}, "measure must be dense"),
+        ({"measure": torch.ones(5, device="meta")}, "measure is on meta, left on cpu"),
+        ({"scale": 10**400}, "scale must be finite, got 10000"),
+        ({"scale": -(10**5000)}, "scale must be finite, got a int"),
+        ({"scale": True}, "scale must be a number, got bool"),
+        ({"scale": "1"}, "scale must be a number, got str"),
+        ({"left": X.to(torch.complex64)}, "left must be floating point.*use left.real"),
+        ({"left": X.to(torch.float8_e4m3fn)}, "left must be floating point, of 16 bits or more"),
+        ({"left": X.to_sparse()}, "left must be a dense tensor"),
+        ({"left": X.to("meta")}, "left is on meta and right on cpu"),
+        ({"kind": ["heat"]}, r"kind=\['heat'\] is unknown"),
+        ({"kind": "x" * 5000}, "kind='x{79}… is unknown"),
     ],
 )
 def test_wrong_arguments_name_the_fix(arguments, message):
     arguments = {"left": X, "right": X, "kind": "gaussian", **arguments}
     with pytest.raises(ValueError, match=message):
         Affinity(**arguments)
+
+
+def test_a_whole_number_as_scale_may_be_larger_than_64_bits():
+    small = 1e-15 * torch.ones(1, 2, 1, dtype=torch.float64)
+    assert float(kernel_matrix(Affinity(small, small, "dot", "none", 10**30))[0, 0, 0]) == pytest.approx(1)
 
 
 def test_it_is_frozen():

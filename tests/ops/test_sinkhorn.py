@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from nonloc.ops import Affinity, SparseAffinity, aggregate
+from nonloc.ops import Affinity, SparseAffinity, aggregate, diffuse
 from problems import EXACT, affinity, features
 
 
@@ -107,3 +107,26 @@ def test_a_delta_with_a_position_that_weighs_nothing_has_no_scaling(backend):
         aggregate(Affinity(x, x, "delta", "sinkhorn", measure=weighs), x, backend=backend)
     masked = Affinity(x, x, "delta", "sinkhorn", measure=weighs, mask=torch.tensor([[True, False, True]]))
     assert bool(aggregate(masked, x, backend=backend).isfinite().all())
+
+
+@pytest.mark.parametrize("backend", EXACT)
+def test_a_position_without_weight_far_from_the_others_has_gradients(backend):
+    """Its scaling is e^400, and nothing bounds the square of that."""
+    x = torch.tensor([[[0.0], [20.0], [0.1]]], dtype=torch.float64, requires_grad=True)
+    z = torch.tensor([[[1.0], [2.0], [0.5]]], dtype=torch.float64)
+    measure = torch.tensor([1.0, 0.0, 0.7], dtype=torch.float64)
+
+    def function(x):
+        return diffuse(Affinity(x, x, "heat", "sinkhorn", measure=measure), z, backend=backend)
+
+    assert torch.autograd.gradcheck(function, (x,))
+    assert torch.autograd.gradgradcheck(function, (x,))
+
+
+@pytest.mark.parametrize("kind", ["gaussian", "heat"])
+@pytest.mark.parametrize("backend", EXACT)
+def test_a_measure_of_nothing_has_no_scaling(backend, kind):
+    x = torch.randn(1, 3, 2, dtype=torch.float64)
+    nothing = torch.zeros(3, dtype=torch.float64)
+    with pytest.raises(ValueError, match="no affinity to any other"):
+        aggregate(Affinity(x, x, kind, "sinkhorn", measure=nothing), x, backend=backend)

@@ -120,8 +120,6 @@ def broken(what, value):
         return Affinity(x, x, "heat")
     if what == "right":
         return Affinity(points(), with_one(value), "gaussian")
-    if what == "measure":
-        return Affinity(points(), points(), "heat", measure=torch.tensor([1, value, 1, 1, 1]))
     matrix = torch.ones(5, 5, dtype=torch.float64)
     matrix[1, 2] = matrix[2, 1] = value
     return SparseAffinity(matrix.to_sparse_csr())
@@ -133,7 +131,6 @@ def broken(what, value):
     [
         ("left and right", r"features that are not finite; replace them, or mask their positions"),
         ("right", r"features that are not finite; replace them, or mask their positions"),
-        ("measure", "measure that is not finite; quadrature weights must be finite"),
         ("matrix", "matrix with values that are not finite; leave out those entries"),
     ],
 )

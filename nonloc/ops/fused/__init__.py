@@ -29,7 +29,7 @@ from torch.nn.functional import pad
 
 from nonloc._torch_compat import is_forward_mode, is_transformed, without_compiling
 from nonloc.ops.affinity import Affinity, valid_positions
-from nonloc.ops.exponential import LOG_ZERO
+from nonloc.ops.arithmetic import LOG_ZERO
 from nonloc.ops.fused.launch import Adjoint, Before, Launcher, Settings, Tile, is_interpreted, is_launching
 from nonloc.ops.normalize import Operator
 from nonloc.ops.sparse import SparseAffinity

@@ -8,18 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from math import isfinite
 
 import torch
 from torch import Tensor
 
-from nonloc._checks import check_whole, is_number, is_whole
+from nonloc._checks import check_flag, check_whole, is_finite, is_whole, short
 from nonloc.ops import Affinity, SparseAffinity, exponential, factored, kernel_matrix, normalize, sparse
 from nonloc.ops.affinity import position_weights, valid_positions
 from nonloc.processes.jump.transitions import Transitions
+from nonloc.processes.process import MOST_STEPS
 
 # Entries of rows that exist at one time. A kernel with no more is tabulated once.
 BLOCK_ENTRIES = 2**22
+MOST_PLACES = 2**36  # positions of all walkers at all times: 512 GiB
 
 Jump = Callable[[Tensor, Tensor], Tensor]  # positions [W], uniform numbers [W] -> positions [W]
 
@@ -38,12 +39,18 @@ def sample_paths(
 ) -> Tensor:
     """Positions [num_steps + 1, num_walkers], or the last ones; see `JumpProcess.sample_paths`."""
     _check(transitions, num_walkers, num_steps, until, step_size, sample, generator)
+    check_flag("only_final", only_final)
+    steps = 1 if num_steps is None else num_steps
+    if num_walkers * (1 if only_final else steps + 1) > MOST_PLACES:
+        raise ValueError(
+            f"num_walkers={num_walkers} and num_steps={steps} are more positions than memory holds "
+            f"({MOST_PLACES:,}); use fewer, or only_final=True"
+        )
     with torch.no_grad():
         draw = _Draw(num_walkers, transitions.sums.device, generator)
         positions = _start(transitions, sample, start, draw)
         jump = _jump(transitions, sample)
         stays = transitions.stays[sample]
-        steps = 1 if num_steps is None else num_steps
         waiting = None if until is None else draw.waiting_times()
         observed = positions.new_empty(1 if only_final else steps + 1, num_walkers)
         observed[0] = positions
@@ -250,10 +257,10 @@ def _check(
         raise ValueError("give num_steps for discrete time, or until for continuous time")
     check_whole("num_walkers", num_walkers)
     if num_steps is not None:
-        check_whole("num_steps", num_steps, least=0)
+        check_whole("num_steps", num_steps, least=0, most=MOST_STEPS)
     if until is not None:
-        if not is_number(until) or not (isfinite(until) and until >= 0):
-            raise ValueError(f"until must be a finite time ≥ 0, got {until!r}")
+        if not is_finite(until) or until < 0:
+            raise ValueError(f"until must be a finite time ≥ 0, got {short(until)}")
         if step_size != 1:
             raise ValueError("step_size belongs to discrete time; leave it out with until")
         if num_steps == 0:
@@ -261,8 +268,10 @@ def _check(
                 "num_steps must be ≥ 1 with until: positions are returned for num_steps + 1 times"
             )
     if not is_whole(sample) or not 0 <= sample < transitions.batch:
-        raise ValueError(f"sample must be one of 0 … {transitions.batch - 1}, got {sample!r}")
+        raise ValueError(f"sample must be one of 0 … {transitions.batch - 1}, got {short(sample)}")
     device = transitions.sums.device
+    if not isinstance(generator, torch.Generator | None):
+        raise ValueError(f"generator must be a torch.Generator, got {type(generator).__name__}")
     if generator is not None and generator.device.type != device.type:
         raise ValueError(
             f"generator is on {generator.device}, the affinity on {device}; use torch.Generator({device.type!r})"

@@ -7,8 +7,9 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from nonloc._checks import is_number
+from nonloc._checks import check_flag, is_number, short
 from nonloc.ops import Affinity, SparseAffinity
+from nonloc.ops.affinity import check_batched
 from nonloc.ops.arithmetic import inverse_or_zero
 from nonloc.ops.bounds import STOCHASTIC, has_negative_entries, has_symmetric_kernel
 from nonloc.ops.functional import compute_dtype
@@ -54,7 +55,8 @@ class JumpProcess(Process):
 
     def evolve(self, law: Tensor, step_size: float = 1.0) -> Tensor:
         """The law [B, M, C] after one step of length h ≤ 1, without a matrix: p + h (Kᵀp − p)."""
-        return law + _checked_step(step_size) * self.rate(law)
+        step_size = _checked_step(step_size)
+        return law + step_size * self.rate(law)
 
     def expect(self, f: Tensor, step_size: float = 1.0) -> Tensor:
         """The mean of f [B, M, C] after one step, by the start of the walker: f_i + h Σ_j K_ij (f_j − f_i).
@@ -158,6 +160,7 @@ class JumpProcess(Process):
                   all other eigenvalues λ, which is 0 for a periodic one
         method    "dense": all eigenvalues, exact; "lanczos": an estimate, without a matrix; "auto": by M
         """
+        check_flag("absolute", absolute)
         return spectral_gap(self._wide, self.stationary_law(), absolute, method)
 
     def mixing_time(
@@ -168,6 +171,7 @@ class JumpProcess(Process):
         discrete  True: in steps of the chain with h = 1, instead of continuous time
         method    as in `spectral_gap`; where the gap is exact, the exact time is computed as well as the bound
         """
+        check_flag("discrete", discrete)
         gap = self.spectral_gap(absolute=discrete, method=method)
         return mixing_time(self._wide, self.stationary_law(), gap, epsilon)
 
@@ -237,9 +241,10 @@ class JumpProcess(Process):
         return self._ready[dtype]
 
     def _check_law(self, law: Tensor) -> None:
+        check_batched("a law", law, "C")
         any_batch = isinstance(self.affinity, SparseAffinity)
         batch = "B" if any_batch else self.affinity.batch
-        fits = law.dim() == 3 and law.shape[1] == self.affinity.positions
+        fits = law.shape[1] == self.affinity.positions
         if not fits or not (any_batch or law.shape[0] == batch):
             raise ValueError(
                 f"a law must be [{batch}, {self.affinity.positions}, C] like the affinity, got {list(law.shape)}"
@@ -275,7 +280,7 @@ def _check(affinity: Affinity | SparseAffinity) -> None:
 def _checked_step(step_size: float) -> float:
     if not is_number(step_size) or not 0 < step_size <= 1:
         raise ValueError(
-            f"step_size must be a number in (0, 1], the probability of a jump in one step, got {step_size!r}; a longer "
-            'time is several steps, or simulate(..., stepper="exact" or "implicit")'
+            f"step_size must be a number in (0, 1], the probability of a jump in one step, got {short(step_size)}; a "
+            'longer time is several steps, or simulate(..., stepper="exact" or "implicit")'
         )
     return float(step_size)

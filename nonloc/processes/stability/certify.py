@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nonloc._checks import check_choice, check_whole, is_number
+from nonloc._checks import check_choice, check_whole, is_finite, is_number, short
 from nonloc._evaluation import evaluating
 from nonloc.ops import Affinity, SparseAffinity, prepare, self_adjoint_weights
 from nonloc.ops.bounds import STOCHASTIC, has_negative_entries, is_definite, stable_weight_limit
@@ -127,7 +127,10 @@ def _checked_weights(weights: Any, affinity: Affinity | SparseAffinity) -> list[
             f"weights is {list(weights.shape)}, which may mean two things; use weights.tolist() for one number a "
             "sub-block, or torch.diag(weights) for one diagonal W"
         )
-    items = [float(item) if _is_number(item) else _checked_matrix(item, n) for n, item in enumerate(weights)]
+    items = [
+        _checked_number(item, n) if _is_number(item) else _checked_matrix(item, n)
+        for n, item in enumerate(weights)
+    ]
     channels = next((len(one) for one in items if isinstance(one, Tensor)), 1)
     for n, one in enumerate(items):
         if isinstance(one, Tensor) and len(one) != channels:
@@ -138,9 +141,34 @@ def _checked_weights(weights: Any, affinity: Affinity | SparseAffinity) -> list[
     return [one.to(device) if isinstance(one, Tensor) else one * identity for one in items]
 
 
+def _checked_number(item: Any, n: int) -> float:
+    """w of weights[n], that stands for w I."""
+    if isinstance(item, Tensor):
+        _check_numbers(item, n)
+        item = item.item()
+    if not is_finite(item):
+        raise ValueError(f"weights[{n}] is {short(item)}, not finite; there is nothing to certify")
+    return float(item)
+
+
+def _check_numbers(factor: Any, n: int) -> None:
+    if isinstance(factor, Tensor) and (factor.is_meta or factor.layout != torch.strided):
+        raise ValueError(
+            f"weights[{n}] must be numbers in a dense tensor, got {factor.layout} on {factor.device}"
+        )
+
+
 def _checked_matrix(item: Any, n: int) -> Tensor:
     """W [C, C] of weights[n], a matrix or a pair of factors."""
     factors = item if isinstance(item, (tuple, list)) else (item,)
+    for factor in factors:
+        _check_numbers(factor, n)
+        if isinstance(factor, Tensor) and not factor.dtype.is_floating_point:
+            raise ValueError(
+                f"weights[{n}] must be floating point and real, got {factor.dtype}; use .double()"
+            )
+    if not factors:
+        raise ValueError(f"weights[{n}] is empty; it must be W [C, C], a number or a pair (W_Z, W_g)")
     matrix = factors[0].detach() if isinstance(factors[0], Tensor) else factors[0]
     if len(factors) == 2 and _are_chained(*factors):
         # In float64, so that forming W loses nothing of what the factors are.
@@ -152,8 +180,6 @@ def _checked_matrix(item: Any, n: int) -> Tensor:
         raise ValueError(
             f"weights[{n}] must be W [C, C], a number or a pair (W_Z [C, r], W_g [r, C]), got {got}"
         )
-    if not matrix.dtype.is_floating_point:
-        raise ValueError(f"weights[{n}] must be floating point and real, got {matrix.dtype}; use .double()")
     return matrix
 
 
