@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from nonloc._checks import check_choice, check_flag, check_positive, check_whole
 from nonloc.nn.affinity import AffinityLike, AnyAffinity, PairwiseAffinity, check_affinity, make_affinity
 from nonloc.nn.layout import check_shape, flat_mask, from_positions, pool_positions, to_positions
-from nonloc.nn.options import INITS, LAYOUTS, MOST_BLOCKS, WEIGHTS
+from nonloc.nn.options import INITS, LAYOUTS, MOST_BLOCKS, SHARES, WEIGHTS, check_sharing
 from nonloc.nn.stable_weight import StableWeightMap, check_stable, known_limit
 from nonloc.nn.weight import WeightMap
 from nonloc.ops import BACKENDS, Affinity, propagate
@@ -45,6 +45,9 @@ KEYWORDS = """
                       [B, H, W, C], [B, T, H, W, C]); None is "channels_first"
     backend           "auto", or one of "reference", "factored" and "fused"
     """
+SHARING = """
+                      "embedding": one θ and φ, which every sub-block applies to the current state.
+                      "input": each sub-block has its own θ and φ, and applies them to the stage's input."""
 SUBSAMPLE = """subsample         max-pool the keys (the input of φ and W_g) by this stride in height and width (in
                       length for [B, C, L]). The positions that receive are not pooled: the output keeps its size.
     """
@@ -55,8 +58,8 @@ class NonlocalModule(nn.Module, ABC):
 
     channels          C, of the input and the output
     num_blocks        N
-    num_affinities    1: ω is computed once, from the module's input; N: from the current state, each with its
-                      own embedding{KEYWORDS}{SUBSAMPLE}"""
+    share_affinity    True: ω is computed once, from the module's input; False: from the current state, each with its
+                      own embedding.{SHARING}{KEYWORDS}{SUBSAMPLE}"""
 
     form: ClassVar[str]
     uses_differences: ClassVar[bool]
@@ -65,7 +68,7 @@ class NonlocalModule(nn.Module, ABC):
         self,
         channels: int,
         num_blocks: int,
-        num_affinities: int,
+        share_affinity: bool | str = True,
         *,
         hidden: int | None = None,
         weight: str = "factored",
@@ -88,6 +91,7 @@ class NonlocalModule(nn.Module, ABC):
         check_choice("weight", weight, WEIGHTS)
         check_choice("init", init, INITS)
         check_positive("init_std", init_std)
+        check_sharing("share_affinity", share_affinity)
         for name, flag in (("bias", bias), ("scaled", scaled), ("batch_norm", batch_norm)):
             check_flag(name, flag)
         if shared_embedding is not None:
@@ -96,6 +100,7 @@ class NonlocalModule(nn.Module, ABC):
         check_choice("backend", backend, ("auto", *BACKENDS))
         self.channels = channels
         self.num_blocks = num_blocks
+        self.share_affinity = share_affinity
         self.weight = weight
         self.init = init
         self.init_std = float(init_std)
@@ -124,9 +129,10 @@ class NonlocalModule(nn.Module, ABC):
             return make_affinity(affinity, channels, **keywords)
 
         self.maps = nn.ModuleList(make_map() for _ in range(num_blocks))
-        self.embeddings = nn.ModuleList(make_embedding(n) for n in range(num_affinities))
+        has_one = share_affinity in (True, "embedding")
+        self.embeddings = nn.ModuleList(make_embedding(n) for n in range(1 if has_one else num_blocks))
         if weight == "stable":
-            limit = known_limit(self.embeddings, channels)
+            limit = known_limit(self.embeddings, channels, is_one_kernel=self.shares_affinity)
             for one in self.maps:
                 cast(StableWeightMap, one).limit = limit
         self._draws_embeddings = isinstance(affinity, str)
@@ -139,7 +145,7 @@ class NonlocalModule(nn.Module, ABC):
     @property
     def shares_affinity(self) -> bool:
         """Whether one affinity, computed from the module's input, serves all sub-blocks."""
-        return len(self.embeddings) == 1
+        return self.share_affinity is True or self.num_blocks == 1
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Return Z^N from Z^0 = x, in x's layout.
@@ -154,9 +160,10 @@ class NonlocalModule(nn.Module, ABC):
                 z = state
             return self._leave(z, x, mask)
         # Sub-blocks that share a kernel are one operation, which prepares it once.
-        parts = [factors] if len(self.embeddings) == 1 else [[one] for one in factors]
+        parts = [factors] if self.shares_affinity else [[one] for one in factors]
+        first = z
         for n, weights in enumerate(parts):
-            affinity = self._affinity_at(n, z, None, valid)
+            affinity = self._affinity_at(n, self._source(first, z), None, valid)
             z = propagate(affinity, z, weights, differences=self.uses_differences, backend=self.backend)
         return self._leave(z, x, mask)
 
@@ -204,7 +211,9 @@ class NonlocalModule(nn.Module, ABC):
         rank = "" if self.weight == "full" else f", hidden={self.maps[0].rank}"
         parts = [f"channels={self.channels}", f"num_blocks={self.num_blocks}", f"weight={self.weight}{rank}"]
         if self.num_blocks > 1:
-            parts.append("one affinity for all" if self.shares_affinity else "an affinity for each")
+            whole = "one affinity for all" if self.shares_affinity else "an affinity for each"
+            shared = self.share_affinity if self.share_affinity in SHARES else None
+            parts.append(whole if shared is None else f"{whole}, of one {shared}")
         parts.append(f"init={self.init}" + (f"({self.init_std:g})" if self.init == "normal" else ""))
         if self.subsample:
             parts.append(f"subsample={self.subsample}")
@@ -215,17 +224,24 @@ class NonlocalModule(nn.Module, ABC):
     ) -> Iterator[tuple[AnyAffinity, Tensor]]:
         """Yield (the affinity, the state after) of each sub-block in turn, all as [B, M, C]."""
         affinity: AnyAffinity | None = None
+        first = z
         for n, weight in enumerate(self._weight_maps()):
             keys = self._keys(z, shape)
             if affinity is None or not self.shares_affinity:
-                affinity = self._affinity_at(n, z, keys, mask)
+                source = self._source(first, z)
+                affinity = self._affinity_at(n, source, self._keys(source, shape), mask)
             change = self._operate(affinity, weight.inner(z if keys is None else keys))
             z = z + weight.outer(change, mask)
             yield affinity, z
 
+    def _source(self, first: Tensor, z: Tensor) -> Tensor:
+        """Return what the affinity of a sub-block is computed from: the module's input or the current state."""
+        return first if self.share_affinity in (True, "input") else z
+
     def _affinity_at(self, n: int, z: Tensor, keys: Tensor | None, mask: Tensor | None) -> AnyAffinity:
+        embedding = self.embeddings[n if len(self.embeddings) > 1 else 0]
         # A module of the user need not know of sub-sampling: it gets keys only where there are some.
-        affinity = self.embeddings[n](z) if keys is None else self.embeddings[n](z, keys)
+        affinity = embedding(z) if keys is None else embedding(z, keys)
         if mask is None and isinstance(affinity, Affinity):
             return affinity
         return check_affinity(affinity, mask, is_subsampled=keys is not None)

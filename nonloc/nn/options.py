@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
-from nonloc._checks import check_choice, check_flag, check_positive, check_whole, is_whole
+from nonloc._checks import check_choice, check_flag, check_positive, check_whole, is_whole, short
 
 FORMS = ("original", "diffusive")
 AFFINITY_NAMES = ("gaussian", "embedded_gaussian", "dot", "concat", "heat", "delta")
@@ -14,6 +14,7 @@ NORMALIZATIONS = ("row", "count", "none", "symmetric", "sinkhorn")
 WEIGHTS = ("factored", "full", "stable")
 INITS = ("normal", "zero", "kaiming", "torch", "fan_in")
 LAYOUTS = ("channels_first", "positions")
+SHARES = ("embedding", "input")  # what sub-blocks may share of an affinity, besides all of it or nothing
 MOST_BLOCKS = 10_000  # far more than any stage has; each is a module, and making them takes seconds
 
 
@@ -21,6 +22,12 @@ def _check_name(argument: str, value: object) -> None:
     # Only the operator, which needs torch, knows the backends; the stage checks the name.
     if not isinstance(value, str) or not value:
         raise ValueError(f"{argument}={value!r} must be the name of a backend")
+
+
+def check_sharing(name: str, value: object) -> None:
+    """ValueError unless `value` is True, False or one of SHARES."""
+    if not isinstance(value, bool) and value not in SHARES:
+        raise ValueError(f"{name} must be True, False, {' or '.join(map(repr, SHARES))}, got {short(value)}")
 
 
 def _option(help: str, check: Callable[[str, object], object]) -> Any:
@@ -53,7 +60,11 @@ class StageOptions:
     init: str | None = _choice("how the stage's maps start: ", INITS)
     init_std: float | None = _option("the deviation of init=normal", check_positive)
     batch_norm: bool | None = _option("batch normalisation after W_Z", check_flag)
-    share_affinity: bool | None = _option("one ω for all sub-blocks, from the stage's input", check_flag)
+    share_affinity: bool | str | None = _option(
+        "one ω for all sub-blocks, from the stage's input; embedding: one θ and φ, for every state; "
+        "input: own θ and φ, all for the stage's input",
+        check_sharing,
+    )
     bias: bool | None = _option("give the maps a bias", check_flag)
     subsample: int | None = _option(
         "original form: max-pool the keys by this stride", lambda name, value: check_whole(name, value, 2)
@@ -89,4 +100,4 @@ class StageOptions:
 
     def shares_affinity(self, form: str) -> bool:
         """Return whether the sub-blocks of this form share one affinity; by default as published."""
-        return form == "diffusive" if self.share_affinity is None else self.share_affinity
+        return form == "diffusive" if self.share_affinity is None else self.share_affinity is True

@@ -111,8 +111,11 @@ def check_stable(*, uses_differences: bool, bias: bool, batch_norm: bool, init: 
         )
 
 
-def known_limit(embeddings: Iterable[nn.Module], channels: int) -> float:
-    """Return the w that is stable for every input of these affinity modules; a ValueError if there is none."""
+def known_limit(embeddings: Iterable[nn.Module], channels: int, *, is_one_kernel: bool) -> float:
+    """Return the w that is stable for every input of these affinity modules; a ValueError if there is none.
+
+    is_one_kernel  whether all sub-blocks have the same kernel
+    """
     affinities = [_affinity_of(embedding, channels) for embedding in embeddings]
     limits = [LARGEST_LIMIT]
     for affinity in affinities:
@@ -127,9 +130,9 @@ def known_limit(embeddings: Iterable[nn.Module], channels: int) -> float:
             )
         limits.append(limit)
     # Each step is non-expansive in the norm of its own kernel; only these kernels have one norm in common.
-    if len(affinities) > 1 and any(a.normalize != "sinkhorn" and a.kind != "delta" for a in affinities):
+    if not is_one_kernel and any(a.normalize != "sinkhorn" and a.kind != "delta" for a in affinities):
         raise ValueError(
-            'weight="stable" with share_affinity=False needs kernels with one norm in common, which '
+            'weight="stable" without share_affinity=True needs kernels with one norm in common, which '
             f'normalize={affinities[0].normalize!r} does not give; use share_affinity=True, or normalize="sinkhorn"'
         )
     return min(limits)

@@ -9,9 +9,8 @@ from typing import Any, TypeVar, cast
 
 from torch import Tensor, nn
 
-from nonloc._checks import check_flag
 from nonloc.nn.affinity import AffinityLike, AnyAffinity
-from nonloc.nn.nonlocal_module import KEYWORDS, SUBSAMPLE, NonlocalModule
+from nonloc.nn.nonlocal_module import KEYWORDS, SHARING, SUBSAMPLE, NonlocalModule
 from nonloc.ops import aggregate, diffuse
 
 _Init = TypeVar("_Init", bound=Callable[..., None])
@@ -79,7 +78,7 @@ class OriginalBlock(Original):
         batch_norm: bool = False, layout: str | None = None, backend: str = "auto", subsample: int | None = None,
     ) -> None:
         super().__init__(
-            channels, 1, 1,
+            channels, 1,
             hidden=hidden, weight=weight, bias=bias, affinity=affinity, embed=embed, shared_embedding=shared_embedding,
             normalize=normalize, scaled=scaled, init=init, init_std=init_std, batch_norm=batch_norm, layout=layout,
             backend=backend, subsample=subsample,
@@ -100,7 +99,7 @@ class DiffusiveBlock(Diffusive):
         batch_norm: bool = False, layout: str | None = None, backend: str = "auto",
     ) -> None:
         super().__init__(
-            channels, 1, 1,
+            channels, 1,
             hidden=hidden, weight=weight, bias=bias, affinity=affinity, embed=embed, shared_embedding=shared_embedding,
             normalize=normalize, scaled=scaled, init=init, init_std=init_std, batch_norm=batch_norm, layout=layout,
             backend=backend,
@@ -114,19 +113,18 @@ class OriginalStage(Original):
     num_blocks        N, the number of blocks
     share_affinity    False: each block computes ω from the current state, with its own embedding, as published.
                       True: one ω, computed from the stage's input.
-                      Such stages still train from larger initial maps.{KEYWORDS}{SUBSAMPLE}"""
+                      Such stages still train from larger initial maps.{SHARING}{KEYWORDS}{SUBSAMPLE}"""
 
     @_explain_unknown_keywords
     def __init__(
-        self, channels: int, num_blocks: int, *, share_affinity: bool = False,
+        self, channels: int, num_blocks: int, *, share_affinity: bool | str = False,
         hidden: int | None = None, weight: str = "factored", bias: bool = False,
         affinity: AffinityLike = "embedded_gaussian", embed: int | None = None, shared_embedding: bool | None = None,
         normalize: str | None = None, scaled: bool = False, init: str = "normal", init_std: float = 0.01,
         batch_norm: bool = False, layout: str | None = None, backend: str = "auto", subsample: int | None = None,
     ) -> None:
-        check_flag("share_affinity", share_affinity)
         super().__init__(
-            channels, num_blocks, 1 if share_affinity else num_blocks,
+            channels, num_blocks, share_affinity,
             hidden=hidden, weight=weight, bias=bias, affinity=affinity, embed=embed, shared_embedding=shared_embedding,
             normalize=normalize, scaled=scaled, init=init, init_std=init_std, batch_norm=batch_norm, layout=layout,
             backend=backend, subsample=subsample,
@@ -140,19 +138,18 @@ class DiffusiveStage(Diffusive):
     num_blocks        N, the number of sub-blocks
     share_affinity    True: one ω, computed from the stage's input X, as published.
                       False: each sub-block computes ω from the current state, with its own embedding;
-                      the stage that diverged most often in the map (paper/pages/map.md){KEYWORDS}"""
+                      the stage that diverged most often in the map (paper/pages/map.md).{SHARING}{KEYWORDS}"""
 
     @_explain_unknown_keywords
     def __init__(
-        self, channels: int, num_blocks: int, *, share_affinity: bool = True,
+        self, channels: int, num_blocks: int, *, share_affinity: bool | str = True,
         hidden: int | None = None, weight: str = "factored", bias: bool = False,
         affinity: AffinityLike = "embedded_gaussian", embed: int | None = None, shared_embedding: bool | None = None,
         normalize: str | None = None, scaled: bool = False, init: str = "normal", init_std: float = 0.01,
         batch_norm: bool = False, layout: str | None = None, backend: str = "auto",
     ) -> None:
-        check_flag("share_affinity", share_affinity)
         super().__init__(
-            channels, num_blocks, 1 if share_affinity else num_blocks,
+            channels, num_blocks, share_affinity,
             hidden=hidden, weight=weight, bias=bias, affinity=affinity, embed=embed, shared_embedding=shared_embedding,
             normalize=normalize, scaled=scaled, init=init, init_std=init_std, batch_norm=batch_norm, layout=layout,
             backend=backend,

@@ -43,6 +43,7 @@ def test_keywords_are_only_what_was_set_and_stages_take_them():
     [
         ("affinity", "rbf"), ("weight", "lean"), ("normalize", "softmax"), ("init", "xavier"), ("embed", 0),
         ("hidden", 2.5), ("subsample", 1), ("init_std", -0.1), ("init_std", float("inf")), ("scaled", 1),
+        ("share_affinity", "state"),
         ("backend", 3), ("widht", 3),
     ],
 )  # fmt: skip
@@ -52,7 +53,7 @@ def test_a_wrong_value_is_refused_by_its_name(name, value):
 
 
 @pytest.mark.parametrize("stage", [OriginalStage, DiffusiveStage])
-@pytest.mark.parametrize("asked", [None, True, False])
+@pytest.mark.parametrize("asked", [None, True, False, "embedding", "input"])
 def test_sharing_is_what_the_stage_does(stage, asked):
     options = StageOptions(share_affinity=asked)
     made = stage(4, 2, **options.keywords())

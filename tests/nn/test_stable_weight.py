@@ -154,6 +154,7 @@ def test_affinity_modules_have_the_limit_of_their_kernel():
         (lambda: made(normalize="none"), 'use normalize="row" or "sinkhorn"'),
         (lambda: made(affinity="heat", normalize="symmetric"), "normalize='symmetric' has degrees"),
         (lambda: made(share_affinity=False), 'use share_affinity=True, or normalize="sinkhorn"'),
+        (lambda: made(share_affinity="embedding"), 'use share_affinity=True, or normalize="sinkhorn"'),
         (lambda: made(hidden=0), "hidden must be a whole number ≥ 1"),
     ],
 )

@@ -34,11 +34,11 @@ def made(kind, num_blocks=N, seed=0, **keywords):
 
 def by_hand(stage, x, shared):
     """The paper's equations, (3) and (8), as loops over positions; ω from the input or from the current state."""
-    z, omega = x, None
+    z = x
     for n, weight in enumerate(stage.maps):
-        if omega is None or not shared:
-            embedding = stage.embeddings[0 if shared else n]
-            omega = torch.exp((z @ embedding.theta.weight.T) @ (z @ embedding.phi.weight.T).mT)
+        embedding = stage.embeddings[0 if shared in (True, "embedding") else n]
+        source = x if shared in (True, "input") else z
+        omega = torch.exp((source @ embedding.theta.weight.T) @ (source @ embedding.phi.weight.T).mT)
         w, before, z = weight.w_z.weight @ weight.w_g.weight, z, z.clone()
         for b in range(len(z)):
             for i in range(M):
@@ -49,10 +49,13 @@ def by_hand(stage, x, shared):
 
 
 @pytest.mark.parametrize("kind", STAGES)
-@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize("shared", [True, False, "embedding", "input"])
 def test_stage_equals_the_equations(kind, shared, x):
     stage = made(kind, share_affinity=shared)
-    torch.testing.assert_close(stage(x), by_hand(stage, x, shared))
+    assert len(stage.embeddings) == (1 if shared in (True, "embedding") else N)
+    expected = by_hand(stage, x, shared)
+    torch.testing.assert_close(stage(x), expected)
+    torch.testing.assert_close(stage.states(x)[-1], expected)
 
 
 @pytest.mark.parametrize(
