@@ -7,6 +7,7 @@ from typing import Any
 
 from nonloc_paper.suites import extra_tables, tables
 from nonloc_paper.suites.demo import DEMO
+from nonloc_paper.suites.matching_tables import MATCHING
 from nonloc_paper.suites.rows import Suite
 
 _PAPER = (tables.TABLE1, tables.TABLE2, tables.FIGURE1, tables.FIGURE2, tables.FIGURE3, tables.FIGURE4)
@@ -16,7 +17,7 @@ _EXTRA = (
     extra_tables.STABLE,
     extra_tables.BESIDE,
     extra_tables.BACKBONES,
-    extra_tables.TABLE1_N3,
+    *MATCHING,
 )
 SUITES: dict[str, Suite] = {suite.name: suite for suite in (DEMO, *_PAPER, *_EXTRA)}
 

@@ -201,36 +201,3 @@ BACKBONES = Suite(
     seeds=2,
     notes=NOTES,
 )
-
-
-def _row(key: str, *, own_affinities: bool = False) -> Row:
-    """A row of Table 1 with n = 3; without `own_affinities` the form's habit: proposed blocks share one affinity."""
-    return Row(
-        f"{block_label(key)}{', own affinities' if own_affinities else ''}",
-        CIFAR10.with_(
-            network=f"preresnet29/{key}@2", stage={"share_affinity": False} if own_affinities else {}
-        ),
-        SAME_PLACE.get(key),
-        group="The same place, n = 3",
-    )
-
-
-TABLE1_N3 = Suite(
-    name="table1-n3",
-    title="Table 1 on CIFAR-10 with n = 3, each proposed row with own affinities and with one",
-    rows=(
-        Row("baseline", CIFAR10.with_(network="preresnet29/baseline"), SAME_PLACE["baseline"]),
-        *(_row(f"diffusive-{blocks}", own_affinities=True) for blocks in (5, 2, 3, 4, 6)),
-        *(_row(f"diffusive-{blocks}") for blocks in (5, 2, 3, 4, 6)),
-        *(_row(f"original-{blocks}") for blocks in (1, 2, 3, 4)),
-    ),
-    seeds=5,
-    pairs=tuple(
-        (f"{block_label(f'diffusive-{n}')}, own affinities", block_label(f"diffusive-{n}"))
-        for n in (2, 3, 4, 5, 6)
-    ),
-    notes=(
-        *NOTES,
-        "n = 3 bottlenecks a group: 20 if layers are counted as 6n + 2, as the public code with this recipe does.",
-    ),
-)
