@@ -3,9 +3,35 @@
 from __future__ import annotations
 
 import argparse
+import os
 from typing import Any
 
-from jsonargparse import ArgumentParser, DefaultHelpFormatter
+from jsonargparse import ArgumentParser, DefaultHelpFormatter, Namespace, get_loader, set_loader
+
+# Of a config file, or of any value that is read as YAML. A recipe has less than 2,000 characters and 2 levels.
+LONGEST_TEXT, DEEPEST_TEXT = 100_000, 20
+
+
+def load_yaml(text: str) -> Any:
+    """Read YAML; ValueError for a text that is too long or too deep, or that repeats parts of itself by aliases."""
+    import yaml
+
+    if len(text) > LONGEST_TEXT:
+        raise ValueError(f"it has more than {LONGEST_TEXT:,} characters; write the options only")
+    try:
+        depth = 0
+        for event in yaml.parse(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
+            if isinstance(event, yaml.AliasEvent):
+                raise ValueError("it has an alias (*name); write the value itself")
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            if depth > DEEPEST_TEXT:
+                raise ValueError(f"it is nested more than {DEEPEST_TEXT} deep; options have no such depth")
+        return get_loader("yaml")(text)
+    except (yaml.YAMLError, TypeError) as error:  # TypeError: its reader expects words as keys
+        raise ValueError(str(error)) from error
+
+
+set_loader("nonloc", load_yaml, exceptions=(ValueError,))
 
 
 class HelpFormatter(DefaultHelpFormatter):
@@ -39,8 +65,21 @@ class CommandParser(ArgumentParser):
             env_prefix=f"{variable}_",
             exit_on_error=False,
             allow_abbrev=False,
+            parser_mode="nonloc",
             **keywords,
         )
+
+    def parse_path(self, path: str | os.PathLike[str], *args: Any, **keywords: Any) -> Namespace:
+        """Parse a config file; every error names it."""
+        try:
+            if os.path.getsize(path) > LONGEST_TEXT:
+                raise ValueError(f"it has more than {LONGEST_TEXT:,} bytes; write the options only")
+            return super().parse_path(path, *args, **keywords)
+        except UnicodeDecodeError as error:
+            message = f"it is not UTF-8 ({error}); save it as UTF-8"
+        except (TypeError, ValueError, argparse.ArgumentError) as error:
+            message = str(error)
+        raise argparse.ArgumentError(None, f"the config file {path}: {message}")
 
 
 def add_optional(parser: ArgumentParser, name: str, help: str, kind: Any = str, **keywords: Any) -> None:
