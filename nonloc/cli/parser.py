@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 from nonloc import __version__
-from nonloc._checks import shown, shortened
+from nonloc._checks import shortened, shown
 from nonloc.cli.commands import summarize
 
 DESCRIPTION = """\
