@@ -27,7 +27,7 @@ def load_yaml(text: str) -> Any:
             if depth > DEEPEST_TEXT:
                 raise ValueError(f"it is nested more than {DEEPEST_TEXT} deep; options have no such depth")
         return get_loader("yaml")(text)
-    except (yaml.YAMLError, TypeError) as error:  # TypeError: its reader expects words as keys
+    except Exception as error:  # besides YAMLError what its readers of dates and keys raise on other texts
         raise ValueError(str(error)) from error
 
 
