@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from nonloc import Affinity, DiffusiveStage, estimate
-from nonloc._checks import is_number, is_whole
+from nonloc._checks import check_memory, check_whole, is_number, is_whole, shown
 from nonloc.nn.options import StageOptions
 from nonloc.processes.continuum.quadrature import quadrature
 from nonloc_paper import Recipe
@@ -57,3 +57,21 @@ def test_numpys_numbers_elsewhere():
     assert Affinity(x, x, "heat", scale=np.float32(0.5)).scale == 0.5
     assert estimate(DiffusiveStage(8, 2), shape=(np.int64(1), 8, np.int64(16), 16)).auto == "reference"
     assert len(quadrature(np.int64(4), dimension=np.int64(1)).points) == 4
+
+
+def test_a_whole_number_may_have_a_largest_value():
+    assert check_whole("seeds", 1000, most=1000) == 1000
+    with pytest.raises(ValueError, match="seeds must be at most 1,000, got 1001"):
+        check_whole("seeds", 1001, most=1000)
+
+
+@pytest.mark.parametrize("value", ["x" * 5000, 10**4000, 10**5000, ["x"] * 5000], ids=range(4))
+def test_values_are_shown_in_short(value):
+    assert len(shown(value)) < 150
+    assert shown("x" * 98) == repr("x" * 98)
+
+
+def test_more_than_the_memory_of_the_machine_is_refused():
+    check_memory("a small thing", 2**20, "")
+    with pytest.raises(ValueError, match=r"M=9 would need 1073741824 GiB of memory, .*; use fewer"):
+        check_memory("M=9", 2**60, "use fewer")

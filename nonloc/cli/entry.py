@@ -100,8 +100,9 @@ def _is_too_large(error: BaseException) -> bool:
         "out of memory",
         "Storage size calculation overflowed",
         "Overflow when unpacking",
+        "too large to convert",
     )
-    return isinstance(error, (MemoryError, OverflowError)) or any(text in str(error) for text in texts)
+    return isinstance(error, MemoryError) or any(text in str(error) for text in texts)
 
 
 def _print_error(text: str) -> None:

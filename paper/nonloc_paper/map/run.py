@@ -95,7 +95,7 @@ def run_part(
     begun: list[int] = []
     again: list[int] = []
     numbers = list(range(len(todo)))
-    started = time.monotonic()
+    started, seconds = time.monotonic(), budget
 
     def begin(index: int) -> None:
         tell(len(planned) - len(todo) + len(begun), todo[numbers[index]][2])
@@ -134,13 +134,14 @@ def run_part(
                 data=shared,
                 device=where,
                 progress=False,
-                stop_after=None if budget is None else max(0.0, budget - (time.monotonic() - started)),
+                stop_after=seconds,
                 watch=watcher,
                 begun=begin,
                 ended=end,
             )
             # Stopped after its last step and before its end: not watched to its end, either.
             numbers = [] if errors or endings.reason else again.copy()
+            seconds = None if budget is None else max(0.0, budget - (time.monotonic() - started))
     if errors and not all(isinstance(error, LockedRunError) for error in errors):
         raise next(error for error in errors if not isinstance(error, LockedRunError))
     left = tuple((cell, seed) for cell, seed, recipe in todo if not table.has(cell, seed, recipe))
