@@ -19,6 +19,7 @@ import json
 import os
 import random
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -47,28 +48,10 @@ SECONDS = 10
 LONGEST = 2000  # characters of an error
 CODES = {0, 1, 2, 3, 4, 5, 130, 141, 143}
 
-TINY = [
-    "--network",
-    "restorer8/diffusive-1@2",
-    "--data",
-    "motifs",
-    "--train_images",
-    "16",
-    "--test_images",
-    "8",
-    "--epochs",
-    "1",
-    "--steps_per_epoch",
-    "1",
-    "--batch_size",
-    "8",
-    "--optimizer",
-    "adam",
-    "--schedule",
-    "constant",
-    "--device",
-    "cpu",
-]
+TINY = shlex.split(
+    "--network restorer8/diffusive-1@2 --data motifs --train_images 16 --test_images 8 --epochs 1 --steps_per_epoch 1 "
+    "--batch_size 8 --optimizer adam --schedule constant --device cpu"
+)
 # Sound words for the positional argument of each command, and what keeps its work short; the last one wins.
 FIRST = {
     "simulate": ("diffusion", "damped", "reverse", "jump"),
@@ -117,133 +100,40 @@ LOADERS = (
 )
 
 HUGE = str(10**20)
-SOUND = (
-    *(
-        "0",
-        "1",
-        "2",
-        "3",
-        "0.5",
-        "1e-3",
-        "true",
-        "false",
-        "null",
-        "cpu",
-        "motifs",
-        "cifar10",
-        "sgd",
-        "adam",
-        "step",
-    ),
-    *(
-        "constant",
-        "onecycle",
-        "float32",
-        "bfloat16",
-        "std",
-        "row",
-        "sinkhorn",
-        "gaussian",
-        "heat",
-        "normal",
-        "zero",
-    ),
-    *(
-        "factored",
-        "stable",
-        "auto",
-        "[1, 2]",
-        "[]",
-        "[3]",
-        "5s",
-        "1.5h",
-        "median",
-        "all",
-        "none",
-        "baseline",
-        "5-block",
-    ),
-    *(
-        "restorer8/diffusive-2@2",
-        "restorer8/baseline",
-        "preresnet20/original-2@2",
-        "rate 0.1",
-        "epochs=1",
-        "seed=1",
-    ),
-    *(
-        "stage.hidden=2",
-        "batch_size=8",
-        "exact",
-        "implicit",
-        "euler",
-        "skip_default",
-        "{hidden: 2}",
-        "good.yaml",
-    ),
-)
+SOUND = shlex.split("""
+    0 1 2 3 0.5 1e-3 true false null cpu motifs cifar10 sgd adam step constant onecycle float32 bfloat16 std row sinkhorn
+    gaussian heat normal zero factored stable auto '[1, 2]' [] [3] 5s 1.5h median all none baseline 5-block exact euler
+    restorer8/diffusive-2@2 restorer8/baseline preresnet20/original-2@2 'rate 0.1' epochs=1 seed=1 stage.hidden=2
+    batch_size=8 implicit skip_default '{hidden: 2}' good.yaml
+""")
 SOUND_OF_TYPE = {
     "int": ("0", "1", "2", "3", "8"),
     "float": ("0", "0.5", "1e-3", "2"),
     "bool": ("true", "false"),
     "tuple": ("[]", "[1]", "[2, 3]"),
 }
-HOSTILE = (
+HOSTILE = [
+    # numbers
+    *shlex.split("-1 -0.0 nan NaN .nan inf -inf .inf 1e999 1e-999 0x10 1_000 0b1 1.0 ١ ½"),
+    *map(str, (10**20, -(10**20), 10**400, 2**31, 2**63 - 1, 2**63, 2**64)),
+    "9" * 5000,
+    # YAML and JSON
+    *shlex.split(
+        "{0} '{0: 1}' [1 {a } [[[]]] '- - - - - 1' '? ? ? a' '&a [*a]' *a '<<: {a: 1}' '!!binary aGk=' '!x y'"
+    ),
+    *shlex.split(
+        "'!!python/object:os.system x' '!!timestamp 2001-01-01' '!!timestamp x' '!!int x' '!!set {a, b}'"
+    ),
+    *shlex.split(
+        "'{class_path: os.system}' os.system nonloc.nn.options.StageOptions '{class_path: 3, init_args: 4}'"
+    ),
+    *("[" * 3000, "[" * 30 + "]" * 30, "{a: " * 60),
+    # texts
     *(
         "",
         " ",
         "-",
         "--",
-        "-1",
-        "-0.0",
-        "nan",
-        "NaN",
-        ".nan",
-        "inf",
-        "-inf",
-        ".inf",
-        "1e999",
-        "1e-999",
-        HUGE,
-        "-" + HUGE,
-    ),
-    *(
-        "9" * 400,
-        "9" * 5000,
-        str(2**31),
-        str(2**63 - 1),
-        str(2**63),
-        str(2**64),
-        "0x10",
-        "1_000",
-        "0b1",
-        "١",
-        "½",
-        "1.0",
-    ),
-    *(
-        "{0}",
-        "{0: 1}",
-        "[1",
-        "{a",
-        "}",
-        "[[[]]]",
-        "[" * 3000,
-        "[" * 30 + "]" * 30,
-        "{a: " * 60,
-        "- - - - - 1",
-        "? ? ? a",
-    ),
-    *(
-        "&a [*a]",
-        "*a",
-        "<<: {a: 1}",
-        "!!binary aGk=",
-        "!!python/object:os.system x",
-        "!!timestamp 2001-01-01",
-        "!x y",
-    ),
-    *(
         "x" * 5000,
         "é" * 5000,
         "\n",
@@ -254,76 +144,29 @@ HOSTILE = (
         "\u202e",
         "\ud800",
         "\udcff",
-        "🦊",
-        "%s",
-        "%(prog)s",
     ),
-    *(
-        "folder",
-        "file.txt",
-        "binary.bin",
-        "missing",
-        "missing/deep",
-        "loop",
-        "dangling",
-        "unreadable",
-        "locked",
+    *("🦊", "%s", "%(prog)s"),
+    # files and devices
+    *shlex.split(
+        "folder file.txt binary.bin missing missing/deep loop dangling unreadable locked latin.yaml bomb.yaml"
     ),
-    *(
-        "latin.yaml",
-        "bomb.yaml",
-        "deep.yaml",
-        "large.yaml",
-        "empty.yaml",
-        "self.yaml",
-        "binary.png",
-        "picture.png",
+    *shlex.split(
+        "deep.yaml large.yaml empty.yaml self.yaml binary.png picture.png ../outside file.txt/below /dev/null"
     ),
-    *(
-        "../outside",
-        "file.txt/below",
-        "a" * 300,
-        "/dev/null",
-        "/dev/null/x",
-        "file:///x",
-        "http://127.0.0.1:9/x",
+    *shlex.split(
+        "/dev/null/x file:///x http://127.0.0.1:9/x no_such_device meta cpu:7 cuda:99 mps xla vulkan"
     ),
-    *(
-        "restorer1000000/baseline",
-        "restorer65536/baseline",
-        f"preresnet20/diffusive-{HUGE}@2",
-        "restorer8/original-9@9",
+    "a" * 300,
+    # networks and fields
+    *shlex.split(
+        "restorer1000000/baseline restorer65536/baseline restorer8/original-9@9 stage=3 stage=null network=3"
     ),
-    *(f"preresnet{9 * 10**30 + 2}/baseline", "preresnet20/diffusive-1@" + ",".join(map(str, range(1, 3000)))),
-    *(
-        "no_such_device",
-        "meta",
-        "cpu:7",
-        "cuda:99",
-        "mps",
-        "xla",
-        "vulkan",
-        "stage=3",
-        "stage=null",
-        "network=3",
-        "=",
-        "a=",
+    *shlex.split(
+        f"preresnet{9 * 10**30 + 2}/baseline restorer8/diffusive-{HUGE}@2 seed={HUGE} stage.hidden={HUGE} = a="
     ),
-    *(
-        f"seed={HUGE}",
-        f"stage.hidden={HUGE}",
-        "epochs=[[[",
-        "milestones=" + "[" * 100_000,
-        "stage.embed=1000000000000",
-    ),
-    *(
-        "{class_path: os.system}",
-        "os.system",
-        "nonloc.nn.options.StageOptions",
-        "{class_path: 3, init_args: 4}",
-        "a.b.c",
-    ),
-)
+    f"preresnet20/diffusive-1@{','.join(map(str, range(1, 3000)))}",
+    *("epochs=[[[", f"milestones={'[' * 100_000}", "stage.embed=1000000000000"),
+]
 # Lines that must not end with 0, whatever harmless option is added.
 REFUSED = (
     ["train", "--stage", "3"],
@@ -357,6 +200,7 @@ REFUSED = (
     ["no_such_command"],
     [],
 )
+ODD = ("--no_such", "-x", "--", "-", "--=1", "---", "extra")
 HARMLESS = ([], [], ["--quiet"], ["--json"], ["--json", "--quiet"])
 
 
@@ -536,7 +380,7 @@ class Place:
         if event not in ("open", "os.mkdir", "os.rename", "os.remove", "os.link", "os.symlink"):
             return
         if event == "open":
-            path, mode, flags = arguments
+            path, _, flags = arguments
             if isinstance(path, int) or not flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
                 return
         else:
@@ -611,10 +455,7 @@ def _line(
         if _is_encodable(value):
             settings[f"NONLOC_{name.upper()}__{action.dest.upper().replace('.', '__')}"] = value
     if chance.random() < 0.05:
-        words.insert(
-            chance.randrange(len(words) + 1),
-            chance.choice(("--no_such", "-x", "--", "-", "--=1", "---", "extra")),
-        )
+        words.insert(chance.randrange(len(words) + 1), chance.choice(ODD))
     if name in FIRST and chance.random() < 0.97:
         first = chance.choice(HOSTILE) if chance.random() < hostility / 3 else chance.choice(FIRST[name])
         words.insert(chance.choice((0, 0, len(words))), first)

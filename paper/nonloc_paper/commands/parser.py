@@ -20,7 +20,7 @@ def load_yaml(text: str) -> Any:
     A text that is too long or too deep, that repeats parts of itself by aliases, or that the reader fails on is an
     ArgumentError. jsonargparse would try a ValueError once more as a number, by a reader without these limits.
     """
-    import yaml
+    import yaml  # type: ignore[import-untyped]
 
     def refuse(reason: str) -> NoReturn:
         raise argparse.ArgumentError(None, f"the value {shown(text)} {reason}")
