@@ -1,4 +1,4 @@
-"""Checks of plain values: whole numbers, numbers, flags, choices and functions. Each names the argument. No torch.
+"""Checks of plain values: whole numbers, numbers, flags, choices, functions, sizes. Each names the argument. No torch.
 
 Numpy's numbers are numbers; True and False are not.
 """
@@ -7,22 +7,13 @@ from __future__ import annotations
 
 import inspect
 import math
+import os
 import sys
 from collections.abc import Callable, Iterable
 from numbers import Integral, Rational, Real
 from typing import Any, TypeGuard
 
 MOST_WHOLE = 2**63 - 1  # what 64 bits hold
-LONGEST_SHOWN = 80
-
-
-def short(value: object) -> str:
-    """Return repr(value) for an error message, on one line and cut where it is long."""
-    try:
-        text = " ".join(repr(value).split())
-    except ValueError:  # Python does not print whole numbers of thousands of digits
-        return f"a {type(value).__name__}"
-    return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}…"
 
 
 def is_whole(value: object) -> TypeGuard[int]:
@@ -41,32 +32,57 @@ def is_finite(value: object) -> TypeGuard[float]:
     return is_number(value) and math.isfinite(value)
 
 
+def shortened(text: str, most: int = 100) -> str:
+    """Return `text`, with its middle left out if it has more than `most` characters."""
+    if len(text) <= most:
+        return text
+    head, tail = most - most // 3, most // 3
+    return f"{text[:head]} … {text[-tail:]} ({len(text):,} characters)"
+
+
+def shown(value: object) -> str:
+    """Return `repr(value)` for a message: on one line, shortened."""
+    try:
+        return shortened(" ".join(repr(value).split()))
+    except ValueError:  # Python refuses to write numbers of thousands of digits
+        return f"a {type(value).__name__} with too many digits to be shown"
+
+
 def check_whole(name: str, value: object, least: int = 1, most: int = MOST_WHOLE) -> int:
     """Return `value` as an int; ValueError unless it is a whole number from `least` to `most`."""
     if not is_whole(value) or value < least:
-        raise ValueError(f"{name} must be a whole number ≥ {least}, got {short(value)}")
+        raise ValueError(f"{name} must be a whole number ≥ {least}, got {shown(value)}")
     if value > most:
-        raise ValueError(f"{name} must be at most {most:,}, got {short(value)}; use a smaller number")
+        raise ValueError(f"{name} must be at most {most:,}, got {shown(value)}; use a smaller number")
     return int(value)
+
+
+def check_memory(what: str, needed: int, fix: str) -> None:
+    """ValueError if `what` needs more bytes than this machine has memory."""
+    available = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if needed > available:
+        raise ValueError(
+            f"{what} would need {shown(needed >> 30)} GiB of memory, and this machine has {available >> 30}; {fix}"
+        )
 
 
 def check_positive(name: str, value: object) -> None:
     """ValueError unless `value` is a finite number > 0."""
     if not is_finite(value) or not value > 0:
-        raise ValueError(f"{name} must be a finite number > 0, got {short(value)}")
+        raise ValueError(f"{name} must be a finite number > 0, got {shown(value)}")
 
 
 def check_flag(name: str, value: object) -> None:
     """ValueError unless `value` is True or False."""
     if not isinstance(value, bool):
-        raise ValueError(f"{name} must be True or False, got {short(value)}")
+        raise ValueError(f"{name} must be True or False, got {shown(value)}")
 
 
 def check_choice(name: str, value: object, choices: Iterable[str]) -> None:
     """ValueError, listing the choices, unless `value` is one of them."""
     known = tuple(choices)
     if not isinstance(value, str) or value not in known:
-        raise ValueError(f"{name}={short(value)} is unknown; choose one of {', '.join(known)}")
+        raise ValueError(f"{name}={shown(value)} is unknown; choose one of {', '.join(known)}")
 
 
 def check_takes_one(name: str, function: Callable[..., Any], argument: str, fix: str) -> None:

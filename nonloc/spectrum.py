@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nonloc._checks import check_whole, is_finite, is_whole, short
+from nonloc._checks import check_whole, is_finite, is_whole, shown
 
 CAPTION = (
     "Eigenvalues of (W + Wᵀ)/2, sorted by magnitude. How many are positive or negative says nothing: with W = W_Z W_g "
@@ -50,7 +50,7 @@ class Spectrum:
         values = values.to("cpu", torch.float64) if is_row else values
         if not is_row or not bool(values.isfinite().all()):
             raise ValueError(
-                f"eigenvalues must be finite real numbers in one row, got {short(self.eigenvalues)}"
+                f"eigenvalues must be finite real numbers in one row, got {shown(self.eigenvalues)}"
             )
         object.__setattr__(self, "eigenvalues", _by_magnitude(values))
 
@@ -101,7 +101,7 @@ class Spectrum:
             row = torch.tensor(values["eigenvalues"], dtype=torch.float64)
         except (KeyError, TypeError, RuntimeError, ValueError) as error:
             raise ValueError(
-                f'a spectrum is a dict with numbers as "eigenvalues", got {short(values)}'
+                f'a spectrum is a dict with numbers as "eigenvalues", got {shown(values)}'
             ) from error
         return cls(row)
 
@@ -156,11 +156,11 @@ def random_band(
     for name, value in (("channels", channels), ("rank", rank), ("samples", samples)):
         check_whole(name, value)
     if not is_finite(norm) or norm < 0:
-        raise ValueError(f"norm={short(norm)} must be a finite number ≥ 0")
+        raise ValueError(f"norm={shown(norm)} must be a finite number ≥ 0")
     if not is_finite(quantile) or not 0 < quantile < 1:
-        raise ValueError(f"quantile={short(quantile)} must lie between 0 and 1")
+        raise ValueError(f"quantile={shown(quantile)} must lie between 0 and 1")
     if not is_whole(seed) or abs(seed) >= 2**63:
-        raise ValueError(f"seed={short(seed)} must be a whole number of at most 63 bits")
+        raise ValueError(f"seed={shown(seed)} must be a whole number of at most 63 bits")
     if samples * channels**2 > MOST_NUMBERS:
         raise ValueError(
             f"samples={samples} matrices of channels={channels} need "

@@ -43,3 +43,48 @@ def test_a_broken_command_is_one_line_in_help_and_an_error_when_it_is_used(
     assert message in line
     assert main(["broken"]) == 1
     assert message in capsys.readouterr().err
+
+
+def failing(monkeypatch, error):
+    def fail(words):
+        raise error
+
+    monkeypatch.setattr(entry, "_run", fail)
+
+
+def test_an_error_that_no_user_can_correct_is_one_line_that_says_so(monkeypatch, capsys):
+    failing(monkeypatch, TypeError("int + str"))
+    assert main(["simulate"]) == 1
+    line = (
+        "nonloc: error: TypeError: int + str; this is a bug of nonloc: please report it, with the traceback"
+    )
+    assert capsys.readouterr().err == f"{line} that NONLOC_DEBUG=1 shows\n"
+    monkeypatch.setenv("NONLOC_DEBUG", "1")
+    with pytest.raises(TypeError):
+        main(["simulate"])
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        RuntimeError(
+            "[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"
+        ),
+        RuntimeError("Storage size calculation overflowed with sizes=[1]"),
+        TypeError("empty(): argument failed to unpack: Overflow when unpacking long long"),
+        OverflowError("Python int too large to convert to C long"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_a_size_that_memory_cannot_hold_is_said_to_be_too_large(monkeypatch, capsys, error):
+    failing(monkeypatch, error)
+    assert main(["simulate"]) == 1
+    assert "a size is too large for this machine, make it smaller" in capsys.readouterr().err
+
+
+def test_a_long_value_is_not_repeated_at_length(capsys):
+    assert main(["simulate", "diffusion", "--steps", "x" * 5000]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("nonloc: error: argument --steps: invalid int value: 'xxx")
+    assert len(err) < 2000

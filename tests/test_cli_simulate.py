@@ -89,6 +89,7 @@ def test_a_step_beyond_the_limit_is_taken_and_said_to_diverge(capsys, picture, t
         (["--steps", "0"], "--steps must be at least 1"),
         (["--bandwidth", "-1"], "--bandwidth must be between 1e-05 and 1e+09"),
         (["--size", "100000"], "--size must be at most"),
+        (["--steps", str(10**20)], "GiB of memory, and this machine has"),
         (["--device", "gpu"], "--device gpu cannot be used here"),
         (["--normalize", "softmax"], "softmax"),
     ],

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from nonloc import Affinity, DiffusiveStage, estimate
-from nonloc._checks import check_whole, is_finite, is_number, is_whole, short
+from nonloc._checks import check_memory, check_whole, is_finite, is_number, is_whole, shown
 from nonloc.nn.options import StageOptions
 from nonloc.processes.continuum.quadrature import quadrature
 from nonloc_paper import Recipe
@@ -47,14 +47,14 @@ def test_numbers_that_no_float_holds(value):
 
 @pytest.mark.parametrize("value", [10**20, 10**5000], ids=["20 digits", "5000 digits"])
 def test_whole_numbers_of_more_than_64_bits_are_refused_in_few_words(value):
-    with pytest.raises(ValueError, match=r"n must be at most 9,223,372,036,854,775,807, got .{1,81}; use"):
+    with pytest.raises(ValueError, match=r"n must be at most 9,223,372,036,854,775,807, got .{1,130}; use"):
         check_whole("n", value)
 
 
 def test_long_values_are_cut_and_on_one_line():
-    assert short(torch.zeros(30, 30)).startswith("tensor([[0., 0.")
-    assert len(short("x" * 5000)) == 81
-    assert "\n" not in short(torch.zeros(30, 30))
+    assert shown(torch.zeros(30, 30)).startswith("tensor([[0., 0.")
+    assert len(shown("x" * 5000)) < 130
+    assert "\n" not in shown(torch.zeros(30, 30))
 
 
 def test_a_stage_of_numpys_numbers_is_the_same_stage():
@@ -82,3 +82,21 @@ def test_numpys_numbers_elsewhere():
     assert Affinity(x, x, "heat", scale=np.float32(0.5)).scale == 0.5
     assert estimate(DiffusiveStage(8, 2), shape=(np.int64(1), 8, np.int64(16), 16)).auto == "reference"
     assert len(quadrature(np.int64(4), dimension=np.int64(1)).points) == 4
+
+
+def test_a_whole_number_may_have_a_largest_value():
+    assert check_whole("seeds", 1000, most=1000) == 1000
+    with pytest.raises(ValueError, match="seeds must be at most 1,000, got 1001"):
+        check_whole("seeds", 1001, most=1000)
+
+
+@pytest.mark.parametrize("value", ["x" * 5000, 10**4000, 10**5000, ["x"] * 5000], ids=range(4))
+def test_values_are_shown_in_shown(value):
+    assert len(shown(value)) < 150
+    assert shown("x" * 98) == repr("x" * 98)
+
+
+def test_more_than_the_memory_of_the_machine_is_refused():
+    check_memory("a small thing", 2**20, "")
+    with pytest.raises(ValueError, match=r"M=9 would need 1073741824 GiB of memory, .*; use fewer"):
+        check_memory("M=9", 2**60, "use fewer")

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 from typing import TextIO
 
+from nonloc._checks import shortened
 from nonloc.cli.commands import find_commands, load_command
 from nonloc.cli.parser import (
     make_command_parser,
@@ -20,13 +21,15 @@ from nonloc.cli.parser import (
 from nonloc.outcomes import EXIT_FAILED, EXIT_SIGINT, EXIT_SIGPIPE, EXIT_USAGE, NonlocError
 
 DEBUG_VARIABLE = "NONLOC_DEBUG"
+LONGEST_MESSAGE = 1500
+# What names a wrong argument, file or installation; anything else is a mistake in nonloc.
+CORRECTABLE = (NonlocError, ValueError, argparse.ArgumentError, OSError, ImportError)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code, one of outcomes.py.
 
-    An error that a user can correct is one line on stderr; NONLOC_DEBUG=1 shows the traceback. Every other error is
-    left to Python, which shows it and exits with 1.
+    An error is one line on stderr, and one that no user can correct says so; NONLOC_DEBUG=1 shows the traceback.
     """
     # A stream that the caller has closed (`>&-`) is None, and print takes None for stdout.
     sys.stdout = sys.stdout or _null_stream()
@@ -43,14 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # As in `nonloc … | head`. Python would write to the closed pipe once more.
         sys.stdout = _null_stream()
         return EXIT_SIGPIPE
-    except (
-        NonlocError,
-        ValueError,
-        argparse.ArgumentError,
-        OSError,
-        ImportError,
-        KeyboardInterrupt,
-    ) as error:
+    except (Exception, KeyboardInterrupt) as error:
         if os.environ.get(DEBUG_VARIABLE) not in (None, "", "0"):
             raise
         return _report(error)
@@ -80,14 +76,33 @@ def _report(error: BaseException) -> int:
     if isinstance(error, KeyboardInterrupt):
         _print_error("interrupted")
         return EXIT_SIGINT
-    # argparse and jsonargparse spread their messages over lines.
-    message = " ".join(str(error).split())
+    # argparse and jsonargparse spread their messages over lines, and repeat long values in them.
+    message = shortened(" ".join(str(error).split()), LONGEST_MESSAGE)
     if isinstance(error, ImportError):
         message += "; pip install 'nonloc[plots,graphs]' for simulate, or nonloc-paper for all commands"
+    elif _is_too_large(error):
+        message = f"a size is too large for this machine, make it smaller ({shortened(message)})"
+    elif not isinstance(error, CORRECTABLE):
+        message = (
+            f"{type(error).__name__}: {message}; this is a bug of nonloc: "
+            f"please report it, with the traceback that {DEBUG_VARIABLE}=1 shows"
+        )
     _print_error(f"error: {message}")
     if isinstance(error, NonlocError):
         return error.exit_code
     return EXIT_USAGE if isinstance(error, (ValueError, argparse.ArgumentError)) else EXIT_FAILED
+
+
+def _is_too_large(error: BaseException) -> bool:
+    """Return whether memory ran out, or a size does not fit into 64 bits; torch has no exception of its own for it."""
+    texts = (
+        "can't allocate memory",
+        "out of memory",
+        "Storage size calculation overflowed",
+        "Overflow when unpacking",
+        "too large to convert",
+    )
+    return isinstance(error, MemoryError) or any(text in str(error) for text in texts)
 
 
 def _print_error(text: str) -> None:

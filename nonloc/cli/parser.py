@@ -10,6 +10,7 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 from nonloc import __version__
+from nonloc._checks import shortened, shown
 from nonloc.cli.commands import summarize
 
 DESCRIPTION = """\
@@ -82,7 +83,9 @@ def nearest_options(parser: argparse.ArgumentParser, words: Sequence[str]) -> st
     names = [word[2:].partition("=")[0] for word in words if word.startswith("--")]
     meant = {name: nearest(name, known) for name in names if name not in known}
     return "".join(
-        f"; the nearest to --{name} is --{near}" for name, near in meant.items() if near is not None
+        f"; the nearest to --{shortened(name)} is --{near}"
+        for name, near in meant.items()
+        if near is not None
     )
 
 
@@ -107,4 +110,4 @@ def unknown_name(name: str, kind: str, known: Iterable[str], listing: str) -> Va
     known = list(known)
     near = nearest(name, known)
     hint = "" if near is None else f"the nearest is {near}; "
-    return ValueError(f"{name!r} is not a {kind}; {hint}{listing} {', '.join(known)}")
+    return ValueError(f"{shown(name)} is not a {kind}; {hint}{listing} {', '.join(known)}")

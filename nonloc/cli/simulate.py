@@ -7,6 +7,7 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import Any
 
+from nonloc._checks import check_memory, shortened, shown
 from nonloc.cli.durations import format_duration
 from nonloc.cli.output import Output, add_output_arguments
 from nonloc.cli.simulate_picture import read_picture
@@ -77,7 +78,7 @@ def run(options: Namespace) -> int:
     output = Output(options)
     for name in ("size", "steps"):
         if getattr(options, name) < 1:
-            raise ValueError(f"--{name} must be at least 1, got {getattr(options, name)}")
+            raise ValueError(f"--{name} must be at least 1, got {shown(getattr(options, name))}")
     if not SMALLEST_BANDWIDTH <= options.bandwidth <= LARGEST_BANDWIDTH:
         raise ValueError(
             f"--bandwidth must be between {SMALLEST_BANDWIDTH:g} and {LARGEST_BANDWIDTH:g}, got {options.bandwidth}"
@@ -94,6 +95,13 @@ def run(options: Namespace) -> int:
 
     image = _on_device(read_picture(options.image, options.size), options.device)
     height, width = image.shape[1:]
+    check_memory(
+        f"--steps {shown(options.steps)} of {height} × {width} pixels, each kept,",
+        options.steps * image.numel() * image.element_size(),
+        "take fewer steps or a smaller --size",
+    )
+    patches = (2 * options.radius + 1) ** 2 * image.numel() * image.element_size()
+    check_memory(f"--radius {shown(options.radius)}", patches, "use a smaller one, or a smaller --size")
     features = patch_features(image, options.radius)
     affinity = Affinity(features, features, "heat", options.normalize, scale=1 / options.bandwidth**2)
     z = to_signal(image)
@@ -117,11 +125,11 @@ def run(options: Namespace) -> int:
         progress=not output.is_quiet,
     )
     series = _series(trajectory)
-    shown = sorted({round(k * (len(trajectory) - 1) / 5) for k in range(6)})
-    pictures = [to_image(trajectory.states[k], height, width).movedim(0, -1).cpu().numpy() for k in shown]
+    chosen = sorted({round(k * (len(trajectory) - 1) / 5) for k in range(6)})
+    pictures = [to_image(trajectory.states[k], height, width).movedim(0, -1).cpu().numpy() for k in chosen]
     if options.process == "jump":
         pictures = [picture[..., 0] for picture in pictures]
-    titles = [f"t = {series['times'][k]:g}" for k in shown]
+    titles = [f"t = {series['times'][k]:g}" for k in chosen]
     folder = Path(options.output)
     folder.mkdir(parents=True, exist_ok=True)
     figure = plot_trajectory(series)
@@ -183,11 +191,9 @@ def _on_device(image: Any, device: str) -> Any:
         if str(device).startswith("meta"):
             raise RuntimeError("it holds no numbers")
         return image.to(device)
-    except (
-        RuntimeError,
-        AssertionError,
-    ) as error:  # torch's answers to a device that it does not know, or have
-        raise ValueError(f"--device {device} cannot be used here ({error}); use cpu") from None
+    except Exception as error:  # torch has many answers to a device that it does not know, or have
+        reason = shortened(str(error).partition("\n")[0])
+        raise ValueError(f"--device {shortened(device)} cannot be used here ({reason}); use cpu") from None
 
 
 def _series(trajectory: Any) -> dict[str, Any]:

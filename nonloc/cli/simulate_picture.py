@@ -7,6 +7,8 @@ import zlib
 from pathlib import Path
 from typing import Any
 
+from nonloc._checks import shown
+
 LARGEST_SIDE = 1024  # pixels; every step goes through all pairs of them
 # What Pillow's readers raise on files that are cut short or scrambled.
 UNREADABLE = (OSError, SyntaxError, ValueError, EOFError, IndexError, struct.error, zlib.error)
@@ -23,7 +25,7 @@ def read_picture(path: str | None, size: int) -> Any:
 
     if size > LARGEST_SIDE:
         raise ValueError(
-            f"--size must be at most {LARGEST_SIDE}, got {size}; the kernel is between all pairs of pixels"
+            f"--size must be at most {LARGEST_SIDE}, got {shown(size)}; the kernel is between all pairs of pixels"
         )
     picture = _flower() if path is None else _opened(path)
     scale = size / max(picture.size)

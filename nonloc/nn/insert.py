@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nonloc._checks import check_choice, check_takes_one, short
+from nonloc._checks import check_choice, check_takes_one, shown
 from nonloc.nn.inspect import Inputs, run_model
 from nonloc.nn.nonlocal_module import NonlocalModule
 from nonloc.nn.options import FORMS
@@ -181,7 +181,7 @@ def insert(model: nn.Module, where: Mapping[str, Value], *, example: Inputs | No
 def _check_name(name: Any, named: Mapping[str, nn.Module]) -> None:
     if not isinstance(name, str):
         raise ValueError(
-            f'where names submodules by strings, such as "layer1.1", got {short(name)}; the names are those of '
+            f'where names submodules by strings, such as "layer1.1", got {shown(name)}; the names are those of '
             "model.named_modules()"
         )
     if name == "":

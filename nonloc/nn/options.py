@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
-from nonloc._checks import check_choice, check_flag, check_positive, check_whole, is_whole, short
+from nonloc._checks import check_choice, check_flag, check_positive, check_whole, is_whole, shown
 
 FORMS = ("original", "diffusive")
 AFFINITY_NAMES = ("gaussian", "embedded_gaussian", "dot", "concat", "heat", "delta")
@@ -27,7 +27,7 @@ def _check_name(argument: str, value: object) -> None:
 def check_sharing(name: str, value: object) -> None:
     """ValueError unless `value` is True, False or one of SHARES."""
     if not isinstance(value, bool) and value not in SHARES:
-        raise ValueError(f"{name} must be True, False, {' or '.join(map(repr, SHARES))}, got {short(value)}")
+        raise ValueError(f"{name} must be True, False, {' or '.join(map(repr, SHARES))}, got {shown(value)}")
 
 
 def _option(help: str, check: Callable[[str, object], object]) -> Any:

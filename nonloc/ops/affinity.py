@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nonloc._checks import check_choice, is_finite, is_number, short
+from nonloc._checks import check_choice, is_finite, is_number, shown
 from nonloc._torch_compat import can_read_values
 
 KINDS = ("gaussian", "heat", "dot", "concat", "delta")
@@ -132,7 +132,7 @@ class Affinity:
                 f"scale must be a number, got {type(self.scale).__name__}; fold a learned scale into left"
             )
         if not is_finite(self.scale):
-            raise ValueError(f"scale must be finite, got {short(self.scale)}")
+            raise ValueError(f"scale must be finite, got {shown(self.scale)}")
         if not isinstance(self.scale, float):
             object.__setattr__(self, "scale", float(self.scale))  # numpy's, and whole numbers beyond 64 bits
         if self.kind == "heat" and self.scale <= 0:

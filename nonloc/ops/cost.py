@@ -19,7 +19,7 @@ from typing import Any, overload
 import torch
 from torch import Tensor, nn
 
-from nonloc._checks import check_choice, check_whole, is_whole, short
+from nonloc._checks import check_choice, check_whole, is_whole, shown
 from nonloc._torch_compat import FakeTensorMode
 from nonloc.ops.affinity import DTYPES, KINDS, Affinity
 from nonloc.ops.exponential import BLOCK_ENTRIES
@@ -155,7 +155,7 @@ def _of_stage(stage: Any, shape: Sequence[int] | None, dtype: torch.dtype | None
     is_shape = isinstance(shape, Sequence) and all(is_whole(size) and size >= 1 for size in shape)
     if shape is None or not is_shape or math.prod(shape) > MOST_NUMBERS:
         raise ValueError(
-            f"shape must be that of an input of the stage, whole numbers ≥ 1, got {short(shape)}"
+            f"shape must be that of an input of the stage, whole numbers ≥ 1, got {shown(shape)}"
         )
     own = next((p.dtype for p in stage.parameters() if p.dtype.is_floating_point), None)
     dtype = _checked_dtype(dtype or own)
@@ -194,7 +194,7 @@ def _of_stage(stage: Any, shape: Sequence[int] | None, dtype: torch.dtype | None
 def _checked_dtype(dtype: torch.dtype | None) -> torch.dtype:
     if dtype is not None and dtype not in DTYPES:
         raise ValueError(
-            f"dtype must be a floating dtype of torch, such as torch.float32, got {short(dtype)}"
+            f"dtype must be a floating dtype of torch, such as torch.float32, got {shown(dtype)}"
         )
     return dtype or torch.float32
 

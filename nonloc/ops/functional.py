@@ -25,7 +25,7 @@ from typing import Any, TypeGuard
 import torch
 from torch import Tensor
 
-from nonloc._checks import check_choice, check_flag, short
+from nonloc._checks import check_choice, check_flag, shown
 from nonloc._torch_compat import is_open_size
 from nonloc.ops import exponential, factored, fused, reference, sparse
 from nonloc.ops.affinity import DTYPES, Affinity, check_batched, position_weights, without_masked
@@ -139,7 +139,7 @@ def prepare(affinity: Affinity | SparseAffinity, dtype: torch.dtype, *, backend:
     check_kind(affinity)
     if dtype not in DTYPES:
         raise ValueError(
-            f"dtype must be a floating dtype of torch, such as torch.float64, got {short(dtype)}"
+            f"dtype must be a floating dtype of torch, such as torch.float64, got {shown(dtype)}"
         )
     if backend == "auto":
         backend = choose_backend(affinity)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from nonloc._checks import check_flag, check_takes_one, is_finite, is_number, short
+from nonloc._checks import check_flag, check_takes_one, is_finite, is_number, shown
 from nonloc.ops import Affinity, SparseAffinity
 from nonloc.ops.bounds import has_negative_entries, is_definite, stable_weight_limit
 from nonloc.ops.functional import energy
@@ -166,7 +166,7 @@ def _checked_weight(weight: Weight) -> Weight:
     if not is_number(weight):
         raise ValueError(f"weight must be a number, or a tensor [C] or [C, C], got {type(weight).__name__}")
     if not is_finite(weight):
-        raise ValueError(f"weight must be finite, got {short(weight)}")
+        raise ValueError(f"weight must be finite, got {shown(weight)}")
     return float(weight)
 
 

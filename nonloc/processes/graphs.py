@@ -16,7 +16,6 @@ from nonloc._checks import (
     check_takes_one,
     check_whole,
     is_finite,
-    short,
 )
 from nonloc.ops import SparseAffinity
 
@@ -69,7 +68,7 @@ def neighbors(
     if not isinstance(scale, str) and is_finite(scale) and scale > 0:
         scale = float(scale)
     elif not isinstance(scale, str) or scale != "auto":
-        raise ValueError(f'scale must be a number > 0, or "auto", got {short(scale)}')
+        raise ValueError(f'scale must be a number > 0, or "auto", got {shown(scale)}')
     tree = scipy_spatial.cKDTree(positions)
     width = k + 1 if include_self else k
     columns = np.empty((size, width), dtype=_index_dtype(2 * size * width))
@@ -112,7 +111,7 @@ def horizon(
     size = positions.shape[0]
     check_flag("include_self", include_self)
     if not is_finite(radius) or radius <= 0:
-        raise ValueError(f"radius must be a number > 0, got {short(radius)}")
+        raise ValueError(f"radius must be a number > 0, got {shown(radius)}")
     if callable(kernel):
         check_takes_one("kernel", kernel, "the distances", "give a function such as lambda r: torch.exp(-r)")
     tree = scipy_spatial.cKDTree(positions)
@@ -271,7 +270,7 @@ def _radial(kernel: str | RadialKernel, distances: np.ndarray, radius: float, po
     if kernel == "linear":
         return (1 - distances / radius).clip(min=0).astype(_numpy_dtype(points.dtype))
     raise ValueError(
-        f"kernel={short(kernel)} is unknown; choose one of {', '.join(HORIZON_KERNELS)}, or give a function of the "
+        f"kernel={shown(kernel)} is unknown; choose one of {', '.join(HORIZON_KERNELS)}, or give a function of the "
         "distance"
     )
 

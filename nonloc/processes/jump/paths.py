@@ -12,7 +12,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from nonloc._checks import check_flag, check_whole, is_finite, is_whole, short
+from nonloc._checks import check_flag, check_whole, is_finite, is_whole, shown
 from nonloc.ops import Affinity, SparseAffinity, exponential, factored, kernel_matrix, normalize, sparse
 from nonloc.ops.affinity import position_weights, valid_positions
 from nonloc.processes.jump.transitions import Transitions
@@ -260,7 +260,7 @@ def _check(
         check_whole("num_steps", num_steps, least=0, most=MOST_STEPS)
     if until is not None:
         if not is_finite(until) or until < 0:
-            raise ValueError(f"until must be a finite time ≥ 0, got {short(until)}")
+            raise ValueError(f"until must be a finite time ≥ 0, got {shown(until)}")
         if step_size != 1:
             raise ValueError("step_size belongs to discrete time; leave it out with until")
         if num_steps == 0:
@@ -268,7 +268,7 @@ def _check(
                 "num_steps must be ≥ 1 with until: positions are returned for num_steps + 1 times"
             )
     if not is_whole(sample) or not 0 <= sample < transitions.batch:
-        raise ValueError(f"sample must be one of 0 … {transitions.batch - 1}, got {short(sample)}")
+        raise ValueError(f"sample must be one of 0 … {transitions.batch - 1}, got {shown(sample)}")
     device = transitions.sums.device
     if not isinstance(generator, torch.Generator | None):
         raise ValueError(f"generator must be a torch.Generator, got {type(generator).__name__}")

@@ -7,7 +7,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from nonloc._checks import check_flag, is_number, short
+from nonloc._checks import check_flag, is_number, shown
 from nonloc.ops import Affinity, SparseAffinity
 from nonloc.ops.affinity import check_batched
 from nonloc.ops.arithmetic import inverse_or_zero
@@ -280,7 +280,7 @@ def _check(affinity: Affinity | SparseAffinity) -> None:
 def _checked_step(step_size: float) -> float:
     if not is_number(step_size) or not 0 < step_size <= 1:
         raise ValueError(
-            f"step_size must be a number in (0, 1], the probability of a jump in one step, got {short(step_size)}; a "
+            f"step_size must be a number in (0, 1], the probability of a jump in one step, got {shown(step_size)}; a "
             'longer time is several steps, or simulate(..., stepper="exact" or "implicit")'
         )
     return float(step_size)

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nonloc._checks import check_choice, check_whole, is_finite, is_number, short
+from nonloc._checks import check_choice, check_whole, is_finite, is_number, shown
 from nonloc._evaluation import evaluating
 from nonloc.ops import Affinity, SparseAffinity, prepare, self_adjoint_weights
 from nonloc.ops.bounds import STOCHASTIC, has_negative_entries, is_definite, stable_weight_limit
@@ -147,7 +147,7 @@ def _checked_number(item: Any, n: int) -> float:
         _check_numbers(item, n)
         item = item.item()
     if not is_finite(item):
-        raise ValueError(f"weights[{n}] is {short(item)}, not finite; there is nothing to certify")
+        raise ValueError(f"weights[{n}] is {shown(item)}, not finite; there is nothing to certify")
     return float(item)
 
 

@@ -7,10 +7,12 @@ from typing import Any
 
 from jsonargparse import ArgumentParser, Namespace
 
+from nonloc._checks import check_memory, shown
 from nonloc.cli.output import Output, add_output_arguments
 from nonloc.outcomes import EXIT_DONE, EXIT_FAILED
 from nonloc_paper.commands.parser import CommandParser
 
+MATRICES = 100  # of all pairs of positions, in float64, that all checks together keep
 PARSER = CommandParser
 SUMMARY = "check the paper's propositions and theorems numerically, for every normalisation"
 DESCRIPTION = """\
@@ -36,6 +38,9 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(options: Namespace) -> int:
     output = Output(options)
+    check_memory(
+        f"--positions {shown(options.positions)}", MATRICES * 8 * options.positions**2, "use fewer positions"
+    )
 
     from dataclasses import asdict
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from jsonargparse import ArgumentParser, Namespace
 
+from nonloc._checks import shown
 from nonloc.cli.output import Output, add_output_arguments
 from nonloc.outcomes import EXIT_DONE
 from nonloc_paper.commands.parser import CommandParser, add_data_dir
@@ -31,7 +32,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(options: Namespace) -> int:
     output = Output(options)
     if options.name not in NAMES:
-        raise ValueError(f"{options.name!r} is not a data set; choose one of {', '.join(NAMES)}")
+        raise ValueError(f"{shown(options.name)} is not a data set; choose one of {', '.join(NAMES)}")
     is_made = DATASETS[options.name]["classes"] == 0
 
     from nonloc_paper.data import download, load

@@ -11,6 +11,7 @@ from typing import Any
 
 from jsonargparse import ArgumentParser
 
+from nonloc._checks import shortened
 from nonloc.cli.durations import format_duration
 from nonloc.cli.parser import unknown_name
 from nonloc.nn.options import StageOptions
@@ -34,21 +35,22 @@ def parse_changes(words: list[str]) -> dict[str, Any]:
     changes: dict[str, Any] = {}
     for word in words:
         name, equals, text = word.partition("=")
+        short = shortened(word)
         if not equals:
             raise ValueError(
-                f"--set {word}: write FIELD=VALUE, such as precision=bfloat16 or stage.init_std=0.07"
+                f"--set {short}: write FIELD=VALUE, such as precision=bfloat16 or stage.init_std=0.07"
             )
         if name not in known:
             raise unknown_name(name, "field of the recipe", known, "the fields are")
         try:
             value = json.loads(text)
-        except ValueError:
+        except (ValueError, RecursionError):
             value = text
         outer, dot, inner = name.partition(".")
         if dot and not isinstance(changes.get(outer, {}), dict):
-            raise ValueError(f"--set {word}: {outer} itself is set before it; set one or the other")
+            raise ValueError(f"--set {short}: {outer} itself is set before it; set one or the other")
         if name in changes or (dot and inner in changes.get(outer, {})):
-            raise ValueError(f"--set {word}: {name} is set before it, in whole or in part; set it once")
+            raise ValueError(f"--set {short}: {name} is set before it, in whole or in part; set it once")
         if dot:
             changes.setdefault(outer, {})[inner] = value
         else:

@@ -10,6 +10,7 @@ from typing import Any
 
 from jsonargparse import ArgumentParser, Namespace
 
+from nonloc._checks import check_whole, shown
 from nonloc.cli.durations import parse_duration
 from nonloc.cli.output import Output, add_output_arguments
 from nonloc.outcomes import EXIT_DONE
@@ -19,6 +20,7 @@ from nonloc_paper.map.cells import PARTS, MapPart, find_part
 from nonloc_paper.map.table import MapTable
 from nonloc_paper.paths import results_folder
 from nonloc_paper.suites.archive import note_spent
+from nonloc_paper.suites.rows import MOST_SEEDS
 
 PARSER = CommandParser
 SUMMARY = "the trainability map: rate × initialisation × blocks, one table of hundreds of short runs"
@@ -142,14 +144,12 @@ def _arranged(options: Namespace) -> MapPart:
         cells = tuple(cell for cell in part.cells if all(text in cell.name for text in options.only))
         if not cells:
             raise ValueError(
-                f"no cell of {part.name} has {' and '.join(map(repr, options.only))} in its name; names are such as "
+                f"no cell of {part.name} has {' and '.join(map(shown, options.only))} in its name; names are such as "
                 f"{part.cells[0].name!r}"
             )
         part = replace(part, cells=cells)
     if options.seeds is not None:
-        if options.seeds < 1:
-            raise ValueError(f"--seeds must be at least 1, got {options.seeds}")
-        part = replace(part, seeds=options.seeds)
+        part = replace(part, seeds=check_whole("seeds", options.seeds, most=MOST_SEEDS))
     return part
 
 

@@ -3,9 +3,47 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
+import os
+from typing import Any, NoReturn
 
-from jsonargparse import ArgumentParser, DefaultHelpFormatter
+from jsonargparse import ArgumentParser, DefaultHelpFormatter, Namespace, get_loader, set_loader
+
+from nonloc._checks import shortened, shown
+
+# Of a config file, or of any value that is read as YAML. A recipe has less than 2,000 characters and 2 levels.
+LONGEST_TEXT, DEEPEST_TEXT = 100_000, 20
+
+
+def load_yaml(text: str) -> Any:
+    """Read YAML; ValueError if it is none.
+
+    A text that is too long or too deep, that repeats parts of itself by aliases, or that the reader fails on is an
+    ArgumentError. jsonargparse would try a ValueError once more as a number, by a reader without these limits.
+    """
+    import yaml  # type: ignore[import-untyped]
+
+    def refuse(reason: str) -> NoReturn:
+        raise argparse.ArgumentError(None, f"the value {shown(text)} {reason}")
+
+    if len(text) > LONGEST_TEXT:
+        refuse(f"has more than {LONGEST_TEXT:,} characters; write the options only")
+    try:
+        depth, anchors = 0, set()
+        for event in yaml.parse(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
+            if isinstance(event, yaml.AliasEvent) and event.anchor in anchors:
+                refuse(f"repeats a part of itself (*{shortened(event.anchor)}); write it out")
+            anchors.add(getattr(event, "anchor", None))
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            if depth > DEEPEST_TEXT:
+                refuse(f"is nested more than {DEEPEST_TEXT} deep; options have no such depth")
+        return get_loader("yaml")(text)
+    except (yaml.YAMLError, ValueError) as error:
+        raise ValueError(str(error)) from error
+    except (TypeError, AttributeError) as error:  # of keys that are no words, and of dates that are none
+        refuse(f"cannot be read ({error}); write a plain number, word or list")
+
+
+set_loader("nonloc", load_yaml, exceptions=(ValueError,))
 
 
 class HelpFormatter(DefaultHelpFormatter):
@@ -39,8 +77,21 @@ class CommandParser(ArgumentParser):
             env_prefix=f"{variable}_",
             exit_on_error=False,
             allow_abbrev=False,
+            parser_mode="nonloc",
             **keywords,
         )
+
+    def parse_path(self, path: str | os.PathLike[str], *args: Any, **keywords: Any) -> Namespace:
+        """Parse a config file; every error names it."""
+        try:
+            if os.path.getsize(path) > LONGEST_TEXT:
+                raise ValueError(f"it has more than {LONGEST_TEXT:,} bytes; write the options only")
+            return super().parse_path(path, *args, **keywords)
+        except UnicodeDecodeError as error:
+            message = f"it is not UTF-8 ({error}); save it as UTF-8"
+        except (TypeError, ValueError, argparse.ArgumentError) as error:
+            message = str(error)
+        raise argparse.ArgumentError(None, f"the config file {path}: {message}")
 
 
 def add_optional(parser: ArgumentParser, name: str, help: str, kind: Any = str, **keywords: Any) -> None:

@@ -53,11 +53,13 @@ def run(options: Namespace) -> int:
     from nonloc.plots import png, svg
     from nonloc_paper.report import figures
     from nonloc_paper.report.records import RowRecord, read_run
+    from nonloc_paper.training.machine import device_or_best
     from nonloc_paper.training.observe import observe, observe_spectra
 
+    device = device_or_best(options.device)
     spectrum = observe_spectra(folder)
     if options.features and spectrum["stages"]:
-        observe(folder, data_dir=options.data_dir, device=options.device)
+        observe(folder, data_dir=options.data_dir, device=device)
     record = read_run(folder)
     figure = figures.spectra([(record.recipe.network, spectrum)])
     if figure is None:

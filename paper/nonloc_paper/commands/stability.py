@@ -6,11 +6,13 @@ from typing import Any
 
 from jsonargparse import ArgumentParser, Namespace
 
+from nonloc._checks import check_whole
 from nonloc.cli.output import Output, add_output_arguments
 from nonloc.outcomes import EXIT_DONE
 from nonloc_paper.commands.parser import CommandParser, add_data_dir
 from nonloc_paper.runs import Run, finite_or_none
 
+LARGEST = 1_000_000  # images; more than any data set has
 PARSER = CommandParser
 SUMMARY = "certify the nonlocal stages of a run as stable or unstable, layer by layer"
 DESCRIPTION = """\
@@ -45,8 +47,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(options: Namespace) -> int:
     output = Output(options)
     folder = Run.open(options.run)
-    if options.images < 1:
-        raise ValueError(f"--images must be at least 1, got {options.images}")
+    check_whole("--images", options.images, most=LARGEST)
 
     from nonloc_paper.training.certificates import certify_run
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from jsonargparse import ArgumentParser, Namespace
 
+from nonloc._checks import shown
 from nonloc.cli.durations import parse_duration
 from nonloc.cli.output import Output, add_output_arguments
 from nonloc.nn.options import StageOptions
@@ -69,6 +70,10 @@ def recipe_from(options: Namespace) -> Recipe:
     """Return the Recipe that the options of `add_recipe_arguments` describe."""
     values = {name: value for name, value in options.as_dict().items() if name in Recipe.__dataclass_fields__}
     stage = values["stage"]
+    if not isinstance(stage, dict):
+        raise ValueError(
+            f"stage must hold options by name, such as {{hidden: 8}}, got {shown(stage)}; leave it out"
+        )
     values["stage"] = {name: stage[name] for name in stage if name in StageOptions.__dataclass_fields__}
     return Recipe.from_dict(values)
 

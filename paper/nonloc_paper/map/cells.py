@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from nonloc._checks import shown
 from nonloc_paper.suites.tables import CIFAR10
 from nonloc_paper.training.recipe import Recipe
 
@@ -169,5 +170,5 @@ PARTS: dict[str, MapPart] = {
 def find_part(name: str) -> MapPart:
     """Return the part called `name`; an unknown name lists the choices."""
     if name.replace("-", "_") not in PARTS:
-        raise ValueError(f"{name!r} is no part of the map; choose one of {', '.join(PARTS)}")
+        raise ValueError(f"{shown(name)} is no part of the map; choose one of {', '.join(PARTS)}")
     return PARTS[name.replace("-", "_")]

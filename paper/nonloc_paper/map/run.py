@@ -23,7 +23,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -94,20 +94,22 @@ def run_part(
     errors: list[Exception] = []
     begun: list[int] = []
     again: list[int] = []
-    started = time.monotonic()
+    numbers = list(range(len(todo)))
+    started, seconds = time.monotonic(), budget
 
-    def begin(number: int) -> None:
-        tell(len(planned) - len(todo) + len(begun), todo[number][2])
-        begun.append(number)
+    def begin(index: int) -> None:
+        tell(len(planned) - len(todo) + len(begun), todo[numbers[index]][2])
+        begun.append(numbers[index])
 
-    def end(number: int, ending: Ending) -> None:
-        cell, seed, recipe = todo[number]
+    def end(index: int, ending: Ending) -> None:
+        cell, seed, recipe = todo[numbers[index]]
         try:
             if ending.error is not None:
                 raise ending.error
             if ending.has_result and not watcher.saw_the_end(ending.run):
                 shutil.rmtree(ending.run.path)
-                again.append(number)
+                begun.remove(numbers[index])
+                again.append(numbers[index])
             elif ending.has_result:
                 row = cell.to_dict() | {"seed": seed}
                 row |= _measured(ending.run, recipe, shared.load(recipe.data), where, watcher)
@@ -123,35 +125,25 @@ def run_part(
             # Its last steps were not watched, so its row cannot be written: it is done again.
             if run.is_finished:
                 shutil.rmtree(run.path)
-        endings = fit_many(
-            [recipe for _, _, recipe in todo],
-            runs,
-            side_by_side=side_by_side,
-            data=shared,
-            device=where,
-            progress=False,
-            stop_after=budget,
-            watch=watcher,
-            begun=begin,
-            ended=end,
-        )
+        while numbers:
+            again.clear()
+            endings = fit_many(
+                [todo[number][2] for number in numbers],
+                [runs[number] for number in numbers],
+                side_by_side=side_by_side,
+                data=shared,
+                device=where,
+                progress=False,
+                stop_after=seconds,
+                watch=watcher,
+                begun=begin,
+                ended=end,
+            )
+            # Stopped after its last step and before its end: not watched to its end, either.
+            numbers = [] if errors or endings.reason else again.copy()
+            seconds = None if budget is None else max(0.0, budget - (time.monotonic() - started))
     if errors and not all(isinstance(error, LockedRunError) for error in errors):
         raise next(error for error in errors if not isinstance(error, LockedRunError))
-    if again and not errors and not endings.reason:
-        # Stopped after its last step and before its end: not watched to its end, either.
-        left_of_it = None if budget is None else max(0.0, budget - (time.monotonic() - started))
-        more = run_part(
-            part,
-            table,
-            working,
-            data=data,
-            data_dir=data_dir,
-            device=device,
-            budget=left_of_it,
-            side_by_side=side_by_side,
-            tell=tell,
-        )
-        return replace(more, new=len(todo) - len(more.left))
     left = tuple((cell, seed) for cell, seed, recipe in todo if not table.has(cell, seed, recipe))
     return MapProgress(len(planned), len(todo) - len(left), left, endings.reason, endings.signal)
 

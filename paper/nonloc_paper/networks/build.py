@@ -6,11 +6,15 @@ from typing import Any
 
 from torch import nn
 
+from nonloc._checks import check_memory
 from nonloc.nn.options import StageOptions
 from nonloc.nn.stage import DiffusiveStage, OriginalStage, stages
 from nonloc_paper.networks.preresnet import PreResNet
 from nonloc_paper.networks.restorer import Restorer
 from nonloc_paper.networks.spec import NetworkSpec
+
+BYTES = 12  # of a parameter in training: itself, its gradient and its momentum, in float32
+WEIGHTS_OF_RESTORER = 13  # times C²: four blocks of 1 × 1, 3 × 3 and 1 × 1 on C/2 channels
 
 
 def build(spec: str | NetworkSpec, num_classes: int = 10, **stage_options: Any) -> nn.Module:
@@ -29,11 +33,17 @@ def build(spec: str | NetworkSpec, num_classes: int = 10, **stage_options: Any) 
     keywords = StageOptions.from_dict(stage_options).keywords()
 
     def make_stage(channels: int) -> nn.Module:
+        widths = {name: keywords[name] for name in ("embed", "hidden") if name in keywords}
+        # Two maps of each width in each block, as weights, gradients and momentum in float32.
+        needed = len(spec.places) * spec.num_blocks * 2 * channels * sum(widths.values()) * BYTES
+        check_memory(f"{spec} with {widths}", needed, "use smaller ones")
         stage_type = DiffusiveStage if spec.form == "diffusive" else OriginalStage
         return stage_type(channels, spec.num_blocks, **keywords)
 
     wanted = dict.fromkeys(spec.places, make_stage)
     if spec.family == "restorer":
+        needed = WEIGHTS_OF_RESTORER * spec.size**2 * BYTES
+        check_memory(f"a restorer of {spec.size} channels", needed, "use fewer")
         return Restorer(spec.size, stages=wanted)
     return PreResNet(spec.blocks_per_group, variant=spec.variant, num_classes=num_classes, stages=wanted)
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from nonloc._checks import check_choice, check_whole
+from nonloc._checks import check_choice, check_whole, shown
 from nonloc.nn.options import FORMS
 
 FAMILIES = ("preresnet", "restorer")
@@ -23,7 +23,10 @@ LAYERS_PER_GROUP = {"bottleneck": 9, "keras": 9, "basic": 6, "public": 9}
 NUM_GROUPS = 3
 RESTORER_BLOCKS = 4
 
-_NUMBER = "[1-9][0-9]*"
+# Beyond these no network is meant, and to build one would take hours. The deepest in the literature have 1,202 layers.
+MOST_LAYERS, MOST_CHANNELS, MOST_BLOCKS = 2000, 65536, 1000
+
+_NUMBER = "[1-9][0-9]{0,99}"
 _GRAMMAR = re.compile(
     rf"(?P<family>preresnet|restorer)(?P<size>{_NUMBER})(?:-(?P<variant>keras|basic|public))?"
     rf"/(?:baseline|(?P<form>original|diffusive)-(?P<blocks>{_NUMBER})@(?P<places>{_NUMBER}(?:,{_NUMBER})*))"
@@ -60,7 +63,7 @@ class NetworkSpec:
                 )
             return
         check_choice("form", self.form, FORMS)
-        check_whole("num_blocks", self.num_blocks)
+        check_whole("num_blocks", self.num_blocks, most=MOST_BLOCKS)
         self._check_places()
 
     @classmethod
@@ -69,7 +72,7 @@ class NetworkSpec:
         match = _GRAMMAR.fullmatch(text) if isinstance(text, str) else None
         if match is None:
             raise ValueError(
-                f"{text!r} is not a network; write preresnetD[-keras|-basic|-public]/… or restorerC/…, where … is "
+                f"{shown(text)} is not a network; write preresnetD[-keras|-basic|-public]/… or restorerC/…, where … is "
                 "baseline, original-N@i[,j…] or diffusive-N@i[,j…], such as preresnet20/diffusive-5@2"
             )
         return cls(
@@ -109,10 +112,10 @@ class NetworkSpec:
         if self.family == "restorer":
             if self.variant != "bottleneck":
                 raise ValueError(f"a restorer has no variant {self.variant!r}; write restorer{self.size}/…")
-            check_whole("the channels of a restorer, C", self.size, least=2)
+            check_whole("the channels of a restorer, C", self.size, least=2, most=MOST_CHANNELS)
             return
         step = LAYERS_PER_GROUP[self.variant]
-        check_whole("the depth of a preresnet, D", self.size)
+        check_whole("the depth of a preresnet, D", self.size, most=MOST_LAYERS)
         if self.size < step + 2 or (self.size - 2) % step:
             below = max(1, (self.size - 2) // step) * step + 2
             raise ValueError(
@@ -127,8 +130,8 @@ class NetworkSpec:
             check_whole("place", place)
             if place > self.num_residual_blocks:
                 raise ValueError(
-                    f"there is no residual block {place} in {self.baseline}; places go from 1 to "
+                    f"there is no residual block {shown(place)} in {self.baseline}; places go from 1 to "
                     f"{self.num_residual_blocks}"
                 )
         if list(self.places) != sorted(set(self.places)):
-            raise ValueError(f"places must increase, each named once; got {','.join(map(str, self.places))}")
+            raise ValueError(f"places must increase, each named once; got {shown(self.places)}")

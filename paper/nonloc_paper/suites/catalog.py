@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from nonloc._checks import shown
 from nonloc_paper.suites import extra_tables, tables
 from nonloc_paper.suites.demo import DEMO
 from nonloc_paper.suites.matching_tables import MATCHING
@@ -25,7 +26,7 @@ SUITES: dict[str, Suite] = {suite.name: suite for suite in (DEMO, *_PAPER, *_EXT
 def find_suite(name: str) -> Suite:
     """Return the suite called `name`; an unknown name lists the choices."""
     if name not in SUITES:
-        raise ValueError(f"{name!r} is not a suite; choose one of {', '.join(SUITES)}")
+        raise ValueError(f"{shown(name)} is not a suite; choose one of {', '.join(SUITES)}")
     return SUITES[name]
 
 

@@ -9,11 +9,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from nonloc._checks import check_whole
+from nonloc._checks import check_whole, shown
 from nonloc_paper import schema
 from nonloc_paper.runs import read_json
 from nonloc_paper.training.recipe import Recipe
 
+MOST_SEEDS = 1000  # of a row, or of a cell of the map
+MOST_THREADS = 1000
 PLAN = "suite.json"  # next to the runs of a suite: which one, with which rows, seeds and changes
 PLAN_FIX = "restore it, or delete it"
 
@@ -93,12 +95,12 @@ class Suite:
 
     def with_seeds(self, seeds: int) -> Suite:
         """Return the same suite with so many seeds for every row."""
-        check_whole("seeds", seeds)
+        check_whole("seeds", seeds, most=MOST_SEEDS)
         return replace(self, seeds=seeds, rows=tuple(replace(row, seeds=None) for row in self.rows))
 
     def with_threads(self, threads: int) -> Suite:
         """Return the same suite, to be run with so many processor threads."""
-        check_whole("threads", threads)
+        check_whole("threads", threads, most=MOST_THREADS)
         return replace(self, threads=threads)
 
     def with_changes(self, changes: Mapping[str, Any]) -> Suite:
@@ -124,7 +126,7 @@ class Suite:
         return replace(self, rows=tuple(row for row in self.rows if row in chosen))
 
     def _named(self, name: str) -> list[Row]:
-        if name.isdecimal() and 1 <= int(name) <= len(self.rows):
+        if name.isdecimal() and len(name) < 10 and 1 <= int(name) <= len(self.rows):
             return [self.rows[int(name) - 1]]
         exact = [row for row in self.rows if name in (row.label, row.recipe.network)]
         matching = exact or [row for row in self.rows if name in row.label or name in row.recipe.network]
@@ -132,5 +134,7 @@ class Suite:
             choices = "; ".join(
                 f"{number} {row.label} [{row.recipe.network}]" for number, row in enumerate(self.rows, 1)
             )
-            raise ValueError(f"{name!r} is no row of {self.name}; choose a number or a part of: {choices}")
+            raise ValueError(
+                f"{shown(name)} is no row of {self.name}; choose a number or a part of: {choices}"
+            )
         return matching

@@ -10,13 +10,15 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal
 
-from nonloc._checks import is_number, is_whole
+from nonloc._checks import check_whole, is_number, is_whole, shown
 from nonloc.nn.options import StageOptions
 from nonloc.outcomes import CorruptDataError
 from nonloc_paper.networks.spec import NetworkSpec
 from nonloc_paper.runs import Run
 
 LARGEST = (2 - 2**-23) * 2.0**127  # of float32
+MOST = 2**63 - 1  # of what is counted, because torch counts in 64 bits
+LARGEST_SEED = 2**128 - 1  # a seed is hashed, so that one of secrets.randbits(128) can be used
 OPTIMIZERS = ("sgd", "adam")
 SCHEDULES = ("step", "onecycle", "constant")
 PRECISIONS = ("float32", "bfloat16")
@@ -81,17 +83,19 @@ class Recipe:
 
     def __post_init__(self) -> None:
         if not isinstance(self.network, str):
-            raise ValueError(f'network must be a spec such as "preresnet20/baseline", got {self.network!r}')
+            raise ValueError(
+                f'network must be a spec such as "preresnet20/baseline", got {shown(self.network)}'
+            )
         NetworkSpec.parse(self.network)
         if not isinstance(self.data, str) or not re.fullmatch(r"[\w.+-]+", self.data):
-            raise ValueError(f'data must be the name of a data set such as "cifar10", got {self.data!r}')
+            raise ValueError(f'data must be the name of a data set such as "cifar10", got {shown(self.data)}')
         if not isinstance(self.stage, StageOptions):
-            raise ValueError(f"stage must be StageOptions, got {self.stage!r}; use StageOptions(...)")
+            raise ValueError(f"stage must be StageOptions, got {shown(self.stage)}; use StageOptions(...)")
         for name in ("epochs", "batch_size"):
             self._check_whole(name, least=1)
         for name in ("steps_per_epoch", "train_images", "test_images"):
             self._check_whole(name, least=1, optional=True)
-        self._check_whole("seed", least=0)
+        self._check_whole("seed", least=0, most=LARGEST_SEED)
         self._check_choice("optimizer", OPTIMIZERS)
         self._check_choice("schedule", SCHEDULES)
         self._check_choice("precision", PRECISIONS)
@@ -103,7 +107,7 @@ class Recipe:
             self._check_number("pixel_scale", positive=True, alternative=' or "std"')
         for name in ("nesterov", "augment", "channels_last"):
             if not isinstance(getattr(self, name), bool):
-                raise ValueError(f"{name} must be True or False, got {getattr(self, name)!r}")
+                raise ValueError(f"{name} must be True or False, got {shown(getattr(self, name))}")
         if self.momentum >= 1:
             raise ValueError(f"momentum must be below 1, got {self.momentum}; 0.9 is usual")
         if self.nesterov and (self.optimizer != "sgd" or self.momentum == 0):
@@ -172,41 +176,46 @@ class Recipe:
     def differences(self, other: Recipe) -> list[str]:
         """Return the fields that differ, as sentences such as "seed is 1, was 0"."""
         now, was = _flat(self.to_dict()), _flat(other.to_dict())
-        return [f"{key} is {now[key]!r}, was {was[key]!r}" for key in now if now[key] != was[key]]
+        return [f"{key} is {shown(now[key])}, was {shown(was[key])}" for key in now if now[key] != was[key]]
 
-    def _check_whole(self, name: str, *, least: int, optional: bool = False) -> None:
+    def _check_whole(self, name: str, *, least: int, most: int = MOST, optional: bool = False) -> None:
         value = getattr(self, name)
         if value is None and optional:
             return
-        if not is_whole(value) or value < least:
-            raise ValueError(
-                f"{name} must be a whole number ≥ {least}{' or None' if optional else ''}, got {value!r}"
-            )
-        object.__setattr__(self, name, int(value))
+        if optional and (not is_whole(value) or value < least):
+            raise ValueError(f"{name} must be a whole number ≥ {least} or None, got {shown(value)}")
+        object.__setattr__(self, name, check_whole(name, value, least, most))
 
     def _check_number(self, name: str, *, positive: bool, alternative: str = "") -> None:
         value = getattr(self, name)
         if not is_number(value) or not 0 <= value <= LARGEST or (positive and value == 0):
             bound = "> 0" if positive else "≥ 0"
             raise ValueError(
-                f"{name} must be a finite number {bound}{alternative} that float32 can hold, got {value!r}"
+                f"{name} must be a finite number {bound}{alternative} that float32 can hold, got {shown(value)}"
             )
-        # 1 and 1.0 are the same recipe and must have the same hash.
-        object.__setattr__(self, name, float(value))
+        # 1 and 1.0, or 0.0 and -0.0, are the same recipe and must have the same hash.
+        object.__setattr__(self, name, float(value) + 0.0)
 
     def _check_choice(self, name: str, choices: tuple[str, ...]) -> None:
         if getattr(self, name) not in choices:
-            raise ValueError(f"{name}={getattr(self, name)!r} is unknown; choose one of {', '.join(choices)}")
+            raise ValueError(
+                f"{name}={shown(getattr(self, name))} is unknown; choose one of {', '.join(choices)}"
+            )
 
     def _check_epochs(self, name: str, *, least: int) -> None:
         value = getattr(self, name)
         if not isinstance(value, (tuple, list)):
-            raise ValueError(f"{name} must be a tuple of epochs such as (81, 122), got {value!r}")
+            raise ValueError(f"{name} must be a tuple of epochs such as (81, 122), got {shown(value)}")
         for epoch in value:
             if not is_whole(epoch) or epoch < least:
-                raise ValueError(f"{name} must hold whole numbers ≥ {least}, got {epoch!r} in {value!r}")
+                raise ValueError(
+                    f"{name} must hold whole numbers ≥ {least}, got {shown(epoch)} in {shown(value)}"
+                )
+            check_whole(name, epoch, least, MOST)
         if list(value) != sorted(set(value)):
-            raise ValueError(f"{name} must increase, got {value!r}; use {tuple(sorted(set(value)))!r}")
+            raise ValueError(
+                f"{name} must increase, got {shown(value)}; use {shown(tuple(sorted(set(value))))}"
+            )
         object.__setattr__(self, name, tuple(map(int, value)))
 
 
@@ -227,7 +236,7 @@ def _check_keys(values: Mapping[str, Any], owner: type, title: str) -> None:
     known = [entry.name for entry in fields(owner)]
     for key in values:
         if key not in known:
-            raise ValueError(f"{key!r} is not a field of the {title}; the fields are {', '.join(known)}")
+            raise ValueError(f"{shown(key)} is not a field of the {title}; the fields are {', '.join(known)}")
 
 
 _DEFAULTS = Recipe().to_dict()

@@ -21,6 +21,8 @@ from nonloc_paper.training.recipe import Recipe
 
 ROOT = Path(__file__).parents[3]
 COMMANDS = find_commands()
+RECORD = str(ROOT / "paper" / "results" / "table1" / "baseline" / "0")
+HUGE = str(10**20)
 
 
 def test_neither_help_nor_a_page_of_records_needs_torch(tmp_path):
@@ -100,11 +102,29 @@ def test_every_field_of_a_recipe_is_explained():
         (["reproduce", "demo", "--set", "epochs"], "write FIELD=VALUE"),
         (["reproduce", "demo", "--seeds", "0"], "seeds must be"),
         (["reproduce", "demo", "--threads", "0"], "threads must be"),
+        (["reproduce", "demo", "--seeds", HUGE], f"seeds must be at most 1,000, got {HUGE}"),
+        (["reproduce", "demo", "--threads", HUGE], f"threads must be at most 1,000, got {HUGE}"),
+        (["reproduce", "demo", "--rows", "9" * 5000], "is no row of demo"),
+        (["reproduce", "demo", "--set", "milestones=" + "[" * 10**5], "milestones must be a tuple of epochs"),
+        (["map", "one_epoch", "--seeds", HUGE], f"seeds must be at most 1,000, got {HUGE}"),
+        (
+            ["train", "--network", f"preresnet20/diffusive-{HUGE}@2"],
+            f"num_blocks must be at most 1,000, got {HUGE}",
+        ),
+        (["train", "--epochs", HUGE], f"epochs must be at most 9,223,372,036,854,775,807, got {HUGE}"),
+        (["train", "--seed", "{0}"], "the value '{0}' cannot be read"),
+        (["train", "--budget", "9" * 307 + "d"], "is not a length of time"),
+        (["check", "--positions", str(10**11)], "use fewer positions"),
+        (["stability", RECORD, "--images", HUGE], f"--images must be at most 1,000,000, got {HUGE}"),
+        (
+            ["spectrum", RECORD, "--device", "no_such_device"],
+            "device='no_such_device' is unknown; use cpu or cuda",
+        ),
         (["data", "mnist"], "choose one of motifs, cifar10, cifar100"),
         (["spectrum", "no-such-run"], "no-such-run is not a run folder"),
         (["report", "no-such-folder"], "no-such-folder is not a folder"),
     ],
-    ids=" ".join,
+    ids=lambda words: " ".join(words)[:80],
 )
 def test_wrong_usage_is_one_clear_line_and_exit_2(words, message, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

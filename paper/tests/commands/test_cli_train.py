@@ -80,6 +80,38 @@ def test_flags_win_over_the_file_and_the_file_over_the_environment(tmp_path, cap
     assert (answer["epochs"], answer["batch_size"], answer["stage"]["init_std"]) == (6, 32, 0.125)
 
 
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"stage: null", "stage must hold options by name, such as {hidden: 8}, got None"),
+        (b"stage: 3", "stage must hold options by name, such as {hidden: 8}, got 3"),
+        (b"stage: [1]", "stage must hold options by name, such as {hidden: 8}, got [1]"),
+        ("network: é".encode("latin-1"), "recipe.yaml: it is not UTF-8"),
+        (b"seed: !!timestamp x", "recipe.yaml: the value 'seed: !!timestamp x' cannot be read"),
+        (
+            b"milestones: &a [*a]",
+            "recipe.yaml: the value 'milestones: &a [*a]' repeats a part of itself (*a)",
+        ),
+        (b"milestones: " + b"[" * 3000 + b"]" * 3000, "characters) is nested more than 20 deep"),
+        (b"# x\n" * 30000, "recipe.yaml: it has more than 100,000 bytes"),
+    ],
+    ids=["no stage", "a number", "a list", "latin-1", "a bad tag", "alias", "deep", "long"],
+)
+def test_a_config_file_that_cannot_be_meant_is_refused_by_its_name(
+    tmp_path, monkeypatch, capsys, content, message
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "recipe.yaml").write_bytes(content)
+    assert main(["train", "--config", "recipe.yaml"]) == 2
+    assert message in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["recipe.yaml"]
+
+
+def test_a_network_beyond_memory_is_refused_before_it_is_built(tmp_path, capsys):
+    assert main(["train", *TINY, "--run", str(tmp_path / "run"), "--stage.hidden", str(10**12)]) == 2
+    assert "restorer8/diffusive-1@2 with {'hidden': 1000000000000} would need" in capsys.readouterr().err
+
+
 def test_divergence_is_exit_3_and_recorded(tmp_path, capsys):
     words = [
         "train",

@@ -108,3 +108,19 @@ def test_networks_that_do_not_exist_are_refused(text, message):
 def test_values_are_checked_too(fields, message):
     with pytest.raises(ValueError, match=message):
         NetworkSpec(**{"family": "preresnet", "size": 20} | fields)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (f"preresnet{9 * 10**20 + 2}/baseline", "the depth of a preresnet, D must be at most 2,000"),
+        ("restorer65537/baseline", "the channels of a restorer, C must be at most 65,536"),
+        (f"restorer8/diffusive-{10**20}@2", "num_blocks must be at most 1,000"),
+        (f"restorer8/diffusive-1@{'9' * 5000}", "is not a network"),
+    ],
+    ids=["depth", "channels", "blocks", "digits"],
+)
+def test_sizes_that_cannot_be_meant_are_refused(text, message):
+    with pytest.raises(ValueError, match=message) as caught:
+        NetworkSpec.parse(text)
+    assert len(str(caught.value)) < 400

@@ -124,6 +124,8 @@ def test_equal_numbers_written_differently_are_one_recipe():
     assert Recipe(learning_rate=1, pixel_scale=64).sha256 == Recipe(learning_rate=1.0).sha256
     whole, decimal = (Recipe().with_(stage={"init_std": value}) for value in (1, 1.0))
     assert whole.sha256 == decimal.sha256
+    # They differ in no field, so a run of the one must go on by the other.
+    assert Recipe(momentum=-0.0, weight_decay=-0.0).sha256 == Recipe(momentum=0, weight_decay=0).sha256
 
 
 def test_differences_name_the_fields_and_both_values():
