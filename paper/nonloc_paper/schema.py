@@ -129,7 +129,7 @@ RESULT: Schema = {
     "weights_sha256": Maybe(HASH),
     "seconds": SECONDS,
     **_PLACE,
-    "earlier?": [{"machine": Maybe(_MACHINE), "versions": Maybe({"*": TEXT}), "seconds": SECONDS}],
+    "earlier?": [{"machine": Maybe(_MACHINE), "versions?": Maybe({"*": TEXT}), "seconds": SECONDS}],
     "recipe_sha256?": HASH,
     "records?": {"metrics.jsonl?": _FILE, "spectra.jsonl?": _FILE},
 }
@@ -375,7 +375,7 @@ def _faults(value: Any, schema: Any, name: str) -> Iterator[str]:
             elif not (isinstance(of_key, Number) and of_key.fits(value[field])):
                 yield from _faults(value[field], of_key, f"{name}.{field}".removeprefix("."))
         for key in value:
-            if known is schema and key not in schema and f"{key}?" not in schema:
+            if known is schema and f"{key}?" not in schema and (key not in schema or key.endswith("?")):
                 yield f"has an unknown field {_shown(f'{name}.{key}'.strip('.'))}"
     elif isinstance(schema, list | tuple):
         if not isinstance(value, list):

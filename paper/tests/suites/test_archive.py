@@ -326,5 +326,5 @@ def test_what_runs_cost_comes_back_by_folder(tmp_path):
         tmp_path / "map": [{"seconds": 2.5, "runs": 1}, {"seconds": 3, "runs": 1}]
     }
     note_spent(tmp_path, seconds=None, runs=1)
-    with pytest.raises(CorruptDataError, match=r"spent\.jsonl, line 1, lacks seconds"):
+    with pytest.raises(CorruptDataError, match=r"spent\.jsonl, line 1, has seconds None"):
         read_spent(tmp_path)
