@@ -222,7 +222,7 @@ STABILITY: Schema = {
             "norm": TEXT,
             "reason": TEXT,
             "logit_spread?": Maybe(SIZE),
-            "blocks": [{**_GROWTH, "largest": Maybe(SIZE), "lowest": Maybe(NUMBER), "limit": Maybe(NUMBER)}],
+            "blocks": [{**_GROWTH, "largest": SIZE, "lowest": NUMBER, "limit": Maybe(NUMBER)}],
         }
     ],
     **_PLACE,

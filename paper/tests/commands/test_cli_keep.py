@@ -53,6 +53,63 @@ def test_a_kept_run_is_not_trained_again_and_is_in_the_table(kept, tmp_path, cap
     assert total - 1000 < answer["kept"]["bytes"] <= total
 
 
+def contents(folder):
+    return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize(
+    ("words", "added"),
+    [
+        (["eval", "{record}", "--device", "cpu"], ()),
+        (["spectrum", "{record}", "--output", "{other}"], ()),
+        (["spectrum", "{record}", "--output", "{other}", "--features"], ()),
+        (["spectrum", "{record}"], ("spectrum.svg", "spectrum.png", "features.svg", "features.png")),
+        (["stability", "{record}", "--images", "1"], ()),
+        (["report", "{record}", "--output", "{other}/page.html"], ()),
+        (["check"], ()),
+    ],
+)
+def test_looking_at_a_record_never_changes_it(kept, tmp_path, capsys, words, added):
+    record = shutil.copytree(kept, tmp_path / "results") / "demo" / "4-diffusive-blocks" / "0"
+    if "--features" in words:
+        # As an older version left it; a new look goes elsewhere.
+        path = record / "observations.json"
+        path.write_text(path.read_text().replace('"format":2', '"format":1'))
+    before = contents(tmp_path / "results")
+    places = {"record": record, "other": tmp_path / "other"}
+    assert main([word.format(**places) for word in words]) == 0
+    after = contents(tmp_path / "results")
+    assert {path.name for path in after.keys() - before.keys()} == set(added)
+    assert {path: after[path] for path in before} == before
+
+
+def test_an_older_look_and_another_run_are_not_replaced(kept, tmp_path, capsys):
+    results = shutil.copytree(kept, tmp_path / "results")
+    record, other = (results / "demo" / name / "0" for name in ("4-diffusive-blocks", "local-baseline"))
+    path = record / "observations.json"
+    path.write_text(path.read_text().replace('"format":2', '"format":1'))
+    before = contents(results)
+    assert main(["spectrum", str(record), "--features"]) == 2
+    assert "stays as it is; name a folder with --output" in capsys.readouterr().err
+    assert main(["spectrum", str(record), "--output", str(other)]) == 2
+    assert "is another run" in capsys.readouterr().err
+    assert contents(results) == before
+
+
+def test_a_report_replaces_pages_only(kept, tmp_path, capsys):
+    runs = shutil.copytree(kept / "demo", tmp_path / "runs")
+    before = contents(runs)
+    for output, wrong in (
+        (runs, "is a folder; name the page"),
+        (runs / "suite.json", "is there and is no page"),
+    ):
+        assert main(["report", str(runs), "--output", str(output)]) == 2
+        assert wrong in capsys.readouterr().err
+    assert contents(runs) == before
+    for _ in range(2):
+        assert main(["report", str(runs), "--output", str(tmp_path / "page.html")]) == 0
+
+
 def test_runs_kept_for_another_suite_are_not_counted_as_trained(kept, tmp_path, capsys):
     shutil.copytree(kept / "demo", tmp_path / "results" / "another")
     words = ["--output", tmp_path / "work", "--kept", tmp_path / "results", "--seeds", 2, "--keep"]

@@ -12,7 +12,7 @@ from nonloc_paper.training.recipe import Recipe
 MACHINE = {"cpu": "abacus", "cores": 2, "threads": 1, "device": "cpu", "platform": "table"}
 
 
-STEPS = 10  # an epoch
+STEPS = 10  # an epoch, if the recipe does not say
 
 
 def metrics_line(epoch: int, step: int, loss: float, **score: float) -> dict[str, Any]:
@@ -62,14 +62,15 @@ def make_run(
     run = Run(folder)
     run.write_recipe(recipe.to_dict())
     last = score if score is not None else 50.0
-    epochs = recipe.epochs if score is not None else 2 if diverged_at is None else diverged_at // STEPS
+    steps = recipe.steps_per_epoch or STEPS
+    epochs = recipe.epochs if score is not None else 2 if diverged_at is None else diverged_at // steps
     lines = [
-        metrics_line(epoch, STEPS * epoch, 1 / epoch, **{name: last if epoch == epochs else last / 2})
+        metrics_line(epoch, steps * epoch, 1 / epoch, **{name: last if epoch == epochs else last / 2})
         for epoch in range(1, epochs + 1)
     ]
     run.metrics_path.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     if score is not None or diverged_at is not None:
-        run.write_result(make_result(lines[-1] if lines else {}, recipe.epochs, diverged_at, steps=STEPS))
+        run.write_result(make_result(lines[-1] if lines else {}, recipe.epochs, diverged_at, steps=steps))
     record = read_run(run)
     return record if observed is None else RunRecord(**{**vars(record), **observed})
 

@@ -165,6 +165,15 @@ def test_the_command_tells_kept_records_from_runs(tmp_path, capsys):
     assert str(tmp_path / "out" / "report.html") in result["files"]
 
 
+def test_pages_do_not_go_among_the_records(tmp_path, capsys):
+    folder = tmp_path / "results"
+    write(folder, records("table1", {"baseline": [8.0]}))
+    for output in (folder, folder / "table1"):
+        assert main(["report", str(folder), "--output", str(output)]) == 2
+        assert "is in the records" in capsys.readouterr().err
+    assert [path.name for path in folder.iterdir()] == ["table1"]
+
+
 def test_without_arguments_the_records_are_those_that_the_variable_names(tmp_path, monkeypatch, capsys):
     write(tmp_path / "results", records("table1", {"baseline": [8.0]}))
     monkeypatch.setenv("NONLOC_RESULTS", str(tmp_path / "results"))
@@ -200,7 +209,7 @@ def test_kept_certificates_are_told_with_their_limits(tmp_path):
         *[{"verdict": "unstable", "growth": 1.2, "largest": 0.9, "lowest": 0.1, "limit": 1.75}] * 3,
     ]
     keep("4-block-proposed", form="diffusive", growth=1.5, blocks=blocks)
-    lost = {"verdict": "not decided", "growth": None, "largest": 2.0, "lowest": None, "limit": None}
+    lost = {"verdict": "not decided", "growth": None, "largest": 2.0, "lowest": -0.2, "limit": None}
     keep("2-block-original", form="original", growth=None, blocks=[lost] * 2)
     _, short, data = figure_sections(read_table1_runs(folder))[-1].contents
     assert {line[:2] for line in short.lines} == {("original", "1 of 1"), ("proposed", "1 of 1")}
