@@ -10,12 +10,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any, TypeVar
 
-from numpy.typing import NDArray
-from safetensors import SafetensorError
-from safetensors.numpy import load_file
-
 from nonloc.outcomes import CorruptDataError
 from nonloc_paper.networks.spec import NetworkSpec
+from nonloc_paper.report.tensors import Tensors, read_tensors
 from nonloc_paper.runs import Run, find_runs, read_json, write_json
 from nonloc_paper.schema import (
     METRICS,
@@ -82,16 +79,9 @@ class RunRecord:
         return [step for step, _ in points], [value for _, value in points]
 
     @cached_property
-    def tensors(self) -> dict[str, NDArray[Any]]:
+    def tensors(self) -> Tensors:
         """The observed tensors by name: images, noisy, restored, affinity.<stage>."""
-        path = self.path / "observations.safetensors"
-        try:
-            return load_file(path) if path.is_file() else {}
-        except SafetensorError as error:
-            raise CorruptDataError(
-                f"{path} is not a whole safetensors file ({error}); delete it and observations.json, and run "
-                f"`nonloc spectrum {self.path} --features`"
-            ) from error
+        return read_tensors(self.path / "observations.safetensors", self.observations)
 
 
 @dataclass(frozen=True)

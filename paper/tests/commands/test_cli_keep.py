@@ -273,11 +273,13 @@ def test_a_stable_stage_that_diverged_is_told(map_words, tmp_path, capsys):
     assert main([*map_words, "--quiet"]) == 0
     path = tmp_path / "map" / "one_epoch.jsonl"
     row = json.loads(path.read_text())
-    wrong = row | {"cell": "another", "form": "stable", "ending": "diverged", "step": 7}
+    name = row["cell"].replace("original", "stable")
+    wrong = row | {"cell": name, "form": "stable", "ending": "diverged", "step": 7}
+    wrong |= {"error": None, "test_loss": None}
     path.write_text(path.read_text() + json.dumps(wrong) + os.linesep)
     assert main([*map_words, "--quiet"]) == 0
     assert (
-        "a run with a stable stage diverged; no signal grows through it, but its logits can: another, seed 0, at step 7"
+        f"a run with a stable stage diverged; no signal grows through it, but its logits can: {name}, seed 0, at step 7"
         in capsys.readouterr().out
     )
 

@@ -2,13 +2,17 @@
 
 import json
 import re
+from contextlib import nullcontext
 
+import numpy as np
 import pytest
+import safetensors.numpy
 from made import make_run
 from made_records import certified, during, stability, weight
 
 from nonloc.outcomes import CorruptDataError
 from nonloc_paper.report.records import collect, write_plan
+from nonloc_paper.report.tensors import read_tensors
 from nonloc_paper.suites import SUITES
 from nonloc_paper.training.recipe import Recipe
 
@@ -241,7 +245,37 @@ def test_what_is_broken_is_named(tmp_path):
     (tmp_path / "a" / "recipe.json").write_text('{"name": "another program\'s"}')
     with pytest.raises(CorruptDataError, match=r"recipe.json is no recipe of this version"):
         collect(tmp_path)
-    record = make_run(tmp_path / "c", recipe, 24.5)
-    (tmp_path / "c" / "observations.safetensors").write_bytes(b"half")
-    with pytest.raises(CorruptDataError, match=r"observations.safetensors is not a whole"):
-        record.tensors  # noqa: B018
+
+
+IMAGES = np.zeros((2, 3, 8, 8), np.uint8)
+PIXELS, MAP = IMAGES.astype(np.float32), np.zeros((2, 4, 4), np.float32)
+TENSORS = {"images": IMAGES, "noisy": PIXELS, "restored": PIXELS, "affinity.trunk.stages.2": MAP}
+
+
+@pytest.mark.parametrize(
+    ("change", "wrong"),
+    [
+        ({}, None),
+        ({"restored": None}, None),
+        (b"half", "is not a whole safetensors file"),
+        ({"images": None}, "has no images, uint8"),
+        ({"images": IMAGES.astype(np.int16)}, "has no images, uint8"),
+        ({"noisy": PIXELS[:1]}, "has 'noisy' of another type or shape"),
+        ({"noisy": PIXELS * np.nan}, "has 'noisy' with numbers that are not finite"),
+        ({"affinity.trunk.stages.2": MAP[:, :3]}, "has 'affinity.trunk.stages.2' of another type"),
+        ({"more": MAP}, "has 'more' of another type"),
+        ({name: value[:1] for name, value in TENSORS.items()}, "has another number of images"),
+    ],
+)
+def test_observed_tensors_fit_what_was_observed(tmp_path, change, wrong):
+    content = change
+    if isinstance(change, dict):
+        tensors = {name: value for name, value in (TENSORS | change).items() if value is not None}
+        content = safetensors.numpy.save(tensors)
+    path = tmp_path / "observations.safetensors"
+    path.write_bytes(content)
+    with pytest.raises(CorruptDataError, match=f"{path} {wrong}") if wrong else nullcontext():
+        assert read_tensors(path, MADE["observations.json"])["images"].shape == IMAGES.shape
+    seen = MADE["observations.json"] | {"tensors_sha256": "0" * 64}
+    with pytest.raises(CorruptDataError):
+        read_tensors(path, seen)
