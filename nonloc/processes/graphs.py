@@ -16,6 +16,7 @@ from nonloc._checks import (
     check_takes_one,
     check_whole,
     is_finite,
+    shown,
 )
 from nonloc.ops import SparseAffinity
 

@@ -106,7 +106,7 @@ VERDICT = Text(("stable", "unstable", "not decided"))
 
 _MACHINE: Schema = {"cpu": TEXT, "cores": POSITIVE, "threads": POSITIVE, "device": TEXT, "platform": TEXT}
 _PLACE: Schema = {"machine": _MACHINE, "versions": {"*": TEXT}}
-_PART: Schema = {"machine": Maybe(_MACHINE), "versions": Maybe({"*": TEXT}), "seconds": SECONDS}
+_PART: Schema = {"machine": Maybe(_MACHINE), "versions?": Maybe({"*": TEXT}), "seconds": SECONDS}
 _FILE: Schema = {"size": COUNT, "sha256": HASH}
 _RECORDS: Schema = {"metrics.jsonl": _FILE, "spectra.jsonl": _FILE}
 
@@ -242,7 +242,7 @@ STABILITY: Schema = {
             "norm": TEXT,
             "reason": TEXT,
             "logit_spread?": Maybe(SIZE),
-            "blocks": [{**_GROWTH, "largest": Maybe(SIZE), "lowest": Maybe(NUMBER), "limit": Maybe(NUMBER)}],
+            "blocks": [{**_GROWTH, "largest": SIZE, "lowest": NUMBER, "limit": Maybe(NUMBER)}],
         }
     ],
     **_PLACE,
@@ -395,7 +395,7 @@ def _faults(value: Any, schema: Any, name: str) -> Iterator[str]:
             elif not (isinstance(of_key, Number) and of_key.fits(value[field])):
                 yield from _faults(value[field], of_key, f"{name}.{field}".removeprefix("."))
         for key in value:
-            if known is schema and key not in schema and f"{key}?" not in schema:
+            if known is schema and f"{key}?" not in schema and (key not in schema or key.endswith("?")):
                 yield f"has an unknown field {_shown(f'{name}.{key}'.strip('.'))}"
     elif isinstance(schema, list | tuple):
         if not isinstance(value, list):

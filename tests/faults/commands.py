@@ -102,7 +102,8 @@ LOADERS = (
 HUGE = str(10**20)
 SOUND = shlex.split("""
     0 1 2 3 0.5 1e-3 true false null cpu motifs cifar10 sgd adam step constant onecycle float32 bfloat16 std row
-    sinkhorn gaussian heat normal zero factored stable auto '[1, 2]' [] [3] 5s 1.5h median all none baseline 5-block exact euler
+    sinkhorn gaussian heat normal zero factored stable auto '[1, 2]' [] [3] 5s 1.5h median all none baseline 5-block exact
+    euler
     restorer8/diffusive-2@2 restorer8/baseline preresnet20/original-2@2 'rate 0.1' epochs=1 seed=1 stage.hidden=2
     batch_size=8 implicit skip_default '{hidden: 2}' good.yaml
 """)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from jsonargparse import ArgumentParser, Namespace
@@ -12,6 +13,7 @@ from nonloc_paper.commands.parser import CommandParser, add_optional
 from nonloc_paper.paths import pages_folder, results_folder
 
 PARSER = CommandParser
+PAGE = b"<!doctype html"  # how a page begins
 SUMMARY = "write pages from runs or kept records; trains nothing"
 DESCRIPTION = """\
 Read all run folders below FOLDER and write one self-contained page: table, curves, spectra, images, affinity maps.
@@ -58,6 +60,7 @@ def run(options: Namespace) -> int:
     from nonloc_paper.report.sentences import summary, summary_text
     from nonloc_paper.report.table1_runs import read_table1_runs
 
+    _check_page(Path(options.folder) / "report.html" if options.output is None else Path(options.output))
     collection = collect(options.folder)
     path = write_page(
         collection, options.output, None if options.beside is None else read_table1_runs(options.beside)
@@ -66,10 +69,24 @@ def run(options: Namespace) -> int:
     return EXIT_DONE
 
 
+def _check_page(path: Path) -> None:
+    """Refuse to replace what is no page: a folder, or a file of a run."""
+    if path.is_dir():
+        raise ValueError(f"--output {path} is a folder; name the page, such as {path / 'report.html'}")
+    if path.is_file():
+        with path.open("rb") as file:
+            is_page = file.read(len(PAGE)).lower() == PAGE
+        if not is_page:
+            raise ValueError(f"--output {path} is there and is no page; name a new file")
+
+
 def _reproduction(options: Namespace, output: Output) -> int:
     from nonloc_paper.report.reproduction import verdict_counts, write_reproduction
 
     folder = options.output if options.output is not None else str(pages_folder())
+    records = Path(options.folder).resolve()
+    if records in (Path(folder).resolve(), *Path(folder).resolve().parents):
+        raise ValueError(f"--output {folder} is in the records {options.folder}; name a folder elsewhere")
     reproduction = write_reproduction(options.folder, folder)
     verdicts: list[dict[str, Any]] = [
         {"claim": claim.key, "quote": claim.quote, "verdict": verdict.text, "n": verdict.n}

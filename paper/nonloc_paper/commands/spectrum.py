@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +18,15 @@ SUMMARY = "the spectra of the weights that a run has learned, as numbers and as 
 DESCRIPTION = """\
 Take W of every nonlocal sub-block from the newest checkpoint of RUN and find the eigenvalues of (W + Wᵀ)/2. Writes
 spectrum.json, spectrum.svg and spectrum.png, with the band that random weights of the same norm and rank give: for a
-factored W the signs alone say nothing. With --features, or if the run has been observed before (`nonloc reproduce`
+factored W the signs alone say nothing. With --output nothing in RUN is touched; without it, what RUN has recorded of
+this step stays as it is. With --features, or if the run has been observed before (`nonloc reproduce`
 does), features.svg and features.png show what the sub-blocks do to the norm, variance and Dirichlet energy of the
 features that the first test images have there, and "along features" is the mean eigenvalue where they are: the
 spectrum counts all directions alike, whether features have anything there or not.
 
   nonloc spectrum runs/four
   nonloc spectrum runs/four --features --data-dir data
+  nonloc spectrum paper/results/table1/5-block-proposed/4 --output elsewhere
   nonloc spectrum demo/runs/motifs-restorer16-diffusive-4@2-seed0-* --json
 
 Exit codes: 0 written; 2 not a run folder, no weights there, or a network without nonlocal blocks."""
@@ -37,7 +40,7 @@ ALONG = (
 
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("run", help="a run folder")
-    add_optional(parser, "--output", "where the figures go; null is the run folder", metavar="DIR")
+    add_optional(parser, "--output", "where all files go; null is the run folder", metavar="DIR")
     parser.add_argument(
         "--features", action="store_true", help="also look at features, on the first test images"
     )
@@ -51,33 +54,40 @@ def run(options: Namespace) -> int:
     folder = Run.open(options.run)
 
     from nonloc.plots import png, svg
+    from nonloc_paper.networks.spec import NetworkSpec
     from nonloc_paper.report import figures
     from nonloc_paper.report.records import RowRecord, read_run
     from nonloc_paper.training.machine import device_or_best
-    from nonloc_paper.training.observe import observe, observe_spectra
+    from nonloc_paper.training.observe import FORMAT, observe, observe_spectra
 
     device = device_or_best(options.device)
-    spectrum = observe_spectra(folder)
-    if options.features and spectrum["stages"]:
-        observe(folder, data_dir=options.data_dir, device=device)
     record = read_run(folder)
-    figure = figures.spectra([(record.recipe.network, spectrum)])
-    if figure is None:
+    network, seen = record.recipe.network, record.observations
+    if NetworkSpec.parse(network).form is None:
+        raise ValueError(f"{network} has no nonlocal blocks, so there are no weights to look at")
+    place = Path(options.output) if options.output is not None else folder.path
+    if place.resolve() != folder.path.resolve() and (place / folder.recipe_path.name).exists():
+        raise ValueError(f"--output {place} is another run; name a folder that is none")
+    if options.features and options.output is None and seen.get("format", FORMAT) != FORMAT:
         raise ValueError(
-            f"{record.recipe.network} has no nonlocal blocks, so there are no weights to look at"
+            f"{folder.path} was looked at by an older version, and that stays as it is; name a folder with --output"
         )
+    place.mkdir(parents=True, exist_ok=True)
+    spectrum = observe_spectra(folder, place)
+    if options.features and spectrum["stages"]:
+        seen = observe(folder, data_dir=options.data_dir, device=device, folder=place)
+    record = replace(record, observations=seen)
+    figure = figures.spectra([(network, spectrum)])
+    if figure is None:
+        raise ValueError(f"{folder.path} has no weights that are finite, so there are none to look at")
     pictures = {"spectrum": figure}
     # Features that were looked at before the run went on are those of another network.
     looked_at = record.observations.get("step") == spectrum["step"]
-    trace = (
-        figures.features([RowRecord(record.recipe.network, record.recipe, (record,))]) if looked_at else None
-    )
+    trace = figures.features([RowRecord(network, record.recipe, (record,))]) if looked_at else None
     if trace is not None:
         pictures["features"] = trace
     elif not options.features:
         output.talk("features were not looked at; --features does, on the first test images")
-    place = Path(options.output) if options.output is not None else folder.path
-    place.mkdir(parents=True, exist_ok=True)
     written = []
     for name, picture in pictures.items():
         for path, content in ((place / f"{name}.svg", svg(picture)), (place / f"{name}.png", png(picture))):

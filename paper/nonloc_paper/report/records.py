@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
@@ -11,12 +10,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any, TypeVar
 
-from numpy.typing import NDArray
-from safetensors import SafetensorError
-from safetensors.numpy import load
-
 from nonloc.outcomes import CorruptDataError
 from nonloc_paper.networks.spec import NetworkSpec
+from nonloc_paper.report.tensors import Tensors, read_tensors
 from nonloc_paper.runs import Run, find_runs, read_json, write_json
 from nonloc_paper.schema import (
     METRICS,
@@ -83,23 +79,9 @@ class RunRecord:
         return [step for step, _ in points], [value for _, value in points]
 
     @cached_property
-    def tensors(self) -> dict[str, NDArray[Any]]:
+    def tensors(self) -> Tensors:
         """The observed tensors by name: images, noisy, restored, affinity.<stage>."""
-        path = self.path / "observations.safetensors"
-        content = path.read_bytes() if path.is_file() else None
-        if content is None:
-            return {}
-        digest = hashlib.sha256(content).hexdigest()
-        try:
-            # Older observations do not say the hash.
-            if self.observations.get("tensors_sha256", digest) != digest:
-                raise SafetensorError("its content is not what was written")
-            return load(content)
-        except SafetensorError as error:
-            raise CorruptDataError(
-                f"{path} is damaged ({error}); delete it and observations.json, and run "
-                f"`nonloc spectrum {self.path} --features`"
-            ) from error
+        return read_tensors(self.path / "observations.safetensors", self.observations)
 
 
 @dataclass(frozen=True)

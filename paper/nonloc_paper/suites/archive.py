@@ -137,9 +137,9 @@ def keep(
     for row in suite.rows:
         sources: dict[int, Run] = {}
         for recipe in suite.recipes(row):
-            source = Run(Path(runs) / recipe.name)
+            source = _run_or_none(Path(runs) / recipe.name)
             place = elsewhere.get(recipe, kept_path(records, suite, row, recipe.seed))
-            if source.is_finished and _was_observed(source):
+            if source is not None and source.is_finished and _was_observed(source):
                 sources[recipe.seed] = source
                 (new if _keep_run(source, Run(place)) else same).append(place)
         if lack := _keep_weights(folder / row.slug, sources, weights):
@@ -176,9 +176,9 @@ def check_keep(
     elsewhere = _recorded_elsewhere(records, suite)
     for row in suite.rows:
         for recipe in suite.recipes(row):
-            source = Run(Path(runs) / recipe.name)
+            source = _run_or_none(Path(runs) / recipe.name)
             target = Run(elsewhere.get(recipe, kept_path(records, suite, row, recipe.seed)))
-            if source.is_finished and target.is_finished:
+            if source is not None and source.is_finished and target.is_finished:
                 _check_same(source, target)
 
 
@@ -199,14 +199,23 @@ def restore(suite: Suite, records: str | os.PathLike[str], runs: str | os.PathLi
     for recipe in (recipe for row in suite.rows for recipe in suite.recipes(row)):
         if recipe not in known:
             continue
+        run = _run_or_none(Path(runs) / recipe.name)
+        if run is None:
+            continue
         restored.append(recipe)
-        run = Run(Path(runs) / recipe.name)
         # Another process that holds the run is about to restore it.
         with suppress(LockedRunError):
             if not run.is_finished:
                 with run.lock():
                     _replace_run(known[recipe], run)
     return restored
+
+
+def _run_or_none(path: Path) -> Run | None:
+    """Return the run at `path`; None where something else has its name, which training reports."""
+    with suppress(ValueError):
+        return Run(path)
+    return None
 
 
 def _replace_run(source: Run, run: Run) -> None:

@@ -52,7 +52,8 @@ def train_all(
     """Train and observe every recipe in `folder`/<its name>, each unless it is finished.
 
     A diverged run is a result like any other. A run that another process holds is skipped, so two processes may work
-    through one folder. A run that fails does not stop the others; its error is in `SuiteProgress.errors`. SIGINT,
+    through one folder. A run that fails, or whose name something else has, does not stop the others; its error is in
+    `SuiteProgress.errors`. SIGINT,
     SIGTERM and a spent `budget` (seconds) end the call with the running runs saved; the same call continues them.
 
     budget        runs known not to fit into the rest are begun last; a run's time is known from other seeds, or from
@@ -63,10 +64,17 @@ def train_all(
     tell          called before each run with the number of its recipe, from 0, and the recipe
     """
     where = device_or_best(device)
-    runs = [Run(Path(folder) / recipe.name) for recipe in recipes]
     data = SharedData(where, data_dir=data_dir)
     locked: list[Recipe] = []
     errors: list[Exception] = []
+    planned, recipes, runs = recipes, [], list[Run]()
+    for recipe in planned:
+        try:
+            runs.append(Run(Path(folder) / recipe.name))
+            recipes.append(recipe)
+        except (ValueError, OSError) as error:
+            # Something else has the name of this run; the others have theirs.
+            errors.append(error)
 
     seeds: dict[Recipe, list[tuple[Recipe, Run]]] = {}
     for recipe, run in (*zip(recipes, runs, strict=True), *others):
@@ -110,10 +118,10 @@ def train_all(
         begun=lambda number: tell(number, recipes[number]),
         ended=ended,
     )
-    finished = [run.is_finished for run in runs]
+    done = {recipe for recipe, run in zip(recipes, runs, strict=True) if run.is_finished}
     return SuiteProgress(
-        done=tuple(recipe for recipe, is_done in zip(recipes, finished, strict=True) if is_done),
-        left=tuple(recipe for recipe, is_done in zip(recipes, finished, strict=True) if not is_done),
+        done=tuple(recipe for recipe in planned if recipe in done),
+        left=tuple(recipe for recipe in planned if recipe not in done),
         locked=tuple(locked),
         reason=endings.reason,
         signal=endings.signal,

@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, cast
 
 import safetensors.torch
@@ -28,7 +29,7 @@ from nonloc.ops import kernel_matrix, largest_logit_spread
 from nonloc.spectrum import CAPTION, STABLE_CAPTION, random_band, weight_spectrum
 from nonloc_paper.data import load
 from nonloc_paper.data.dataset import Dataset
-from nonloc_paper.runs import Run, read_json, write_atomically, write_json
+from nonloc_paper.runs import Run, finite_or_none, read_json, write_atomically, write_json
 from nonloc_paper.training.checkpoint import Checkpoint, latest_valid
 from nonloc_paper.training.machine import device_or_best
 from nonloc_paper.training.recipe import Recipe
@@ -53,6 +54,7 @@ def observe(
     device: torch.device | str = "cpu",
     images: int = 5,
     batch_size: int = 32,
+    folder: str | os.PathLike[str] | None = None,
 ) -> dict[str, Any]:
     """Write the first three files for the newest checkpoint of `run`; return the content of observations.json.
 
@@ -62,18 +64,20 @@ def observe(
     data        the Dataset; None loads the recipe's from `data_dir`
     images      how many of the first test images to store
     batch_size  how many of the first test images the features and affinities are measured on
+    folder      where to write; None is the run's own
     """
     run = run if isinstance(run, Run) else Run.open(run)
+    place = run.path if folder is None else Path(folder)
     device = device_or_best(device)
     recipe = Recipe.of(run)
     checkpoint = latest_valid(run, recipe)
     before = read_observations(run)
     if checkpoint is None:
         unseen = {"format": FORMAT, "step": None}
-        return before if before is not None else write_json(run.path / OBSERVATIONS, unseen, indent=1)
+        return before if before is not None else write_json(place / OBSERVATIONS, unseen, indent=1)
     if before is not None and (before.get("format"), before.get("step")) == (FORMAT, checkpoint.step):
         return before
-    _write_spectra(run, checkpoint, recipe)
+    _write_spectra(run, checkpoint, recipe, place)
     dataset = data if data is not None else load(recipe.data, data_dir)
     task = TASKS[recipe.task](recipe, dataset, device)
     model = network_of(checkpoint, recipe, device)
@@ -90,24 +94,29 @@ def observe(
     observations["features"] = feature_trace(model, inputs) if any(stages(model)) else []
     finite = {name: value.contiguous() for name, value in tensors.items() if bool(value.isfinite().all())}
     content = safetensors.torch.save(finite)
-    write_atomically(run.path / TENSORS, content)
+    write_atomically(place / TENSORS, content)
     observations["tensors_sha256"] = hashlib.sha256(content).hexdigest()
     # Last, because it says that the rest is there.
-    return write_json(run.path / OBSERVATIONS, observations, indent=1)
+    return write_json(place / OBSERVATIONS, observations, indent=1)
 
 
-def observe_spectra(run: Run | str | os.PathLike[str]) -> dict[str, Any]:
-    """Write spectrum.json for the newest checkpoint of `run` and return its content.
+def observe_spectra(
+    run: Run | str | os.PathLike[str], folder: str | os.PathLike[str] | None = None
+) -> dict[str, Any]:
+    """Write spectrum.json for the newest checkpoint of `run` to `folder`, by default the run's; return its content.
+
+    What the run has recorded of the same step stays as it is.
 
     {"step", "epoch", "caption", "stages": [{"name", "form", "weights": [the Spectrum's dict with "norm" (Frobenius),
     "rank" and "band"]}]}; a stage with a W that is not finite has no entry. A stable W has no "band": its signs are
     fixed, not learned.
     """
     run = run if isinstance(run, Run) else Run.open(run)
-    return _write_spectra(run, newest_checkpoint(run), Recipe.of(run))
+    place = run.path if folder is None else Path(folder)
+    return _write_spectra(run, newest_checkpoint(run), Recipe.of(run), place)
 
 
-def _write_spectra(run: Run, checkpoint: Checkpoint, recipe: Recipe) -> dict[str, Any]:
+def _write_spectra(run: Run, checkpoint: Checkpoint, recipe: Recipe, place: Path) -> dict[str, Any]:
     model = network_of(checkpoint, recipe)
     measured_stages = []
     for name, stage in stages(model):
@@ -120,7 +129,10 @@ def _write_spectra(run: Run, checkpoint: Checkpoint, recipe: Recipe) -> dict[str
     has_bands = all("band" in weight for stage in measured_stages for weight in stage["weights"])
     caption = CAPTION if has_bands else STABLE_CAPTION
     value = _where(checkpoint) | {"caption": caption, "stages": measured_stages}
-    return write_json(run.path / SPECTRUM, value, indent=1)
+    if place.resolve() == run.path.resolve() and read_json(place / SPECTRUM).get("step") == checkpoint.step:
+        # Computed elsewhere, or to fewer digits, it is evidence.
+        return finite_or_none(value)
+    return write_json(place / SPECTRUM, value, indent=1)
 
 
 def stage_weights(model: nn.Module) -> StageWeights:

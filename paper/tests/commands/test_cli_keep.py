@@ -10,7 +10,7 @@ from small_map import small_data
 
 from nonloc.cli import main
 from nonloc_paper.commands.map import broken_stable, map_text
-from nonloc_paper.runs import Run, find_runs
+from nonloc_paper.runs import Run, find_runs, read_json, write_json
 from nonloc_paper.suites import train_all
 from nonloc_paper.suites.archive import lock_folder, read_spent
 from nonloc_paper.training.recipe import Recipe
@@ -52,6 +52,63 @@ def test_a_kept_run_is_not_trained_again_and_is_in_the_table(kept, tmp_path, cap
     assert (rows[1] / "0-copy").is_dir(), "a copy beside the seeds stays, and does not stop the keeping"
     total = sum(path.stat().st_size for path in results.rglob("*") if path.is_file())
     assert total - 1000 < answer["kept"]["bytes"] <= total
+
+
+def contents(folder):
+    return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize(
+    ("words", "added"),
+    [
+        (["eval", "{record}", "--device", "cpu"], ()),
+        (["spectrum", "{record}", "--output", "{other}"], ()),
+        (["spectrum", "{record}", "--output", "{other}", "--features"], ()),
+        (["spectrum", "{record}"], ("spectrum.svg", "spectrum.png", "features.svg", "features.png")),
+        (["stability", "{record}", "--images", "1"], ()),
+        (["report", "{record}", "--output", "{other}/page.html"], ()),
+        (["check"], ()),
+    ],
+)
+def test_looking_at_a_record_never_changes_it(kept, tmp_path, capsys, words, added):
+    record = shutil.copytree(kept, tmp_path / "results") / "demo" / "4-diffusive-blocks" / "0"
+    if "--features" in words:
+        # As an older version left it; a new look goes elsewhere.
+        path = record / "observations.json"
+        write_json(path, read_json(path) | {"format": 1})
+    before = contents(tmp_path / "results")
+    places = {"record": record, "other": tmp_path / "other"}
+    assert main([word.format(**places) for word in words]) == 0
+    after = contents(tmp_path / "results")
+    assert {path.name for path in after.keys() - before.keys()} == set(added)
+    assert {path: after[path] for path in before} == before
+
+
+def test_an_older_look_and_another_run_are_not_replaced(kept, tmp_path, capsys):
+    results = shutil.copytree(kept, tmp_path / "results")
+    record, other = (results / "demo" / name / "0" for name in ("4-diffusive-blocks", "local-baseline"))
+    path = record / "observations.json"
+    write_json(path, read_json(path) | {"format": 1})
+    before = contents(results)
+    assert main(["spectrum", str(record), "--features"]) == 2
+    assert "stays as it is; name a folder with --output" in capsys.readouterr().err
+    assert main(["spectrum", str(record), "--output", str(other)]) == 2
+    assert "is another run" in capsys.readouterr().err
+    assert contents(results) == before
+
+
+def test_a_report_replaces_pages_only(kept, tmp_path, capsys):
+    runs = shutil.copytree(kept / "demo", tmp_path / "runs")
+    before = contents(runs)
+    for output, wrong in (
+        (runs, "is a folder; name the page"),
+        (runs / "suite.json", "is there and is no page"),
+    ):
+        assert main(["report", str(runs), "--output", str(output)]) == 2
+        assert wrong in capsys.readouterr().err
+    assert contents(runs) == before
+    for _ in range(2):
+        assert main(["report", str(runs), "--output", str(tmp_path / "page.html")]) == 0
 
 
 def test_runs_kept_for_another_suite_are_not_counted_as_trained(kept, tmp_path, capsys):
@@ -219,11 +276,13 @@ def test_a_stable_stage_that_diverged_is_told(map_words, tmp_path, capsys):
     assert main([*map_words, "--quiet"]) == 0
     path = tmp_path / "map" / "one_epoch.jsonl"
     row = json.loads(path.read_text())
-    wrong = row | {"cell": "another", "form": "stable", "ending": "diverged", "step": 7}
+    name = row["cell"].replace("original", "stable")
+    wrong = row | {"cell": name, "form": "stable", "ending": "diverged", "step": 7}
+    wrong |= {"error": None, "test_loss": None}
     path.write_text(path.read_text() + json.dumps(wrong) + os.linesep)
     assert main([*map_words, "--quiet"]) == 0
     assert (
-        "a run with a stable stage diverged; no signal grows through it, but its logits can: another, seed 0, at step 7"
+        f"a run with a stable stage diverged; no signal grows through it, but its logits can: {name}, seed 0, at step 7"
         in capsys.readouterr().out
     )
 
@@ -233,7 +292,7 @@ def test_a_stable_stage_that_diverged_is_told(map_words, tmp_path, capsys):
     [
         (["map", "two_epochs"], "'two_epochs' is no part of the map; choose one of one_epoch, ten_epochs"),
         (["map", "one_epoch", "--only", "rate 7"], "no cell of one_epoch has 'rate 7' in its name"),
-        (["map", "one_epoch", "--seeds", "0"], "--seeds must be at least 1"),
+        (["map", "one_epoch", "--seeds", "0"], "seeds must be a whole number ≥ 1"),
         (["map", "one_epoch", "--set", "learning_rate=1"], "a cell of the map says that itself"),
         (["map", "one_epoch", "--set", "stage=1", "stage.embed=2"], "set one or the other"),
     ],

@@ -94,7 +94,7 @@ def test_spectrum_writes_numbers_and_figures(demo, capsys, tmp_path):
     assert [w["trace"] for w in result["stages"][0]["weights"]] == pytest.approx(
         [w["trace"] for w in recorded], rel=1e-5
     )
-    names = {"spectrum.svg", "spectrum.png", "features.svg", "features.png"}
+    names = {"spectrum.json", "spectrum.svg", "spectrum.png", "features.svg", "features.png"}
     assert {path.name for path in tmp_path.iterdir()} == names
     assert (tmp_path / "spectrum.png").read_bytes().startswith(b"\x89PNG")
     assert "says nothing" in result["caption"], "the caption that warns of counting signs"

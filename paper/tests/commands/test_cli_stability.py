@@ -68,9 +68,9 @@ def test_the_numbers_are_printed_and_recorded(run, capsys, tmp_path):
 def test_wrong_usage(run, capsys, tmp_path):
     assert main(["stability", str(tmp_path)]) == 2
     assert main(["stability", str(run), "--images", "0"]) == 2
-    assert "--images must be at least 1" in capsys.readouterr().err
+    assert "--images must be a whole number ≥ 1" in capsys.readouterr().err
     assert main(["stability", str(run), "--device", "foo"]) == 2
-    assert main(["spectrum", str(run), "--features", "--device", "foo"]) == 2
+    assert main(["spectrum", str(run), "--device", "foo"]) == 2
     assert capsys.readouterr().err.count("device='foo' is unknown; use cpu or cuda") == 2
 
 
@@ -83,7 +83,8 @@ def test_features_are_looked_at_when_they_are_asked_for(run, capsys, tmp_path):
     assert not (tmp_path / "features.svg").exists()
     assert main([*words, "--features"]) == 0
     assert (tmp_path / "features.svg").exists()
-    seen = json.loads((run / "observations.json").read_text())
+    seen = json.loads((tmp_path / "observations.json").read_text())
+    assert not (run / "observations.json").exists()
     quotient = seen["features"][0]["blocks"][0]["quotient"]
     out = capsys.readouterr().out
     (first,) = [line for line in out.splitlines() if line.startswith("      1  ")]

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from made import MACHINE
+from made import MACHINE, make_result, metrics_line
 
 from nonloc_paper.map.cells import PARTS
 from nonloc_paper.networks.spec import NetworkSpec
@@ -17,6 +17,7 @@ from nonloc_paper.suites import SUITES
 from nonloc_paper.training.recipe import Recipe
 
 CHANNELS = 8
+STEPS = 391  # an epoch
 CHANCE = [0.3, 0.7]
 
 
@@ -29,9 +30,23 @@ def weight(share: float) -> dict[str, Any]:
         "positive_energy": 1 - share,
         "negative_energy": share,
         "negative_share": share,
+        "norm": 1.0,
         "rank": CHANNELS // 2,
-        "band": {"low": [-0.5] * CHANNELS, "high": [0.5] * CHANNELS, "negative_share": CHANCE},
+        "band": {
+            "low": [-0.5] * CHANNELS,
+            "high": [0.5] * CHANNELS,
+            "trace": [-1, 1],
+            "negative_share": CHANCE,
+            "quantile": 0.95,
+        },
     }
+
+
+def during(stage: dict[str, Any]) -> dict[str, Any]:
+    """What spectra.jsonl holds of a stage of spectrum.json."""
+    kept = ("eigenvalues", "trace", "positive_energy", "negative_energy", "negative_share")
+    weights = [{name: one[name] for name in kept} for one in stage["weights"]]
+    return {"name": stage["name"], "weights": weights}
 
 
 def record(
@@ -54,28 +69,29 @@ def record(
     """
     spec = NetworkSpec.parse(recipe.network)
     epochs = (*(epoch for epoch in recipe.spectrum_epochs if epoch < recipe.epochs), recipe.epochs)
-    metrics = [
-        {"epoch": epoch, "step": 391 * epoch, "train_loss": loss * late, "error": (error or 50.0) + late - 1}
-        for epoch, late in zip(epochs, range(len(epochs), 0, -1), strict=True)
-    ]
-    ending, step = ("diverged", 1234) if error is None else ("converged", 391 * recipe.epochs)
-    result = {
-        "outcome": {"ending": ending, "epoch": 3, "step": step, "message": "", "metrics": metrics[-1]},
-        "metrics": metrics[-1],
-        "parameters": 219482,
-        "seconds": seconds,
-        "machine": MACHINE,
-        "versions": {"python": "3"},
-    }
+    step, last = (1234, 1234 // STEPS) if error is None else (STEPS * recipe.epochs, recipe.epochs)
+    metrics = []
+    for epoch in range(1, last + 1):
+        late = sum(epoch <= other for other in epochs)
+        line = metrics_line(epoch, STEPS * epoch, loss * late, error=(error or 50.0) + late - 1)
+        metrics.append(line | {"seconds": seconds * epoch / recipe.epochs})
+    result = make_result(
+        metrics[-1],
+        recipe.epochs,
+        step if error is None else None,
+        steps=STEPS,
+        parameters=219482,
+        seconds=seconds,
+    )
     if spec.form is None or error is None:
         return RunRecord(path, recipe, metrics, [], result, {}, {})
     share = (0.95 if spec.form == "original" else 0.05) if share is None else share
     stages = [
-        {"name": f"stages.{place}", "form": spec.form, "weights": [weight(share)] * spec.num_blocks}
+        {"name": f"trunk.stages.{place}", "form": spec.form, "weights": [weight(share)] * spec.num_blocks}
         for place in spec.places
     ]
     sizes = [norm ** (n / spec.num_blocks) for n in range(spec.num_blocks + 1)]
-    states = [{"norm": size, "variance": size, "energy": size} for size in sizes]
+    states = [{"norm": size, "mean": 0.0, "variance": size, "energy": size} for size in sizes]
     # What a sub-block adds is a multiple of the features.
     linear = 2 * (norm ** (0.5 / spec.num_blocks) - 1)
     blocks = [
@@ -88,16 +104,29 @@ def record(
         }
         for n in range(1, spec.num_blocks + 1)
     ]
-    trace = {"name": "s", "form": spec.form, "num_blocks": spec.num_blocks, "blocks": blocks}
+    trace = {"form": spec.form, "channels": CHANNELS, "num_blocks": spec.num_blocks, "blocks": blocks}
+    where = {"format": 2, "step": step, "epoch": recipe.epochs}
+    seen = {"task": recipe.task, "batch_size": 32, "affinity": []}
     return RunRecord(
         path,
         recipe,
         metrics,
-        [{"epoch": epoch, "stages": stages} for epoch in epochs],
+        [{"epoch": epoch, "stages": [during(stage) for stage in stages]} for epoch in epochs],
         result,
-        {"step": step, "epoch": recipe.epochs, "affinity": [], "features": [trace]},
-        {"epoch": recipe.epochs, "caption": "", "stages": stages},
+        where | seen | {"features": [{"name": stage["name"], **trace} for stage in stages]},
+        where | {"caption": "", "stages": stages},
     )
+
+
+def certified(place: int, *, blocks: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
+    """What stability.json holds of the stage after a residual block."""
+    same = {"positions": 64, "repeated": None, "norm": "‖z‖", "reason": "", "logit_spread": None}
+    return {"name": f"trunk.stages.{place}", "num_blocks": len(blocks), **same, "blocks": blocks, **more}
+
+
+def stability(stages: list[dict[str, Any]]) -> dict[str, Any]:
+    """What stability.json holds."""
+    return {"images": 1, "stages": stages, "machine": MACHINE, "versions": {"python": "3"}}
 
 
 def records(name: str, errors: dict[str, list[float | None]], **more: Any) -> list[RunRecord]:
@@ -136,12 +165,14 @@ def map_line(cell: Any, seed: int, diverged: int | None = None, loss: float = 1.
     """A line of the map: trained with this loss, or diverged at a step."""
     weights = [{"eigenvalue": -1.5, "norm": 2.0}]
     stage = {
+        "name": "trunk.stages.2",
         "amplification": 3.0,
         "logit_spread": 50.0,
         "growth": 2.5,
         "verdict": "unstable",
         "weights": weights,
     }
+    end = {"name": "trunk.stages.2", "amplification": 1.1, "logit_spread": 7.0}
     moments = (
         [{"step": diverged - back, "loss": 2.0, "stages": [stage]} for back in (30, 20)] if diverged else []
     )
@@ -154,9 +185,14 @@ def map_line(cell: Any, seed: int, diverged: int | None = None, loss: float = 1.
         "last_loss": loss,
         "mean_loss": loss,
         "error": None if diverged else 40.0,
+        "test_loss": None if diverged else loss,
+        "epochs": [] if diverged else [{"epoch": 1, "train_loss": loss, "test_loss": loss, "error": 40.0}],
         "seconds": 6.0,
+        "device": "cpu",
+        "before_error": None,
         "before": moments,
-        "after": None if diverged else {"step": 390, "stages": [{"amplification": 1.1, "logit_spread": 7.0}]},
+        "after": None if diverged else {"step": 390, "stages": [end]},
+        "side_by_side": 1,
     }
 
 

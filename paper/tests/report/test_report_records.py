@@ -2,12 +2,17 @@
 
 import json
 import re
+from contextlib import nullcontext
 
+import numpy as np
 import pytest
+import safetensors.numpy
 from made import make_run
+from made_records import certified, during, stability, weight
 
 from nonloc.outcomes import CorruptDataError
 from nonloc_paper.report.records import collect, write_plan
+from nonloc_paper.report.tensors import read_tensors
 from nonloc_paper.runs import read_json
 from nonloc_paper.suites import SUITES
 from nonloc_paper.training.recipe import Recipe
@@ -29,11 +34,13 @@ def test_runs_find_their_row_by_their_recipe_and_not_by_their_name(tmp_path):
 
 @pytest.mark.parametrize(("step", "is_shown"), [(20, True), (10, False)])
 def test_what_was_seen_before_a_run_went_on_is_not_of_its_network(tmp_path, step, is_shown):
-    make_run(tmp_path / "a", Recipe(network="preresnet20/diffusive-2@2", data="cifar10"), 9.0)
+    make_run(tmp_path / "a", Recipe(network="preresnet20/diffusive-2@2", data="cifar10", epochs=2), 9.0)
+    where = {"format": 2, "step": step, "epoch": 2}
+    more = {"task": "classification", "batch_size": 32, "affinity": [], "features": []}
     seen = {
-        "observations": {"step": step, "affinity": [], "features": []},
-        "spectrum": {"step": step, "caption": "", "stages": []},
-        "stability": {"step": step, "stages": []},
+        "observations": where | more,
+        "spectrum": where | {"caption": "", "stages": []},
+        "stability": {"step": step} | stability([]),
     }
     for name, content in seen.items():
         (tmp_path / "a" / f"{name}.json").write_text(json.dumps(content))
@@ -78,7 +85,7 @@ def test_diverged_and_unfinished_runs_have_no_score(tmp_path):
 
 
 def test_the_curve_leaves_out_what_is_no_number(tmp_path):
-    recipe = Recipe(network="restorer8/baseline", data="motifs")
+    recipe = Recipe(network="restorer8/baseline", data="motifs", epochs=2)
     run = make_run(tmp_path / "a", recipe, 20.0)
     run.metrics.append({"epoch": 3, "step": 30, "psnr": None})
     assert run.curve("psnr") == ([10, 20], [10.0, 20.0])
@@ -99,37 +106,99 @@ def test_a_corrupt_file_is_named(tmp_path):
         collect(tmp_path)
 
 
-RESTORER = Recipe(network="restorer8/diffusive-1@2", data="motifs")
-STAGE = {"verdict": "stable", "growth": None, "blocks": [{"growth": 1.0, "largest": 0.5, "limit": None}]}
-SPECTRUM = {"caption": "", "stages": [{"name": "s", "form": "diffusive", "weights": []}]}
-SEEN = {"step": 20, "affinity": [], "features": [], "psnr": {"noisy": [8.0, None], "restored": [9.0, 9.5]}}
+RESTORER = Recipe(network="restorer8/diffusive-1@2", data="motifs", epochs=2, spectrum_epochs=(1,))
+WHERE = {"format": 2, "step": 20, "epoch": 2}
+STATE = {"norm": 1.0, "mean": 0.0, "variance": 1.0, "energy": None}
+BLOCK = {"verdict": "stable", "growth": 1.0, "largest": 0.5, "lowest": 0.1, "limit": None}
+AFFINITY = {"position": [2, 2], "grid": [4, 4], "spread": 0.5, "same_share": None, "same_chance": 0.1}
+TRACED = {"block": 1, "before": STATE, "after": STATE}
+STAGE = {"name": "trunk.stages.2", "form": "diffusive", "num_blocks": 1}
+MADE = {
+    "observations.json": WHERE
+    | {"task": "restoration", "batch_size": 32, "input_psnr": 8.0}
+    | {"affinity": [{"stage": "trunk.stages.2", **AFFINITY}], "features": []}
+    | {"features": [STAGE | {"channels": 8, "blocks": [TRACED]}]}
+    | {"psnr": {"noisy": [8.0, None], "restored": [9.0, 9.5]}},
+    "spectrum.json": WHERE
+    | {"caption": "", "stages": [{"name": STAGE["name"], "form": "diffusive", "weights": [weight(0.3)]}]},
+    "spectra.jsonl": {"epoch": 1, "stages": [during({"name": STAGE["name"], "weights": [weight(0.3)]})]},
+    "stability.json": stability(
+        [certified(2, form="diffusive", verdict="stable", growth=None, blocks=[BLOCK])]
+    ),
+}
+SCORE = "metrics.psnr"
+
+
+def change(value, place, new):
+    """Set, or with KeyError delete, what stands at a place such as "stages.0.name"."""
+    *above, last = [int(word) if word.isdecimal() else word for word in place.split(".")]
+    for word in above:
+        value = value[word]
+    if new is KeyError:
+        del value[last]
+    else:
+        value[last] = new
 
 
 @pytest.mark.parametrize(
-    ("name", "change", "lacks"),
+    ("name", "place", "new", "wrong"),
     [
-        ("result.json", {"metrics": None}, "metrics"),
-        ("result.json", {"outcome": {"ending": "diverged"}}, "outcome.step"),
-        ("result.json", {"parameters": None}, "parameters"),
-        ("result.json", {"seconds": "5"}, "seconds"),
-        ("result.json", {"machine": {"cpu": "abacus"}}, "machine.cores"),
-        ("result.json", {"versions": None}, "versions"),
-        ("observations.json", {"psnr": None}, "psnr"),
-        ("observations.json", {"psnr": {"noisy": [8.0]}}, "psnr.restored"),
-        ("observations.json", {"features": [{"name": "s", "num_blocks": 1}]}, "features[0].blocks"),
-        ("spectrum.json", {"stages": [{"name": "s", "form": "diffusive"}]}, "stages[0].weights"),
-        ("stability.json", {"stages": [STAGE, STAGE | {"blocks": None}]}, "stages[1].blocks"),
+        ("result.json", "metrics", None, "has metrics None, not an object"),
+        ("result.json", "outcome.step", KeyError, "lacks outcome.step"),
+        ("result.json", "outcome.step", 19, "ends at epoch 2, step 19, which its recipe"),
+        ("result.json", "outcome.epoch", 1, "ends at epoch 1, step 20, which its recipe"),
+        ("result.json", "outcome.ending", "diverged", "ends at epoch 2, step 20, which its recipe"),
+        ("result.json", "parameters", True, "has parameters True, not a whole number ≥ 1"),
+        ("result.json", "seconds", "5", "has seconds '5', not a finite number ≥ 0"),
+        ("result.json", "seconds", 0.01, "has fewer seconds than the last line"),
+        ("result.json", "machine.cores", KeyError, "lacks machine.cores"),
+        ("result.json", "versions", None, "has versions None, not an object"),
+        ("result.json", "weights_sha256", None, "must have weights_sha256 just where"),
+        ("result.json", "mectrics", {}, "has an unknown field 'mectrics'"),
+        ("result.json", SCORE, "24.5", f"has {SCORE} '24.5', not a finite number"),
+        ("result.json", SCORE, [1], f"has {SCORE} a list, not a finite number"),
+        ("result.json", SCORE, True, f"has {SCORE} True, not a finite number"),
+        ("result.json", SCORE, 24.4, "has outcome.metrics that are not its metrics"),
+        ("metrics.jsonl", "0.error", 101, "line 1, has error 101, not a finite number ≥ 0 ≤ 100"),
+        ("metrics.jsonl", "0.error", 50, "line 1, must have psnr as its score"),
+        ("metrics.jsonl", "0.step", 11, "line 2, has step 20, not 22"),
+        ("metrics.jsonl", "1.epoch", 1, "line 2, has epoch 1, not 2 of 2"),
+        ("metrics.jsonl", "1.psnr", 24.4, "has metrics that are not the last line of metrics.jsonl"),
+        ("metrics.jsonl", "0.seconds", 3, "line 2, has fewer seconds than the line before"),
+        ("observations.json", "psnr", KeyError, "is not of its recipe's task"),
+        ("observations.json", "psnr.restored", [9.0], "is not of its recipe's task"),
+        ("observations.json", "psnr.restored", KeyError, "lacks psnr.restored"),
+        ("observations.json", "task", "classification", "is not of its recipe's task"),
+        ("observations.json", "affinity.0.position", [2, 4], "is not of its recipe's task"),
+        ("observations.json", "features.0.blocks", KeyError, "lacks features[0].blocks"),
+        ("observations.json", "features.0.blocks", [], "has other blocks in trunk.stages.2"),
+        ("observations.json", "features.0.form", "original", "has a stage of another form"),
+        ("observations.json", "step", None, "has an unknown field 'epoch'"),
+        ("spectrum.json", "stages.0.weights", KeyError, "lacks stages[0].weights"),
+        ("spectrum.json", "stages.0.weights", [], "has other weights in trunk.stages.2"),
+        ("spectrum.json", "stages.0.name", "<b>", "has the stages '<b>', the recipe trunk.stages.2"),
+        ("spectrum.json", "stages.0.weights.0.trace", 7.0, "has a trace that is not that of its eigenvalues"),
+        ("spectrum.json", "stages.0.weights.0.eigenvalues.7", 1.0, "has eigenvalues that are not sorted"),
+        ("spectrum.json", "stages.0.weights.0.negative_share", 0.4, "has a negative_share that is not"),
+        ("spectrum.json", "stages.0.weights.0.norm", 0.5, "has a norm that is too small"),
+        ("spectrum.json", "stages.0.weights.0.band.low", [0.0], "has a band that does not fit"),
+        ("spectra.jsonl", "0.epoch", 3, "has other epochs than its recipe"),
+        ("spectra.jsonl", "0.stages.0.weights.0.positive_energy", 7.0, "line 1, has a positive_energy that"),
+        ("stability.json", "stages.0.blocks", None, "has stages[0].blocks None, not a list"),
+        ("stability.json", "stages.0.num_blocks", 3, "has a stage of another form or size"),
     ],
 )
-def test_what_a_report_reads_must_be_there(tmp_path, name, change, lacks):
+def test_what_does_not_fit_its_schema_the_recipe_or_another_file_is_named(tmp_path, name, place, new, wrong):
     make_run(tmp_path / "a", RESTORER, 24.5)
+    for other, value in MADE.items():
+        (tmp_path / "a" / other).write_text(json.dumps(value) + "\n")
+    assert collect(tmp_path).rows[0].example is not None
     path = tmp_path / "a" / name
-    made = {"observations.json": SEEN, "spectrum.json": SPECTRUM, "stability.json": {"stages": [STAGE]}}
-    whole = made[name] if name in made else read_json(path)
-    path.write_text(json.dumps(whole))
-    collect(tmp_path)
-    path.write_text(json.dumps(whole | change))
-    with pytest.raises(CorruptDataError, match=re.escape(f"{path} lacks {lacks}; restore it")):
+    is_lines = name.endswith("l")
+    values = [json.loads(line) for line in path.read_text().splitlines()] if is_lines else read_json(path)
+    change(values, place, new)
+    path.write_text("".join(f"{json.dumps(line)}\n" for line in values) if is_lines else json.dumps(values))
+    with pytest.raises(CorruptDataError, match=rf"{tmp_path}/a/\w+\.jsonl?.*{re.escape(wrong)}.*; restore "):
         collect(tmp_path)
 
 
@@ -142,8 +211,8 @@ def test_a_look_at_a_run_without_a_checkpoint_lacks_nothing(tmp_path):
 def test_a_line_of_metrics_without_its_step_is_named(tmp_path):
     make_run(tmp_path / "a", RESTORER, 24.5)
     path = tmp_path / "a" / "metrics.jsonl"
-    path.write_text('{"epoch": 1, "step": 10}\n{"epoch": 2, "step": null}\n')
-    with pytest.raises(CorruptDataError, match=r"metrics\.jsonl, line 2, lacks step; delete that line"):
+    path.write_text(path.read_text().replace('"step": 20', '"step": null'))
+    with pytest.raises(CorruptDataError, match=r"metrics\.jsonl, line 2, has step None, .*delete that line"):
         collect(tmp_path)
 
 
@@ -164,16 +233,46 @@ def test_what_is_broken_is_named(tmp_path):
         collect(tmp_path)
     for wrong in ({"rows": [3]}, {"changes": "abc"}, {"name": []}, {"seconds": None}, {"command": 3}):
         (tmp_path / "suite.json").write_text(json.dumps(PLAN | wrong))
-        with pytest.raises(CorruptDataError, match=rf"suite.json lacks {next(iter(wrong))}.*; restore it"):
+        with pytest.raises(CorruptDataError, match=rf"suite.json has {next(iter(wrong))}.*; restore it"):
             collect(tmp_path)
     (tmp_path / "suite.json").unlink()
     (tmp_path / "a" / "result.json").write_text("{}")
-    with pytest.raises(CorruptDataError, match=r"result.json does not say how the run ended"):
+    with pytest.raises(CorruptDataError, match=r"result.json lacks outcome; restore it"):
         collect(tmp_path)
     (tmp_path / "a" / "recipe.json").write_text('{"name": "another program\'s"}')
     with pytest.raises(CorruptDataError, match=r"recipe.json is no recipe of this version"):
         collect(tmp_path)
-    record = make_run(tmp_path / "c", recipe, 24.5)
-    (tmp_path / "c" / "observations.safetensors").write_bytes(b"half")
-    with pytest.raises(CorruptDataError, match=r"observations.safetensors is damaged"):
-        record.tensors  # noqa: B018
+
+
+IMAGES = np.zeros((2, 3, 8, 8), np.uint8)
+PIXELS, MAP = IMAGES.astype(np.float32), np.zeros((2, 4, 4), np.float32)
+TENSORS = {"images": IMAGES, "noisy": PIXELS, "restored": PIXELS, "affinity.trunk.stages.2": MAP}
+
+
+@pytest.mark.parametrize(
+    ("change", "wrong"),
+    [
+        ({}, None),
+        ({"restored": None}, None),
+        (b"half", "is not a whole safetensors file"),
+        ({"images": None}, "has no images, uint8"),
+        ({"images": IMAGES.astype(np.int16)}, "has no images, uint8"),
+        ({"noisy": PIXELS[:1]}, "has 'noisy' of another type or shape"),
+        ({"noisy": PIXELS * np.nan}, "has 'noisy' with numbers that are not finite"),
+        ({"affinity.trunk.stages.2": MAP[:, :3]}, "has 'affinity.trunk.stages.2' of another type"),
+        ({"more": MAP}, "has 'more' of another type"),
+        ({name: value[:1] for name, value in TENSORS.items()}, "has another number of images"),
+    ],
+)
+def test_observed_tensors_fit_what_was_observed(tmp_path, change, wrong):
+    content = change
+    if isinstance(change, dict):
+        tensors = {name: value for name, value in (TENSORS | change).items() if value is not None}
+        content = safetensors.numpy.save(tensors)
+    path = tmp_path / "observations.safetensors"
+    path.write_bytes(content)
+    with pytest.raises(CorruptDataError, match=f"{path} {wrong}") if wrong else nullcontext():
+        assert read_tensors(path, MADE["observations.json"])["images"].shape == IMAGES.shape
+    seen = MADE["observations.json"] | {"tensors_sha256": "0" * 64}
+    with pytest.raises(CorruptDataError):
+        read_tensors(path, seen)

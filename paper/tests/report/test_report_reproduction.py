@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from html_balance import Balance
-from made_records import deep_originals, map_lines, records, write, write_map
+from made_records import certified, deep_originals, map_lines, records, stability, write, write_map
 
 from nonloc.cli import main
 from nonloc_paper.report.document import as_markdown
@@ -148,7 +148,7 @@ def test_every_w_has_its_trace_and_energies(made):
     lines = (made[0] / "data" / "figures-spectra.csv").read_text().splitlines()
     assert "2 original blocks,0,1,-0.751,0.05,0.95,95,30,70" in lines
     text = (made[0] / "data" / "figures-features.csv").read_text()
-    assert '"4-block (proposed), start 0.01",1,s,0.5,0.5,-52,+2,0.5,' in text
+    assert '"4-block (proposed), start 0.01",1,trunk.stages.2,0.5,0.5,-52,+2,0.5,' in text
 
 
 def test_the_command_tells_kept_records_from_runs(tmp_path, capsys):
@@ -163,6 +163,15 @@ def test_the_command_tells_kept_records_from_runs(tmp_path, capsys):
     result = json.loads(capsys.readouterr().out)
     assert {line["claim"]: line["verdict"] for line in result["verdicts"]}["better"] == "undecided at n = 0"
     assert str(tmp_path / "out" / "report.html") in result["files"]
+
+
+def test_pages_do_not_go_among_the_records(tmp_path, capsys):
+    folder = tmp_path / "results"
+    write(folder, records("table1", {"baseline": [8.0]}))
+    for output in (folder, folder / "table1"):
+        assert main(["report", str(folder), "--output", str(output)]) == 2
+        assert "is in the records" in capsys.readouterr().err
+    assert [path.name for path in folder.iterdir()] == ["table1"]
 
 
 def test_without_arguments_the_records_are_those_that_the_variable_names(tmp_path, monkeypatch, capsys):
@@ -192,15 +201,16 @@ def test_kept_certificates_are_told_with_their_limits(tmp_path):
     assert "nonloc stability RUN --keep" in text
 
     def keep(row, **stage):
-        value = {"images": 1, "stages": [{"verdict": "unstable", **stage}]}
+        value = stability([certified(2, verdict="unstable", **stage)])
         (folder / "table1" / row / "0" / "stability.json").write_text(json.dumps(value))
 
     blocks = [
-        {"growth": 1.1, "largest": 0.7, "lowest": -0.2, "limit": 1.8},
-        {"growth": 1.2, "largest": 0.9, "lowest": 0.1, "limit": 1.75},
+        {"verdict": "unstable", "growth": 1.1, "largest": 0.7, "lowest": -0.2, "limit": 1.8},
+        *[{"verdict": "unstable", "growth": 1.2, "largest": 0.9, "lowest": 0.1, "limit": 1.75}] * 3,
     ]
-    keep("4-block-proposed", growth=1.5, blocks=blocks)
-    keep("2-block-original", growth=None, blocks=[{"growth": None, "largest": 2.0, "limit": None}])
+    keep("4-block-proposed", form="diffusive", growth=1.5, blocks=blocks)
+    lost = {"verdict": "not decided", "growth": None, "largest": 2.0, "lowest": -0.2, "limit": None}
+    keep("2-block-original", form="original", growth=None, blocks=[lost] * 2)
     _, short, data = figure_sections(read_table1_runs(folder))[-1].contents
     assert {line[:2] for line in short.lines} == {("original", "1 of 1"), ("proposed", "1 of 1")}
     lines = data.table.as_text().splitlines()

@@ -3,7 +3,7 @@
 import json
 from dataclasses import replace
 
-from made_records import arranged, records, write
+from made_records import arranged, certified, records, stability, write
 
 from nonloc_paper.report.figure_page import action_table, factors_table, growth_table, lost_table
 from nonloc_paper.report.table1_runs import read_table1_runs
@@ -12,13 +12,13 @@ from nonloc_paper.report.table1_runs import read_table1_runs
 def test_a_network_with_several_stages_has_a_line_for_each(tmp_path):
     label = "3 blocks in different places (original)"
     write(tmp_path, records("table1", {label: [8.0]}))
-    block = {"growth": 1.1, "largest": 0.7, "limit": None}
+    block = {"verdict": "unstable", "growth": 1.1, "largest": 0.7, "lowest": 0.1, "limit": None}
     stages = [
-        {"name": f"trunk.stages.{place}", "verdict": "unstable", "growth": 1.1, "blocks": [block]}
+        certified(place, form="original", verdict="unstable", growth=1.1, blocks=[block])
         for place in (2, 4, 6)
     ]
     folder = tmp_path / "table1" / "3-blocks-in-different-places-original" / "0"
-    (folder / "stability.json").write_text(json.dumps({"images": 1, "stages": stages}))
+    (folder / "stability.json").write_text(json.dumps(stability(stages)))
     lines = growth_table(read_table1_runs(tmp_path).rows).lines
     assert [line[2] for line in lines] == [f"trunk.stages.{place}" for place in (2, 4, 6)]
 

@@ -220,6 +220,17 @@ def test_restoring_leaves_finished_runs_and_replaces_unfinished_ones(runs, tmp_p
     assert two.read_result() == Run(kept_path(tmp_path / "kept", SUITE, ROW, 1)).read_result()
 
 
+def test_a_name_that_something_else_has_stops_neither_keeping_nor_restoring(runs, tmp_path):
+    recipes = SUITE.recipes(ROW)
+    shutil.rmtree(runs / recipes[0].name)
+    (runs / recipes[0].name).write_text("a file")
+    assert len(go(runs, tmp_path).new) == len(recipes) - 1
+    again = tmp_path / "again"
+    again.mkdir()
+    (again / recipes[1].name).write_text("a file")
+    assert restore(SUITE, tmp_path / "kept", again) == recipes[2:]
+
+
 def test_a_run_that_is_kept_for_one_suite_counts_for_every_other(runs, tmp_path):
     go(runs, tmp_path)
     other = replace(SUITE, name="table1", rows=(replace(ROW, label="the same by another name"),))
@@ -326,5 +337,5 @@ def test_what_runs_cost_comes_back_by_folder(tmp_path):
         tmp_path / "map": [{"seconds": 2.5, "runs": 1}, {"seconds": 3, "runs": 1}]
     }
     note_spent(tmp_path, seconds=None, runs=1)
-    with pytest.raises(CorruptDataError, match=r"spent\.jsonl, line 1, lacks seconds"):
+    with pytest.raises(CorruptDataError, match=r"spent\.jsonl, line 1, has seconds None"):
         read_spent(tmp_path)

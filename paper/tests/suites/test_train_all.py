@@ -100,6 +100,16 @@ def test_a_damaged_folder_does_not_keep_the_others_from_being_chosen(tmp_path):
     assert go(tmp_path, RECIPES[:2], budget=1e5).done == tuple(RECIPES[:2])
 
 
+def test_a_name_that_something_else_has_does_not_stop_the_others(tmp_path):
+    (tmp_path / RECIPES[0].name).mkdir(parents=True)
+    (tmp_path / RECIPES[0].name / "thesis.tex").write_text("")
+    (tmp_path / RECIPES[1].name).write_text("a file")
+    progress = go(tmp_path)
+    assert (progress.done, progress.left) == ((RECIPES[2],), tuple(RECIPES[:2]))
+    assert ["thesis.tex" in str(error) for error in progress.errors] == [True, False]
+    assert "is a file, not a run folder" in str(progress.errors[1])
+
+
 def test_with_a_budget_a_run_that_is_known_not_to_fit_is_begun_last(tmp_path):
     """The long recipe has taken a million seconds elsewhere with another seed; of the short one nothing is known."""
     long, begun = BASE.with_(epochs=2), []

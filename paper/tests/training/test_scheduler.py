@@ -268,7 +268,16 @@ ESTIMATED = Recipe(epochs=10)
 def finished(path, seconds, ending="converged", device="cpu", **more):
     """A finished run that took `seconds`, as an entry of `others`."""
     run = Run(path)
-    result = {"outcome": {"ending": ending}, "seconds": seconds, "machine": {"device": device}}
+    result = {
+        "outcome": {"ending": ending, "epoch": 0, "step": 0, "message": "", "metrics": {}},
+        "metrics": {},
+        "parameters": 1,
+        "data_sha256": "0" * 64,
+        "weights_sha256": None,
+        "seconds": seconds,
+        "machine": {"cpu": "abacus", "cores": 1, "threads": 1, "device": device, "platform": "table"},
+        "versions": {},
+    }
     run.write_result(result | more)
     return ESTIMATED.with_(seed=1), run
 
@@ -276,7 +285,8 @@ def finished(path, seconds, ending="converged", device="cpu", **more):
 def test_seconds_to_go_come_from_other_seeds_or_the_run_itself(tmp_path):
     new, half = Run(tmp_path / "new"), Run(tmp_path / "half")
     half.write_recipe(ESTIMATED.to_dict())
-    half.append_metrics({"epoch": 4, "seconds": 20.0})
+    line = {"epoch": 4, "step": 40, "train_loss": 1.0, "test_loss": 1.0, "error": 50.0}
+    half.append_metrics(line | {"learning_rate": 0.1, "seconds": 20.0})
     others = [finished(tmp_path / "1", 100.0), finished(tmp_path / "2", 120.0)]
     assert seconds_to_go(ESTIMATED, new, [], "cpu") is None
     assert seconds_to_go(ESTIMATED, others[0][1], [], "cpu") == 0
@@ -298,5 +308,5 @@ def test_runs_that_do_not_compare_do_not_count(tmp_path, difference):
 
 
 def test_a_result_without_its_seconds_is_corrupt(tmp_path):
-    with pytest.raises(CorruptDataError, match=r"1.result\.json lacks seconds"):
+    with pytest.raises(CorruptDataError, match=r"1.result\.json has seconds None"):
         seconds_to_go(ESTIMATED, Run(tmp_path / "new"), [finished(tmp_path / "1", None)], "cpu")
