@@ -111,7 +111,7 @@ def record(
         path,
         recipe,
         metrics,
-        [{"epoch": epoch, "stages": [during(stage) for stage in stages]} for epoch in epochs],
+        [{"epoch": epoch, "stages": [during(stage) for stage in stages]} for epoch in (0, *epochs)],
         result,
         where | seen | {"features": [{"name": stage["name"], **trace} for stage in stages]},
         where | {"caption": "", "stages": stages},

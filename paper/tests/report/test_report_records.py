@@ -121,7 +121,10 @@ MADE = {
     | {"psnr": {"noisy": [8.0, None], "restored": [9.0, 9.5]}},
     "spectrum.json": WHERE
     | {"caption": "", "stages": [{"name": STAGE["name"], "form": "diffusive", "weights": [weight(0.3)]}]},
-    "spectra.jsonl": {"epoch": 1, "stages": [during({"name": STAGE["name"], "weights": [weight(0.3)]})]},
+    "spectra.jsonl": [
+        {"epoch": epoch, "stages": [during({"name": STAGE["name"], "weights": [weight(0.3)]})]}
+        for epoch in range(3)
+    ],
     "stability.json": stability(
         [certified(2, form="diffusive", verdict="stable", growth=None, blocks=[BLOCK])]
     ),
@@ -182,7 +185,8 @@ def change(value, place, new):
         ("spectrum.json", "stages.0.weights.0.negative_share", 0.4, "has a negative_share that is not"),
         ("spectrum.json", "stages.0.weights.0.norm", 0.5, "has a norm that is too small"),
         ("spectrum.json", "stages.0.weights.0.band.low", [0.0], "has a band that does not fit"),
-        ("spectra.jsonl", "0.epoch", 3, "has other epochs than its recipe"),
+        ("spectra.jsonl", "2.epoch", 3, "has other epochs than its recipe"),
+        ("spectra.jsonl", "2", KeyError, "has other epochs than its recipe"),
         ("spectra.jsonl", "0.stages.0.weights.0.positive_energy", 7.0, "line 1, has a positive_energy that"),
         ("stability.json", "stages.0.blocks", None, "has stages[0].blocks None, not a list"),
         ("stability.json", "stages.0.num_blocks", 3, "has a stage of another form or size"),
@@ -191,7 +195,8 @@ def change(value, place, new):
 def test_what_does_not_fit_its_schema_the_recipe_or_another_file_is_named(tmp_path, name, place, new, wrong):
     make_run(tmp_path / "a", RESTORER, 24.5)
     for other, value in MADE.items():
-        (tmp_path / "a" / other).write_text(json.dumps(value) + "\n")
+        lines = value if isinstance(value, list) else [value]
+        (tmp_path / "a" / other).write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     assert collect(tmp_path).rows[0].example is not None
     path = tmp_path / "a" / name
     is_lines = name.endswith("l")
