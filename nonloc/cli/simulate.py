@@ -100,7 +100,7 @@ def run(options: Namespace) -> int:
         options.steps * image.numel() * image.element_size(),
         "take fewer steps or a smaller --size",
     )
-    patches = (2 * options.radius + 1) ** 2 * image.numel() * image.element_size()
+    patches = (2 * max(0, options.radius) + 1) ** 2 * image.numel() * image.element_size()
     check_memory(f"--radius {shown(options.radius)}", patches, "use a smaller one, or a smaller --size")
     features = patch_features(image, options.radius)
     affinity = Affinity(features, features, "heat", options.normalize, scale=1 / options.bandwidth**2)

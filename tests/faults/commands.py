@@ -19,12 +19,12 @@ import json
 import os
 import random
 import re
+import resource
 import shlex
 import shutil
 import signal
 import subprocess
 import sys
-import time
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -44,7 +44,8 @@ from nonloc_paper.data.dataset import Dataset, Split
 from nonloc_paper.theory import all_checks
 
 GOALS = {"parsed": 100_000, "executed": 2_000, "process": 200}
-SECONDS = 10
+# Of a processor, because others may work on the machine; and of waiting.
+SECONDS, WAIT = 10, 60
 LONGEST = 2000  # characters of an error
 CODES = {0, 1, 2, 3, 4, 5, 130, 141, 143}
 
@@ -76,36 +77,23 @@ AFTER = {
     "report": ["--output", "page.html"],
 }
 # Where the work of each command begins.
-BEGINNINGS = (
-    "nonloc.processes.images.patch_features",
-    "nonloc_paper.theory.all_checks.check_all",
-    "nonloc_paper.data.download",
-    "nonloc_paper.data.load",
-    "nonloc_paper.suites.recheck.recheck",
-    "nonloc_paper.suites.archive.lock_folder",
-    "nonloc_paper.report.records.collect",
-    "nonloc_paper.report.records.write_plan",
-    "nonloc_paper.report.reproduction.write_reproduction",
-    "nonloc_paper.training.observe.observe_spectra",
-    "nonloc_paper.training.certificates.certify_run",
-    "nonloc_paper.training.fit.fit",
-)
-LOADERS = (
-    "suites.recheck",
-    "training.fit",
-    "training.observe",
-    "training.scheduler",
-    "training.certificates",
-    "data",
+BEGINNINGS = shlex.split("""
+    nonloc.processes.images.patch_features nonloc_paper.theory.all_checks.check_all nonloc_paper.data.download
+    nonloc_paper.data.load nonloc_paper.suites.recheck.recheck nonloc_paper.suites.archive.lock_folder
+    nonloc_paper.report.records.collect nonloc_paper.report.records.write_plan
+    nonloc_paper.report.reproduction.write_reproduction nonloc_paper.training.observe.observe_spectra
+    nonloc_paper.training.certificates.certify_run nonloc_paper.training.fit.fit
+""")
+LOADERS = shlex.split(
+    "data suites.recheck training.fit training.observe training.scheduler training.certificates"
 )
 
 HUGE = str(10**20)
 SOUND = shlex.split("""
     0 1 2 3 0.5 1e-3 true false null cpu motifs cifar10 sgd adam step constant onecycle float32 bfloat16 std row
-    sinkhorn gaussian heat normal zero factored stable auto '[1, 2]' [] [3] 5s 1.5h median all none baseline 5-block exact
-    euler
+    sinkhorn gaussian heat normal zero factored stable auto '[1, 2]' [] [3] 5s 1.5h median all none baseline 5-block
     restorer8/diffusive-2@2 restorer8/baseline preresnet20/original-2@2 'rate 0.1' epochs=1 seed=1 stage.hidden=2
-    batch_size=8 implicit skip_default '{hidden: 2}' good.yaml
+    exact euler implicit batch_size=8 skip_default '{hidden: 2}' good.yaml
 """)
 SOUND_OF_TYPE = {
     "int": ("0", "1", "2", "3", "8"),
@@ -113,94 +101,73 @@ SOUND_OF_TYPE = {
     "bool": ("true", "false"),
     "tuple": ("[]", "[1]", "[2, 3]"),
 }
-HOSTILE = [
-    # numbers
-    *shlex.split("-1 -0.0 nan NaN .nan inf -inf .inf 1e999 1e-999 0x10 1_000 0b1 1.0 ١ ½"),
-    *map(str, (10**20, -(10**20), 10**400, 2**31, 2**63 - 1, 2**63, 2**64)),
-    "9" * 5000,
-    # YAML and JSON
-    *shlex.split(
-        "{0} '{0: 1}' [1 {a } [[[]]] '- - - - - 1' '? ? ? a' '&a [*a]' *a '<<: {a: 1}' '!!binary aGk=' '!x y'"
-    ),
-    *shlex.split(
-        "'!!python/object:os.system x' '!!timestamp 2001-01-01' '!!timestamp x' '!!int x' '!!set {a, b}'"
-    ),
-    *shlex.split(
-        "'{class_path: os.system}' os.system nonloc.nn.options.StageOptions '{class_path: 3, init_args: 4}'"
-    ),
-    *("[" * 3000, "[" * 30 + "]" * 30, "{a: " * 60),
-    # texts
-    *(
-        "",
-        " ",
-        "-",
-        "--",
-        "x" * 5000,
-        "é" * 5000,
-        "\n",
-        "a\nb",
-        "a\tb",
-        "\r",
-        "\x1b[31m",
-        "\u202e",
-        "\ud800",
-        "\udcff",
-    ),
-    *("🦊", "%s", "%(prog)s"),
-    # files and devices
-    *shlex.split(
-        "folder file.txt binary.bin missing missing/deep loop dangling unreadable locked latin.yaml bomb.yaml"
-    ),
-    *shlex.split(
-        "deep.yaml large.yaml empty.yaml self.yaml binary.png picture.png ../outside file.txt/below /dev/null"
-    ),
-    *shlex.split(
-        "/dev/null/x file:///x http://127.0.0.1:9/x no_such_device meta cpu:7 cuda:99 mps xla vulkan"
-    ),
-    "a" * 300,
-    # networks and fields
-    *shlex.split(
-        "restorer1000000/baseline restorer65536/baseline restorer8/original-9@9 stage=3 stage=null network=3"
-    ),
-    *shlex.split(
-        f"preresnet{9 * 10**30 + 2}/baseline restorer8/diffusive-{HUGE}@2 seed={HUGE} stage.hidden={HUGE} = a="
-    ),
-    f"preresnet20/diffusive-1@{','.join(map(str, range(1, 3000)))}",
-    *("epochs=[[[", f"milestones={'[' * 100_000}", "stage.embed=1000000000000"),
-]
-# Lines that must not end with 0, whatever harmless option is added.
-REFUSED = (
-    ["train", "--stage", "3"],
-    ["train", "--seed", "{0}"],
-    ["train", "--seed", "-1"],
-    ["train", "--epochs", "0"],
-    ["train", "--momentum", "nan"],
-    ["train", "--config", "latin.yaml"],
-    ["train", "--config", "bomb.yaml"],
-    ["train", "--config", "deep.yaml"],
-    ["train", "--config", "large.yaml"],
-    ["train", "--config", "self.yaml"],
-    ["train", "--config", "{stage: null}"],
-    ["train", "--config", "{stage: [1]}"],
-    ["train", *TINY, "--stage.hidden", str(10**12)],
-    ["train", "--network", f"preresnet20/diffusive-{HUGE}@2"],
-    ["reproduce", "demo", "--seeds", HUGE],
-    ["reproduce", "demo", "--threads", HUGE],
-    ["map", "one_epoch", "--seeds", HUGE],
-    ["check", "--positions", str(10**11)],
-    ["check", "--seed", HUGE],
-    ["simulate", "diffusion", "--steps", HUGE],
-    ["simulate", "diffusion", "--device", "no_such_device"],
-    ["spectrum", "run", "--device", "no_such_device"],
-    ["stability", "run", "--device", "no_such_device"],
-    ["stability", "run", "--images", HUGE],
-    ["eval", "run", "--device", "no_such_device"],
-    ["eval", "missing"],
-    ["report", "missing"],
-    ["data", "mnist"],
-    ["no_such_command"],
-    [],
+# Numbers; YAML and JSON; files and devices; networks and fields.
+HOSTILE = shlex.split(
+    """
+    -1 -0.0 nan NaN .nan inf -inf .inf 1e999 1e-999 0x10 1_000 0b1 1.0 ١ ½ HUGE -HUGE
+
+    {0} '{0: 1}' [1 {a } [[[]]] '- - - - - 1' '? ? ? a' '&a [*a]' *a '<<: {a: 1}' '!!binary aGk=' '!x y' '!!int x'
+    '!!python/object:os.system x' '!!timestamp 2001-01-01' '!!timestamp x' '!!set {a, b}' '{class_path: os.system}'
+    os.system nonloc.nn.options.StageOptions '{class_path: 3, init_args: 4}'
+
+    folder file.txt binary.bin missing missing/deep loop dangling unreadable locked latin.yaml bomb.yaml deep.yaml
+    large.yaml empty.yaml self.yaml binary.png picture.png ../outside file.txt/below /dev/null /dev/null/x file:///x
+    http://127.0.0.1:9/x no_such_device meta cpu:7 cuda:99 mps xla vulkan '' ' ' - -- 🦊 %s %(prog)s
+
+    restorer1000000/baseline restorer65536/baseline restorer8/original-9@9 restorer8/diffusive-HUGE@2
+    preresnet9000000000000000000000000000002/baseline stage=3 stage=null network=3 seed=HUGE stage.hidden=HUGE
+    stage.embed=1000000000000 epochs=[[[ = a=
+    """.replace("HUGE", HUGE)
 )
+HOSTILE += map(str, (10**400, 2**31, 2**63 - 1, 2**63, 2**64))
+HOSTILE += ["9" * 5000, "[" * 3000, "[" * 30 + "]" * 30, "{a: " * 60, "x" * 5000, "é" * 5000, "a" * 300]
+HOSTILE += [
+    "\n",
+    "a\nb",
+    "a\tb",
+    "\r",
+    "\x1b[31m",
+    "\u202e",
+    "\ud800",
+    "\udcff",
+    f"milestones={'[' * 100_000}",
+]
+HOSTILE += [f"preresnet20/diffusive-1@{','.join(map(str, range(1, 3000)))}"]
+# Lines that must not end with 0, whatever harmless option is added.
+REFUSED = [
+    shlex.split(line.replace("HUGE", HUGE))
+    for line in """
+        train --stage 3
+        train --seed {0}
+        train --seed -1
+        train --epochs 0
+        train --momentum nan
+        train --config latin.yaml
+        train --config bomb.yaml
+        train --config deep.yaml
+        train --config large.yaml
+        train --config self.yaml
+        train --config '{stage: null}'
+        train --config '{stage: [1]}'
+        train --network preresnet20/diffusive-HUGE@2
+        reproduce demo --seeds HUGE
+        reproduce demo --threads HUGE
+        map one_epoch --seeds HUGE
+        check --positions 100000000000
+        check --seed HUGE
+        simulate diffusion --steps HUGE
+        simulate diffusion --device no_such_device
+        spectrum run --device no_such_device
+        stability run --device no_such_device
+        stability run --images HUGE
+        eval run --device no_such_device
+        eval missing
+        report missing
+        data mnist
+        no_such_command
+    """.splitlines()
+]
+REFUSED += [["train", *TINY, "--stage.hidden", str(10**12)]]
 ODD = ("--no_such", "-x", "--", "-", "--=1", "---", "extra")
 HARMLESS = ([], [], ["--quiet"], ["--json"], ["--json", "--quiet"])
 
@@ -232,11 +199,12 @@ class Place:
     """A folder with files to name, as the working directory, and the environment of all lines."""
 
     def __init__(self, folder: Path) -> None:
-        self.work, self.spare = folder / "work", folder / "spare"
+        self.work, self.spare, self.config = folder / "work", folder / "spare", folder / "config.yaml"
         self.environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith("NONLOC_")},
             # What would be read or written elsewhere is in the folder, and no download comes far.
             **{"NONLOC_RESULTS": str(folder / "results"), "NONLOC_DATA": str(folder / "data")},
+            **{"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"},
             **dict.fromkeys(("http_proxy", "https_proxy", "HTTPS_PROXY", "HTTP_PROXY"), "http://127.0.0.1:9"),
         }
         self.parsers: dict[str, argparse.ArgumentParser] = {}
@@ -249,9 +217,8 @@ class Place:
         enter(mock.patch.object(entry, "make_command_parser", self._parser))
         enter(warnings.catch_warnings())
         warnings.simplefilter("ignore")
-        # Handlers: another test's must not be lost, and torch's threads must not be interrupted.
-        before = signal.signal(signal.SIGALRM, _raise_late)
-        self._ending.callback(signal.signal, signal.SIGALRM, before)
+        for number in (signal.SIGPROF, signal.SIGALRM):
+            self._ending.callback(signal.signal, number, signal.signal(number, _raise_late))
         self.spare.mkdir()
         enter(contextlib.chdir(self.spare))
         _make_files(self.spare)
@@ -289,17 +256,17 @@ class Place:
         if any("\0" in word or not _is_encodable(word) for word in words):
             words = [word for word in words if "\0" not in word and _is_encodable(word)]
             must_fail = False
-        command = [sys.executable, "-m", "nonloc", *words]
         try:
             done = subprocess.run(
-                command,
+                [sys.executable, "-m", "nonloc", *words],
                 capture_output=True,
-                timeout=self.limit,
+                timeout=WAIT,
                 check=False,
-                env=self._process_environment | settings,
+                env=self.environment | settings,
+                preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS)),
             )
         except subprocess.TimeoutExpired:
-            return f"{_shown(words, settings)}: not ended after {SECONDS} s"
+            return f"{_shown(words, settings)}: not ended after {WAIT} s"
         finally:
             self._renew()
         out, err = (text.decode(errors="replace") for text in (done.stdout, done.stderr))
@@ -316,26 +283,15 @@ class Place:
         actions = self.parser(name)._actions
         return [action for action in actions if action.option_strings and action.help != argparse.SUPPRESS]
 
-    @functools.cached_property
-    def limit(self) -> float:
-        """Return the seconds of a process: 10 more than a sound one takes, which is mostly imports."""
-        begin = time.monotonic()
-        command = [sys.executable, "-m", "nonloc", "train", *TINY, "--run", "sound"]
-        subprocess.run(command, capture_output=True, check=True, env=self._process_environment)
-        return time.monotonic() - begin + SECONDS
-
-    @property
-    def _process_environment(self) -> dict[str, str]:
-        return self.environment | {"PYTHONPATH": os.pathsep.join(sys.path)}
-
     def _parser(self, name: str, command: object) -> argparse.ArgumentParser:
         return self.parser(name)
 
     def _in_process(self, words: list[str], settings: dict[str, str], must_fail: bool) -> str | None:
         failure = self._once(words, settings, must_fail)
         if failure is not None:
-            # A parser that a line has left in another state must not be blamed on the next one.
+            # What earlier lines have left in a parser or in the folder must not be blamed on this one.
             self.parsers.clear()
+            self._renew()
             failure = self._once(words, settings, must_fail)
         return failure
 
@@ -347,7 +303,8 @@ class Place:
             contextlib.redirect_stderr(err),
             mock.patch.dict(os.environ, settings),
         ):
-            signal.setitimer(signal.ITIMER_REAL, SECONDS)
+            signal.setitimer(signal.ITIMER_PROF, SECONDS)
+            signal.setitimer(signal.ITIMER_REAL, WAIT)
             try:
                 code: Any = main(words)
             except Begun:
@@ -361,6 +318,7 @@ class Place:
                     raise
                 return f"{_shown(words, settings)}: {type(error).__name__}: {str(error)[:200]}"
             finally:
+                signal.setitimer(signal.ITIMER_PROF, 0)
                 signal.setitimer(signal.ITIMER_REAL, 0)
                 for parser in self.parsers.values():
                     vars(parser).pop("print_config", None)
@@ -373,7 +331,10 @@ class Place:
         """Make all files as they were."""
         self.work.mkdir(exist_ok=True)
         for path in self.work.iterdir():
-            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
         shutil.copytree(self.spare, self.work, symlinks=True, dirs_exist_ok=True)
 
     def _note_write(self, event: str, arguments: tuple[Any, ...]) -> None:
@@ -423,7 +384,7 @@ def _judge(
 
 def _shown(words: list[str], settings: dict[str, str]) -> str:
     short = [word if len(word) < 200 else f"{word[:100]}…({len(word)})" for word in words]
-    content = Path("config.yaml").read_bytes()[:500] if "config.yaml" in words else b""
+    content = Path("../config.yaml").read_bytes()[:500] if "../config.yaml" in words else b""
     return f"{short!r} {str(settings)[:300] if settings else ''} {content if content else ''}".rstrip()
 
 
@@ -448,8 +409,8 @@ def _line(
             continue
         words += _option(chance, action, hostility)
     if name == "train" and chance.random() < 0.25:
-        Path("config.yaml").write_bytes(_config(chance, options, hostility))
-        words += ["--config", "config.yaml"]
+        place.config.write_bytes(_config(chance, options, hostility))
+        words += ["--config", "../config.yaml"]
     if name != "simulate" and chance.random() < 0.15:
         action = chance.choice(options)
         value = _value(chance, action, hostility)

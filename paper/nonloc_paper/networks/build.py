@@ -30,13 +30,14 @@ def build(spec: str | NetworkSpec, num_classes: int = 10, **stage_options: Any) 
     """
     if not isinstance(spec, NetworkSpec):
         spec = NetworkSpec.parse(spec)
-    keywords = StageOptions.from_dict(stage_options).keywords()
+    options = StageOptions.from_dict(stage_options)
+    keywords = options.keywords()
 
     def make_stage(channels: int) -> nn.Module:
-        widths = {name: keywords[name] for name in ("embed", "hidden") if name in keywords}
-        # Two maps of each width in each block, as weights, gradients and momentum in float32.
-        needed = len(spec.places) * spec.num_blocks * 2 * channels * sum(widths.values()) * BYTES
-        check_memory(f"{spec} with {widths}", needed, "use smaller ones")
+        hidden, embed = keywords.get("hidden", channels // 2), keywords.get("embed", 0)
+        affinities = 1 if options.shares_affinity(spec.form or "") else spec.num_blocks
+        needed = len(spec.places) * channels * (spec.num_blocks * hidden + affinities * embed) * BYTES
+        check_memory(f"{spec} with hidden={hidden}, embed={embed or None}", needed, "use smaller ones")
         stage_type = DiffusiveStage if spec.form == "diffusive" else OriginalStage
         return stage_type(channels, spec.num_blocks, **keywords)
 

@@ -133,5 +133,8 @@ class NetworkSpec:
                     f"there is no residual block {shown(place)} in {self.baseline}; places go from 1 to "
                     f"{self.num_residual_blocks}"
                 )
+        check_whole(
+            "the number of blocks at all places", self.num_blocks * len(self.places), most=MOST_BLOCKS
+        )
         if list(self.places) != sorted(set(self.places)):
             raise ValueError(f"places must increase, each named once; got {shown(self.places)}")

@@ -81,3 +81,18 @@ def test_description_counts_the_parameters_that_learn():
     assert description["parameters"] == count_parameters(model) == 219_482 + parameters
     model.stem.weight.requires_grad_(False)
     assert count_parameters(model) == 219_482 + parameters - model.stem.weight.numel()
+
+
+@pytest.mark.parametrize(
+    ("spec", "options"),
+    [
+        ("restorer65536/baseline", {}),
+        ("restorer16384/diffusive-1000@2", {}),
+        ("restorer8/original-2@2", {"embed": 10**12}),
+        ("restorer8/diffusive-2@2", {"hidden": 10**20}),
+    ],
+    ids=["channels", "blocks", "embed", "hidden"],
+)
+def test_what_memory_cannot_hold_is_refused_before_it_is_made(spec, options):
+    with pytest.raises(ValueError, match="GiB of memory, and this machine has"):
+        build(spec, **options)

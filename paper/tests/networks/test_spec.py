@@ -114,11 +114,12 @@ def test_values_are_checked_too(fields, message):
     ("text", "message"),
     [
         (f"preresnet{9 * 10**20 + 2}/baseline", "the depth of a preresnet, D must be at most 2,000"),
+        ("restorer8/diffusive-501@1,2", "the number of blocks at all places must be at most 1,000, got 1002"),
         ("restorer65537/baseline", "the channels of a restorer, C must be at most 65,536"),
         (f"restorer8/diffusive-{10**20}@2", "num_blocks must be at most 1,000"),
         (f"restorer8/diffusive-1@{'9' * 5000}", "is not a network"),
     ],
-    ids=["depth", "channels", "blocks", "digits"],
+    ids=["depth", "all blocks", "channels", "blocks", "digits"],
 )
 def test_sizes_that_cannot_be_meant_are_refused(text, message):
     with pytest.raises(ValueError, match=message) as caught:
