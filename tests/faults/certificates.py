@@ -149,8 +149,10 @@ def limit(case: Case, exact_up_to: int) -> str | None:
         beyond = step_growth(laplacian, (1 + SHARPNESS) * found.limit, affinity, found)
         if wrong is None and found.kind == "exact" and not beyond > 1 + 1e-12:
             wrong = f"a step of {1 + SHARPNESS} times the limit grows by 1 + {beyond - 1:.3g} alone"
-    elif found.kind == "exact" and not step_growth(laplacian, SHARPNESS / size, affinity, found) > 1:
-        wrong = "a small step enlarges nothing"
+    elif found.kind == "exact":
+        small = SHARPNESS / size if size else 1.0
+        if not step_growth(laplacian, small, affinity, found) > 1:
+            wrong = "a small step enlarges nothing"
     return None if wrong is None else f"{found}: {wrong}; exact_up_to={exact_up_to}, {case}"
 
 

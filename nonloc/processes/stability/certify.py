@@ -195,14 +195,6 @@ def _are_chained(first: Any, second: Any) -> bool:
     return tensors and first.dim() == second.dim() == 2 and first.shape[1] == second.shape[0]
 
 
-def _samples_of_each(
-    affinities: list[Affinity | SparseAffinity],
-) -> list[list[Affinity | SparseAffinity]]:
-    """The samples of each sub-block's affinity; where sub-blocks share one, its samples are the same objects."""
-    known = {id(affinity): split_samples(affinity) for affinity in affinities}
-    return [known[id(affinity)] for affinity in affinities]
-
-
 def _judge(stage: StageSample, exact_up_to: int) -> Certificate:
     """The certificate of one sample."""
     if not stage.weights:

@@ -14,7 +14,7 @@ from nonloc.processes.kernel import check_affinity, check_operator
 from nonloc.processes.krylov import lanczos
 from nonloc.processes.stability.certificate import EXACT_POSITIONS, split_samples
 from nonloc.processes.stability.growth import largest_singular
-from nonloc.processes.stability.own_norm import OwnNorm, own_norm, step_matrix
+from nonloc.processes.stability.own_norm import OwnNorm, kernel_size, own_norm, step_matrix
 
 LANCZOS_PRODUCTS = 60
 # Relative to the largest eigenvalue: smaller ones count as 0.
@@ -153,7 +153,9 @@ def _by_bound(affinity: Affinity | SparseAffinity) -> CFLLimit:
     own = balance is not None and bool((balance > 0)[degrees != 0].all())
     low, high = _extreme_eigenvalues(affinity, balance) if balance is not None else (0.0, 0.0)
     estimate = None if balance is None else 2 / high if high > 0 else float("inf")
-    if balance is not None and low < -1e-8 * max(high, -low) and has_negative_entries(affinity):
+    is_signed = balance is not None and low < -1e-8 * max(high, -low) and has_negative_entries(affinity)
+    # Entries of K may cancel in L, and leave their rounding.
+    if is_signed and low < -NOTHING * kernel_size(affinity):
         return CFLLimit(
             0.0,
             "exact",

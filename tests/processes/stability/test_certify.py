@@ -78,6 +78,13 @@ def test_a_signed_kernel_may_have_no_stable_step_at_all():
     assert "eigenvalue -2 < 0" in limit.reason
 
 
+def test_the_rounding_of_a_signed_kernel_is_no_growth():
+    """One position moves nothing, but K and its row sum may differ by a rounding."""
+    for left, right in torch.randn(200, 2, 1, 1, 1, generator=generator(0), dtype=torch.float64):
+        limit = cfl_limit(Affinity(left, right, "dot", "none"), exact_up_to=0)
+        assert (limit.limit, limit.kind) != (0, "exact")
+
+
 @pytest.mark.parametrize("normalize", NORMALIZATIONS)
 def test_large_kernels_have_a_certified_limit_below_the_exact_one_and_lanczos_beside_it(normalize):
     affinity = heat(normalize, size=60)
