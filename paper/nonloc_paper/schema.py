@@ -99,12 +99,13 @@ COUNT, POSITIVE = Number(0, whole=True), Number(1, whole=True)
 SECONDS = LOSS = SIZE = Number(0)
 PERCENT = Number(0, 100)
 SHARE = Number(0, 1 + 1e-6)  # a quotient of two sums, which are rounded
+DEVICE = Text(pattern=r"[\w .,:;()/+@#™®-]*")  # it is in Markdown, too
 HASH = Text(pattern="[0-9a-f]{64}")
 FORM = Text(("original", "diffusive"))
 ENDING = Text(("converged", "finished", "diverged"))  # an interrupted run has no result
 VERDICT = Text(("stable", "unstable", "not decided"))
 
-_MACHINE: Schema = {"cpu": TEXT, "cores": POSITIVE, "threads": POSITIVE, "device": TEXT, "platform": TEXT}
+_MACHINE: Schema = {"cpu": TEXT, "cores": POSITIVE, "threads": POSITIVE, "device": DEVICE, "platform": TEXT}
 _PLACE: Schema = {"machine": _MACHINE, "versions": {"*": TEXT}}
 _PART: Schema = {"machine": Maybe(_MACHINE), "versions?": Maybe({"*": TEXT}), "seconds": SECONDS}
 _FILE: Schema = {"size": COUNT, "sha256": HASH}
@@ -256,7 +257,7 @@ PLAN: Schema = {
     "command?": TEXT,
     "seconds?": SECONDS,
 }
-SPENT: Schema = {"seconds": SECONDS, "device?": TEXT, "runs?": COUNT, "part?": TEXT}
+SPENT: Schema = {"seconds": SECONDS, "device?": DEVICE, "runs?": COUNT, "part?": TEXT}
 
 _MOMENT: Schema = {
     "step": COUNT,
@@ -294,7 +295,7 @@ MAP_ROW: Schema = {
     "test_loss": Maybe(LOSS),
     "epochs": [_EPOCH],
     "seconds": SECONDS,
-    "device": TEXT,
+    "device": DEVICE,
     "before_error": Maybe(TEXT),
     "before": [_MOMENT | {"loss": Maybe(LOSS)}],
     "after?": Maybe(_MOMENT),

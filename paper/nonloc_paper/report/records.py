@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from nonloc.outcomes import CorruptDataError
 from nonloc_paper.networks.spec import NetworkSpec
 from nonloc_paper.report.tensors import Tensors, read_tensors
-from nonloc_paper.runs import Run, find_runs, read_json, write_json
+from nonloc_paper.runs import Run, find_runs, read_json, read_lines, write_json
 from nonloc_paper.schema import (
     METRICS,
     NOT_OBSERVED,
@@ -197,13 +197,14 @@ def _suite(root: Path, plan: dict[str, Any]) -> Suite:
 
 def read_run(run: Run) -> RunRecord:
     """Read all files of a run; a CorruptDataError for what does not fit its schema, the recipe or another file."""
+    # Also if what stands in its place is no file.
+    has_ended = os.path.lexists(run.result_path)
     record = RunRecord(
         path=run.path,
         recipe=Recipe.of(run),
-        metrics=run.read_metrics(),
-        spectra=run.read_spectra(),
-        # Also what stands in the place of a result and is no file.
-        result=run.read_result() if os.path.lexists(run.result_path) else None,
+        metrics=read_lines(run.metrics_path, may_be_torn=not has_ended),
+        spectra=read_lines(run.spectra_path, may_be_torn=not has_ended),
+        result=run.read_result() if has_ended else None,
         observations=read_json(run.path / "observations.json"),
         spectrum=read_json(run.path / "spectrum.json"),
         stability=read_json(run.path / "stability.json"),

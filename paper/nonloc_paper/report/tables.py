@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from decimal import ROUND_HALF_UP, Decimal
@@ -59,9 +60,7 @@ class Table:
         lines = [self.header, ("---",) * len(self.header)]
         for line in self.lines:
             lines.append(line if len(line) > 1 else (f"*{line[0]}*", *("" for _ in self.header[1:])))
-        return "\n".join(
-            f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in lines
-        )
+        return "\n".join(f"| {' | '.join(map(_markdown_cell, line))} |" for line in lines)
 
     def as_html(self) -> str:
         head = "".join(f'<th scope="col">{escape(cell)}</th>' for cell in self.header)
@@ -84,6 +83,11 @@ class Table:
         cells = ([cell.replace("−", "-") if cell != "–" else "" for cell in line] for line in self.lines)
         csv.writer(text, lineterminator="\n").writerows([self.header, *cells])
         return text.getvalue()
+
+
+def _markdown_cell(text: str) -> str:
+    """The text in one line, where neither | nor < has a meaning; "< 0" has none."""
+    return re.sub(r"<(?=\S)", "&lt;", " ".join(text.splitlines()).replace("|", r"\|"))
 
 
 def results_table(collection: Collection, score: str) -> Table:

@@ -4,7 +4,7 @@ import pytest
 from made import make_row, make_run
 
 from nonloc_paper.report.records import Collection, RowRecord
-from nonloc_paper.report.tables import format_score, results_table
+from nonloc_paper.report.tables import Table, format_score, results_table
 from nonloc_paper.training.recipe import Recipe
 
 
@@ -77,3 +77,8 @@ def test_html_has_the_same_cells_and_escapes_them(tmp_path):
     assert '<th scope="row">a &amp; b</th>' in html
     assert "<td>20.00</td>" in html
     assert html.count("<td>") == len(table.header) - 1
+
+
+def test_a_cell_of_markdown_is_one_line_of_text():
+    table = Table(("a", "b"), [("<b>x</b>|\ny", "< 0")])
+    assert table.as_markdown().splitlines()[-1] == r"| &lt;b>x&lt;/b>\| y | < 0 |"
