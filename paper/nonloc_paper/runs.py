@@ -195,7 +195,8 @@ class Run:
         The system frees the lock when the process ends, so a lock is never stale.
         """
         self.path.mkdir(parents=True, exist_ok=True)
-        handle = os.open(self.lock_path, os.O_RDWR | os.O_CREAT, 0o644)
+        # A link is refused: what it points to would be overwritten.
+        handle = os.open(self.lock_path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
         try:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -315,6 +315,14 @@ def test_a_lock_is_free_again_afterwards_even_after_an_error(run):
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
+def test_a_lock_that_is_a_link_is_refused_and_its_target_stays(run, tmp_path):
+    (tmp_path / "precious").write_text("not to be touched")
+    run.lock_path.symlink_to(tmp_path / "precious")
+    with pytest.raises(OSError, match="lock"), run.lock():
+        pass
+    assert (tmp_path / "precious").read_text() == "not to be touched"
+
+
 def test_the_lock_of_a_killed_process_is_free(run):
     code = "import sys, os; from nonloc_paper.runs import Run\nwith Run(sys.argv[1]).lock(): os.kill(os.getpid(), 9)"
     assert subprocess.run([sys.executable, "-c", code, str(run.path)], check=False).returncode == -9

@@ -222,7 +222,7 @@ def _replace_run(source: Run, run: Run) -> None:
     from nonloc_paper.training.observe import TENSORS
 
     for path in (run.checkpoints_path, *(run.path / name for name in (*COMPACT, TENSORS))):
-        shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+        shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink(missing_ok=True)
     # The recipe first, which makes it a run folder; the result last, which says that the rest is there.
     write_atomically(run.recipe_path, source.recipe_path.read_bytes())
     if source.checkpoints_path.is_dir():
