@@ -41,6 +41,7 @@ HOUSES = {
             "runs": 0,
             "paths": 0,
             "schema": 0,
+            "file_schemas": 0,
         },
     ),
     "benchmarks": (ROOT / "benchmarks", None),

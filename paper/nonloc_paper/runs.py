@@ -23,7 +23,8 @@ from typing import Any
 
 from nonloc._checks import is_whole
 from nonloc.outcomes import CorruptDataError, LockedRunError, recorded_ending
-from nonloc_paper.schema import RESULT, check, parse
+from nonloc_paper.file_schemas import RESULT
+from nonloc_paper.schema import check, parse
 
 TEMPORARY = ".tmp"
 # The file's name, the process and a random number: two processes may write the same file at once.

@@ -1,4 +1,4 @@
-"""What the files of runs and records hold, as data, and one check of it. Standard library only.
+"""Schemas: what a file may hold, as data; strict JSON, and one check. Standard library only. file_schemas.py has them.
 
 A schema is one of
 
@@ -10,7 +10,7 @@ A schema is one of
     Maybe(schema)                  that or null: a number that was not finite is written as null
     ANY                            anything: what is checked elsewhere
 
-`check` names the first field that does not fit. The functions below the schemas compare fields that say the same thing.
+`check` names the first field that does not fit.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import json
 import math
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,6 @@ from nonloc.outcomes import CorruptDataError
 
 DEEPEST = 32  # levels of nesting; the files have up to 8
 LARGEST = sys.float_info.max
-DIGITS = 7  # of the floats in records; results have all of theirs
 PRINTED = r"[^\x00-\x08\x0b-\x1f\x7f]*"
 RESTORE = "restore it, or delete it and run the command that wrote it again"
 
@@ -93,229 +92,9 @@ class Maybe:
 
 
 Schema = dict[str, Any]
-
 ANY, FLAG, TEXT, NUMBER = Anything(), Flag(), Text(), Number()
 COUNT, POSITIVE = Number(0, whole=True), Number(1, whole=True)
-SECONDS = LOSS = SIZE = Number(0)
-PERCENT = Number(0, 100)
-SHARE = Number(0, 1 + 1e-6)  # a quotient of two sums, which are rounded
-DEVICE = Text(pattern=r"[\w .,:;()/+@#™®-]*")  # it is in Markdown, too
 HASH = Text(pattern="[0-9a-f]{64}")
-FORM = Text(("original", "diffusive"))
-ENDING = Text(("converged", "finished", "diverged"))  # an interrupted run has no result
-VERDICT = Text(("stable", "unstable", "not decided"))
-
-_MACHINE: Schema = {"cpu": TEXT, "cores": POSITIVE, "threads": POSITIVE, "device": DEVICE, "platform": TEXT}
-_PLACE: Schema = {"machine": _MACHINE, "versions": {"*": TEXT}}
-_PART: Schema = {"machine": Maybe(_MACHINE), "versions?": Maybe({"*": TEXT}), "seconds": SECONDS}
-_FILE: Schema = {"size": COUNT, "sha256": HASH}
-_RECORDS: Schema = {"metrics.jsonl": _FILE, "spectra.jsonl": _FILE}
-
-METRICS: Schema = {
-    "epoch": POSITIVE,
-    "step": POSITIVE,
-    "train_loss": Maybe(LOSS),
-    "test_loss": Maybe(LOSS),
-    "error?": Maybe(PERCENT),
-    "psnr?": Maybe(NUMBER),
-    "learning_rate": Number(0),
-    "seconds": SECONDS,
-}
-_LAST_METRICS: Schema = {
-    key.rstrip("?") + "?": schema for key, schema in METRICS.items()
-}  # {} before the first epoch
-RESULT: Schema = {
-    "outcome": {"ending": ENDING, "epoch": COUNT, "step": COUNT, "message": TEXT, "metrics": _LAST_METRICS},
-    "metrics": _LAST_METRICS,
-    "parameters": POSITIVE,
-    "data_sha256": HASH,
-    "weights_sha256": Maybe(HASH),
-    "seconds": SECONDS,
-    **_PLACE,
-    "earlier?": [_PART],
-    "recipe_sha256?": HASH,
-    "records?": _RECORDS,
-}
-OLDER_MANIFEST: Schema = {  # of a checkpoint
-    "format": POSITIVE,
-    "step": COUNT,
-    "epoch": COUNT,
-    "step_in_epoch": COUNT,
-    "seconds": SECONDS,
-    "num_classes": COUNT,
-    "data_sha256": HASH,
-    "losses": [NUMBER],
-    "optimizer": {"*": ANY},
-    "parts?": [_PART],
-    "recipe_sha256": HASH,
-    "recipe": {"*": ANY},
-    "versions": {"*": TEXT},
-    "size": COUNT,
-    "sha256": HASH,
-}
-MANIFEST: Schema = OLDER_MANIFEST | {"records": _RECORDS}
-
-_SPECTRUM: Schema = {
-    "eigenvalues": [NUMBER],
-    "trace": NUMBER,
-    "positive_energy": SIZE,
-    "negative_energy": SIZE,
-    "negative_share": Maybe(SHARE),
-}
-_BAND: Schema = {
-    "low": [NUMBER],
-    "high": [NUMBER],
-    "trace": (NUMBER, NUMBER),
-    "negative_share": (SHARE, SHARE),
-    "quantile": Number(0, 1),
-}
-SPECTRA: Schema = {"epoch": COUNT, "stages": [{"name": TEXT, "weights": [_SPECTRUM]}]}
-SPECTRUM: Schema = {
-    "format": POSITIVE,
-    "step": COUNT,
-    "epoch": COUNT,
-    "caption": TEXT,
-    "stages": [
-        {
-            "name": TEXT,
-            "form": FORM,
-            "weights": [_SPECTRUM | {"norm": SIZE, "rank": POSITIVE, "band?": _BAND}],
-        }
-    ],
-}
-
-_STATE: Schema = {
-    "norm": Maybe(SIZE),
-    "mean": Maybe(NUMBER),
-    "variance": Maybe(SIZE),
-    "energy": Maybe(NUMBER),
-}
-_AFFINITY: Schema = {
-    "stage": TEXT,
-    "position": (COUNT, COUNT),
-    "grid": (POSITIVE, POSITIVE),
-    "spread": Maybe(SHARE),
-    "apart?": Maybe(SHARE),
-    "logit_spread?": Maybe(SIZE),
-    "same_share": Maybe(SHARE),
-    "same_chance": Maybe(SHARE),
-}
-_BLOCK: Schema = {
-    "block": POSITIVE,
-    "before": _STATE,
-    "after": _STATE,
-    "quotient?": Maybe(NUMBER),
-    "linear?": Maybe(NUMBER),
-}
-_FEATURES: Schema = {
-    "name": TEXT,
-    "form": FORM,
-    "channels": POSITIVE,
-    "num_blocks": POSITIVE,
-    "blocks": [_BLOCK],
-}
-NOT_OBSERVED: Schema = {"format": POSITIVE, "step": Maybe(COUNT)}  # it ended before its first checkpoint
-OBSERVATIONS: Schema = {
-    "format": POSITIVE,
-    "step": COUNT,
-    "epoch": COUNT,
-    "task": Text(("classification", "restoration")),
-    "batch_size": POSITIVE,
-    "affinity": [_AFFINITY],
-    "features": [_FEATURES],
-    "psnr?": {"noisy": [Maybe(NUMBER)], "restored": [Maybe(NUMBER)]},
-    "input_psnr?": Maybe(NUMBER),
-    "tensors_sha256?": HASH,
-}
-
-_GROWTH: Schema = {"verdict": VERDICT, "growth": Maybe(SIZE)}
-STABILITY: Schema = {
-    "step?": COUNT,
-    "images": POSITIVE,
-    "stages": [
-        {
-            "name": TEXT,
-            "form": FORM,
-            "num_blocks": POSITIVE,
-            "positions": POSITIVE,
-            **_GROWTH,
-            "repeated": Maybe(SIZE),
-            "norm": TEXT,
-            "reason": TEXT,
-            "logit_spread?": Maybe(SIZE),
-            "blocks": [{**_GROWTH, "largest": SIZE, "lowest": NUMBER, "limit": Maybe(NUMBER)}],
-        }
-    ],
-    **_PLACE,
-}
-
-PLAN: Schema = {
-    "name": TEXT,
-    "rows": [TEXT],
-    "changes": {"*": ANY},  # a recipe's fields, which Recipe checks
-    "seeds": Maybe(POSITIVE),
-    "command?": TEXT,
-    "seconds?": SECONDS,
-}
-SPENT: Schema = {"seconds": SECONDS, "device?": DEVICE, "runs?": COUNT, "part?": TEXT}
-
-_MOMENT: Schema = {
-    "step": COUNT,
-    "stages": [
-        {
-            "name": TEXT,
-            "amplification": Maybe(SIZE),
-            "logit_spread?": Maybe(SIZE),
-            "logit_spreads?": [Maybe(SIZE)],
-            "growth?": Maybe(SIZE),
-            "verdict?": Maybe(VERDICT),
-            "weights?": [{"eigenvalue": Maybe(NUMBER), "norm": Maybe(SIZE)}],
-        }
-    ],
-}
-_EPOCH: Schema = {
-    "epoch": POSITIVE,
-    "train_loss": Maybe(LOSS),
-    "test_loss": Maybe(LOSS),
-    "error": Maybe(PERCENT),
-}
-MAP_ROW: Schema = {
-    "cell": TEXT,
-    "rate": SIZE,
-    "init": TEXT,
-    "form": Text(("original", "diffusive", "stable")),
-    "blocks": POSITIVE,
-    "seed": COUNT,
-    "ending": ENDING,
-    "step": Maybe(COUNT),
-    "first_loss": Maybe(LOSS),
-    "last_loss": Maybe(LOSS),
-    "mean_loss": Maybe(LOSS),
-    "error": Maybe(PERCENT),
-    "test_loss": Maybe(LOSS),
-    "epochs": [_EPOCH],
-    "seconds": SECONDS,
-    "device": DEVICE,
-    "before_error": Maybe(TEXT),
-    "before": [_MOMENT | {"loss": Maybe(LOSS)}],
-    "after?": Maybe(_MOMENT),
-    "side_by_side": POSITIVE,
-    "recipe_sha256": HASH,
-}
-FORMS: Schema = {  # of `python -m benchmarks forms`
-    "command": TEXT,
-    "rows": [
-        {
-            "form": FORM,
-            "blocks": POSITIVE,
-            "way": TEXT,
-            "batch_size": POSITIVE,
-            "precision": TEXT,
-            "milliseconds": [SIZE],
-        }
-    ],
-    **_PLACE,
-}
 
 
 def parse(content: bytes) -> Any:
@@ -397,7 +176,7 @@ def _faults(value: Any, schema: Any, name: str) -> Iterator[str]:
                 yield from _faults(value[field], of_key, f"{name}.{field}".removeprefix("."))
         for key in value:
             if known is schema and f"{key}?" not in schema and (key not in schema or key.endswith("?")):
-                yield f"has an unknown field {_shown(f'{name}.{key}'.strip('.'))}"
+                yield f"has an unknown field {in_words(f'{name}.{key}'.strip('.'))}"
     elif isinstance(schema, list | tuple):
         if not isinstance(value, list):
             yield _not(name, value, "a list")
@@ -412,140 +191,10 @@ def _faults(value: Any, schema: Any, name: str) -> Iterator[str]:
 
 
 def _not(name: str, value: Any, what: str) -> str:
-    return f"has {name or 'a value'} {_shown(value)}, not {what}"
+    return f"has {name or 'a value'} {in_words(value)}, not {what}"
 
 
-def _shown(value: Any) -> str:
-    """The value as text of at most 40 characters."""
+def in_words(value: Any) -> str:
+    """Return the value as text of at most 40 characters."""
     text = "an object" if isinstance(value, dict) else "a list" if isinstance(value, list) else ascii(value)
     return text if len(text) <= 40 else f"{text[:39]}…"
-
-
-def check_training(
-    metrics: Sequence[Mapping[str, Any]],
-    result: Mapping[str, Any] | None,
-    *,
-    epochs: int,
-    steps_per_epoch: int | None,
-    score: str,
-    folder: Path,
-) -> None:
-    """Check that the lines of metrics agree with each other, with the recipe, and with the result.
-
-    metrics, result  each as its own schema has it; the result is None before the end
-    score            "error" or "psnr": which one of the two the lines have
-    """
-
-    def refuse(name: str, what: str) -> None:
-        raise CorruptDataError(f"{folder / name}{what}; restore the files of that run, or train it anew")
-
-    steps = steps_per_epoch or (metrics[0]["step"] if metrics else None)
-    seconds = 0.0
-    for number, line in enumerate(metrics, start=1):
-        where = f", line {number}, "
-        if line["epoch"] != number or number > epochs:
-            refuse("metrics.jsonl", f"{where}has epoch {line['epoch']}, not {number} of {epochs}")
-        if line["step"] != number * (steps or 0):
-            refuse("metrics.jsonl", f"{where}has step {line['step']}, not {number * (steps or 0)}")
-        if line["seconds"] < seconds:
-            refuse("metrics.jsonl", f"{where}has fewer seconds than the line before")
-        if {"error", "psnr"} & line.keys() != {score}:
-            refuse("metrics.jsonl", f"{where}must have {score} as its score")
-        seconds = line["seconds"]
-    if result is None:
-        return
-    outcome, last = result["outcome"], metrics[-1] if metrics else {}
-    if outcome["metrics"] != result["metrics"]:
-        refuse("result.json", " has outcome.metrics that are not its metrics")
-    if not _agree(result["metrics"], last):
-        refuse("result.json", " has metrics that are not the last line of metrics.jsonl")
-    if result["seconds"] < seconds * (1 - 10.0 ** (1 - DIGITS)):
-        refuse("result.json", " has fewer seconds than the last line of metrics.jsonl")
-    has_diverged = outcome["ending"] == "diverged"
-    if has_diverged:
-        is_within = steps is None or outcome["epoch"] == outcome["step"] // steps + 1 <= epochs
-        # Within an epoch, or by the last step of all.
-        is_at_end = len(metrics) == epochs and outcome["step"] + 1 == last.get("step")
-        is_right = is_within and outcome["epoch"] == len(metrics) + (0 if is_at_end else 1)
-    else:
-        is_right = outcome["epoch"] == epochs == len(metrics) and outcome["step"] == last.get("step")
-    if not is_right:
-        where = f"epoch {outcome['epoch']}, step {outcome['step']}"
-        refuse("result.json", f" ends at {where}, which its recipe and its metrics.jsonl do not")
-    if has_diverged != (result["weights_sha256"] is None):
-        refuse("result.json", " must have weights_sha256 just where the run did not diverge")
-
-
-def _agree(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Whether two objects of numbers are the same to DIGITS digits."""
-
-    def rounded(values: Mapping[str, Any]) -> dict[str, Any]:
-        return {
-            name: float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value
-            for name, value in values.items()
-        }
-
-    return rounded(one) == rounded(other)
-
-
-def check_stages(
-    stages: Sequence[Mapping[str, Any]], form: str | None, blocks: int, places: Sequence[int], where: object
-) -> None:
-    """Check what was measured of stages: they are the network's, in its order, and spectra agree with their sums.
-
-    form, blocks, places  as the network's specification has them
-    """
-    wrong = next(_stage_faults(stages, form, blocks, places), None)
-    if wrong is not None:
-        raise CorruptDataError(f"{where} {wrong}; {RESTORE}")
-
-
-def _stage_faults(
-    stages: Sequence[Mapping[str, Any]], form: str | None, blocks: int, places: Sequence[int]
-) -> Iterator[str]:
-    names, own = [stage["name"] for stage in stages], [f"trunk.stages.{place}" for place in places]
-    if names != [name for name in own if name in names]:
-        yield f"has the stages {_shown(', '.join(names))}, the recipe {', '.join(own) or 'none'}"
-    for stage in stages:
-        weights = stage.get("weights", [])
-        numbers = [
-            block.get("block", number) for number, block in enumerate(stage.get("blocks", []), start=1)
-        ]
-        if stage.get("form", form) != form or stage.get("num_blocks", blocks) != blocks:
-            yield f"has a stage of another form or size than its recipe, {form} of {blocks}"
-        for what, indices in (("weights", range(1, len(weights) + 1)), ("blocks", numbers)):
-            if what in stage and list(indices) != list(range(1, blocks + 1)):
-                yield f"has other {what} in {stage['name']} than its recipe, 1 to {blocks}"
-        if len({len(weight["eigenvalues"]) for weight in weights}) > 1:
-            yield f"has weights of different sizes in {stage['name']}"
-        for number, weight in enumerate(weights, start=1):
-            for what in _spectrum_faults(weight):
-                yield f"has {what} in {stage['name']}, weight {number}"
-
-
-def _spectrum_faults(weight: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what does not agree with the eigenvalues; numbers are rounded to DIGITS digits."""
-    values = weight["eigenvalues"]
-    if not values or sorted(values, key=abs, reverse=True) != values:
-        yield "eigenvalues that are not sorted by magnitude"
-    positive, negative = (sum(value * value for value in values if sign * value > 0) for sign in (1, -1))
-    energy = positive + negative
-    for name, sum_of_values, size in (
-        ("trace", sum(values), sum(map(abs, values))),
-        ("positive_energy", positive, energy),
-        ("negative_energy", negative, energy),
-        ("negative_share", negative / energy if energy else None, 1.0),
-    ):
-        known = weight[name]
-        if (known is None) != (sum_of_values is None) or (
-            sum_of_values is not None and abs(known - sum_of_values) > 1e-5 * size
-        ):
-            yield f"a {name} that is not that of its eigenvalues"
-    if "norm" in weight and energy > weight["norm"] ** 2 * (1 + 1e-5):
-        yield "a norm that is too small for its eigenvalues"
-    if "band" in weight:
-        low, high = (weight["band"][side] for side in ("low", "high"))
-        if not len(low) == len(high) == len(values) or any(
-            map(float.__gt__, map(float, low), map(float, high))
-        ):
-            yield "a band that does not fit its eigenvalues"

@@ -6,20 +6,8 @@ from contextlib import nullcontext
 import pytest
 
 from nonloc.outcomes import CorruptDataError
-from nonloc_paper.schema import (
-    COUNT,
-    FLAG,
-    HASH,
-    NUMBER,
-    PERCENT,
-    RESULT,
-    TEXT,
-    Maybe,
-    Text,
-    check,
-    check_lines,
-    parse,
-)
+from nonloc_paper.file_schemas import PERCENT, RESULT
+from nonloc_paper.schema import COUNT, FLAG, HASH, NUMBER, TEXT, Maybe, Text, check, check_lines, parse
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from nonloc.outcomes import CorruptDataError, recorded_ending
+from nonloc_paper.file_schemas import MAP_ROW
 from nonloc_paper.map.cells import MapCell
 from nonloc_paper.runs import finite_or_none, read_lines, write_atomically
-from nonloc_paper.schema import MAP_ROW, check_lines
+from nonloc_paper.schema import check_lines
 from nonloc_paper.training.recipe import Recipe
 
 

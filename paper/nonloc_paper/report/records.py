@@ -11,22 +11,12 @@ from statistics import median
 from typing import Any, TypeVar
 
 from nonloc.outcomes import CorruptDataError
+from nonloc_paper.file_schemas import METRICS, NOT_OBSERVED, OBSERVATIONS, SPECTRA, SPECTRUM, STABILITY
 from nonloc_paper.networks.spec import NetworkSpec
+from nonloc_paper.report.cross_checks import check_stages, check_training
 from nonloc_paper.report.tensors import Tensors, read_tensors
 from nonloc_paper.runs import Run, find_runs, read_json, read_lines, write_json
-from nonloc_paper.schema import (
-    METRICS,
-    NOT_OBSERVED,
-    OBSERVATIONS,
-    RESTORE,
-    SPECTRA,
-    SPECTRUM,
-    STABILITY,
-    check,
-    check_lines,
-    check_stages,
-    check_training,
-)
+from nonloc_paper.schema import RESTORE, check, check_lines
 from nonloc_paper.suites import Suite, arranged_suite
 from nonloc_paper.suites.rows import PLAN
 from nonloc_paper.suites.rows import read_plan as read_plan

@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from nonloc.nn.options import StageOptions
+from nonloc_paper.file_schemas import FORMS
 from nonloc_paper.networks.spec import NetworkSpec
 from nonloc_paper.report.records import RowRecord, RunRecord, own_rows, read_run, separate_copies
 from nonloc_paper.runs import find_runs, read_json
-from nonloc_paper.schema import FORMS, check
+from nonloc_paper.schema import check
 from nonloc_paper.suites import SUITES, Suite
 from nonloc_paper.training.recipe import Recipe
 

@@ -4,7 +4,7 @@
     <records>/<suite>/spent.jsonl              one line for every command that trained
     <records>/<suite>/<row>/<seed>/            a run folder, like any other, with
         recipe.json, result.json            as they were; machine and versions are in the result
-        metrics.jsonl, spectra.jsonl        compact, to schema.DIGITS digits
+        metrics.jsonl, spectra.jsonl        compact, to DIGITS digits
         spectrum.json, observations.json    the same; images and affinity maps are left out
         stability.json                      the certificate by `nonloc stability --keep`, if there is one
         checkpoints/                        the final weights without the optimizer's state, of the row's median seed
@@ -26,7 +26,8 @@ from pathlib import Path
 from typing import Any
 
 from nonloc.outcomes import CorruptDataError, LockedRunError
-from nonloc_paper import schema
+from nonloc_paper import file_schemas
+from nonloc_paper.file_schemas import DIGITS
 from nonloc_paper.runs import (
     Run,
     find_files,
@@ -37,6 +38,7 @@ from nonloc_paper.runs import (
     write_atomically,
     write_json,
 )
+from nonloc_paper.schema import check_lines
 from nonloc_paper.suites.catalog import find_suite
 from nonloc_paper.suites.rows import PLAN, Row, Suite, read_plan
 from nonloc_paper.training.recipe import Recipe
@@ -85,7 +87,7 @@ def read_spent(root: str | os.PathLike[str]) -> dict[Path, list[dict[str, Any]]]
     spent = {}
     for path in find_files(Path(root), SPENT):
         spent[path.parent] = read_lines(path, may_be_torn=False)
-        schema.check_lines(spent[path.parent], schema.SPENT, path)
+        check_lines(spent[path.parent], file_schemas.SPENT, path)
     return spent
 
 
@@ -384,7 +386,7 @@ def _compact(path: Path) -> bytes:
 
     def short(value: Any) -> Any:
         if isinstance(value, float):
-            return float(f"{value:.{schema.DIGITS}g}")
+            return float(f"{value:.{DIGITS}g}")
         if isinstance(value, dict):
             return {key: short(item) for key, item in value.items()}
         return [short(item) for item in value] if isinstance(value, list) else value

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from nonloc._checks import check_whole, shown
-from nonloc_paper import schema
+from nonloc_paper import file_schemas
 from nonloc_paper.runs import read_json
+from nonloc_paper.schema import check
 from nonloc_paper.training.recipe import Recipe
 
 MOST_SEEDS = 1000  # of a row, or of a cell of the map
@@ -24,7 +25,7 @@ def read_plan(folder: Path) -> dict[str, Any]:
     """Return the content of suite.json; {} without one."""
     plan = read_json(folder / PLAN, fix=PLAN_FIX)
     if os.path.lexists(folder / PLAN):
-        schema.check(plan, schema.PLAN, folder / PLAN, PLAN_FIX)
+        check(plan, file_schemas.PLAN, folder / PLAN, PLAN_FIX)
     return plan
 
 

@@ -26,8 +26,9 @@ from torch import Tensor, nn
 
 from nonloc._checks import is_whole
 from nonloc.outcomes import CorruptDataError
+from nonloc_paper.file_schemas import MANIFEST, OLDER_MANIFEST
 from nonloc_paper.runs import TEMPORARY, Run, read_json, remove_leftover, write_atomically, write_json
-from nonloc_paper.schema import MANIFEST, OLDER_MANIFEST, check
+from nonloc_paper.schema import check
 from nonloc_paper.training.machine import Part, versions
 from nonloc_paper.training.recipe import Recipe
 

@@ -15,8 +15,9 @@ from nonloc._checks import check_whole
 from nonloc.outcomes import Outcome
 from nonloc_paper.data import load
 from nonloc_paper.data.dataset import Dataset
+from nonloc_paper.file_schemas import METRICS
 from nonloc_paper.runs import Run
-from nonloc_paper.schema import METRICS, check_lines
+from nonloc_paper.schema import check_lines
 from nonloc_paper.training.fit import Options, SaveAndStop, Steps, Watch, make_options, train_steps
 from nonloc_paper.training.machine import plain_defaults
 from nonloc_paper.training.recipe import Recipe
