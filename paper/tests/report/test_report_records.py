@@ -3,6 +3,7 @@
 import json
 import re
 from contextlib import nullcontext
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,9 +12,10 @@ from made import make_run
 from made_records import certified, during, stability, weight
 
 from nonloc.outcomes import CorruptDataError
-from nonloc_paper.report.records import collect, write_plan
+from nonloc_paper.map.table import MapTable
+from nonloc_paper.report.records import collect, read_run, write_plan
 from nonloc_paper.report.tensors import read_tensors
-from nonloc_paper.runs import read_json
+from nonloc_paper.runs import find_runs, read_json
 from nonloc_paper.suites import SUITES
 from nonloc_paper.training.recipe import Recipe
 
@@ -281,3 +283,11 @@ def test_observed_tensors_fit_what_was_observed(tmp_path, change, wrong):
     seen = MADE["observations.json"] | {"tensors_sha256": "0" * 64}
     with pytest.raises(CorruptDataError):
         read_tensors(path, seen)
+
+
+def test_runs_and_tables_beside_the_results_are_read():
+    folder = Path(__file__).parents[2] / "experiments"
+    assert all(read_run(run).result is not None for run in find_runs(folder))
+    tables = [*folder.rglob("one_epoch*.jsonl"), *folder.rglob("ten_epochs*.jsonl")]
+    assert tables
+    assert all(MapTable(path).rows for path in tables)
