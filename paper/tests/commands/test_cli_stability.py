@@ -68,7 +68,7 @@ def test_the_numbers_are_printed_and_recorded(run, capsys, tmp_path):
 def test_wrong_usage(run, capsys, tmp_path):
     assert main(["stability", str(tmp_path)]) == 2
     assert main(["stability", str(run), "--images", "0"]) == 2
-    assert "--images must be at least 1" in capsys.readouterr().err
+    assert "--images must be a whole number ≥ 1" in capsys.readouterr().err
     assert main(["stability", str(run), "--device", "foo"]) == 2
     assert main(["spectrum", str(run), "--features", "--device", "foo"]) == 2
     assert capsys.readouterr().err.count("device='foo' is unknown; use cpu or cuda") == 2
