@@ -149,7 +149,7 @@ def _arranged(options: Namespace) -> MapPart:
             )
         part = replace(part, cells=cells)
     if options.seeds is not None:
-        part = replace(part, seeds=check_whole("seeds", options.seeds, most=MOST_SEEDS))
+        part = replace(part, seeds=check_whole("--seeds", options.seeds, most=MOST_SEEDS))
     return part
 
 
