@@ -93,6 +93,13 @@ class CommandParser(ArgumentParser):
             message = str(error)
         raise argparse.ArgumentError(None, f"the config file {path}: {message}")
 
+    def parse_string(self, *args: Any, **keywords: Any) -> Namespace:
+        """Parse the text of a config file, which cannot name another one."""
+        parsed = super().parse_string(*args, **keywords)
+        if not isinstance(parsed.get("config"), (list, type(None))):
+            raise argparse.ArgumentError(None, "config cannot be set in a config file; leave it out")
+        return parsed
+
 
 def add_optional(parser: ArgumentParser, name: str, help: str, kind: Any = str, **keywords: Any) -> None:
     """Add an option of the type `kind` that may be null; null is its default."""

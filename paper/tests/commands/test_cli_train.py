@@ -87,6 +87,7 @@ def test_flags_win_over_the_file_and_the_file_over_the_environment(tmp_path, cap
         (b"stage: 3", "stage must hold options by name, such as {hidden: 8}, got 3"),
         (b"stage: [1]", "stage must hold options by name, such as {hidden: 8}, got [1]"),
         ("network: é".encode("latin-1"), "recipe.yaml: it is not UTF-8"),
+        (b"config: 3", "recipe.yaml: config cannot be set in a config file; leave it out"),
         (b"seed: !!timestamp x", "recipe.yaml: the value 'seed: !!timestamp x' cannot be read"),
         (
             b"milestones: &a [*a]",
@@ -95,7 +96,17 @@ def test_flags_win_over_the_file_and_the_file_over_the_environment(tmp_path, cap
         (b"milestones: " + b"[" * 3000 + b"]" * 3000, "characters) is nested more than 20 deep"),
         (b"# x\n" * 30000, "recipe.yaml: it has more than 100,000 bytes"),
     ],
-    ids=["no stage", "a number", "a list", "latin-1", "a bad tag", "alias", "deep", "long"],
+    ids=[
+        "no stage",
+        "a number",
+        "a list",
+        "latin-1",
+        "config in config",
+        "a bad tag",
+        "alias",
+        "deep",
+        "long",
+    ],
 )
 def test_a_config_file_that_cannot_be_meant_is_refused_by_its_name(
     tmp_path, monkeypatch, capsys, content, message
