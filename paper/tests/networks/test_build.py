@@ -89,7 +89,7 @@ def test_description_counts_the_parameters_that_learn():
         ("restorer65536/baseline", {}),
         ("restorer16384/diffusive-1000@2", {}),
         ("restorer8/original-2@2", {"embed": 10**12}),
-        ("restorer8/diffusive-2@2", {"hidden": 10**20}),
+        ("restorer8/diffusive-2@2", {"hidden": 10**15}),
     ],
     ids=["channels", "blocks", "embed", "hidden"],
 )
