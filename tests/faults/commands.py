@@ -250,6 +250,7 @@ class Place:
         return failure
 
     def process(self, chance: random.Random) -> str | None:
+        assert self.limit  # measured before the first line, not in its process
         words, settings, must_fail = _line(chance, self, is_executed=True)
         if words[:1] == ["check"] and not must_fail:
             words.append("--help")  # all of it takes longer than a line may
@@ -263,7 +264,7 @@ class Place:
                 timeout=WAIT,
                 check=False,
                 env=self.environment | settings,
-                preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS)),
+                preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_CPU, (self.limit, self.limit)),
             )
         except subprocess.TimeoutExpired:
             return f"{_shown(words, settings)}: not ended after {WAIT} s"
@@ -282,6 +283,14 @@ class Place:
         """Return the options of a command that its help shows."""
         actions = self.parser(name)._actions
         return [action for action in actions if action.option_strings and action.help != argparse.SUPPRESS]
+
+    @functools.cached_property
+    def limit(self) -> int:
+        """Return the seconds of a processor for a line: SECONDS more than a sound line takes, mostly for imports."""
+        before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
+        command = [sys.executable, "-m", "nonloc", "train", *TINY, "--run", "sound"]
+        subprocess.run(command, capture_output=True, check=True, env=self.environment)
+        return SECONDS + round(resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before)
 
     def _parser(self, name: str, command: object) -> argparse.ArgumentParser:
         return self.parser(name)
