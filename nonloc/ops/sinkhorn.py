@@ -133,7 +133,9 @@ def log_scaling_dense(
     """x = log u [B, M] with its first and second derivatives; `scaled(x)` is K(x) [B, M, M]."""
     x = log_scaling(log_apply, lambda x, _: newton_dense(scaled(x), valid), valid, dtype)
     for _ in range(2):
-        x = x - newton_dense(scaled(x), valid)
+        step = newton_dense(scaled(x), valid)
+        # Where the rounding of logits is above 1, no step improves x, and a large one would make K infinite.
+        x = x - torch.where(step.abs() >= 1, 0, step)
     return x
 
 

@@ -130,3 +130,14 @@ def test_a_measure_of_nothing_has_no_scaling(backend, kind):
     nothing = torch.zeros(3, dtype=torch.float64)
     with pytest.raises(ValueError, match="no affinity to any other"):
         aggregate(Affinity(x, x, kind, "sinkhorn", measure=nothing), x, backend=backend)
+
+
+@pytest.mark.parametrize("backend", EXACT)
+def test_logits_whose_rounding_is_above_1_leave_it_finite(backend):
+    """Logits of 1e9 in float32, and a position that weighs next to nothing."""
+    x = torch.tensor([[[1.4e4], [1.6e4], [3.2e4]]])
+    measure = torch.tensor([2.8e8, 5.3e-8, 1.9e-9])
+    k = aggregate(
+        Affinity(x, x, "gaussian", "sinkhorn", measure=measure), torch.eye(3)[None], backend=backend
+    )
+    assert bool(k.isfinite().all())
