@@ -158,8 +158,13 @@ def _read(path: Path, expected: Recipe) -> Checkpoint:
             f"the checkpoint {tensors_path} is damaged: its numbers are not those that were written"
         )
     if manifest["recipe_sha256"] != expected.sha256:
+        differing = _differences(expected, manifest["recipe"])
+        if differing == []:
+            raise CorruptDataError(
+                f"the checkpoint {path} is damaged: it has the hash of another recipe; {RESTORE}"
+            )
         raise ValueError(
-            f"{path} was made with another recipe{_differences(expected, manifest['recipe'])}; "
+            f"{path} was made with another recipe: {'; '.join(differing or ['of another version'])}; "
             "use the same recipe or a new folder"
         )
     # Older manifests do not say the machine.
@@ -170,11 +175,11 @@ def _read(path: Path, expected: Recipe) -> Checkpoint:
     )
 
 
-def _differences(recipe: Recipe, values: dict[str, Any]) -> str:
-    """Return how a recipe differs from that of a manifest, ": …"; "" where the latter is no recipe of this version."""
+def _differences(recipe: Recipe, values: dict[str, Any]) -> list[str] | None:
+    """Return how a recipe differs from that of a manifest; None where the latter is no recipe of this version."""
     with suppress(ValueError):
-        return f": {'; '.join(recipe.differences(Recipe.from_dict(values)))}"
-    return ""
+        return recipe.differences(Recipe.from_dict(values))
+    return None
 
 
 def _remove(run: Run, is_unwanted: Callable[[int], bool]) -> None:

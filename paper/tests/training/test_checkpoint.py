@@ -101,7 +101,15 @@ def test_one_made_before_it_told_the_machine_can_be_read(run):
 
 
 @pytest.mark.parametrize(
-    "change", [{"step": 8}, {"step_in_epoch": 3}, {"losses": []}, {"epoch": "1"}, {"size": None}]
+    "change",
+    [
+        {"step": 8},
+        {"step_in_epoch": 3},
+        {"losses": []},
+        {"epoch": "1"},
+        {"size": None},
+        {"recipe_sha256": "0" * 64},
+    ],
 )
 @pytest.mark.parametrize("damage", [change_manifest, make_older])
 def test_numbers_that_contradict_each_other_are_damage(run, damage, change):
