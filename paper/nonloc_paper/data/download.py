@@ -18,6 +18,7 @@ from nonloc.outcomes import CorruptDataError, MissingDataError
 
 FOLDER_VARIABLE = "NONLOC_DATA"
 CHUNK = 1 << 20
+LARGEST_ENTRY = 1 << 30  # tarfile passes over an entry block by block, even where the archive has ended
 HOME = "https://www.cs.toronto.edu/~kriz/cifar.html"
 
 _CIFAR10_CLASSES = "airplane automobile bird cat deer dog frog horse ship truck"
@@ -246,6 +247,8 @@ def _unpack(source: Source, folder: Path, archive: Path, place: Path, wanted: di
     try:
         with tarfile.open(archive, "r|gz") as tar:
             for entry in tar:
+                if not 0 <= entry.size <= LARGEST_ENTRY:
+                    raise corrupt(source, folder, archive, f"holds {entry.name!r} with {entry.size:,} bytes")
                 member = left.pop(entry.name, None)
                 if member is None:
                     continue

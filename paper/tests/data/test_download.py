@@ -1,3 +1,4 @@
+import gzip
 import hashlib
 import http.server
 import subprocess
@@ -172,6 +173,18 @@ def test_a_member_counts_only_under_its_exact_name(tiny, tmp_path: Path, path: s
     ]
     source = tiny.archive(tmp_path, [tiny.entry(path, tiny.files["tiny-bin/a.bin"]), *entries])
     with pytest.raises(CorruptDataError, match=r"does not hold tiny-bin/a\.bin"):
+        fetch(source, tmp_path)
+
+
+def test_an_entry_that_says_it_is_huge_is_refused_at_once(tiny, tmp_path: Path) -> None:
+    """To pass over it would take hours, though the archive ends."""
+    source = tiny.archive(tmp_path, [tiny.entry(path, content) for path, content in tiny.files.items()])
+    path = tmp_path / source.archive
+    huge = tarfile.TarInfo("other")
+    huge.size = 10**15
+    path.write_bytes(gzip.compress(huge.tobuf() + gzip.decompress(path.read_bytes())))
+    source = replace(source, md5=hashlib.md5(path.read_bytes()).hexdigest())
+    with pytest.raises(CorruptDataError, match="holds 'other' with 1,000,000,000,000,000 bytes"):
         fetch(source, tmp_path)
 
 
