@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -36,7 +37,11 @@ def run(name: str, seed: int, seconds: float, most: int | None) -> list[dict[str
     failed: Counter[str] = Counter()
     end = time.monotonic() + seconds
     begin = time.monotonic()
-    with tempfile.TemporaryDirectory() as folder, tqdm(total=most, desc=f"{name}, seed {seed}") as bar:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        tqdm(total=most, desc=f"{name}, seed {seed}") as bar,
+        suppress(KeyboardInterrupt),  # what was tried until then counts
+    ):
         for trial in module.trials(random.Random(seed), Path(folder)):
             tried[trial.kind] += 1
             bar.update()
