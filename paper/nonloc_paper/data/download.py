@@ -262,7 +262,7 @@ def _unpack(source: Source, folder: Path, archive: Path, place: Path, wanted: di
                     raise corrupt(source, folder, archive, what)
                 if not left:
                     return
-    except (tarfile.TarError, EOFError) as error:
+    except (tarfile.TarError, EOFError, TypeError) as error:  # the last for a header that ends within
         raise corrupt(source, folder, archive, f"cannot be read as a .tar.gz ({error})") from error
     raise corrupt(source, folder, archive, f"does not hold {', '.join(left)}")
 

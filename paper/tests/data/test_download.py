@@ -188,10 +188,11 @@ def test_an_entry_that_says_it_is_huge_is_refused_at_once(tiny, tmp_path: Path) 
         fetch(source, tmp_path)
 
 
-def test_a_truncated_archive_is_refused(tiny, tmp_path: Path) -> None:
+@pytest.mark.parametrize("length", [3, -600])
+def test_a_truncated_archive_is_refused(tiny, tmp_path: Path, length: int) -> None:
     tiny.archive(tmp_path)
     path = tmp_path / "tiny.tar.gz"
-    path.write_bytes(path.read_bytes()[:-600])
+    path.write_bytes(path.read_bytes()[:length])
     source = replace(tiny.source, md5=hashlib.md5(path.read_bytes()).hexdigest())
     with pytest.raises(CorruptDataError, match=r"cannot be read as a \.tar\.gz"):
         fetch(source, tmp_path)
