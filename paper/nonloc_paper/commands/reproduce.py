@@ -115,7 +115,8 @@ def run(options: Namespace) -> int:
     from nonloc_paper.report.page import write_page
     from nonloc_paper.report.records import collect, read_plan, write_plan
     from nonloc_paper.report.sentences import summary, summary_text
-    from nonloc_paper.training.machine import device_or_best
+    from nonloc_paper.suites.archive import note_spent
+    from nonloc_paper.training.machine import device_or_best, machine
     from nonloc_paper.training.step import slow_precision
 
     # What cannot be run must not become the plan of a folder.
@@ -140,7 +141,10 @@ def run(options: Namespace) -> int:
     seconds = time.monotonic() - started
     plan["seconds"] = round(plan["seconds"] + seconds, 1)
     write_plan(folder, plan)
-    report = _keep(suite, folder, options, plan["changes"], seconds) if options.keep else None
+    if seconds >= 1:
+        # Less is no training, but finding out that there is nothing to do.
+        note_spent(folder, seconds=round(seconds, 1), device=machine(where)["device"])
+    report = _keep(suite, folder, options, plan["changes"]) if options.keep else None
     collection = collect(folder)
     path = write_page(collection, recorded=recorded)
     left = [
@@ -185,23 +189,13 @@ def _restore(suite: Suite, folder: Path, options: Namespace, output: Output) -> 
     return known
 
 
-def _keep(
-    suite: Suite, folder: Path, options: Namespace, changes: dict[str, Any], seconds: float
-) -> KeepReport:
-    from nonloc_paper.suites.archive import keep, lock_folder, note_spent
-    from nonloc_paper.training.machine import device_or_best, machine
+def _keep(suite: Suite, folder: Path, options: Namespace, changes: dict[str, Any]) -> KeepReport:
+    from nonloc_paper.suites.archive import keep, lock_folder, move_spent
 
-    with lock_folder(Path(options.kept) / suite.name, wait=True):
+    kept = Path(options.kept) / suite.name
+    with lock_folder(kept, wait=True):
         report = keep(suite, folder / "runs", options.kept, changes=changes, weights=options.weights)
-        # Less, and nothing new, is no training, but finding out that there is nothing to do.
-        if report.new or seconds >= 1:
-            device = machine(device_or_best(options.device))["device"]
-            note_spent(
-                Path(options.kept) / suite.name,
-                seconds=round(seconds, 1),
-                device=device,
-                runs=len(report.new),
-            )
+        move_spent(folder, kept)
     return report
 
 

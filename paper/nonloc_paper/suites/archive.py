@@ -72,7 +72,7 @@ def lock_folder(folder: str | os.PathLike[str], *, wait: bool = False) -> Iterat
 
 
 def note_spent(folder: str | os.PathLike[str], **entry: Any) -> None:
-    """Add a line such as {"seconds": 1500.2, "device": "NVIDIA H200", "runs": 8} to spent.jsonl.
+    """Add a line such as {"seconds": 1500.2, "device": "NVIDIA H200"} to spent.jsonl.
 
     The seconds are wall-clock time, shared by runs side by side; each run's own result has its whole time.
     """
@@ -80,6 +80,13 @@ def note_spent(folder: str | os.PathLike[str], **entry: Any) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     before = path.read_bytes() if path.is_file() else b""
     write_atomically(path, before + (json.dumps(entry, ensure_ascii=False) + "\n").encode())
+
+
+def move_spent(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
+    """Move the lines of one folder's spent.jsonl to the end of another's: the runs are there now."""
+    for entry in read_spent(source).get(Path(source), []):
+        note_spent(target, **entry)
+    (Path(source) / SPENT).unlink(missing_ok=True)
 
 
 def read_spent(root: str | os.PathLike[str]) -> dict[Path, list[dict[str, Any]]]:

@@ -12,7 +12,7 @@ from nonloc.cli import main
 from nonloc_paper.commands.map import broken_stable, map_text
 from nonloc_paper.runs import Run, find_runs, read_json, write_json
 from nonloc_paper.suites import train_all
-from nonloc_paper.suites.archive import lock_folder, read_spent
+from nonloc_paper.suites.archive import note_spent, read_spent
 from nonloc_paper.training.recipe import Recipe
 
 SMALL = ["--set", "epochs=1", "steps_per_epoch=2", "train_images=64", "test_images=16", "batch_size=8"]
@@ -112,12 +112,15 @@ def test_a_report_replaces_pages_only(kept, tmp_path, capsys):
         assert main(["report", str(runs), "--output", str(tmp_path / "page.html")]) == 0
 
 
-def test_runs_kept_for_another_suite_are_not_counted_as_trained(kept, tmp_path, capsys):
+def test_what_was_spent_in_the_folder_comes_with_its_runs_once(kept, tmp_path, capsys):
     shutil.copytree(kept / "demo", tmp_path / "results" / "another")
+    note_spent(tmp_path / "work", seconds=7, device="elsewhere")
     words = ["--output", tmp_path / "work", "--kept", tmp_path / "results", "--seeds", 2, "--keep"]
-    code, answer = go(capsys, *words)
-    assert (code, answer["done"], answer["kept"]["runs"]) == (0, 4, 4)
-    assert [line["runs"] for line in read_spent(tmp_path)[tmp_path / "results" / "demo"]] == [2]
+    for _ in range(2):
+        code, answer = go(capsys, *words)
+        assert (code, answer["done"], answer["kept"]["runs"]) == (0, 4, 4)
+    lines = read_spent(tmp_path / "results")[tmp_path / "results" / "demo"]
+    assert [line["device"] for line in lines].count("elsewhere") == 1
 
 
 @pytest.mark.parametrize(

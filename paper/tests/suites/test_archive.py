@@ -16,6 +16,7 @@ from nonloc_paper.suites.archive import (
     keep,
     kept_path,
     lock_folder,
+    move_spent,
     note_spent,
     read_spent,
     restore,
@@ -336,6 +337,10 @@ def test_what_runs_cost_comes_back_by_folder(tmp_path):
     assert read_spent(tmp_path) == {
         tmp_path / "map": [{"seconds": 2.5, "runs": 1}, {"seconds": 3, "runs": 1}]
     }
+    note_spent(tmp_path / "elsewhere", seconds=4, device="a GPU")
+    for _ in range(2):
+        move_spent(tmp_path / "elsewhere", tmp_path / "map")
+    assert [line["seconds"] for line in read_spent(tmp_path)[tmp_path / "map"]] == [2.5, 3, 4]
     note_spent(tmp_path, seconds=None, runs=1)
     with pytest.raises(CorruptDataError, match=r"spent\.jsonl, line 1, has seconds None"):
         read_spent(tmp_path)
