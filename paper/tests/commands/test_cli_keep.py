@@ -12,7 +12,7 @@ from nonloc.cli import main
 from nonloc_paper.commands.map import broken_stable, map_text
 from nonloc_paper.runs import Run, find_runs, read_json, write_json
 from nonloc_paper.suites import train_all
-from nonloc_paper.suites.archive import note_spent, read_spent
+from nonloc_paper.suites.archive import lock_folder, note_spent, read_spent
 from nonloc_paper.training.recipe import Recipe
 
 SMALL = ["--set", "epochs=1", "steps_per_epoch=2", "train_images=64", "test_images=16", "batch_size=8"]
