@@ -1,5 +1,7 @@
 """Modules that learn: affinities, nonlocal blocks and stages, and the way to put them into any network."""
 
+from typing import TYPE_CHECKING
+
 from nonloc._lazy import lazy
 
 _WHERE = {
@@ -27,4 +29,27 @@ _WHERE = {
 }
 
 __all__ = list(_WHERE)
-__getattr__, __dir__ = lazy(__name__, _WHERE)
+if TYPE_CHECKING:  # types for mypy and editors, of the names in _WHERE
+    from nonloc.nn.affinity import AFFINITIES as AFFINITIES
+    from nonloc.nn.affinity import Concatenation as Concatenation
+    from nonloc.nn.affinity import Delta as Delta
+    from nonloc.nn.affinity import DotProduct as DotProduct
+    from nonloc.nn.affinity import EmbeddedGaussian as EmbeddedGaussian
+    from nonloc.nn.affinity import Gaussian as Gaussian
+    from nonloc.nn.affinity import Heat as Heat
+    from nonloc.nn.affinity import PairwiseAffinity as PairwiseAffinity
+    from nonloc.nn.affinity import make_affinity as make_affinity
+    from nonloc.nn.insert import After as After
+    from nonloc.nn.insert import Inserted as Inserted
+    from nonloc.nn.insert import insert as insert
+    from nonloc.nn.inspect import feature_trace as feature_trace
+    from nonloc.nn.inspect import logit_spreads as logit_spreads
+    from nonloc.nn.inspect import stage_inputs as stage_inputs
+    from nonloc.nn.nonlocal_module import NonlocalModule as NonlocalModule
+    from nonloc.nn.stage import DiffusiveBlock as DiffusiveBlock
+    from nonloc.nn.stage import DiffusiveStage as DiffusiveStage
+    from nonloc.nn.stage import OriginalBlock as OriginalBlock
+    from nonloc.nn.stage import OriginalStage as OriginalStage
+    from nonloc.nn.stage import stages as stages
+else:
+    __getattr__, __dir__ = lazy(__name__, _WHERE)

@@ -1,5 +1,7 @@
 """Modelling with the operator: diffusion, damped flow and jump processes, simulated and checked. Nothing learned."""
 
+from typing import TYPE_CHECKING
+
 from nonloc._lazy import lazy
 
 # One line a name, sorted by file.
@@ -33,4 +35,32 @@ _WHERE = {
 }
 
 __all__ = list(_WHERE)
-__getattr__, __dir__ = lazy(__name__, _WHERE)
+if TYPE_CHECKING:  # types for mypy and editors, of the names in _WHERE
+    from nonloc.processes.continuum.continuum import Continuum as Continuum
+    from nonloc.processes.continuum.continuum import cell_kernel as cell_kernel
+    from nonloc.processes.continuum.continuum import hilbert_schmidt_norm as hilbert_schmidt_norm
+    from nonloc.processes.continuum.horizon import HorizonKernel as HorizonKernel
+    from nonloc.processes.continuum.local import ReversalGrowth as ReversalGrowth
+    from nonloc.processes.continuum.local import local_laplacian as local_laplacian
+    from nonloc.processes.continuum.local import reversal_growth as reversal_growth
+    from nonloc.processes.continuum.quadrature import Quadrature as Quadrature
+    from nonloc.processes.continuum.quadrature import quadrature as quadrature
+    from nonloc.processes.diffusion import DampedFlow as DampedFlow
+    from nonloc.processes.diffusion import Diffusion as Diffusion
+    from nonloc.processes.graphs import from_scipy as from_scipy
+    from nonloc.processes.graphs import horizon as horizon
+    from nonloc.processes.graphs import neighbors as neighbors
+    from nonloc.processes.jump.mixing import MixingTime as MixingTime
+    from nonloc.processes.jump.mixing import SpectralGap as SpectralGap
+    from nonloc.processes.jump.process import JumpProcess as JumpProcess
+    from nonloc.processes.process import Process as Process
+    from nonloc.processes.simulate import STEPPERS as STEPPERS
+    from nonloc.processes.simulate import simulate as simulate
+    from nonloc.processes.solvers import NotSolvedError as NotSolvedError
+    from nonloc.processes.stability.certificate import Certificate as Certificate
+    from nonloc.processes.stability.certify import certify as certify
+    from nonloc.processes.stability.cfl import CFLLimit as CFLLimit
+    from nonloc.processes.stability.cfl import cfl_limit as cfl_limit
+    from nonloc.processes.trajectory import Trajectory as Trajectory
+else:
+    __getattr__, __dir__ = lazy(__name__, _WHERE)

@@ -1,5 +1,7 @@
 """Which steps are stable: the largest one of a kernel, and certificates for whole stages."""
 
+from typing import TYPE_CHECKING
+
 from nonloc._lazy import lazy
 
 _WHERE = {
@@ -10,4 +12,10 @@ _WHERE = {
 }
 
 __all__ = list(_WHERE)
-__getattr__, __dir__ = lazy(__name__, _WHERE)
+if TYPE_CHECKING:  # types for mypy and editors, of the names in _WHERE
+    from nonloc.processes.stability.certificate import Certificate as Certificate
+    from nonloc.processes.stability.certify import certify as certify
+    from nonloc.processes.stability.cfl import CFLLimit as CFLLimit
+    from nonloc.processes.stability.cfl import cfl_limit as cfl_limit
+else:
+    __getattr__, __dir__ = lazy(__name__, _WHERE)

@@ -10,9 +10,6 @@ from nonloc._lazy import lazy
 # At once and not lazily: a submodule imported later would replace the function of the same name.
 from nonloc_paper.data.download import download as download
 
-if TYPE_CHECKING:
-    from nonloc_paper.data.dataset import Dataset
-
 # classes: 0 for images without labels; size: height and width in pixels.
 DATASETS: dict[str, dict[str, int]] = {
     "motifs": {"classes": 0, "size": 12},
@@ -35,13 +32,18 @@ def load(name: str, data_dir: str | os.PathLike[str] | None = None) -> Dataset:
     return load_motifs() if name == "motifs" else read_cifar(name, data_dir)
 
 
-__getattr__, __dir__ = lazy(
-    __name__,
-    {
-        "Dataset": ".dataset",
-        "Split": ".dataset",
-        "load_motifs": ".motifs",
-        "motif_boxes": ".motifs",
-        "read_cifar": ".cifar",
-    },
-)
+_WHERE = {
+    "Dataset": "nonloc_paper.data.dataset",
+    "Split": "nonloc_paper.data.dataset",
+    "load_motifs": "nonloc_paper.data.motifs",
+    "motif_boxes": "nonloc_paper.data.motifs",
+    "read_cifar": "nonloc_paper.data.cifar",
+}
+if TYPE_CHECKING:  # types for mypy and editors, of the names in _WHERE
+    from nonloc_paper.data.cifar import read_cifar as read_cifar
+    from nonloc_paper.data.dataset import Dataset as Dataset
+    from nonloc_paper.data.dataset import Split as Split
+    from nonloc_paper.data.motifs import load_motifs as load_motifs
+    from nonloc_paper.data.motifs import motif_boxes as motif_boxes
+else:
+    __getattr__, __dir__ = lazy(__name__, _WHERE)

@@ -1,5 +1,7 @@
 """Reports: read run folders and the paper, compute nothing again. Imported on first use."""
 
+from typing import TYPE_CHECKING
+
 from nonloc._lazy import lazy
 
 _WHERE = {
@@ -11,4 +13,11 @@ _WHERE = {
 }
 
 __all__ = list(_WHERE)
-__getattr__, __dir__ = lazy(__name__, _WHERE)
+if TYPE_CHECKING:  # types for mypy and editors, of the names in _WHERE
+    from nonloc_paper.report.page import write_report as write_report
+    from nonloc_paper.report.records import RowRecord as RowRecord
+    from nonloc_paper.report.records import RunRecord as RunRecord
+    from nonloc_paper.report.records import collect as collect
+    from nonloc_paper.report.reproduction import write_reproduction as write_reproduction
+else:
+    __getattr__, __dir__ = lazy(__name__, _WHERE)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from nonloc._lazy import lazy
 
 _WHERE = {
@@ -14,4 +16,11 @@ _WHERE = {
 
 __all__ = ["Outcome", "Recipe", "fit", "fit_many", "trained_network"]
 
-__getattr__, __dir__ = lazy(__name__, _WHERE)
+if TYPE_CHECKING:  # types for mypy and editors, of the names in _WHERE
+    from nonloc.outcomes import Outcome as Outcome
+    from nonloc_paper.training.fit import fit as fit
+    from nonloc_paper.training.recipe import Recipe as Recipe
+    from nonloc_paper.training.scheduler import fit_many as fit_many
+    from nonloc_paper.training.trained import trained_network as trained_network
+else:
+    __getattr__, __dir__ = lazy(__name__, _WHERE)
