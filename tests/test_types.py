@@ -49,7 +49,9 @@ def test_mypy_sees_types_and_mistakes(tmp_path, monkeypatch):
     (tmp_path / "mypy.ini").write_text("[mypy]\n[mypy-torch.*]\nfollow_imports = skip\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MYPYPATH", str(FOLDERS[0].parent))
-    found, problems, _ = api.run(["user.py", "--config-file=mypy.ini", "--cache-dir=cache", "--no-error-summary"])
+    found, problems, _ = api.run(
+        ["user.py", "--config-file=mypy.ini", "--cache-dir=cache", "--no-error-summary"]
+    )
     assert problems == ""
     lines = [line for line in found.splitlines() if line.startswith("user.py")]
     assert len(lines) == 4

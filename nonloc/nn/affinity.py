@@ -6,11 +6,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor, nn
 
 from nonloc._checks import check_choice, check_flag, check_takes_one, check_whole
 from nonloc.nn.options import NORMALIZATIONS
-from nonloc.nn.weight import apply_map, initialize_map, make_map
+from nonloc.nn.weight import Device, apply_map, check_factory, initialize_map, make_map
 from nonloc.ops import Affinity, SparseAffinity
 
 
@@ -23,6 +24,7 @@ class PairwiseAffinity(nn.Module):
     normalize  "row", "count", "none", "symmetric" or "sinkhorn"; None is the kernel's own default
     scaled     divide the logits by √d
     bias       give θ and φ a bias; it has no effect without an embedding
+    device, dtype  of θ and φ, as in torch's own modules
     """
 
     kind: ClassVar[str]
@@ -41,6 +43,8 @@ class PairwiseAffinity(nn.Module):
         normalize: str | None = None,
         scaled: bool = False,
         bias: bool = False,
+        device: Device = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
         channels = check_whole("channels", channels)
@@ -51,14 +55,15 @@ class PairwiseAffinity(nn.Module):
             check_flag(name, flag)
         if scaled and not self.has_scale:
             raise ValueError(f"scaled=True has no meaning for {type(self).__name__}; leave it False")
+        factory = check_factory(device, dtype)
         self.channels = channels
         self.width = self._choose_width(embed)
         self.shared = self.default_shared if shared is None else shared
         self.normalize = normalize or self.default_normalize
         self.scale = self.width**-0.5 if scaled else 1.0
-        self.theta = make_map(channels, self.width, bias) if self.is_embedded else None
+        self.theta = make_map(channels, self.width, bias, **factory) if self.is_embedded else None
         separate = self.is_embedded and not self.shared
-        self.phi = make_map(channels, self.width, bias) if separate else None
+        self.phi = make_map(channels, self.width, bias, **factory) if separate else None
 
     def _choose_width(self, embed: int | None) -> int:
         if embed is None:

@@ -15,7 +15,7 @@ from nonloc.nn.affinity import AffinityLike, AnyAffinity, PairwiseAffinity, chec
 from nonloc.nn.layout import check_shape, flat_mask, from_positions, pool_positions, to_positions
 from nonloc.nn.options import INITS, LAYOUTS, MOST_BLOCKS, SHARES, WEIGHTS, check_sharing
 from nonloc.nn.stable_weight import StableWeightMap, check_stable, known_limit
-from nonloc.nn.weight import WeightMap
+from nonloc.nn.weight import Device, WeightMap, check_factory
 from nonloc.ops import BACKENDS, Affinity, propagate
 
 # The part of the docstrings that all forms share; SUBSAMPLE is for the original forms alone.
@@ -44,6 +44,7 @@ KEYWORDS = """
     layout            "channels_first" ([B, C, L], [B, C, H, W], [B, C, T, H, W]) or "positions" ([B, M, C],
                       [B, H, W, C], [B, T, H, W, C]); None is "channels_first"
     backend           "auto", or one of "reference", "factored" and "fused"
+    device, dtype     of the parameters, as in torch's own modules; an affinity that is a module moves there
     """
 SHARING = """
                       "embedding": one θ and φ, which every sub-block applies to the current state.
@@ -84,6 +85,8 @@ class NonlocalModule(nn.Module, ABC):
         layout: str | None = None,
         backend: str = "auto",
         subsample: int | None = None,
+        device: Device = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
         channels = check_whole("channels", channels)
@@ -98,6 +101,7 @@ class NonlocalModule(nn.Module, ABC):
             check_flag("shared_embedding", shared_embedding)
         check_choice("layout", "channels_first" if layout is None else layout, LAYOUTS)
         check_choice("backend", backend, ("auto", *BACKENDS))
+        factory = check_factory(device, dtype)
         self.channels = channels
         self.num_blocks = num_blocks
         self.share_affinity = share_affinity
@@ -114,10 +118,11 @@ class NonlocalModule(nn.Module, ABC):
 
         def make_map() -> WeightMap | StableWeightMap:
             if weight == "stable":
-                return StableWeightMap(channels, hidden=hidden)
+                return StableWeightMap(channels, hidden=hidden, **factory)
             inner_bias = bias and not self.uses_differences
             return WeightMap(
-                channels, hidden=hidden, weight=weight, inner_bias=inner_bias, outer_bias=bias, batch_norm=batch_norm
+                channels, hidden=hidden, weight=weight, inner_bias=inner_bias, outer_bias=bias, batch_norm=batch_norm,
+                **factory,
             )  # fmt: skip
 
         def make_embedding(n: int) -> nn.Module:
@@ -125,8 +130,9 @@ class NonlocalModule(nn.Module, ABC):
                 return copy.deepcopy(affinity)
             keywords = {"embed": embed, "shared": shared_embedding, "normalize": normalize, "scaled": scaled}
             if isinstance(affinity, str):
-                keywords["bias"] = bias
-            return make_affinity(affinity, channels, **keywords)
+                return make_affinity(affinity, channels, bias=bias, **keywords, **factory)
+            embedding = make_affinity(affinity, channels, **keywords)
+            return embedding if device is None and dtype is None else embedding.to(device=device, dtype=dtype)
 
         self.maps = nn.ModuleList(make_map() for _ in range(num_blocks))
         has_one = share_affinity in (True, "embedding")

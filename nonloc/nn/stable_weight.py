@@ -39,13 +39,13 @@ class StableWeightMap(nn.Module):
     takes anything: they weigh 0 under π, and the bound is about the rest.
     """
 
-    def __init__(self, channels: int, *, hidden: int | None) -> None:
+    def __init__(self, channels: int, *, hidden: int | None, **factory: Any) -> None:
         super().__init__()
         if hidden is not None:
             hidden = check_whole("hidden", hidden)
         # r: the number of channels that the kernel works on.
         self.rank = hidden or max(1, channels // 2)
-        self.v = make_map(self.rank, channels, False)
+        self.v = make_map(self.rank, channels, False, **factory)
         self.limit = 1.0
 
     def inner(self, z: Tensor) -> Tensor:

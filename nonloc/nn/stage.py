@@ -7,10 +7,12 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import wraps
 from typing import Any, TypeVar, cast
 
+import torch
 from torch import Tensor, nn
 
 from nonloc.nn.affinity import AffinityLike, AnyAffinity
 from nonloc.nn.nonlocal_module import KEYWORDS, SHARING, SUBSAMPLE, NonlocalModule
+from nonloc.nn.weight import Device
 from nonloc.ops import aggregate, diffuse
 
 _Init = TypeVar("_Init", bound=Callable[..., None])
@@ -76,12 +78,13 @@ class OriginalBlock(Original):
         affinity: AffinityLike = "embedded_gaussian", embed: int | None = None, shared_embedding: bool | None = None,
         normalize: str | None = None, scaled: bool = False, init: str = "normal", init_std: float = 0.01,
         batch_norm: bool = False, layout: str | None = None, backend: str = "auto", subsample: int | None = None,
+        device: Device = None, dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__(
             channels, 1,
             hidden=hidden, weight=weight, bias=bias, affinity=affinity, embed=embed, shared_embedding=shared_embedding,
             normalize=normalize, scaled=scaled, init=init, init_std=init_std, batch_norm=batch_norm, layout=layout,
-            backend=backend, subsample=subsample,
+            backend=backend, subsample=subsample, device=device, dtype=dtype,
         )
 
 
@@ -97,12 +100,13 @@ class DiffusiveBlock(Diffusive):
         affinity: AffinityLike = "embedded_gaussian", embed: int | None = None, shared_embedding: bool | None = None,
         normalize: str | None = None, scaled: bool = False, init: str = "normal", init_std: float = 0.01,
         batch_norm: bool = False, layout: str | None = None, backend: str = "auto",
+        device: Device = None, dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__(
             channels, 1,
             hidden=hidden, weight=weight, bias=bias, affinity=affinity, embed=embed, shared_embedding=shared_embedding,
             normalize=normalize, scaled=scaled, init=init, init_std=init_std, batch_norm=batch_norm, layout=layout,
-            backend=backend,
+            backend=backend, device=device, dtype=dtype,
         )
 
 
@@ -122,12 +126,13 @@ class OriginalStage(Original):
         affinity: AffinityLike = "embedded_gaussian", embed: int | None = None, shared_embedding: bool | None = None,
         normalize: str | None = None, scaled: bool = False, init: str = "normal", init_std: float = 0.01,
         batch_norm: bool = False, layout: str | None = None, backend: str = "auto", subsample: int | None = None,
+        device: Device = None, dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__(
             channels, num_blocks, share_affinity,
             hidden=hidden, weight=weight, bias=bias, affinity=affinity, embed=embed, shared_embedding=shared_embedding,
             normalize=normalize, scaled=scaled, init=init, init_std=init_std, batch_norm=batch_norm, layout=layout,
-            backend=backend, subsample=subsample,
+            backend=backend, subsample=subsample, device=device, dtype=dtype,
         )
 
 
@@ -147,12 +152,13 @@ class DiffusiveStage(Diffusive):
         affinity: AffinityLike = "embedded_gaussian", embed: int | None = None, shared_embedding: bool | None = None,
         normalize: str | None = None, scaled: bool = False, init: str = "normal", init_std: float = 0.01,
         batch_norm: bool = False, layout: str | None = None, backend: str = "auto",
+        device: Device = None, dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__(
             channels, num_blocks, share_affinity,
             hidden=hidden, weight=weight, bias=bias, affinity=affinity, embed=embed, shared_embedding=shared_embedding,
             normalize=normalize, scaled=scaled, init=init, init_std=init_std, batch_norm=batch_norm, layout=layout,
-            backend=backend,
+            backend=backend, device=device, dtype=dtype,
         )
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
-from nonloc._checks import check_choice, check_whole
+from nonloc._checks import check_choice, check_whole, shown
 from nonloc._torch_compat import is_untouched
 
 
@@ -32,10 +32,27 @@ def initialize_map(linear: nn.Linear, init: str, std: float) -> None:
             linear.bias.zero_()
 
 
-def make_map(inputs: int, outputs: int, bias: bool) -> nn.Linear:
-    """Return a map of channels; a ValueError where it does not fit into memory."""
+Device = torch.device | str | int | None
+
+
+def check_factory(device: Device, dtype: torch.dtype | None) -> dict[str, Any]:
+    """Return torch's keywords of a new parameter; a ValueError where there is no such device or dtype."""
+    if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
+        raise ValueError(
+            f"dtype must be a floating dtype of torch, such as torch.float32, got {shown(dtype)}"
+        )
     try:
-        return nn.Linear(inputs, outputs, bias=bias)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, TypeError) as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(f'device={shown(device)} cannot be used here ({reason}); try "cpu"') from error
+    return {"device": device, "dtype": dtype}
+
+
+def make_map(inputs: int, outputs: int, bias: bool, **factory: Any) -> nn.Linear:
+    """Return a map of channels; a ValueError where it does not fit into memory. factory: device and dtype."""
+    try:
+        return nn.Linear(inputs, outputs, bias=bias, **factory)
     except (RuntimeError, MemoryError, OverflowError) as error:
         raise ValueError(
             f"a map from {inputs:,} to {outputs:,} channels does not fit into memory; use smaller channels, hidden or "
@@ -76,6 +93,7 @@ class WeightMap(nn.Module):
         inner_bias: bool,
         outer_bias: bool,
         batch_norm: bool,
+        **factory: Any,
     ) -> None:
         super().__init__()
         check_choice("weight", weight, ("factored", "full"))
@@ -87,9 +105,9 @@ class WeightMap(nn.Module):
                 )
         # r: the number of channels that the kernel works on.
         self.rank = channels if weight == "full" else hidden or max(1, channels // 2)
-        self.w_g = make_map(channels, self.rank, inner_bias) if weight == "factored" else None
-        self.w_z = make_map(self.rank, channels, outer_bias)
-        self.norm = nn.BatchNorm1d(channels) if batch_norm else None
+        self.w_g = make_map(channels, self.rank, inner_bias, **factory) if weight == "factored" else None
+        self.w_z = make_map(self.rank, channels, outer_bias, **factory)
+        self.norm = nn.BatchNorm1d(channels, **factory) if batch_norm else None
 
     def inner(self, z: Tensor) -> Tensor:
         return z if self.w_g is None else apply_map(self.w_g, z)

@@ -22,7 +22,8 @@ EVERY = {
 
 def test_options_are_the_stages_keywords():
     keywords = set(inspect.signature(OriginalStage).parameters)
-    assert {field.name for field in fields(StageOptions)} == keywords - {"channels", "num_blocks", "layout"}
+    own = {"channels", "num_blocks", "layout", "device", "dtype"}
+    assert {field.name for field in fields(StageOptions)} == keywords - own
 
 
 def test_round_trip_by_json_with_none_for_the_stages_own_default():

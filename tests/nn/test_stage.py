@@ -238,6 +238,37 @@ def test_half_precision_and_meta_device(kind, image):
 
 
 @each_variant
+def test_device_and_dtype_are_those_of_every_parameter(kind, keywords):
+    stage = kind(C, N, dtype=torch.float64, **keywords | {"batch_norm": "weight" not in keywords})
+    assert {one.dtype for one in stage.state_dict().values()} <= {torch.float64, torch.int64}
+    assert stage(torch.ones(1, C, 3, 5, dtype=torch.float64)).dtype == torch.float64
+    stage = kind(C, N, device="meta", **keywords)
+    assert all(one.is_meta for one in stage.state_dict().values())
+    assert stage(torch.empty(2, C, 3, 5, device="meta")).shape == (2, C, 3, 5)
+
+
+def test_an_affinity_module_moves_to_the_dtype_of_its_stage():
+    stage = DiffusiveStage(C, N, affinity=Heat(C), dtype=torch.float64)
+    assert stage.embeddings[0].theta.weight.dtype == torch.float64
+    stage = DiffusiveStage(C, N, affinity=Heat(C, dtype=torch.float64))
+    assert stage.embeddings[0].theta.weight.dtype == torch.float64
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"dtype": torch.int8}, "dtype must be a floating dtype of torch, .* got torch.int8"),
+        ({"dtype": "float32"}, "dtype must be a floating dtype"),
+        ({"device": "gpu"}, "device='gpu' cannot be used here"),
+    ],
+)
+def test_a_device_or_dtype_that_is_none_is_refused(wrong, message):
+    for make in (DiffusiveBlock, Heat):
+        with pytest.raises(ValueError, match=message):
+            make(C, **wrong)
+
+
+@each_variant
 def test_materializing_from_meta_draws_all_that_the_constructor_draws(kind, keywords, image):
     with torch.device("meta"):
         stage = kind(C, N, init="torch", **keywords)
