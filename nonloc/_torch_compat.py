@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch._C import _functorch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.autograd import forward_ad
 from torch.nn.modules.batchnorm import _NormBase as NormBase
 from torch.nn.modules.conv import _ConvNd as ConvBase
@@ -76,6 +77,11 @@ def needs_derivative(x: Tensor) -> bool:
         return True
     # Sparse tensors have no dual numbers; torch fails when it is asked for them.
     return x.layout == torch.strided and forward_ad.unpack_dual(x).tangent is not None
+
+
+def is_plain(x: Tensor) -> bool:
+    """Return whether x is torch's own tensor: other classes, such as int8 weights, know few operations."""
+    return type(x) in (Tensor, nn.Parameter) or isinstance(x, (FakeTensor, FunctionalTensor))
 
 
 def is_fake(x: Tensor) -> bool:

@@ -79,11 +79,19 @@ class PairwiseAffinity(nn.Module):
             )
         return embed
 
-    def forward(self, x: Tensor, keys: Tensor | None = None) -> Affinity:
+    def __call__(self, x: Tensor, keys: Tensor | None = None) -> Affinity:
         """Return the affinity of x [B, M, C], the positions that receive.
 
         keys  [B, M', C], the positions that give; None: those of x
         """
+        # Hooks of profilers and of sharding see what `forward` returns, and know tensors only.
+        features = super().__call__(x, keys)
+        if isinstance(features, Affinity):  # from a subclass with a forward of its own
+            return features
+        return Affinity(*features, self.kind, self.normalize, self.scale)
+
+    def forward(self, x: Tensor, keys: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Return left [B, M, d] and right [B, M', d]; they are one tensor where the sides are the same."""
         for name, value in (("x", x), ("keys", keys)):
             if value is not None or name == "x":
                 self._check(name, value)
@@ -94,7 +102,7 @@ class PairwiseAffinity(nn.Module):
             source = x if keys is None else keys
             embedding = self.phi if self.phi is not None else self.theta
             right = source if embedding is None else apply_map(embedding, source)
-        return Affinity(left, right, self.kind, self.normalize, self.scale)
+        return left, right
 
     def _check(self, name: str, value: Any) -> None:
         if isinstance(value, Tensor) and value.dim() == 3 and value.shape[-1] == self.channels:

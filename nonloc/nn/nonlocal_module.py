@@ -9,6 +9,7 @@ from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor, nn
+from torch.fx import Proxy, Tracer
 
 from nonloc._checks import check_choice, check_flag, check_positive, check_whole
 from nonloc.nn.affinity import AffinityLike, AnyAffinity, PairwiseAffinity, check_affinity, make_affinity
@@ -159,6 +160,8 @@ class NonlocalModule(nn.Module, ABC):
         mask  True where a position is valid: [B, *spatial], the shape of x without its channels. The other
               positions neither give nor receive; they come back as they are.
         """
+        if isinstance(x, Proxy):
+            return self._as_leaf(x, mask)
         z, valid = self._enter(x, mask)
         factors = None if self.subsample is not None else self._factors()
         if factors is None:
@@ -172,6 +175,17 @@ class NonlocalModule(nn.Module, ABC):
             affinity = self._affinity_at(n, self._source(first, z), None, valid)
             z = propagate(affinity, z, weights, differences=self.uses_differences, backend=self.backend)
         return self._leave(z, x, mask)
+
+    def _as_leaf(self, x: Proxy, mask: Any) -> Any:
+        """Return the call of this module in a program that torch.fx traces, which cannot look inside."""
+        tracer = x.tracer
+        if not isinstance(tracer, Tracer) or tracer.root is self:
+            raise ValueError(
+                "torch.fx does not look inside a nonlocal module; trace a model that has it as a submodule, such as "
+                "nn.Sequential(stage)"
+            )
+        keywords = {} if mask is None else {"mask": mask}
+        return tracer.create_proxy("call_module", tracer.path_of_module(self), (x,), keywords)
 
     # For a type checker not `AnyAffinity`: without a graph `.left` is there, and needs no test before.
     def affinity(self, x: Tensor, mask: Tensor | None = None) -> Affinity | Any:

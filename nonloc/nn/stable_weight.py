@@ -50,7 +50,7 @@ class StableWeightMap(nn.Module):
 
     def inner(self, z: Tensor) -> Tensor:
         """Qᵀ z: [B, M, C] -> [B, M, r]."""
-        return F.linear(z, self._orthonormal().mT)
+        return F.linear(z, self._orthonormal().transpose(-2, -1))
 
     def outer(self, change: Tensor, mask: Tensor | None = None) -> Tensor:
         """w Q change: [B, M, r] -> [B, M, C]."""
@@ -59,7 +59,7 @@ class StableWeightMap(nn.Module):
     def factors(self) -> tuple[Tensor, Tensor]:
         """Return the pair (w Q [C, r], Qᵀ [r, C]), as `propagate` takes it."""
         orthonormal = self._orthonormal()
-        return self.limit * orthonormal, orthonormal.mT
+        return self.limit * orthonormal, orthonormal.transpose(-2, -1)
 
     def matrix(self) -> Tensor:
         """Return W [C, C], differentiable."""

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from nonloc._checks import check_choice, check_whole, shown
-from nonloc._torch_compat import is_untouched
+from nonloc._torch_compat import is_plain, is_untouched
 
 
 def initialize_map(linear: nn.Linear, init: str, std: float) -> None:
@@ -78,6 +78,22 @@ def apply_map(linear: nn.Linear, x: Tensor) -> Tensor:
         ) from error
 
 
+def _is_matrix(linear: nn.Linear) -> bool:
+    """Return whether calling the map is the same as multiplying with its weight."""
+    if not is_untouched(linear, nn.Linear, parametrized=True):
+        return False
+    return linear.bias is None and is_plain(linear.weight)
+
+
+def _matrix(linear: nn.Linear) -> Tensor:
+    """Return the matrix of a map; another module in its place, such as LoRA, is asked what it does to a basis."""
+    if isinstance(linear, nn.Linear) and is_plain(linear.weight):
+        return linear.weight
+    like = next((one for one in linear.parameters() if one.dtype.is_floating_point), torch.empty(0))
+    basis = torch.eye(linear.in_features, dtype=like.dtype, device=like.device)
+    return (linear(basis) - linear(torch.zeros_like(basis[:1]))).transpose(0, 1)
+
+
 class WeightMap(nn.Module):
     """W = W_Z W_g, or one full W in the place of W_Z; then batch normalisation over the channels, if it is on.
 
@@ -125,25 +141,18 @@ class WeightMap(nn.Module):
     def factors(self) -> Tensor | tuple[Tensor, Tensor] | None:
         """Return W, or the pair (W_Z, W_g), as `propagate` takes it.
 
-        None where the map is more than the matrix W: with a bias, a normalisation, hooks, or another module in its
-        place. `inner` and `outer` must then be called.
+        None where the map is more than the matrix W: with a bias, a normalisation, hooks, another module in its
+        place, or another kind of tensor for its weight. `inner` and `outer` must then be called.
         """
-        w_g, w_z = self.w_g, self.w_z
-        if (
-            self.norm is not None
-            or not is_untouched(w_z, nn.Linear, parametrized=True)
-            or w_z.bias is not None
-        ):
+        if self.norm is not None or not _is_matrix(self.w_z):
             return None
-        if w_g is None:
-            return w_z.weight
-        if not is_untouched(w_g, nn.Linear, parametrized=True) or w_g.bias is not None:
-            return None
-        return w_z.weight, w_g.weight
+        if self.w_g is None:
+            return self.w_z.weight
+        return (self.w_z.weight, self.w_g.weight) if _is_matrix(self.w_g) else None
 
     def matrix(self) -> Tensor:
         """Return W [C, C], differentiable; batch normalisation is folded in with its running statistics."""
-        w = self.w_z.weight if self.w_g is None else self.w_z.weight @ self.w_g.weight
+        w = _matrix(self.w_z) if self.w_g is None else _matrix(self.w_z) @ _matrix(self.w_g)
         if self.norm is None:
             return w
         variance = cast(Tensor, self.norm.running_var)

@@ -199,23 +199,23 @@ def log_sums(query: Tensor, key: Tensor, column: Tensor) -> Tensor:
 
 
 def _exp_rows(query: Tensor, row: Tensor, key: Tensor, column: Tensor, z: Tensor) -> Tensor:
-    return (query @ key.mT + row + column.unsqueeze(1)).exp() @ z
+    return (query @ key.transpose(-2, -1) + row + column.unsqueeze(1)).exp() @ z
 
 
 def _exp_rows_between(
     has_weight: Tensor, query: Tensor, row: Tensor, key: Tensor, column: Tensor, z: Tensor
 ) -> Tensor:
     """As `_exp_rows`, with 0 between two positions without weight: nothing bounds e^x there. row: (a_i, has weight)."""
-    logits = query @ key.mT + row[..., :1] + column.unsqueeze(1)
+    logits = query @ key.transpose(-2, -1) + row[..., :1] + column.unsqueeze(1)
     return logits.masked_fill(~has_weight.unsqueeze(1) & (row[..., 1:] == 0), -torch.inf).exp() @ z
 
 
 def _softmax_rows(query: Tensor, row: Tensor, key: Tensor, column: Tensor, z: Tensor) -> Tensor:
-    return torch.softmax(query @ key.mT + column.unsqueeze(1), -1) @ z
+    return torch.softmax(query @ key.transpose(-2, -1) + column.unsqueeze(1), -1) @ z
 
 
 def _log_sum_rows(query: Tensor, row: Tensor, key: Tensor, column: Tensor, z: Tensor) -> Tensor:
-    return torch.logsumexp(query @ key.mT + column.unsqueeze(1), -1, keepdim=True)
+    return torch.logsumexp(query @ key.transpose(-2, -1) + column.unsqueeze(1), -1, keepdim=True)
 
 
 def _by_blocks(

@@ -38,7 +38,7 @@ def product(affinity: Affinity, left: Tensor, right: Tensor) -> Omega:
     if affinity.kind == "concat":
         return Omega(relu_sum, left, right)
     scale = affinity.scale
-    return Omega(lambda left, right: lambda v: scale * (left @ (right.mT @ v)), left, right)
+    return Omega(lambda left, right: lambda v: scale * (left @ (right.transpose(-2, -1) @ v)), left, right)
 
 
 def _diagonal(weights: Tensor, affinity: Affinity) -> Operator:

@@ -90,11 +90,11 @@ def propagate(
             return fused.propagate(without_masked(affinity), z, pairs, differences)
         operator, state = _prepare(affinity, z, backend)
         for outer, inner in pairs:
-            hidden = state if inner is None else state @ inner.to(state.dtype).mT
+            hidden = state if inner is None else state @ inner.to(state.dtype).transpose(-2, -1)
             change = operator.apply(hidden)
             if differences:
                 change = change - operator.sums * hidden
-            state = state + change @ outer.to(state.dtype).mT
+            state = state + change @ outer.to(state.dtype).transpose(-2, -1)
         result = state.to(z.dtype)
         return result if affinity.mask is None else torch.where(affinity.mask.unsqueeze(-1), result, z)
 

@@ -34,20 +34,20 @@ def matrix(affinity: Affinity, dtype: torch.dtype) -> Tensor:
 def logits(affinity: Affinity, dtype: torch.dtype) -> Tensor:
     """log Ω [B, M, M'] of the exponential kernels."""
     if affinity.kind == "gaussian":
-        return affinity.scale * (affinity.left.to(dtype) @ affinity.right.to(dtype).mT)
+        return affinity.scale * (affinity.left.to(dtype) @ affinity.right.to(dtype).transpose(-2, -1))
     # |l − r|² by its expansion, which needs no [B, M, M', d]; centred, so that little cancels.
     left, right = centred(affinity, dtype)
     squares = left.square().sum(-1, keepdim=True) + right.square().sum(-1).unsqueeze(1)
-    return -affinity.scale * (squares - 2 * (left @ right.mT))
+    return -affinity.scale * (squares - 2 * (left @ right.transpose(-2, -1)))
 
 
 def values(affinity: Affinity, dtype: torch.dtype) -> Tensor:
     """Ω [B, M, M'] of the kernels that are not exponentials."""
     left, right = affinity.left.to(dtype), affinity.right.to(dtype)
     if affinity.kind == "dot":
-        return affinity.scale * (left @ right.mT)
+        return affinity.scale * (left @ right.transpose(-2, -1))
     if affinity.kind == "concat":
-        return torch.relu(left + right.mT)
+        return torch.relu(left + right.transpose(-2, -1))
     identity = torch.eye(affinity.positions, dtype=dtype, device=left.device)
     return identity.expand(affinity.batch, -1, -1)
 
@@ -92,7 +92,7 @@ def _from_values(affinity: Affinity, weights: Tensor, dtype: torch.dtype) -> Ten
         return omega * inverse_or_zero(sums)
     if affinity.normalize == "symmetric":
         root = inverse_root_or_zero(sums)
-        return root * omega * root.mT
+        return root * omega * root.transpose(-2, -1)
 
     def scaled(x: Tensor) -> Tensor:
         u = x.exp() * valid

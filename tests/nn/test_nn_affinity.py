@@ -118,3 +118,21 @@ def test_a_mask_joins_the_one_that_the_affinity_has():
 def test_a_wrong_affinity_is_refused(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def test_hooks_see_tensors_and_can_change_them(x):
+    module, seen = made(EmbeddedGaussian), []
+    module.register_forward_hook(lambda _, inputs, output: seen.append(output))
+    affinity = module(x)
+    assert seen[0][0] is affinity.left
+    assert seen[0][1] is affinity.right
+    module.register_forward_hook(lambda _, inputs, output: (2 * output[0], output[1]))
+    assert torch.equal(module(x).left, 2 * affinity.left)
+
+
+def test_a_subclass_may_return_its_own_affinity(x):
+    class Own(Heat):
+        def forward(self, x, keys=None):
+            return Affinity(x, x, "heat", scale=3.0)
+
+    assert Own(C)(x).scale == 3.0

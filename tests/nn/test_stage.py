@@ -238,6 +238,34 @@ def test_half_precision_and_meta_device(kind, image):
 
 
 @each_variant
+def test_fx_traces_a_model_and_calls_its_stages(kind, keywords, image):
+    model = nn.Sequential(nn.Conv2d(C, C, 1), evaluated(kind, **keywords), nn.ReLU()).eval()
+    traced = torch.fx.symbolic_trace(model)
+    assert [(node.op, node.target) for node in traced.graph.nodes][1:-1] == [
+        ("call_module", "0"), ("call_module", "1"), ("call_module", "2")
+    ]  # fmt: skip
+    assert torch.equal(traced(image), model(image))
+
+
+def test_fx_hands_a_mask_on(image):
+    class Masked(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.stage = evaluated(DiffusiveStage)
+
+        def forward(self, x, mask):
+            return self.stage(x, mask=mask)
+
+    model, mask = Masked(), image[:, 0] > 0
+    assert torch.equal(torch.fx.symbolic_trace(model)(image, mask), model(image, mask))
+
+
+def test_fx_cannot_begin_at_a_stage():
+    with pytest.raises(ValueError, match="trace a model that has it as a submodule"):
+        torch.fx.symbolic_trace(evaluated(DiffusiveStage))
+
+
+@each_variant
 def test_device_and_dtype_are_those_of_every_parameter(kind, keywords):
     stage = kind(C, N, dtype=torch.float64, **keywords | {"batch_norm": "weight" not in keywords})
     assert {one.dtype for one in stage.state_dict().values()} <= {torch.float64, torch.int64}

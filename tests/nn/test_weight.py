@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional as F
 from torch.nn.utils import parametrizations, prune
 
 from nonloc._torch_compat import is_untouched
@@ -171,6 +172,38 @@ def test_a_module_in_the_place_of_a_map_or_a_hook_on_it_is_called(kind, name, wa
     with torch.no_grad():
         getattr(expected.maps[0], name).weight.mul_(2)
     torch.testing.assert_close(stage(x), expected(x))
+    if way == "module":
+        torch.testing.assert_close(stage.weights()[0], expected.weights()[0])
+
+
+class LinearOnly(torch.Tensor):
+    """A weight that F.linear takes, and that cannot be transposed or multiplied, as int8 weights."""
+
+    @classmethod
+    def __torch_function__(cls, function, types, args=(), kwargs=None):
+        if function is F.linear:
+            return F.linear(args[0], args[1].as_subclass(torch.Tensor), *args[2:])
+        refused = (
+            torch.Tensor.matmul,
+            torch.Tensor.__matmul__,
+            torch.Tensor.transpose,
+            torch.Tensor.mT.__get__,
+        )
+        if function in refused:
+            raise NotImplementedError(f"{function} of a LinearOnly")
+        return super().__torch_function__(function, types, args, kwargs or {})
+
+
+@pytest.mark.parametrize("kind", STAGES)
+@pytest.mark.parametrize("weight", ["factored", "full"])
+def test_a_weight_of_another_class_is_used_by_calling_its_map(kind, weight, x):
+    stage, expected = made(kind, weight=weight), made(kind, weight=weight)
+    for one in (*stage.maps.children(), *stage.embeddings.children()):
+        for linear in one.children():
+            linear.weight = nn.Parameter(linear.weight.detach().as_subclass(LinearOnly), requires_grad=False)
+    assert stage.maps[0].factors() is None
+    torch.testing.assert_close(stage(x), expected(x))
+    torch.testing.assert_close(stage.weights(), expected.weights())
 
 
 def test_pruned_maps_train_for_more_than_a_step(x):
