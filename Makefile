@@ -5,7 +5,9 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 PIP    := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
 
-.PHONY: help install demo test test-slow test-long test-faults test-gpu lint format types clean
+INTEROP := .venv-interop
+
+.PHONY: help install demo test test-slow test-long test-faults test-gpu test-interop lint format types clean
 .DEFAULT_GOAL := help
 
 help: ## Show the targets
@@ -46,6 +48,15 @@ test-faults: $(VENV)/.tested ## Break things on purpose: kill, flip bits, fill t
 test-gpu: ## Run the tests that need a CUDA device, with the Python named by PYTHON=
 	$(PYTHON) -m pytest -q -m gpu
 
+$(INTEROP)/.installed: pyproject.toml constraints.txt constraints-interop.txt
+	test -x $(INTEROP)/bin/python || $(PYTHON) -m venv $(INTEROP)
+	$(INTEROP)/bin/python -m pip install --disable-pip-version-check -c constraints.txt -e '.[test]' -e ./paper
+	$(INTEROP)/bin/python -m pip install --disable-pip-version-check --no-deps -r constraints-interop.txt
+	@touch $@
+
+test-interop: $(INTEROP)/.installed ## Run the tests with other libraries, in an environment of their own; a skip fails
+	$(INTEROP)/bin/python -m pytest -q -m interop tests/interop
+
 lint: $(VENV)/.linted ## Check style and types, with tools that are installed here first
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
 
@@ -53,4 +64,4 @@ format: $(VENV)/.linted ## Rewrite the files in the house style
 	$(BIN)/ruff check --fix . ; $(BIN)/ruff format .
 
 clean: ## Remove what the commands above made, but no run folder
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(INTEROP) .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -15,6 +15,7 @@ HOUSES = {
             "__main__": 5,
             "cli": 4,
             "plots": 3,
+            "interop": 3,
             "nn": 2,
             "processes": 2,
             "spectrum": 2,

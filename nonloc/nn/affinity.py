@@ -9,10 +9,12 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from nonloc._checks import check_choice, check_flag, check_takes_one, check_whole
+from nonloc._checks import check_choice, check_flag, check_positive, check_takes_one, check_whole
 from nonloc.nn.options import NORMALIZATIONS
 from nonloc.nn.weight import Device, apply_map, check_factory, initialize_map, make_map
 from nonloc.ops import Affinity, SparseAffinity
+
+Pool = Callable[[Tensor], Tensor]
 
 
 class PairwiseAffinity(nn.Module):
@@ -23,6 +25,7 @@ class PairwiseAffinity(nn.Module):
     shared     one map for both sides: left *is* right, so Ω is symmetric. None is the kernel's own default.
     normalize  "row", "count", "none", "symmetric" or "sinkhorn"; None is the kernel's own default
     scaled     divide the logits by √d
+    scale      multiply the logits by this number, instead of `scaled`
     bias       give θ and φ a bias; it has no effect without an embedding
     device, dtype  of θ and φ, as in torch's own modules
     """
@@ -43,6 +46,7 @@ class PairwiseAffinity(nn.Module):
         normalize: str | None = None,
         scaled: bool = False,
         bias: bool = False,
+        scale: float | None = None,
         device: Device = None,
         dtype: torch.dtype | None = None,
     ) -> None:
@@ -55,12 +59,18 @@ class PairwiseAffinity(nn.Module):
             check_flag(name, flag)
         if scaled and not self.has_scale:
             raise ValueError(f"scaled=True has no meaning for {type(self).__name__}; leave it False")
+        if scale is not None:
+            check_positive("scale", scale)
+            if scaled:
+                raise ValueError(f"scale={scale!r} is in the place of scaled=True; drop one of the two")
+            if not self.has_scale:
+                raise ValueError(f"scale={scale!r} has no meaning for {type(self).__name__}; leave it None")
         factory = check_factory(device, dtype)
         self.channels = channels
         self.width = self._choose_width(embed)
         self.shared = self.default_shared if shared is None else shared
         self.normalize = normalize or self.default_normalize
-        self.scale = self.width**-0.5 if scaled else 1.0
+        self.scale = float(scale) if scale is not None else self.width**-0.5 if scaled else 1.0
         self.theta = make_map(channels, self.width, bias, **factory) if self.is_embedded else None
         separate = self.is_embedded and not self.shared
         self.phi = make_map(channels, self.width, bias, **factory) if separate else None
@@ -79,18 +89,22 @@ class PairwiseAffinity(nn.Module):
             )
         return embed
 
-    def __call__(self, x: Tensor, keys: Tensor | None = None) -> Affinity:
+    def __call__(self, x: Tensor, keys: Tensor | None = None, *, pool: Pool | None = None) -> Affinity:
         """Return the affinity of x [B, M, C], the positions that receive.
 
         keys  [B, M', C], the positions that give; None: those of x
+        pool  [B, M, d] -> [B, M', d], to be applied after φ
         """
         # Hooks of profilers and of sharding see what `forward` returns, and know tensors only.
-        features = super().__call__(x, keys)
+        features = super().__call__(x, keys) if pool is None else super().__call__(x, keys, pool=pool)
         if isinstance(features, Affinity):  # from a subclass with a forward of its own
             return features
-        return Affinity(*features, self.kind, self.normalize, self.scale)
+        left, right = features
+        return Affinity(left, right, self.kind, self.normalize, self.scale)
 
-    def forward(self, x: Tensor, keys: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    def forward(
+        self, x: Tensor, keys: Tensor | None = None, pool: Pool | None = None
+    ) -> tuple[Tensor, Tensor]:
         """Return left [B, M, d] and right [B, M', d]; they are one tensor where the sides are the same."""
         for name, value in (("x", x), ("keys", keys)):
             if value is not None or name == "x":
@@ -102,7 +116,7 @@ class PairwiseAffinity(nn.Module):
             source = x if keys is None else keys
             embedding = self.phi if self.phi is not None else self.theta
             right = source if embedding is None else apply_map(embedding, source)
-        return left, right
+        return left, right if pool is None else pool(right)
 
     def _check(self, name: str, value: Any) -> None:
         if isinstance(value, Tensor) and value.dim() == 3 and value.shape[-1] == self.channels:

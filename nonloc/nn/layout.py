@@ -46,12 +46,13 @@ def flat_mask(mask: Tensor, x: Tensor, layout: str) -> Tensor:
 
 
 def pool_positions(z: Tensor, shape: torch.Size, stride: int) -> Tensor:
-    """Return z [B, M, C] max-pooled to [B, M', C] over the spatial dimensions of `shape` [B, C, *spatial].
+    """Return z [B, M, c] max-pooled to [B, M', c] over the spatial dimensions of `shape` [B, C, *spatial].
 
     Of [B, C, T, H, W] height and width are pooled, and time is not, as in Wang et al.
     """
     kernel = _strides(shape, stride)
-    pooled = _POOLS[len(kernel)](z.transpose(1, 2).reshape(shape), kernel, kernel)
+    image = z.transpose(1, 2).reshape(shape[0], z.shape[-1], *shape[2:])
+    pooled = _POOLS[len(kernel)](image, kernel, kernel)
     return pooled.flatten(2).transpose(1, 2)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import Any, ClassVar, cast
 
 import torch
@@ -52,6 +53,8 @@ SHARING = """
                       "input": each sub-block has its own θ and φ, and applies them to the stage's input."""
 SUBSAMPLE = """subsample         max-pool the keys (the input of φ and W_g) by this stride in height and width (in
                       length for [B, C, L]). The positions that receive are not pooled: the output keeps its size.
+    pool_after        with subsample: pool the outputs of φ and W_g instead, as mmcv and Non-local_pytorch do.
+                      The affinity module gets pool=, the function that pools [B, M, d]
     """
 
 
@@ -86,6 +89,7 @@ class NonlocalModule(nn.Module, ABC):
         layout: str | None = None,
         backend: str = "auto",
         subsample: int | None = None,
+        pool_after: bool = False,
         device: Device = None,
         dtype: torch.dtype | None = None,
     ) -> None:
@@ -114,6 +118,12 @@ class NonlocalModule(nn.Module, ABC):
         self.is_layout_given = layout is not None
         self.backend = backend
         self.subsample = self._check_subsample(subsample)
+        check_flag("pool_after", pool_after)
+        if pool_after and subsample is None:
+            raise ValueError(
+                "pool_after=True needs subsample, the stride of the pooling; give one, such as 2"
+            )
+        self.pool_after = pool_after
         if weight == "stable":
             check_stable(uses_differences=self.uses_differences, bias=bias, batch_norm=batch_norm, init=init)
 
@@ -172,7 +182,7 @@ class NonlocalModule(nn.Module, ABC):
         parts = [factors] if self.shares_affinity else [[one] for one in factors]
         first = z
         for n, weights in enumerate(parts):
-            affinity = self._affinity_at(n, self._source(first, z), None, valid)
+            affinity = self._affinity_at(n, self._source(first, z), x.shape, valid)
             z = propagate(affinity, z, weights, differences=self.uses_differences, backend=self.backend)
         return self._leave(z, x, mask)
 
@@ -194,7 +204,7 @@ class NonlocalModule(nn.Module, ABC):
         `nonloc.kernel_matrix` makes it a map [B, M, M].
         """
         z, valid = self._enter(x, mask)
-        return self._affinity_at(0, z, self._keys(z, x.shape), valid)
+        return self._affinity_at(0, z, x.shape, valid)
 
     def affinities(self, x: Tensor, mask: Tensor | None = None) -> list[Affinity | Any]:
         """Return the affinity of every sub-block; where they share one, the same object N times."""
@@ -236,7 +246,7 @@ class NonlocalModule(nn.Module, ABC):
             parts.append(whole if shared is None else f"{whole}, of one {shared}")
         parts.append(f"init={self.init}" + (f"({self.init_std:g})" if self.init == "normal" else ""))
         if self.subsample:
-            parts.append(f"subsample={self.subsample}")
+            parts.append(f"subsample={self.subsample}" + (" after the maps" if self.pool_after else ""))
         return ", ".join([*parts, f"layout={self.layout}", f"backend={self.backend}"])
 
     def _evolve(
@@ -246,11 +256,9 @@ class NonlocalModule(nn.Module, ABC):
         affinity: AnyAffinity | None = None
         first = z
         for n, weight in enumerate(self._weight_maps()):
-            keys = self._keys(z, shape)
             if affinity is None or not self.shares_affinity:
-                source = self._source(first, z)
-                affinity = self._affinity_at(n, source, self._keys(source, shape), mask)
-            change = self._operate(affinity, weight.inner(z if keys is None else keys))
+                affinity = self._affinity_at(n, self._source(first, z), shape, mask)
+            change = self._operate(affinity, self._givers(weight, z, shape))
             z = z + weight.outer(change, mask)
             yield affinity, z
 
@@ -258,16 +266,26 @@ class NonlocalModule(nn.Module, ABC):
         """Return what the affinity of a sub-block is computed from: the module's input or the current state."""
         return first if self.share_affinity in (True, "input") else z
 
-    def _affinity_at(self, n: int, z: Tensor, keys: Tensor | None, mask: Tensor | None) -> AnyAffinity:
+    def _affinity_at(self, n: int, z: Tensor, shape: torch.Size, mask: Tensor | None) -> AnyAffinity:
         embedding = self.embeddings[n if len(self.embeddings) > 1 else 0]
-        # A module of the user need not know of sub-sampling: it gets keys only where there are some.
-        affinity = embedding(z) if keys is None else embedding(z, keys)
+        # A module of the user need not know of sub-sampling: it gets keys, or pool, only where there are some.
+        if self.subsample is None:
+            affinity = embedding(z)
+        elif self.pool_after:
+            affinity = embedding(z, pool=partial(pool_positions, shape=shape, stride=self.subsample))
+        else:
+            affinity = embedding(z, pool_positions(z, shape, self.subsample))
         if mask is None and isinstance(affinity, Affinity):
             return affinity
-        return check_affinity(affinity, mask, is_subsampled=keys is not None)
+        return check_affinity(affinity, mask, is_subsampled=self.subsample is not None)
 
-    def _keys(self, z: Tensor, shape: torch.Size) -> Tensor | None:
-        return None if self.subsample is None else pool_positions(z, shape, self.subsample)
+    def _givers(self, weight: WeightMap | StableWeightMap, z: Tensor, shape: torch.Size) -> Tensor:
+        """Return W_g z at the positions that give [B, M or M', r]."""
+        if self.subsample is None:
+            return weight.inner(z)
+        if self.pool_after:
+            return pool_positions(weight.inner(z), shape, self.subsample)
+        return weight.inner(pool_positions(z, shape, self.subsample))
 
     def _enter(self, x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """Return x as [B, M, C], with zeros where the mask is False, and the mask as [B, M]."""

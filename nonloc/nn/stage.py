@@ -78,13 +78,13 @@ class OriginalBlock(Original):
         affinity: AffinityLike = "embedded_gaussian", embed: int | None = None, shared_embedding: bool | None = None,
         normalize: str | None = None, scaled: bool = False, init: str = "normal", init_std: float = 0.01,
         batch_norm: bool = False, layout: str | None = None, backend: str = "auto", subsample: int | None = None,
-        device: Device = None, dtype: torch.dtype | None = None,
+        pool_after: bool = False, device: Device = None, dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__(
             channels, 1,
             hidden=hidden, weight=weight, bias=bias, affinity=affinity, embed=embed, shared_embedding=shared_embedding,
             normalize=normalize, scaled=scaled, init=init, init_std=init_std, batch_norm=batch_norm, layout=layout,
-            backend=backend, subsample=subsample, device=device, dtype=dtype,
+            backend=backend, subsample=subsample, pool_after=pool_after, device=device, dtype=dtype,
         )
 
 
@@ -126,13 +126,13 @@ class OriginalStage(Original):
         affinity: AffinityLike = "embedded_gaussian", embed: int | None = None, shared_embedding: bool | None = None,
         normalize: str | None = None, scaled: bool = False, init: str = "normal", init_std: float = 0.01,
         batch_norm: bool = False, layout: str | None = None, backend: str = "auto", subsample: int | None = None,
-        device: Device = None, dtype: torch.dtype | None = None,
+        pool_after: bool = False, device: Device = None, dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__(
             channels, num_blocks, share_affinity,
             hidden=hidden, weight=weight, bias=bias, affinity=affinity, embed=embed, shared_embedding=shared_embedding,
             normalize=normalize, scaled=scaled, init=init, init_std=init_std, batch_norm=batch_norm, layout=layout,
-            backend=backend, subsample=subsample, device=device, dtype=dtype,
+            backend=backend, subsample=subsample, pool_after=pool_after, device=device, dtype=dtype,
         )
 
 

@@ -5,6 +5,7 @@ import torch
 from torch.nn import functional as F
 
 from nonloc.nn.stage import DiffusiveBlock, DiffusiveStage, OriginalBlock, OriginalStage
+from nonloc.ops import kernel_matrix
 
 C = 4
 STAGES = [OriginalStage, DiffusiveStage]
@@ -80,6 +81,20 @@ def test_subsample_pools_what_phi_and_g_see(spatial, stride):
     torch.testing.assert_close(block(x).flatten(2).transpose(1, 2), expected)
 
 
+def test_pool_after_pools_what_phi_and_g_put_out():
+    block, x = made(OriginalStage, num_blocks=1, subsample=2, pool_after=True), image(5, 6)
+    z = x.flatten(2).transpose(1, 2)
+    phi, w_g = block.embeddings[0].phi.weight, block.maps[0].w_g.weight
+
+    def pooled(weight):
+        return F.max_pool2d(F.conv2d(x, weight[..., None, None]), 2).flatten(2).transpose(1, 2)
+
+    kernel = (z @ block.embeddings[0].theta.weight.T @ pooled(phi).mT).softmax(-1)
+    expected = z + kernel @ pooled(w_g) @ block.maps[0].w_z.weight.T
+    torch.testing.assert_close(block(x).flatten(2).transpose(1, 2), expected)
+    torch.testing.assert_close(kernel_matrix(block.affinity(x)), kernel)
+
+
 @pytest.mark.parametrize("shared", [True, False])
 def test_subsampled_stage_pools_the_current_state(shared):
     stage = made(OriginalStage, subsample=2, share_affinity=shared)
@@ -93,6 +108,7 @@ def test_subsampled_stage_pools_the_current_state(shared):
     [
         (DiffusiveStage, {"subsample": 2, "num_blocks": 2}, "needs z_j − z_i at every position"),
         (DiffusiveBlock, {"subsample": 2}, "needs z_j − z_i at every position"),
+        (OriginalBlock, {"pool_after": True}, "pool_after=True needs subsample"),
         (OriginalBlock, {"subsample": 1}, "subsample must be a whole number ≥ 2"),
         (OriginalBlock, {"subsample": 2, "layout": "positions"}, 'use layout="channels_first"'),
     ],

@@ -22,7 +22,7 @@ EVERY = {
 
 def test_options_are_the_stages_keywords():
     keywords = set(inspect.signature(OriginalStage).parameters)
-    own = {"channels", "num_blocks", "layout", "device", "dtype"}
+    own = {"channels", "num_blocks", "layout", "pool_after", "device", "dtype"}
     assert {field.name for field in fields(StageOptions)} == keywords - own
 
 
@@ -66,7 +66,7 @@ def test_the_four_signatures_have_the_defaults_of_the_base(kind):
     parameters = inspect.signature(NonlocalModule).parameters.values()
     expected = {one.name: one.default for one in parameters if one.kind is one.KEYWORD_ONLY}
     if kind.form == "diffusive":
-        del expected["subsample"]
+        del expected["subsample"], expected["pool_after"]
     actual = {name: one.default for name, one in inspect.signature(kind).parameters.items()}
     own = ["channels", "num_blocks", "share_affinity"] if "Stage" in kind.__name__ else ["channels"]
     assert list(actual) == [*own, *expected]

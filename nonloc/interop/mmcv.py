@@ -1,0 +1,94 @@
+"""mmcv and mmengine: the weights of NonLocal1d, NonLocal2d and NonLocal3d, and our blocks in a configuration."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from torch import nn
+
+from nonloc.interop.blocks import TheirParts, batch_norm, linear_map, make_block
+from nonloc.nn import stage
+
+MODULES = ("NonLocal1d", "NonLocal2d", "NonLocal3d")
+
+
+def from_nonlocal(module: nn.Module) -> stage.OriginalBlock:
+    """Return an OriginalBlock with the weights and the output of an mmcv NonLocal1d, NonLocal2d or NonLocal3d.
+
+    All four modes, `use_scale`, `sub_sample`, and batch normalisation after the last convolution. The block is in
+    the module's mode, training or evaluation, on its device and in its dtype.
+    """
+    missing = [
+        name
+        for name in ("mode", "use_scale", "sub_sample", "inter_channels", "g", "conv_out")
+        if not hasattr(module, name)
+    ]
+    if missing:
+        raise ValueError(
+            f"module must be one of mmcv's {', '.join(MODULES)}, got {type(module).__name__}, "
+            f"which has no {missing[0]}"
+        )
+    theirs: Any = module
+    sub_sample = bool(theirs.sub_sample)
+
+    def part(name: str) -> Any:
+        # With sub_sample the convolution is followed by its pooling.
+        one = getattr(theirs, name)
+        return linear_map(name, one[0].conv if isinstance(one, nn.Sequential) else one.conv)
+
+    has_maps, is_concat = theirs.mode != "gaussian", theirs.mode == "concatenation"
+    out = theirs.conv_out
+    parts = TheirParts(
+        g=part("g"),
+        w_z=part("conv_out"),
+        theta=part("theta") if has_maps else None,
+        phi=part("phi") if has_maps else None,
+        project=part("concat_project") if is_concat else None,
+        norm=batch_norm("conv_out.norm", out.norm) if out.with_norm else None,
+    )
+    scale = theirs.inter_channels**-0.5 if theirs.use_scale else None
+    block = make_block(parts, theirs.mode, scale=scale, subsample=2 if sub_sample else None)
+    return block.train(module.training)
+
+
+# Classes and not functions: mmcv names a plugin's attribute by its class, and pickle finds a class by its module.
+class OriginalBlock(stage.OriginalBlock):
+    """`nonloc.OriginalBlock` with mmcv's name for the channels."""
+
+    def __init__(self, in_channels: int, **keywords: Any) -> None:
+        super().__init__(in_channels, **keywords)
+
+
+class DiffusiveBlock(stage.DiffusiveBlock):
+    """`nonloc.DiffusiveBlock` with mmcv's name for the channels."""
+
+    def __init__(self, in_channels: int, **keywords: Any) -> None:
+        super().__init__(in_channels, **keywords)
+
+
+class OriginalStage(stage.OriginalStage):
+    """`nonloc.OriginalStage` with mmcv's name for the channels."""
+
+    def __init__(self, in_channels: int, **keywords: Any) -> None:
+        super().__init__(in_channels, **keywords)
+
+
+class DiffusiveStage(stage.DiffusiveStage):
+    """`nonloc.DiffusiveStage` with mmcv's name for the channels."""
+
+    def __init__(self, in_channels: int, **keywords: Any) -> None:
+        super().__init__(in_channels, **keywords)
+
+
+def register(registry: Any = None) -> None:
+    """Let configurations name our blocks: dict(type="DiffusiveStage", in_channels=64, num_blocks=4).
+
+    registry  where to register them; None: mmengine's MODELS, in which mmcv looks for plugins
+    """
+    if registry is None:
+        registry = importlib.import_module("mmengine.registry").MODELS
+    for kind in (OriginalBlock, DiffusiveBlock, OriginalStage, DiffusiveStage):
+        # A second call changes nothing; a name that another library has taken is the registry's error.
+        if registry.get(kind.__name__) is not kind:
+            registry.register_module(name=kind.__name__, module=kind)

@@ -1,0 +1,61 @@
+"""Non-local_pytorch by AlexHex7, the most copied implementation: the weights of its NONLocalBlock1D, 2D and 3D."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from torch import Tensor, nn
+
+from nonloc.interop.blocks import LinearMap, Norm, TheirParts, as_map, make_block
+from nonloc.nn.stage import OriginalBlock
+
+
+def from_nonlocal(source: nn.Module | Mapping[str, Tensor], mode: str | None = None) -> OriginalBlock:
+    """Return an OriginalBlock with the weights and the output of a NONLocalBlock.
+
+    source  the block, or its state dict: a part of a checkpoint without the prefix of the block
+    mode    "embedded_gaussian" or "dot_product", whose weights look alike; the other modes show by their weights
+
+    Batch normalisation and sub-sampling are found by their weights, too. From a state dict the block is in evaluation
+    mode.
+    """
+    state = dict(source.state_dict() if isinstance(source, nn.Module) else source)
+    if not any(key.startswith("g.") for key in state) or not any(key.startswith("W.") for key in state):
+        names = ", ".join(sorted(state)[:4]) or "nothing"
+        raise ValueError(
+            "source must have the weights g.… and W.… of a NONLocalBlock; take the prefix of the block away first. "
+            f"It has {names}"
+        )
+
+    def part(name: str) -> LinearMap:
+        # A pooling or a normalisation after the convolution makes it the first of a sequence.
+        first = f"{name}.0." if f"{name}.0.weight" in state else f"{name}."
+        return as_map(name, state[f"{first}weight"], state.get(f"{first}bias"))
+
+    prefix = "W.1."
+    norm = {key.removeprefix(prefix): value for key, value in state.items() if key.startswith(prefix)}
+    found = "gaussian" if "theta.weight" not in state else None
+    found = "concatenation" if "concat_project.0.weight" in state else found
+    if mode is None and found is None:
+        raise ValueError(
+            'the weights of "embedded_gaussian" and "dot_product" look alike; say mode=, as the file that the block '
+            "came from"
+        )
+    if mode is not None and (found or mode) != mode:
+        raise ValueError(f"mode={mode!r}, and the weights are those of {found!r}; leave mode out")
+    if found is None and mode not in ("embedded_gaussian", "dot_product"):
+        raise ValueError(
+            f'mode={mode!r}, and the weights are those of "embedded_gaussian" or "dot_product"; say which'
+        )
+    has_maps = found != "gaussian"
+    parts = TheirParts(
+        g=part("g"),
+        w_z=part("W"),
+        theta=part("theta") if has_maps else None,
+        phi=part("phi") if has_maps else None,
+        project=part("concat_project") if found == "concatenation" else None,
+        norm=Norm(norm) if norm else None,
+    )
+    subsample = 2 if "g.0.weight" in state else None
+    block = make_block(parts, found or str(mode), subsample=subsample)
+    return block.train(source.training if isinstance(source, nn.Module) else False)

@@ -1,0 +1,31 @@
+"""timm: the weights of NonLocalAttn. Our blocks need nothing to be an `attn_layer=`: pass the class itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+
+from nonloc.interop.blocks import TheirParts, batch_norm, linear_map, make_block
+from nonloc.nn.stage import OriginalBlock
+
+
+def from_nonlocal_attn(module: nn.Module) -> OriginalBlock:
+    """Return an OriginalBlock with the weights and the output of a timm NonLocalAttn.
+
+    Its logits are divided by √C, where `scaled=True` of ours divides by √d. The block is in the module's mode,
+    training or evaluation, on its device and in its dtype.
+    """
+    if missing := [name for name in ("scale", "t", "p", "g", "z", "norm") if not hasattr(module, name)]:
+        raise ValueError(
+            f"module must be timm's NonLocalAttn, got {type(module).__name__}, which has no {missing[0]}"
+        )
+    theirs: Any = module
+    parts = TheirParts(
+        g=linear_map("g", theirs.g),
+        w_z=linear_map("z", theirs.z),
+        theta=linear_map("t", theirs.t),
+        phi=linear_map("p", theirs.p),
+        norm=batch_norm("norm", theirs.norm),
+    )
+    return make_block(parts, "embedded_gaussian", scale=theirs.scale).train(module.training)
