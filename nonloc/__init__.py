@@ -21,6 +21,7 @@ _WHERE = {
     "OriginalStage": "nonloc.nn.stage",
     "DiffusiveStage": "nonloc.nn.stage",
     "insert": "nonloc.nn.insert",
+    "freeze": "nonloc.nn.freeze",
     "feature_trace": "nonloc.nn.inspect",
     "logit_spreads": "nonloc.nn.inspect",
     "Diffusion": "nonloc.processes.diffusion",
@@ -35,6 +36,7 @@ _WHERE = {
 __all__ = ["__version__", *_WHERE]
 _MOVED = dict.fromkeys(("Recipe", "Run", "build", "fit"), "nonloc_paper")
 if TYPE_CHECKING:  # types for mypy and editors, of the names in _WHERE
+    from nonloc.nn.freeze import freeze as freeze
     from nonloc.nn.insert import insert as insert
     from nonloc.nn.inspect import feature_trace as feature_trace
     from nonloc.nn.inspect import logit_spreads as logit_spreads

@@ -23,6 +23,7 @@ _WHERE = {
     "insert": "nonloc.nn.insert",
     "After": "nonloc.nn.insert",
     "Inserted": "nonloc.nn.insert",
+    "freeze": "nonloc.nn.freeze",
     "feature_trace": "nonloc.nn.inspect",
     "logit_spreads": "nonloc.nn.inspect",
     "stage_inputs": "nonloc.nn.inspect",
@@ -39,6 +40,7 @@ if TYPE_CHECKING:  # types for mypy and editors, of the names in _WHERE
     from nonloc.nn.affinity import Heat as Heat
     from nonloc.nn.affinity import PairwiseAffinity as PairwiseAffinity
     from nonloc.nn.affinity import make_affinity as make_affinity
+    from nonloc.nn.freeze import freeze as freeze
     from nonloc.nn.insert import After as After
     from nonloc.nn.insert import Inserted as Inserted
     from nonloc.nn.insert import insert as insert

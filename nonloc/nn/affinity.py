@@ -70,6 +70,8 @@ class PairwiseAffinity(nn.Module):
         self.width = self._choose_width(embed)
         self.shared = self.default_shared if shared is None else shared
         self.normalize = normalize or self.default_normalize
+        # Set by `freeze`; as in `Affinity`.
+        self.sinkhorn_steps: int | None = None
         self.scale = float(scale) if scale is not None else self.width**-0.5 if scaled else 1.0
         self.theta = make_map(channels, self.width, bias, **factory) if self.is_embedded else None
         separate = self.is_embedded and not self.shared
@@ -100,7 +102,9 @@ class PairwiseAffinity(nn.Module):
         if isinstance(features, Affinity):  # from a subclass with a forward of its own
             return features
         left, right = features
-        return Affinity(left, right, self.kind, self.normalize, self.scale)
+        return Affinity(
+            left, right, self.kind, self.normalize, self.scale, sinkhorn_steps=self.sinkhorn_steps
+        )
 
     def forward(
         self, x: Tensor, keys: Tensor | None = None, pool: Pool | None = None

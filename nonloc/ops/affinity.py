@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nonloc._checks import check_choice, is_finite, is_number, shown
+from nonloc._checks import check_choice, check_whole, is_finite, is_number, shown
 from nonloc._torch_compat import can_read_values
 
 KINDS = ("gaussian", "heat", "dot", "concat", "delta")
@@ -43,6 +43,8 @@ class Affinity:
                         a sub-sampled set of givers
     mask     [B, M]     bool, True where a position is valid: the others neither give nor receive
     measure  [M]        quadrature weights μ_j ≥ 0 of the continuum; 1 each when left out
+    sinkhorn_steps      with "sinkhorn": take this many steps towards u, whatever they reach, and differentiate through
+                        them; None: until rows sum to 1. For programs that cannot look at their numbers (`freeze`)
     """
 
     left: Tensor
@@ -53,6 +55,7 @@ class Affinity:
     _: KW_ONLY
     mask: Tensor | None = None
     measure: Tensor | None = None
+    sinkhorn_steps: int | None = None
 
     def __post_init__(self) -> None:
         if callable(self.kind):
@@ -67,6 +70,8 @@ class Affinity:
         self._check_scale()
         self._check_mask()
         check_measure(self.measure, self.right.shape[1], self.left, "left")
+        if self.sinkhorn_steps is not None:
+            check_whole("sinkhorn_steps", self.sinkhorn_steps)
 
     def __repr__(self) -> str:
         parts = [self.kind, self.normalize, f"B = {self.batch}", f"M = {self.positions}"]

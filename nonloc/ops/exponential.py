@@ -94,7 +94,8 @@ def log_sides(affinity: Affinity, dtype: torch.dtype) -> tuple[Tensor, Tensor, T
     if affinity.normalize == "symmetric":
         half = -0.5 * (row + log_sums(query, key, logged))
     else:
-        half = sinkhorn_scaling(query, key, row, logged, column, weights, valid_positions(affinity))
+        valid, steps = valid_positions(affinity), affinity.sinkhorn_steps
+        half = sinkhorn_scaling(query, key, row, logged, column, weights, valid, steps)
     return query, key, row + half, logged + half
 
 
@@ -243,7 +244,14 @@ def _by_blocks(
 
 
 def sinkhorn_scaling(
-    query: Tensor, key: Tensor, row: Tensor, logged: Tensor, column: Tensor, weights: Tensor, valid: Tensor
+    query: Tensor,
+    key: Tensor,
+    row: Tensor,
+    logged: Tensor,
+    column: Tensor,
+    weights: Tensor,
+    valid: Tensor,
+    steps: int | None = None,
 ) -> Tensor:
     """x = log u of the Sinkhorn normalisation [B, M], with its derivatives."""
 
@@ -267,7 +275,7 @@ def sinkhorn_scaling(
     def mass(*theta: Tensor) -> Tensor:
         return theta[-1] * valid
 
-    scaling = Scaling(log_apply, between, mass, valid, query.dtype, largest=row.detach())
+    scaling = Scaling(log_apply, between, mass, valid, query.dtype, largest=row.detach(), steps=steps)
     return solve_scaling(scaling, query, key, row, logged, column, weights)
 
 

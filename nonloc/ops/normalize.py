@@ -98,12 +98,13 @@ def sides(
                     'the derivative of normalize="sinkhorn" needs the tensors that Ω is made from; pass an Omega'
                 )
             omega = Omega(lambda product=omega: product)
-        side = _sinkhorn(omega, weights, valid, dtype).exp().unsqueeze(-1)
+        steps = affinity.sinkhorn_steps if isinstance(affinity, Affinity) else None
+        side = _sinkhorn(omega, weights, valid, dtype, steps).exp().unsqueeze(-1)
     b = weights * side
     return side, b, side * omega(b)
 
 
-def _sinkhorn(omega: Omega, weights: Tensor, valid: Tensor, dtype: torch.dtype) -> Tensor:
+def _sinkhorn(omega: Omega, weights: Tensor, valid: Tensor, dtype: torch.dtype, steps: int | None) -> Tensor:
     """x = log u of the Sinkhorn normalisation [B, M], with its derivatives."""
     make = omega.make
 
@@ -118,7 +119,8 @@ def _sinkhorn(omega: Omega, weights: Tensor, valid: Tensor, dtype: torch.dtype) 
     def mass(weights: Tensor, *tensors: Tensor) -> Tensor:
         return weights.squeeze(-1) * valid
 
-    return solve_scaling(Scaling(log_apply, between, mass, valid, dtype), weights, *omega.tensors)
+    scaling = Scaling(log_apply, between, mass, valid, dtype, steps=steps)
+    return solve_scaling(scaling, weights, *omega.tensors)
 
 
 def check_kernel_values(affinity: Affinity, dtype: torch.dtype) -> None:

@@ -74,10 +74,11 @@ def _from_logits(affinity: Affinity, weights: Tensor, dtype: torch.dtype) -> Ten
     def scaled(x: Tensor) -> Tensor:
         return (log_omega + x.unsqueeze(-1) + x.unsqueeze(1)).exp() * columns * valid.unsqueeze(-1)
 
+    def log_apply(x: Tensor) -> Tensor:
+        return log_sum(log_omega + x.unsqueeze(1), columns)
+
     valid = valid_positions(affinity)
-    return scaled(
-        log_scaling_dense(lambda x: log_sum(log_omega + x.unsqueeze(1), columns), scaled, valid, dtype)
-    )
+    return scaled(log_scaling_dense(log_apply, scaled, valid, dtype, affinity.sinkhorn_steps))
 
 
 def _from_values(affinity: Affinity, weights: Tensor, dtype: torch.dtype) -> Tensor:
@@ -98,10 +99,11 @@ def _from_values(affinity: Affinity, weights: Tensor, dtype: torch.dtype) -> Ten
         u = x.exp() * valid
         return u.unsqueeze(-1) * omega * u.unsqueeze(1)
 
+    def log_apply(x: Tensor) -> Tensor:
+        return log_positive(omega @ x.exp().unsqueeze(-1))
+
     valid = valid_positions(affinity)
-    return scaled(
-        log_scaling_dense(lambda x: log_positive(omega @ x.exp().unsqueeze(-1)), scaled, valid, dtype)
-    )
+    return scaled(log_scaling_dense(log_apply, scaled, valid, dtype, affinity.sinkhorn_steps))
 
 
 def finite_peak(log_omega: Tensor) -> Tensor:

@@ -127,10 +127,27 @@ def newton_dense(kernel: Tensor, valid: Tensor) -> Tensor:
     return torch.linalg.solve(jacobian, residual.unsqueeze(-1)).squeeze(-1)
 
 
+def unrolled_scaling(log_apply: LogApply, valid: Tensor, dtype: torch.dtype, steps: int) -> Tensor:
+    """x = log u [B, M] after this many halvings, with the derivatives of these steps; nothing is looked at."""
+    x = torch.zeros(valid.shape, dtype=dtype, device=valid.device)
+    for _ in range(1 + steps):  # the first of them is the start of the others, too
+        x = x - 0.5 * torch.where(valid, x + log_apply(x), 0)
+    return x
+
+
 def log_scaling_dense(
-    log_apply: LogApply, scaled: Callable[[Tensor], Tensor], valid: Tensor, dtype: torch.dtype
+    log_apply: LogApply,
+    scaled: Callable[[Tensor], Tensor],
+    valid: Tensor,
+    dtype: torch.dtype,
+    steps: int | None = None,
 ) -> Tensor:
-    """x = log u [B, M] with its first and second derivatives; `scaled(x)` is K(x) [B, M, M]."""
+    """x = log u [B, M] with its first and second derivatives; `scaled(x)` is K(x) [B, M, M].
+
+    steps  as in `Affinity.sinkhorn_steps`
+    """
+    if steps is not None:
+        return unrolled_scaling(log_apply, valid, dtype, steps)
     x = log_scaling(log_apply, lambda x, _: newton_dense(scaled(x), valid), valid, dtype)
     for _ in range(2):
         step = newton_dense(scaled(x), valid)
@@ -200,6 +217,7 @@ class Scaling:
     mass       θ -> μ [B, M], 0 where a position is not valid
     valid      [B, M] bool
     largest    as in `log_scaling`
+    steps      as in `Affinity.sinkhorn_steps`
     """
 
     log_apply: Callable[..., LogApply]
@@ -208,6 +226,7 @@ class Scaling:
     valid: Tensor
     dtype: torch.dtype
     largest: Tensor | None = None
+    steps: int | None = None
 
     def solve(self, *theta: Tensor) -> Tensor:
         mass = self.mass(*theta)
@@ -247,6 +266,8 @@ class _Newton:
 
 def solve_scaling(scaling: Scaling, *theta: Tensor) -> Tensor:
     """x = log u [B, M] with its derivatives of every order; in an exported program, without them."""
+    if scaling.steps is not None:
+        return unrolled_scaling(scaling.log_apply(*theta), scaling.valid, scaling.dtype, scaling.steps)
     if torch.compiler.is_exporting() or not any(needs_derivative(t) for t in theta):
         return scaling.solve(*theta)
     if needs_plain_torch():
