@@ -15,7 +15,7 @@ from nonloc._checks import check_choice, check_takes_one, shown
 from nonloc.nn.inspect import Inputs, run_model
 from nonloc.nn.nonlocal_module import NonlocalModule
 from nonloc.nn.options import FORMS
-from nonloc.nn.outputs import Output, last_channels, record_outputs
+from nonloc.nn.outputs import Output, first_tensor, last_channels, record_outputs, with_first
 from nonloc.nn.stage import DiffusiveStage, OriginalStage, unknown_keyword
 
 Value = nn.Module | Callable[[int], nn.Module] | Mapping[str, Any]
@@ -23,6 +23,8 @@ Value = nn.Module | Callable[[int], nn.Module] | Mapping[str, Any]
 
 class After(nn.Module):
     """`base`, then `stage`. It stands in the place of the submodule that is now its `base`.
+
+    Of a tuple, list or dict that the base puts out, the stage follows the first tensor; the others pass by.
 
     After inserting at "layer1.1" the state dict has "layer1.1.base.…", with the entries that were "layer1.1.…" before,
     and "layer1.1.stage.…". A state dict of the plain model goes to the base. It lacks the stage's own entries, so load
@@ -38,7 +40,8 @@ class After(nn.Module):
         self.stage = stage
 
     def forward(self, *args: Any, **keywords: Any) -> Any:
-        return self.stage(self.base(*args, **keywords))
+        output = self.base(*args, **keywords)
+        return with_first(output, self.stage(first_tensor(output)))
 
     def _load_from_state_dict(
         self, state_dict: dict[str, Any], prefix: str, *args: Any, **keywords: Any
@@ -116,6 +119,7 @@ def insert(model: nn.Module, where: Mapping[str, Value], *, example: Inputs | No
              that it still runs. Without it the channels are those of the submodules' last layers, and nothing is
              checked that only shows when a model runs.
 
+    Of a tuple, list or dict that a submodule puts out, the stage follows the first tensor; the others pass by.
     A stage takes its input as [B, C, *spatial] unless it has layout="positions", [B, *spatial, C], as for tokens.
     With an example, a stage without a layout is an error where the layers that ran have their channels last, or may
     have: give it a layout.

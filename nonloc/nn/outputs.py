@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ _LAYERS: tuple[tuple[type[nn.Module], str, int, bool], ...] = (
     (ConvBase, "out_channels", 1, False),
     (nn.Linear, "out_features", -1, False),
     (nn.Embedding, "embedding_dim", -1, False),
+    (nn.RNNBase, "hidden_size", -1, False),
     (NormBase, "num_features", 1, True),
     (nn.GroupNorm, "num_channels", 1, True),
 )
@@ -60,6 +62,27 @@ class Output:
         return self.axes == (-1,) if layout is None else layout == "positions"
 
 
+def first_tensor(output: Any) -> Any:
+    """Return what a stage follows: the output itself, or the first of a tuple, list or dict of outputs."""
+    if isinstance(output, (tuple, list)) and output:
+        return output[0]
+    if isinstance(output, Mapping) and output:
+        return next(iter(output.values()))
+    return output
+
+
+def with_first(output: Any, value: Any) -> Any:
+    """Return the output with `value` in the place of its first tensor; other parts of it are the same objects."""
+    if isinstance(output, (tuple, list)):
+        items = [value, *output[1:]]
+        return type(output)(*items) if hasattr(output, "_fields") else type(output)(items)
+    if isinstance(output, Mapping):
+        changed: Any = copy.copy(output)
+        changed[next(iter(output))] = value
+        return changed
+    return value
+
+
 def record_outputs(model: nn.Module, modules: Mapping[str, nn.Module], example: Inputs) -> dict[str, Output]:
     """Run the model once on the example; return the output of each module."""
     outputs: dict[str, Output] = {}
@@ -67,16 +90,19 @@ def record_outputs(model: nn.Module, modules: Mapping[str, nn.Module], example: 
 
     def note(layer: Layer) -> Any:
         def hook(module: nn.Module, args: Any, output: Any) -> None:
+            output = first_tensor(output)
             if isinstance(output, Tensor) and not output.is_nested:
                 ran.append((layer, output.shape))
 
         return hook
 
     def record(name: str) -> Any:
-        def hook(module: nn.Module, args: Any, output: Any) -> None:
+        def hook(module: nn.Module, args: Any, whole: Any) -> None:
+            output = first_tensor(whole)
             if not isinstance(output, Tensor):
+                part = "" if output is whole else f", and first in it a {type(output).__name__}"
                 raise ValueError(
-                    f"{name!r} puts out a {type(output).__name__}; a stage can follow only a tensor"
+                    f"{name!r} puts out a {type(whole).__name__}{part}; a stage can follow only a tensor"
                 )
             if output.is_nested:
                 raise ValueError(

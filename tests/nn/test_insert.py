@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -265,6 +266,41 @@ class Aliased(nn.Module):
         return self.order[0](x)
 
 
+class Pair(NamedTuple):
+    features: torch.Tensor
+    extra: object
+
+
+class Several(nn.Module):
+    """Puts out several things, as `make` says, of which x is one."""
+
+    def __init__(self, make):
+        super().__init__()
+        self.make = make
+
+    def forward(self, x):
+        return self.make(x)
+
+
+@pytest.mark.parametrize(
+    ("make", "first"),
+    [
+        (lambda x: (x, "extra"), 0),
+        (lambda x: [x, "extra"], 0),
+        (lambda x: Pair(x, "extra"), 0),
+        (lambda x: {"features": x, "extra": "extra"}, "features"),
+    ],
+)
+def test_a_stage_follows_the_first_of_several_outputs(make, first):
+    model, x = nn.Sequential(Several(make)), torch.randn(2, 8, 3, 3)
+    one = stage()
+    assert insert(model, {"0": one}, example=x)[0].channels == 8
+    output = model(x)
+    assert type(output) is type(make(x))
+    assert torch.equal(output[first], one(x))
+    assert "extra" in (output.values() if isinstance(output, dict) else output)
+
+
 def on_tokens(channels):
     return DiffusiveStage(channels, 1, layout="positions")
 
@@ -276,7 +312,13 @@ ONE, RELU, TWICE = stage(), nn.ReLU(), nn.Sequential(Residual(8, 8))
     ("model", "where", "x", "message"),
     [
         (nn.Sequential(nn.Conv2d(3, 8, 1), RELU), {"0": ONE, "1": ONE}, None, "'0' and '1' got one module"),
-        (nn.Sequential(nn.LSTM(3, 4)), {"0": OriginalBlock}, torch.zeros(2, 5, 3), "'0' puts out a tuple"),
+        (nn.Sequential(nn.LSTM(3, 4)), {"0": OriginalBlock}, torch.zeros(2, 5, 3), "channels are last"),
+        (
+            nn.Sequential(Several(lambda x: (None, x))),
+            {"0": OriginalBlock},
+            torch.zeros(2, 5, 3),
+            "'0' puts out a tuple, and first in it a NoneType; a stage can follow only a tensor",
+        ),
         (
             nn.Sequential(RELU, nn.Conv2d(3, 4, 1), RELU),
             {"0": OriginalBlock},
@@ -298,7 +340,7 @@ ONE, RELU, TWICE = stage(), nn.ReLU(), nn.Sequential(Residual(8, 8))
             "no more with a stage after 'linear2'.*'weight'",
         ),
     ],
-    ids=["one module", "tuple", "two shapes", "one place", "an alias", "weights read"],
+    ids=["one module", "channels last", "tuple", "two shapes", "one place", "an alias", "weights read"],
 )
 def test_a_place_that_cannot_take_its_stage_is_refused(model, where, x, message):
     before = repr(model)

@@ -1,0 +1,76 @@
+"""Hugging Face transformers: stages that `save_pretrained` saves with a model, and that come back with it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import nn
+
+from nonloc._checks import check_choice
+from nonloc.nn.insert import Inserted
+from nonloc.nn.insert import insert as insert_stages
+from nonloc.nn.inspect import Inputs
+from nonloc.nn.options import FORMS
+from nonloc.nn.stage import DiffusiveStage, OriginalStage
+
+# The entry of the model's configuration.
+ENTRY = "nonloc_stages"
+
+
+def insert(
+    model: nn.Module, where: Mapping[str, Mapping[str, Any]], *, example: Inputs | None = None
+) -> list[Inserted]:
+    """Insert stages as `nonloc.insert` does, and note them in the model's configuration.
+
+    where  as in `nonloc.insert`, with a dict for each stage that JSON can hold, such as
+           {"form": "diffusive", "num_blocks": 4, "layout": "positions"}
+
+    `model.save_pretrained` then saves all that `from_pretrained` of this module needs.
+    """
+    config = getattr(model, "config", None)
+    if config is None or not hasattr(model, "save_pretrained"):
+        raise ValueError(
+            f"model must be one of transformers' models, with a configuration, got {type(model).__name__}; "
+            "use nonloc.insert"
+        )
+    for name, options in where.items():
+        if not isinstance(options, Mapping):
+            raise ValueError(
+                f"{name!r}: a configuration holds the keywords of a stage, not a {type(options).__name__}; give a "
+                'dict such as {"form": "diffusive", "num_blocks": 4}'
+            )
+    inserted = insert_stages(model, where, example=example)
+    noted = dict(getattr(config, ENTRY, None) or {})
+    for one in inserted:
+        noted[one.name] = {**where[one.name], "channels": one.channels}
+    setattr(config, ENTRY, noted)
+    return inserted
+
+
+def from_pretrained(kind: type[Any], path: Any, **keywords: Any) -> Any:
+    """Return kind.from_pretrained(path, …) with the stages that were inserted before it was saved.
+
+    kind  a class of transformers that is itself a model, such as SwinForImageClassification; not an Auto class
+    """
+
+    def initialize(self: Any, config: Any, *args: Any, **options: Any) -> None:
+        kind.__init__(self, config, *args, **options)
+        if stages := getattr(config, ENTRY, None):
+            insert_stages(self, {name: _make(name, one) for name, one in stages.items()})
+
+    # The weights are loaded right after __init__, so the stages must be made in it.
+    with_stages = type(kind.__name__, (kind,), {"__init__": initialize, "__module__": kind.__module__})
+    loaded = with_stages.from_pretrained(path, **keywords)  # type: ignore[attr-defined]
+    # With output_loading_info=True it is a pair.
+    model = loaded[0] if isinstance(loaded, tuple) else loaded
+    model.__class__ = kind
+    return loaded
+
+
+def _make(name: str, options: Mapping[str, Any]) -> nn.Module:
+    rest = dict(options)
+    form, channels = rest.pop("form", None), rest.pop("channels", None)
+    check_choice(f"{name!r}: form", form, FORMS)
+    stage = DiffusiveStage if form == "diffusive" else OriginalStage
+    return stage(channels, rest.pop("num_blocks", 1), **rest)
