@@ -15,7 +15,7 @@ from nonloc._checks import check_whole
 from nonloc._evaluation import evaluating
 from nonloc._lazy import triton_module
 from nonloc._torch_compat import needs_plain_torch
-from nonloc.nn.weight import initialize_map, make_map
+from nonloc.nn.weight import initialize_map, make_map, map_matrix
 from nonloc.ops import Affinity
 from nonloc.ops.bounds import universal_weight_limit
 
@@ -31,8 +31,8 @@ class StableWeightMap(nn.Module):
     That needs no inverse, holds its bound however large V is, and lets the kernel work on r channels: (w Q, Qᵀ). Where
     V is in half precision, Q is smaller by what its rounding, and that of `matrix()`, may add. Where only the products
     are, as under autocast, they round a Q of more digits: W may then be above w by 2⁻⁷ √r or 2⁻¹⁰ √r of it.
-    W is quadratic in V: its gradient at V = 0 is 0. `v` is never called, only `v.weight` is read: hooks have no effect
-    on it, parametrizations have.
+    W is quadratic in V: its gradient at V = 0 is 0. `v` is not called, `v.weight` is read: hooks have no effect on it,
+    parametrizations have. Only another module or kind of tensor in its place is asked for its matrix (`map_matrix`).
 
     No input grows in the norm of its kernel, ‖z‖² = Σ_i π_i |z_i|²: π = 𝒞 under "row" with one embedding, the
     stationary law with two, 1 under "sinkhorn". "concat" with two embeddings may have positions of which no other
@@ -77,7 +77,7 @@ class StableWeightMap(nn.Module):
 
     def _orthonormal(self) -> Tensor:
         """Return Q [C, r], the upper part of the orthonormal columns of [V; I], in V's dtype."""
-        v = self.v.weight
+        v = map_matrix(self.v)
         # Half precision has no QR.
         tall = v.to(torch.promote_types(v.dtype, torch.float32))
         # A rounding below 1, so that no eigenvalue is above w.

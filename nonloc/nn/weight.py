@@ -85,7 +85,7 @@ def _is_matrix(linear: nn.Linear) -> bool:
     return linear.bias is None and is_plain(linear.weight)
 
 
-def _matrix(linear: nn.Linear) -> Tensor:
+def map_matrix(linear: nn.Linear) -> Tensor:
     """Return the matrix of a map; another module in its place, such as LoRA, is asked what it does to a basis."""
     if isinstance(linear, nn.Linear) and is_plain(linear.weight):
         return linear.weight
@@ -152,7 +152,7 @@ class WeightMap(nn.Module):
 
     def matrix(self) -> Tensor:
         """Return W [C, C], differentiable; batch normalisation is folded in with its running statistics."""
-        w = _matrix(self.w_z) if self.w_g is None else _matrix(self.w_z) @ _matrix(self.w_g)
+        w = map_matrix(self.w_z) if self.w_g is None else map_matrix(self.w_z) @ map_matrix(self.w_g)
         if self.norm is None:
             return w
         variance = cast(Tensor, self.norm.running_var)

@@ -176,6 +176,14 @@ def test_a_module_in_the_place_of_a_map_or_a_hook_on_it_is_called(kind, name, wa
         torch.testing.assert_close(stage.weights()[0], expected.weights()[0])
 
 
+def test_a_module_in_the_place_of_v_counts(x):
+    stage, expected = made(weight="stable"), made(weight="stable")
+    stage.maps[0].v = Doubled(stage.maps[0].v)
+    with torch.no_grad():
+        expected.maps[0].v.weight.mul_(2)
+    torch.testing.assert_close(stage(x), expected(x))
+
+
 class LinearOnly(torch.Tensor):
     """A weight that F.linear takes, and that cannot be transposed or multiplied, as int8 weights."""
 
