@@ -59,9 +59,14 @@ def run(name: str, seed: int, seconds: float, most: int | None) -> list[dict[str
 
 
 def commit() -> str:
-    """Return the commit of the checkout, with a + if files differ from it."""
-    command = ["git", "-C", str(HERE), "describe", "--always", "--dirty=+", "--exclude=*"]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    """Return the commit of the checkout, with a + if files other than the log differ from it."""
+
+    def git(*words: str) -> str:
+        command = ["git", "-C", str(HERE), *words]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+    changed = git("diff", "--name-only", "HEAD", "--", ":/", f":!{LOG.name}")
+    return git("rev-parse", "--short", "HEAD") + ("+" if changed else "")
 
 
 def table() -> str:
