@@ -229,11 +229,14 @@ class NonlocalModule(nn.Module, ABC):
         for n, weight in enumerate(self._weight_maps()):
             keys = self._keys(z, shape)
             hidden = weight.inner(z if keys is None else keys)
-            if kernel is None or not self.shares_affinity:
+            if kernel is None:
                 source = self._source(first, z)
                 kernel = self._prepare(self._affinity_at(n, source, self._keys(source, shape), mask), hidden)
             z = z + weight.outer(self._operate(kernel, hidden), mask)
-            yield kernel.affinity, z
+            affinity = kernel.affinity
+            if not self.shares_affinity:
+                kernel = None  # before the next one is made: two would take twice the memory
+            yield affinity, z
 
     def _prepare(self, affinity: AnyAffinity, hidden: Tensor) -> Prepared:
         backend = choose_backend(affinity, hidden) if self.backend == "auto" else self.backend
