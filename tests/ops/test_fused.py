@@ -15,7 +15,7 @@ from nonloc.ops import (
     prepare,
     propagate,
 )
-from nonloc.ops.fused import passes
+from nonloc.ops.fused import launch, passes
 from nonloc.ops.fused.launch import Launcher, _groups, is_interpreted
 
 pytestmark = [
@@ -142,7 +142,7 @@ def test_a_row_that_is_one_number_has_no_gradient(dtype, blocks):
 @pytest.mark.parametrize("tiles", ["NARROW", "SINGLE", "DEEP", "WIDE"])
 def test_the_tiles_of_the_gpu(monkeypatch, tiles):
     """Blocks and steps of different sizes, and positions that neither divides."""
-    monkeypatch.setattr(fused, "EXACT", getattr(fused, tiles))
+    monkeypatch.setattr(launch, "EXACT", getattr(launch, tiles))
     check(Problem(positions=150, blocks={"SINGLE": 1, "DEEP": 5}.get(tiles, 2)))
 
 
