@@ -12,6 +12,7 @@ _WHERE = {
     "aggregate": "nonloc.ops.functional",
     "diffuse": "nonloc.ops.functional",
     "propagate": "nonloc.ops.functional",
+    "prepare": "nonloc.ops.functional",
     "kernel_matrix": "nonloc.ops.functional",
     "dirichlet_energy": "nonloc.ops.functional",
     "estimate": "nonloc.ops.cost",
@@ -51,6 +52,7 @@ if TYPE_CHECKING:  # types for mypy and editors, of the names in _WHERE
     from nonloc.ops.functional import diffuse as diffuse
     from nonloc.ops.functional import dirichlet_energy as dirichlet_energy
     from nonloc.ops.functional import kernel_matrix as kernel_matrix
+    from nonloc.ops.functional import prepare as prepare
     from nonloc.ops.functional import propagate as propagate
     from nonloc.ops.sparse import SparseAffinity as SparseAffinity
     from nonloc.outcomes import Outcome as Outcome

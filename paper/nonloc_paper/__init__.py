@@ -11,6 +11,8 @@ _WHERE = {
     "StageOptions": "nonloc.nn.options",
     "build": "nonloc_paper.networks.build",
     "fit": "nonloc_paper.training.fit",
+    "load": "nonloc_paper.training.recorded",
+    "models": "nonloc_paper.training.recorded",
     "fit_many": "nonloc_paper.training.scheduler",
     "trained_network": "nonloc_paper.training.trained",
 }
@@ -23,6 +25,8 @@ if TYPE_CHECKING:  # types for mypy and editors, of the names in _WHERE
     from nonloc_paper.runs import Run as Run
     from nonloc_paper.training.fit import fit as fit
     from nonloc_paper.training.recipe import Recipe as Recipe
+    from nonloc_paper.training.recorded import load as load
+    from nonloc_paper.training.recorded import models as models
     from nonloc_paper.training.scheduler import fit_many as fit_many
     from nonloc_paper.training.trained import trained_network as trained_network
 else:

@@ -11,7 +11,7 @@ from torch.nn.utils import parametrizations, prune
 from nonloc._torch_compat import is_untouched
 from nonloc.nn.stage import DiffusiveStage, OriginalBlock, OriginalStage
 from nonloc.nn.weight import WeightMap, apply_map
-from nonloc.ops import aggregate, diffuse
+from nonloc.ops import BACKENDS, aggregate, diffuse, reference
 
 C, M = 6, 7
 STAGES = [OriginalStage, DiffusiveStage]
@@ -212,6 +212,19 @@ def test_a_weight_of_another_class_is_used_by_calling_its_map(kind, weight, x):
     assert stage.maps[0].factors() is None
     torch.testing.assert_close(stage(x), expected(x))
     torch.testing.assert_close(stage.weights(), expected.weights())
+
+
+@pytest.mark.parametrize("kind", STAGES)
+@pytest.mark.parametrize("way", ["bias", "batch norm", "hook"])
+def test_a_shared_kernel_is_computed_once_whatever_is_done_to_the_maps(kind, way, x, monkeypatch):
+    keywords = {"bias": way == "bias", "batch_norm": way == "batch norm", "share_affinity": True}
+    stage = made(kind, backend="reference", **keywords)
+    if way == "hook":
+        stage.maps[1].w_z.register_forward_hook(lambda _, inputs, output: output)
+    counted = []
+    monkeypatch.setitem(BACKENDS, "reference", lambda *args: counted.append(1) or reference.prepare(*args))
+    stage(x)
+    assert len(counted) == 1
 
 
 def test_pruned_maps_train_for_more_than_a_step(x):
