@@ -19,6 +19,7 @@ from nonloc._checks import (
     shown,
 )
 from nonloc.ops import SparseAffinity
+from nonloc.processes.nearest import Nearest, check_scale
 
 try:
     import scipy.sparse as scipy_sparse
@@ -28,10 +29,7 @@ except ImportError:  # an extra; an error names it when a graph is asked for
 
 NEIGHBOR_KINDS = ("heat", "constant")
 HORIZON_KERNELS = ("constant", "linear")
-POINTS_AT_ONCE = 2**16
 MOST_ENTRIES = 2**30  # of a graph: 12 to 16 GiB
-
-MOST_SCALE = 1e300
 
 RadialKernel = Callable[[Tensor], Tensor]  # distances [E] -> values [E]
 
@@ -66,29 +64,15 @@ def neighbors(
         )
     check_choice("kind", kind, NEIGHBOR_KINDS)
     check_flag("include_self", include_self)
-    if not isinstance(scale, str) and is_finite(scale) and scale > 0:
-        scale = float(scale)
-    elif not isinstance(scale, str) or scale != "auto":
-        raise ValueError(f'scale must be a number > 0, or "auto", got {shown(scale)}')
-    tree = scipy_spatial.cKDTree(positions)
+    check_scale(scale)
+    nearest = Nearest(positions, k)
     width = k + 1 if include_self else k
-    columns = np.empty((size, width), dtype=_index_dtype(2 * size * width))
-    squares = np.zeros((size, width if kind == "heat" else 0))
-    # In the order of the tree's leaves, the part of the tree for a query is still in the cache: twice as fast.
-    for rows in np.array_split(tree.indices, -(-size // POINTS_AT_ONCE)):
-        distances, nearest = tree.query(positions[rows], k + 1, workers=-1)
-        _put_self_first(distances, nearest, rows)
-        columns[rows] = nearest[:, -width:]
-        if kind == "heat":
-            squares[rows] = np.square(distances[:, -width:])
+    dtype = _numpy_dtype(points.dtype)
     if kind == "heat":
-        values = _heat(squares, scale, width > k, _numpy_dtype(points.dtype))
+        values = nearest.heat(nearest.fitting_scale() if scale == "auto" else float(scale), dtype)[:, -width:]
     else:
-        values = np.ones((size, width), dtype=_numpy_dtype(points.dtype))
-    starts = np.arange(0, size * width + 1, width, dtype=columns.dtype)
-    directed = scipy_sparse.csr_array((values.ravel(), columns.ravel(), starts), shape=(size, size))
-    directed.sort_indices()
-    return _affinity(directed.maximum(directed.T.tocsr()), points.device, normalize, measure)
+        values = np.ones((size, width), dtype=dtype)
+    return _affinity(nearest.graph(values), points.device, normalize, measure)
 
 
 def horizon(
@@ -203,51 +187,6 @@ def _checked_points(points: Tensor) -> np.ndarray:
     if not np.isfinite(widest):
         raise ValueError("points are so far apart that their distances overflow; scale them down")
     return array
-
-
-def _heat(squares: np.ndarray, scale: float | str, has_self: bool, dtype: type[np.floating]) -> np.ndarray:
-    """exp(−scale r²) [M, width] for squared distances in increasing order; the first is the position's own or not."""
-    others = slice(1, None) if has_self else slice(None)
-    if isinstance(scale, str):
-        scale = _fitting_scale(squares)
-    with np.errstate(over="ignore"):  # what overflows is −inf, whose exponential is the right 0
-        values = np.exp(-scale * squares).astype(dtype)
-    lost = float((values[:, others] == 0).mean())
-    if lost <= 0.5:
-        return values
-    fit = f'scale="auto", which is {_fitting_scale(squares):.3g} here (1 / the median squared distance to the k-th)'
-    if lost == 1:
-        raise ValueError(
-            f"with scale = {scale:g} the weights of all neighbours underflow to 0, so that nothing would move; "
-            f"use {fit}"
-        )
-    warnings.warn(
-        f"with scale = {scale:g} the weights of {100 * lost:.0f} % of all neighbours underflow to 0; use {fit}",
-        stacklevel=3,
-    )
-    return values
-
-
-def _fitting_scale(squares: np.ndarray) -> float:
-    """1 / r² with r the median distance to the k-th neighbour; of those that are apart, where most points are not."""
-    farthest = squares[:, -1]
-    median = float(np.median(farthest))
-    if median == 0:
-        apart = farthest[farthest > 0]
-        median = float(np.median(apart)) if len(apart) else 1.0
-    with np.errstate(over="ignore"):
-        return float(min(np.float64(1) / median, MOST_SCALE))  # squares may be too small to be divided by
-
-
-def _put_self_first(distances: np.ndarray, nearest: np.ndarray, rows: np.ndarray) -> None:
-    """Of the k + 1 nearest of each row, move the row itself to the front, in place; it replaces the farthest where
-    more than k others lie at the same place and it is not among them."""
-    own = nearest == rows[:, None]
-    where = np.where(own.any(1), own.argmax(1), nearest.shape[1] - 1)
-    moved = np.flatnonzero(where)
-    nearest[moved, where[moved]] = nearest[moved, 0]
-    distances[moved, where[moved]] = distances[moved, 0]
-    nearest[:, 0], distances[:, 0] = rows, 0
 
 
 def _radial(kernel: str | RadialKernel, distances: np.ndarray, radius: float, points: Tensor) -> np.ndarray:

@@ -10,8 +10,7 @@ import torch
 from scipy.sparse import csgraph
 
 from nonloc.ops import diffuse, kernel_matrix
-from nonloc.processes import Diffusion, from_scipy, horizon, neighbors, simulate
-from nonloc.processes import graphs as module
+from nonloc.processes import Diffusion, from_scipy, graphs, horizon, nearest, neighbors, simulate
 from problems import generator, relative
 
 
@@ -48,7 +47,7 @@ def test_neighbors_are_those_of_all_pairs(k, d, scale, include_self):
 def test_many_small_queries_give_the_same_graph(monkeypatch):
     x = cloud()
     truth = dense(neighbors(x, 4))
-    monkeypatch.setattr(module, "POINTS_AT_ONCE", 7)
+    monkeypatch.setattr(nearest, "POINTS_AT_ONCE", 7)
     assert torch.equal(dense(neighbors(x, 4)), truth)
 
 
@@ -144,7 +143,7 @@ def test_wrong_arguments_name_the_fix(make, message):
 
 
 def test_without_scipy_the_extra_is_named(monkeypatch):
-    monkeypatch.setattr(module, "scipy_sparse", None)
+    monkeypatch.setattr(graphs, "scipy_sparse", None)
     with pytest.raises(ImportError, match=r"nonloc\[graphs\]"):
         neighbors(cloud(5), 2)
 
