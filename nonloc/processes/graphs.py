@@ -171,18 +171,14 @@ def from_edge_index(
         or edge_index.shape[0] != 2
         or edge_index.dtype not in (torch.int32, torch.int64)
     ):
-        got = (
-            f"{list(edge_index.shape)} {edge_index.dtype}"
-            if isinstance(edge_index, Tensor)
-            else type(edge_index).__name__
-        )
-        raise ValueError(f"edge_index must be a tensor [2, E] of int64, got {got}")
+        raise ValueError(f"edge_index must be a tensor [2, E] of int64, got {_described(edge_index)}")
     count = edge_index.shape[1]
     if edge_weight is None:
         edge_weight = torch.ones(count)
     if not isinstance(edge_weight, Tensor) or list(edge_weight.shape) != [count]:
-        got = list(edge_weight.shape) if isinstance(edge_weight, Tensor) else type(edge_weight).__name__
-        raise ValueError(f"edge_weight must be a tensor [{count}], one number an edge, got {got}")
+        raise ValueError(
+            f"edge_weight must be a tensor [{count}], one number an edge, got {_described(edge_weight)}"
+        )
     givers, takers = edge_index.cpu().numpy()
     largest = int(edge_index.max()) if count else -1
     size = check_whole("num_nodes", max(1, largest + 1) if num_nodes is None else num_nodes)
@@ -201,6 +197,10 @@ def to_edge_index(affinity: SparseAffinity) -> tuple[Tensor, Tensor]:
     matrix = _checked_sparse(affinity).matrix
     takers, givers = matrix.to_sparse_coo().indices()
     return torch.stack([givers, takers]), matrix.values()
+
+
+def _described(value: object) -> str:
+    return f"{list(value.shape)} {value.dtype}" if isinstance(value, Tensor) else type(value).__name__
 
 
 def _checked_sparse(affinity: SparseAffinity) -> SparseAffinity:
