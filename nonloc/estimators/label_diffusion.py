@@ -18,7 +18,6 @@ from nonloc.estimators.point_graph import PointGraph
 from nonloc.estimators.sparse_matrices import factored, scaled
 
 TOLERANCE = 1e-13  # of a residual, relative to the right side
-SMALLEST = 1e-10  # of f, relative to the largest: what is smaller may be rounding
 
 
 class LabelDiffusion(ClassifierMixin, BaseEstimator):
@@ -111,11 +110,12 @@ def _clamped(weights: Any, known: np.ndarray, is_labelled: np.ndarray, is_thin: 
 def _with_source(weights: Any, known: np.ndarray, alpha: float) -> np.ndarray:
     """f [M, C] with f = α K f + (1 − α) known, where K is normalised on both sides; 0 where it is lost in rounding."""
     half = np.sqrt(weights.sum(axis=1))
-    matrix = _identity_minus(
-        alpha * scaled(weights, np.divide(1, half, out=np.zeros_like(half), where=half > 0))
-    )
+    inverse = np.divide(1, half, out=np.zeros_like(half), where=half > 0)
+    matrix = _identity_minus(alpha * scaled(weights, inverse))
     rest = _solve(matrix, (1 - alpha) * known, is_thin=False)
-    return np.where(rest.sum(axis=1, keepdims=True) > SMALLEST * rest.max(), rest, 0).clip(0)
+    # The inverse of the matrix is at most 1 / (1 − α), so the residual moves f by no more than this.
+    rounding = TOLERANCE * np.linalg.norm(known)
+    return np.where(rest.sum(axis=1, keepdims=True) > 10 * rounding, rest, 0).clip(0)
 
 
 def _as_shares(rest: np.ndarray, frequencies: np.ndarray) -> np.ndarray:
@@ -136,7 +136,10 @@ def _identity_minus(matrix: Any) -> Any:
 
 
 def _solve(matrix: Any, right: np.ndarray, is_thin: bool) -> np.ndarray:
-    """x [N, C] with A x = right, for a positive definite A."""
+    """x [N, C] with A x = right, for a positive definite A.
+
+    is_thin  whether factors are cheap
+    """
     if right.size == 0:
         return right
     if not is_thin:
