@@ -36,8 +36,17 @@ class PointGraph:
         density  [M]: each position gives Ω / density. At the place of position i the mean is that of row i
         """
         rows = self._nearest.rows(new)
-        counts = np.diff(rows.indptr)
         # The nearest has weight 1, so that far from all points a mean is still one.
         nearest = np.minimum.reduceat(rows.data, rows.indptr[:-1])
-        rows.data = np.exp(-self.scale * (rows.data - np.repeat(nearest, counts))) / density[rows.indices]
-        return (rows @ values) / rows.sum(axis=1)[:, None]
+        is_own = rows.data == 0
+        own, places = np.repeat(np.arange(len(new)), np.diff(rows.indptr))[is_own], rows.indices[is_own]
+        rows.data = np.exp(-self.scale * (rows.data - np.repeat(nearest, np.diff(rows.indptr))))
+        means = _averages(rows, density, values)
+        # Where distances are equal, which of them are the k nearest is a choice, and fitted points have made theirs.
+        means[own] = _averages(self.weights[places], density, values)
+        return means
+
+
+def _averages(weights: Any, density: np.ndarray, values: np.ndarray) -> np.ndarray:
+    shares = weights * (1 / density)
+    return (shares @ values) / shares.sum(axis=1)[:, None]

@@ -88,6 +88,12 @@ def test_the_extension_to_fitted_points_is_their_own_place(dimensions, time):
     assert np.abs(found.transform(x[:1]) - found.embedding_[:1]).max() < 1e-9
 
 
+def test_the_extension_to_fitted_points_with_equal_distances():
+    x = np.stack(np.meshgrid(np.arange(9.0), np.arange(7.0)), -1).reshape(-1, 2)
+    found = DiffusionMap(2, n_neighbors=5).fit(x)
+    assert np.abs(found.transform(x[::-1]) - found.embedding_[::-1]).max() < 1e-12
+
+
 def test_a_new_point_on_the_circle_gets_its_cosine_and_sine():
     size = 200
     found = DiffusionMap(2, n_neighbors=size - 1, scale=3.0, diffusion_time=0).fit(circle(size))
