@@ -20,10 +20,10 @@ from nonloc.processes.graphs import from_scipy
 class DiffusionMap(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     """Map points [M, d] to the slowest modes of a diffusion on them (Coifman and Lafon, 2006).
 
-    K is a walk on the graph of nearest neighbours: heat weights, divided by (density)^alpha of both points, with rows
-    that sum to 1. Its eigenvectors ψ have mean 0 and mean square 1 under the stationary law π of K. Coordinate k is
-    λ_k^t ψ_k. With all coordinates, distances are diffusion distances: those of the laws of two walks after t steps,
-    in the norm Σ_j |p_j − q_j|² / π_j.
+    K is a walk on the graph of nearest neighbours: heat weights, divided by ρ^alpha of both points, with rows that then
+    sum to 1; the density ρ is a row sum. The eigenvectors ψ of K have mean 0 and mean square 1 under its stationary law
+    π. Coordinate k is λ_k^t ψ_k. With all coordinates, distances are diffusion distances: those of the laws p and q of
+    two walks after t steps, in the norm Σ_j |p_j − q_j|² / π_j.
 
     n_components    coordinates; the constant mode is not one of them
     n_neighbors     of each point; all others where there are fewer

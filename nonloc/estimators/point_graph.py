@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from nonloc._checks import check_whole
-from nonloc.processes.nearest import Nearest, check_scale
+from nonloc.processes.nearest import Nearest, check_scale, check_spread
 
 MOST_THIN = 2.5  # dimensions
 
@@ -24,6 +24,7 @@ class PointGraph:
     def __init__(self, points: np.ndarray, n_neighbors: int, scale: float | str) -> None:
         k = min(check_whole("n_neighbors", n_neighbors), len(points) - 1)
         check_scale(scale)
+        check_spread(points)
         self._nearest = Nearest(points, k)
         self.scale = self._nearest.fitting_scale() if scale == "auto" else float(scale)
         self.weights: Any = self._nearest.graph(self._nearest.heat(self.scale))

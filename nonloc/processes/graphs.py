@@ -19,7 +19,7 @@ from nonloc._checks import (
     shown,
 )
 from nonloc.ops import SparseAffinity
-from nonloc.processes.nearest import Nearest, check_scale
+from nonloc.processes.nearest import Nearest, check_scale, check_spread
 
 try:
     import scipy.sparse as scipy_sparse
@@ -262,10 +262,7 @@ def _checked_points(points: Tensor | np.ndarray) -> tuple[Tensor, np.ndarray]:
             f"points has {int(bad.sum())} points with NaN or infinite coordinates (the first is {int(bad.argmax())}); "
             "leave them out"
         )
-    with np.errstate(over="ignore"):
-        widest = np.square(array.max(0) - array.min(0)).sum()
-    if not np.isfinite(widest):
-        raise ValueError("points are so far apart that their distances overflow; scale them down")
+    check_spread(array)
     return points, array
 
 

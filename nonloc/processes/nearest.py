@@ -18,9 +18,7 @@ except ImportError:  # an extra; `nonloc.processes.graphs` names it when a graph
     scipy_sparse = scipy_spatial = None
 
 POINTS_AT_ONCE = 2**16
-MOST_TREE_DIMENSIONS = (
-    15  # beyond, a tree looks at nearly all points, and all distances as products are faster
-)
+MOST_TREE_DIMENSIONS = 15  # beyond, a tree looks at nearly all points, and all distances are faster
 ENTRIES_AT_ONCE = 2**24  # of all distances between new and old points
 ROUNDING = 1e-12  # of a distance that was computed in another order
 PRODUCT_ROUNDING = 1e-6  # of a distance from products
@@ -157,6 +155,14 @@ class Nearest:
             is_near = _squared_distances(some[rows], self.points[columns]) <= np.square(reach[columns])
             pairs.append((start + rows[is_near], columns[is_near]))
         return np.concatenate([rows for rows, _ in pairs]), np.concatenate([columns for _, columns in pairs])
+
+
+def check_spread(points: np.ndarray) -> None:
+    """ValueError where distances between points [M, d] overflow."""
+    with np.errstate(over="ignore"):
+        widest = np.square(points.max(0) - points.min(0)).sum()
+    if not np.isfinite(widest):
+        raise ValueError("points are so far apart that their distances overflow; scale them down")
 
 
 def check_scale(scale: object) -> None:

@@ -153,3 +153,8 @@ def test_wrong_arguments_name_the_fix(options, message):
     x = np.array([[0.0], [1.0], [2.0], [3.0], [4.0]])
     with pytest.raises(ValueError, match=message):
         DiffusionMap(**options).fit(x)
+
+
+def test_distances_that_overflow_are_refused():
+    with pytest.raises(ValueError, match="their distances overflow; scale them down"):
+        DiffusionMap().fit(1e300 * RNG(0).standard_normal((5, 2)))
