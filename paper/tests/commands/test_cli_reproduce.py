@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
 
 import pytest
 
@@ -161,6 +162,30 @@ def test_interrupted_it_saves_names_what_is_left_and_continues(tmp_path, capsys)
     assert "Not all runs are there" in (tmp_path / "report.html").read_text()
     assert main([*words, "--quiet"]) == 0
     assert "unfinished" not in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_the_tasks_of_a_job_array_share_a_suite_and_a_terminated_one_loses_nothing(demo, tmp_path):
+    script = Path(__file__).parents[3] / "examples" / "slurm_array.sh"
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    words = ["bash", str(script), "demo", str(tmp_path / "together"), *WORDS[2:]]
+
+    def start():
+        return subprocess.Popen(
+            words, stdout=subprocess.DEVNULL, env=os.environ | {"PATH": path, "OMP_NUM_THREADS": "1"}
+        )
+
+    tasks = [start(), start()]
+    while not list(tmp_path.glob("together/runs/*/metrics.jsonl")) and tasks[0].poll() is None:
+        time.sleep(0.02)
+    tasks[0].send_signal(signal.SIGTERM)
+    assert {task.wait(timeout=120) for task in tasks} <= {0, 5, 143}
+    assert start().wait(timeout=120) == 0
+    hashes = [
+        {run.name: run.read_result()["weights_sha256"] for run in find_runs(folder / "runs")}
+        for folder in (tmp_path / "together", demo[0])
+    ]
+    assert hashes[0] == hashes[1]
 
 
 def test_changes_are_read_as_json_or_else_as_text():
