@@ -58,7 +58,9 @@ def test_the_same_records_give_the_same_bytes(tmp_path):
 
 def test_every_document_and_figure_is_there(made):
     names = set(files(made[0]))
-    documents = {f"{name}.md" for name in ("verdicts", "table1", "figures", "map", "protocol")}
+    documents = {
+        f"{name}.md" for name in ("summary", "verdicts", "matching", "table1", "figures", "map", "protocol")
+    }
     drawn = (
         "figure1",
         "figure2",
@@ -66,7 +68,6 @@ def test_every_document_and_figure_is_there(made):
         "figure3b",
         "figure4",
         "features",
-        "table1",
         "map-rate-0.1",
         "map-before",
         "map-logits",
@@ -90,7 +91,7 @@ def test_the_page_needs_nothing_else_and_is_well_formed(made):
     checker = Balance()
     checker.feed(page)
     assert checker.open == []
-    assert page.count("<svg ") == 10
+    assert page.count("<svg ") == 9
     assert "diverged at step 1234" in page
 
 
@@ -146,7 +147,7 @@ def test_figures_of_rows_without_runs_are_named(tmp_path):
 
 def test_every_w_has_its_trace_and_energies(made):
     lines = (made[0] / "data" / "figures-spectra.csv").read_text().splitlines()
-    assert "2 original blocks,0,1,-0.751,0.05,0.95,95,30,70" in lines
+    assert "2 original blocks,0,1,-0.751,0.05,0.95,95,30,70,1" in lines
     text = (made[0] / "data" / "figures-features.csv").read_text()
     assert '"4-block (proposed), start 0.01",1,trunk.stages.2,0.5,0.5,-52,+2,0.5,' in text
 
