@@ -66,6 +66,10 @@ def hypothesis_sentence(runs: Table1Runs) -> str:
     )
     if contrast.values or contrast.lost:
         text += f" Own less one affinity, mean over 2 to 6 blocks, seeds 1 to 4: {contrast.format()}."
+    own = [runs.find(form="diffusive", blocks=n, backbone=N3, shared=False) for n in BLOCKS]
+    inside = [Contrast("", ((1.0, row),), CONFIRMING).is_inside for row in own]
+    if known := [one for one in inside if one is not None]:
+        text += f" The rows with own affinities predict {sum(known)} of {len(known)} published errors."
     if seen:
         text += f" Seed 0, seen before the rules were written, has {signed(seen[0])} and decides nothing."
     return text

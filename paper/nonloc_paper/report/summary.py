@@ -123,7 +123,7 @@ def corners_table(runs: Table1Runs, trained: TrainabilityMap) -> Table:
                 title = f"error, n = {3 if backbone == N3 else 2}"
                 label = f"{name}, {blocks[0]} to {blocks[-1]} blocks"
                 lines.append((title, (label, *(mean.format() for mean in means), less.format())))
-    return Table.grouped(("", EACH, ONE, "own less one"), lines)
+    return Table.grouped(("stages", EACH, ONE, "own less one"), lines)
 
 
 Lines = list[tuple[str, str, Contrast | None]]  # label, colour, what is drawn; None below a title

@@ -160,9 +160,8 @@ def arrange(records: Sequence[RunRecord]) -> Table1Runs:
             planned.append(suite)
             continue
         known |= {setting(row.recipe) for row in some}
-        some = [replace(row, group=f"{suite.title}. {row.group}".rstrip(". ")) for row in some]
         if is_table:
-            rows += some
+            rows += [replace(row, group=f"{suite.title}. {row.group}".rstrip(". ")) for row in some]
         else:
             outside[suite.name] = tuple(some)
     apart: dict[Setting, list[RunRecord]] = {}

@@ -47,6 +47,8 @@ def test_seeds_1_to_4_decide_and_seed_0_is_shown():
     assert primary(runs).values == {1: -0.5, 2: -0.4, 3: -0.5, 4: -0.4}
     sentence = hypothesis_sentence(runs)
     assert "**held, n = 4**" in sentence
+    # Errors of 7.5 and 7.6, s = 0.058: 7.62 and 7.55 are within 3.182 · 0.058 · √(1/4 + π/10) = 0.138 of 7.55.
+    assert "The rows with own affinities predict 2 of 5 published errors." in sentence
     assert sentence.endswith("Seed 0, seen before the rules were written, has +5.00 and decides nothing.")
     only = hypothesis_sentence(arranged(table1([-0.5])))
     assert "**not yet run, n = 0**" in only

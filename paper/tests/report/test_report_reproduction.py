@@ -9,9 +9,17 @@ from html_balance import Balance
 from made_records import certified, deep_originals, map_lines, records, stability, write, write_map
 
 from nonloc.cli import main
-from nonloc_paper.report.document import as_markdown
+from nonloc_paper.report.document import Document, Section, as_markdown
 from nonloc_paper.report.figure_page import figure_sections
-from nonloc_paper.report.reproduction import has_records, make_documents, spent_table, write_reproduction
+from nonloc_paper.report.reproduction import (
+    BEGIN,
+    END,
+    has_records,
+    make_documents,
+    spent_table,
+    with_summary,
+    write_reproduction,
+)
 from nonloc_paper.report.table1_runs import read_table1_runs
 from nonloc_paper.suites.archive import note_spent
 
@@ -123,12 +131,34 @@ def test_the_pages_say_what_the_records_say():
     documents, verdicts = make_documents(PAPER / "results")
     words = [verdict.word for _, verdict in verdicts]
     counts = [words.count(word) for word in ("reproduced", "not reproduced", "depends on", "undecided")]
-    assert counts == [7, 2, 2, 9]
+    assert counts == [8, 0, 3, 9]
     for document in documents:
         assert (PAPER / "pages" / f"{document.name}.md").read_text() == as_markdown(document)
         for name, content in document.files().items():
             if name.endswith(".csv"):
                 assert (PAPER / "pages" / name).read_text() == content.as_csv()
+    readme = (PAPER / "README.md").read_text()
+    assert with_summary(readme, documents[0], "pages") == readme
+
+
+def test_a_readme_with_marks_beside_the_pages_gets_the_summary(results, tmp_path):
+    readme = tmp_path / "README.md"
+    readme.write_text(f"# Ours\n\n{BEGIN}old\n{END}\n\nMore.\n")
+    assert readme in write_reproduction(results, tmp_path / "pages").files
+    text = readme.read_text()
+    assert text.startswith(f"# Ours\n\n{BEGIN}\nThe hypothesis ")
+    assert text.endswith(f"\n{END}\n\nMore.\n")
+    assert "\n## Form by affinity\n" in text
+    assert "old" not in text
+    assert readme not in write_reproduction(results, tmp_path / "pages").files, "nothing changed"
+
+
+def test_a_readme_without_both_marks_is_left_alone():
+    summary = Document("summary", "S", (Section("", ("see [it](figures/a.svg) and [that](../b.md)",)),))
+    for text in ("# Ours\n", f"# Ours\n{BEGIN}", f"# Ours\n{END}"):
+        assert with_summary(text, summary, "pages") == text
+    made = with_summary(f"{BEGIN}{END}", summary, "pages")
+    assert made == f"{BEGIN}\nsee [it](pages/figures/a.svg) and [that](b.md)\n\n{END}"
 
 
 def test_nothing_of_this_machine_is_in_it(results, made):
