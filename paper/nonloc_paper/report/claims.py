@@ -230,9 +230,10 @@ CLAIMS: tuple[Claim, ...] = (
         "the stability holds as long as the weight parameters are small enough",
         "Section 4.4",
         "small weights",
+        varies="the moment",
         source='certificates of stages with weight="stable"',
-        remark="This is about the forward map of a stage. Training is another matter: runs of such stages diverged, "
-        "because weights and kernels change from step to step (map.md, table1.md).",
+        remark="This is about the forward map of a stage. Training is another matter: runs of such stages diverged "
+        "(map.md, table1.md).",
         short="the forward map",
     ),
 )

@@ -80,8 +80,8 @@ def _compared(contrast: Contrast, rows: Mapping[str, RowRecord | None], side: in
     numbers += _diverged(rows)
     moot = SETUP_FAILS if contrast.lost and len(contrast.values) < ENOUGH else ""
     holds = side_of_zero(found, side, DELTA)
-    n = len(contrast.values)
-    return Part(contrast.name, holds, n, numbers, moot=moot, left=_left(*rows.values()))
+    n, left = len(contrast.values), _left(*rows.values())
+    return Part(contrast.name, holds, n, numbers, moot=moot, left=left, number=numbers)
 
 
 def _diverged(rows: Mapping[str, RowRecord | None]) -> str:

@@ -19,7 +19,7 @@ from nonloc_paper.report.map.tables import EACH, ONE, by_affinity
 from nonloc_paper.report.matching import BLOCKS, CONFIRMING, N3, divergence_counts, own_less_one, primary
 from nonloc_paper.report.records import RowRecord
 from nonloc_paper.report.table1_runs import NAMES, Table1Runs
-from nonloc_paper.report.tables import Table, format_score
+from nonloc_paper.report.tables import Table, format_range, format_score
 from nonloc_paper.report.verdicts import sign_test, signed
 
 FOREST_CAPTION = (
@@ -59,8 +59,7 @@ def errors_table(runs: Table1Runs, backbone: str) -> Table:
             runs.find(form=form, blocks=blocks, backbone=backbone, shared=shared)
             for form, shared in (("original", False), ("diffusive", False), ("diffusive", True))
         )
-        # One block has one affinity: the original form's stands for it in the paper's figures.
-        if original or (blocks > 1 and (own or one)):
+        if original or own or one:
             less = own_less_one(runs, blocks, backbone, _counting(backbone)).format()
             scores = (_score(original), _published(original), _score(own), _score(one), _published(own, one))
             lines.append((str(blocks), *scores, less))
@@ -87,7 +86,7 @@ def _score(row: RowRecord | None) -> str:
     if row is None:
         return "–"
     gone = f"{len(row.diverged)} of {len(row.started)} diverged" if row.diverged else ""
-    spread = f"{min(row.scores):.2f} to {max(row.scores):.2f}, " if len(row.scores) > 1 else ""
+    spread = f"{format_range(row)}, " if len(row.scores) > 1 else ""
     known = f"{format_score(row.median)} ({spread}n = {len(row.scores)})" if row.scores else ""
     return "; ".join(filter(None, (known, gone))) or "–"
 

@@ -141,14 +141,15 @@ def test_the_pages_say_what_the_records_say():
     assert with_summary(readme, documents[0], "pages") == readme
 
 
-def test_a_readme_with_marks_beside_the_pages_gets_the_summary(results, tmp_path):
-    readme = tmp_path / "README.md"
+def test_a_readme_with_marks_beside_the_pages_gets_the_summary(tmp_path):
+    results, readme = tmp_path / "results", tmp_path / "README.md"
+    write(results, records("table1", {"baseline": [8.0], "2-block (proposed)": [8.0]}))
     readme.write_text(f"# Ours\n\n{BEGIN}old\n{END}\n\nMore.\n")
     assert readme in write_reproduction(results, tmp_path / "pages").files
     text = readme.read_text()
     assert text.startswith(f"# Ours\n\n{BEGIN}\nThe hypothesis ")
     assert text.endswith(f"\n{END}\n\nMore.\n")
-    assert "\n## Form by affinity\n" in text
+    assert "![forest](pages/figures/forest.svg)" in text
     assert "old" not in text
     assert readme not in write_reproduction(results, tmp_path / "pages").files, "nothing changed"
 
