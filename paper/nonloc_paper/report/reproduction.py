@@ -113,9 +113,9 @@ def write_reproduction(folder: str | os.PathLike[str], output: str | os.PathLike
     )
     files = write_documents(documents, Path(output), TITLE, about)
     readme = Path(output).parent / README
-    if readme.is_file() and (old := readme.read_text()) != (
-        new := with_summary(old, documents[0], Path(output).name)
-    ):
+    old = readme.read_text() if readme.is_file() else ""
+    new = with_summary(old, documents[0], Path(output).name)
+    if new != old:
         write_atomically(readme, new.encode())
         files.append(readme)
     return Reproduction(verdicts, tuple(files))
@@ -128,7 +128,7 @@ def with_summary(text: str, summary: Document, folder: str) -> str:
     if not end:
         return text
     made = as_markdown(summary).partition("\n\n")[2]
-    made = re.sub(r"\]\((?!\.\./)", f"]({folder}/", made).replace("](../", "](")
+    made = re.sub(r"\]\((figures|data)/", rf"]({folder}/\1/", made)
     return f"{before}{begin}\n{made}\n{end}{after}"
 
 

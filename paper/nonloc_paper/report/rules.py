@@ -78,9 +78,9 @@ def _compared(contrast: Contrast, rows: Mapping[str, RowRecord | None], side: in
     numbers = "no pair of runs" if found is None else found.format()
     numbers += f"; published {published}" if found is not None and published != "–" else ""
     numbers += _diverged(rows)
-    moot = SETUP_FAILS if contrast.lost and len(contrast.values) < ENOUGH else ""
     holds = side_of_zero(found, side, DELTA)
     n, left = len(contrast.values), _left(*rows.values())
+    moot = SETUP_FAILS if contrast.lost and n < ENOUGH and not left else ""
     return Part(contrast.name, holds, n, numbers, moot=moot, left=left, number=numbers)
 
 
@@ -98,13 +98,13 @@ def compare_curves(runs: Table1Runs, names: Sequence[str], side: int, changes: C
     Of each epoch the mean log ratio has an interval. It holds if most lie on the claimed side and none on the other.
     """
     rows = _rows(runs, names, changes)
-    curves = [_by_seed(row, lambda run: dict(zip(*run.curve("train_loss"), strict=True))) for row in rows]
-    seeds = sorted(curves[0].keys() & curves[1].keys())
+    one, other = (_by_seed(row, _log_losses) for row in rows)
+    seeds = sorted(one.keys() & other.keys())
     epochs = (
-        sorted(set.intersection(*(set(curve[seed]) for curve in curves for seed in seeds))) if seeds else []
+        set.intersection(*(set(curve[seed]) for curve in (one, other) for seed in seeds)) if seeds else set()
     )
-    logs = [[math.log(curves[0][seed][one] / curves[1][seed][one]) for seed in seeds] for one in epochs]
-    sides = [side_of_zero(interval(values), side) for values in logs]
+    ratios = [[one[seed][epoch] - other[seed][epoch] for seed in seeds] for epoch in sorted(epochs)]
+    sides = [side_of_zero(interval(values), side) for values in ratios]
     yes, no, gone = sides.count(True), sides.count(False), _gone(*rows)
     holds = None
     if not gone and len(seeds) >= ENOUGH:
@@ -114,6 +114,11 @@ def compare_curves(runs: Table1Runs, names: Sequence[str], side: int, changes: C
     varies = "the epoch" if yes and no and not gone else ""
     numbers = (numbers if seeds else "no pair of runs") + gone
     return Part(" / ".join(names), holds, len(seeds), numbers, varies, left=_left(*rows))
+
+
+def _log_losses(run: RunRecord) -> dict[int, float]:
+    """The logarithm of the training loss by the last step of each epoch."""
+    return {step: math.log(loss) for step, loss in zip(*run.curve("train_loss"), strict=True) if loss > 0}
 
 
 def compare_last_losses(runs: Table1Runs, names: Sequence[str], side: int, changes: Changes) -> Part:

@@ -449,9 +449,10 @@ def test_curves_are_compared_epoch_by_epoch(factors, holds, varies):
 
 
 def test_divergences_are_named_with_a_difference_that_they_decide():
-    found = part([8.0, 8.0, 8.0], [8.5, None, None])
+    found = part([8.0] * 5, [8.5, None, None, None, None])
     assert (found.n, found.moot) == (1, "the set-up fails")
-    assert found.numbers == "−0.50, n = 1; published −0.09; 2 original: 2 of 3 diverged"
+    assert found.numbers == "−0.50, n = 1; published −0.09; 2 original: 4 of 5 diverged"
+    assert part([8.0] * 3, [8.5, None, None]).moot == "", "two seeds are to come"
 
 
 def test_divergences_are_named_with_the_range_of_a_form():
