@@ -113,16 +113,12 @@ def _growth(affinity: Affinity, law: Tensor, z: Tensor, weights: Sequence[Tensor
 
 def table(rows: Sequence[dict[str, Any]]) -> str:
     names = ("constant", "top mode", "random", "control")
-
-    def growth(value: float) -> str:
-        return f"1 {'+' if value >= 1 else '−'} {abs(value - 1):.1e}"
-
     cells = [
         [
             f"{row['dtype']}, {row['embedding']}",
-            *(growth(row[name]) for name in (*names, "allowed")),
+            *(f"{row[name] - 1:+.1e}" for name in (*names, "allowed")),
             "yes" if row["passed"] else "NO",
         ]
         for row in rows
     ]
-    return markdown([f"growth over {rows[0]['blocks']} sub-blocks", *names, "allowed", "passed"], cells)
+    return markdown([f"growth − 1 over {rows[0]['blocks']} sub-blocks", *names, "allowed", "passed"], cells)

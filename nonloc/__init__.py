@@ -10,6 +10,7 @@ _WHERE = {
     "aggregate": "nonloc.ops.functional",
     "diffuse": "nonloc.ops.functional",
     "propagate": "nonloc.ops.functional",
+    "prepare": "nonloc.ops.functional",
     "kernel_matrix": "nonloc.ops.functional",
     "dirichlet_energy": "nonloc.ops.functional",
     "estimate": "nonloc.ops.cost",

@@ -7,9 +7,8 @@ to read, and torch.func cannot compute a block again for its gradient.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, TypeGuard, TypeVar, cast
+from typing import Any, TypeGuard, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -22,7 +21,6 @@ from torch.nn.utils.parametrize import is_parametrized
 
 __all__ = ["ConvBase", "FakeTensorMode", "NormBase"]
 
-Function = TypeVar("Function", bound=Callable[..., Any])
 Module = TypeVar("Module", bound=nn.Module)
 
 
@@ -88,11 +86,6 @@ def can_read_values(x: Tensor) -> bool:
     if torch.compiler.is_compiling() or x.is_meta or is_fake(x) or is_vmapped(x):
         return False
     return not (x.is_cuda and torch.cuda.is_current_stream_capturing())
-
-
-def without_compiling(function: Function) -> Function:
-    """Return `function` as torch.compile calls it without looking inside; does not import the compiler."""
-    return cast(Function, torch._disable_dynamo(function))
 
 
 def run_eagerly() -> AbstractContextManager[Any]:

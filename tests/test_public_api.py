@@ -11,8 +11,8 @@ import nonloc_paper
 PUBLIC = {
     "__version__", "Affinity", "Diffusion", "DiffusiveBlock", "DiffusiveStage", "OriginalBlock", "OriginalStage",
     "Outcome", "SparseAffinity", "Spectrum", "aggregate", "certify", "cfl_limit", "diffuse", "dirichlet_energy",
-    "estimate", "feature_trace", "insert", "kernel_matrix", "logit_spread", "logit_spreads", "propagate", "simulate",
-    "weight_spectrum",
+    "estimate", "feature_trace", "insert", "kernel_matrix", "logit_spread", "logit_spreads", "prepare", "propagate",
+    "simulate", "weight_spectrum",
 }  # fmt: skip
 CHEAP = [
     "nonloc",

@@ -41,6 +41,14 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise argparse.ArgumentError(None, message)
 
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        parsed = super().parse_args(args, namespace)
+        for action in self._actions:
+            # Before Python 3.13, argparse takes the value of --name=-- for the end of options, and leaves [].
+            if action.nargs is None and getattr(parsed, action.dest, None) == []:
+                self.error(f"argument {'/'.join(action.option_strings)}: expected a value, got --")
+        return parsed
+
 
 def make_parser(commands: Mapping[str, EntryPoint]) -> Parser:
     """Return the parser of `nonloc` without a command: it knows --help and --version."""

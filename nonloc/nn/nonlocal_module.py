@@ -16,7 +16,8 @@ from nonloc.nn.layout import check_shape, flat_mask, from_positions, pool_positi
 from nonloc.nn.options import INITS, LAYOUTS, MOST_BLOCKS, SHARES, WEIGHTS, check_sharing
 from nonloc.nn.stable_weight import StableWeightMap, check_stable, known_limit
 from nonloc.nn.weight import WeightMap
-from nonloc.ops import BACKENDS, Affinity, propagate
+from nonloc.ops import BACKENDS, Affinity, Prepared, choose_backend, prepare, propagate
+from nonloc.ops.functional import compute_dtype
 
 # The part of the docstrings that all forms share; SUBSAMPLE is for the original forms alone.
 KEYWORDS = """
@@ -139,7 +140,7 @@ class NonlocalModule(nn.Module, ABC):
         self.reset_parameters()
 
     @abstractmethod
-    def _operate(self, affinity: AnyAffinity, z: Tensor) -> Tensor:
+    def _operate(self, kernel: Prepared, z: Tensor) -> Tensor:
         """Return what the kernel makes of W_g z [B, M or M', r]."""
 
     @property
@@ -223,16 +224,23 @@ class NonlocalModule(nn.Module, ABC):
         self, z: Tensor, mask: Tensor | None, shape: torch.Size
     ) -> Iterator[tuple[AnyAffinity, Tensor]]:
         """Yield (the affinity, the state after) of each sub-block in turn, all as [B, M, C]."""
-        affinity: AnyAffinity | None = None
+        kernel: Prepared | None = None
         first = z
         for n, weight in enumerate(self._weight_maps()):
             keys = self._keys(z, shape)
-            if affinity is None or not self.shares_affinity:
+            hidden = weight.inner(z if keys is None else keys)
+            if kernel is None:
                 source = self._source(first, z)
-                affinity = self._affinity_at(n, source, self._keys(source, shape), mask)
-            change = self._operate(affinity, weight.inner(z if keys is None else keys))
-            z = z + weight.outer(change, mask)
+                kernel = self._prepare(self._affinity_at(n, source, self._keys(source, shape), mask), hidden)
+            z = z + weight.outer(self._operate(kernel, hidden), mask)
+            affinity = kernel.affinity
+            if not self.shares_affinity:
+                kernel = None  # before the next one is made: two would take twice the memory
             yield affinity, z
+
+    def _prepare(self, affinity: AnyAffinity, hidden: Tensor) -> Prepared:
+        backend = choose_backend(affinity, hidden) if self.backend == "auto" else self.backend
+        return prepare(affinity, compute_dtype(affinity, hidden), backend=backend)
 
     def _source(self, first: Tensor, z: Tensor) -> Tensor:
         """Return what the affinity of a sub-block is computed from: the module's input or the current state."""

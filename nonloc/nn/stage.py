@@ -9,9 +9,9 @@ from typing import Any, TypeVar, cast
 
 from torch import Tensor, nn
 
-from nonloc.nn.affinity import AffinityLike, AnyAffinity
+from nonloc.nn.affinity import AffinityLike
 from nonloc.nn.nonlocal_module import KEYWORDS, SHARING, SUBSAMPLE, NonlocalModule
-from nonloc.ops import aggregate, diffuse
+from nonloc.ops import Prepared, aggregate, diffuse
 
 _Init = TypeVar("_Init", bound=Callable[..., None])
 
@@ -49,8 +49,8 @@ class Original(NonlocalModule):
     form = "original"
     uses_differences = False
 
-    def _operate(self, affinity: AnyAffinity, z: Tensor) -> Tensor:
-        return aggregate(affinity, z, backend=self.backend)
+    def _operate(self, kernel: Prepared, z: Tensor) -> Tensor:
+        return aggregate(kernel, z)
 
 
 class Diffusive(NonlocalModule):
@@ -59,8 +59,8 @@ class Diffusive(NonlocalModule):
     form = "diffusive"
     uses_differences = True
 
-    def _operate(self, affinity: AnyAffinity, z: Tensor) -> Tensor:
-        return diffuse(affinity, z, backend=self.backend)
+    def _operate(self, kernel: Prepared, z: Tensor) -> Tensor:
+        return diffuse(kernel, z)
 
 
 # fmt: off

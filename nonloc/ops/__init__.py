@@ -6,6 +6,7 @@ from nonloc.ops.cost import Cost, estimate
 from nonloc.ops.exponential import kernel_logit_spreads, largest_logit_spread, logit_spread
 from nonloc.ops.functional import (
     BACKENDS,
+    Prepared,
     adjoint,
     aggregate,
     apply_adjoint,
@@ -26,6 +27,7 @@ __all__ = [
     "Affinity",
     "Cost",
     "Operator",
+    "Prepared",
     "SparseAffinity",
     "adjoint",
     "aggregate",

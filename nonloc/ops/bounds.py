@@ -31,7 +31,7 @@ STOCHASTIC = ("row", "sinkhorn")
 def row_sums(affinity: Affinity | SparseAffinity) -> Tensor:
     """Σ_j K_ij [B, M], the degrees of the positions (B = 1 for a sparse affinity)."""
     with torch.no_grad():
-        return prepare(affinity, compute_dtype(affinity)).sums.squeeze(-1)
+        return prepare(affinity).sums.squeeze(-1)
 
 
 def self_adjoint_weights(affinity: Affinity | SparseAffinity) -> Tensor | None:

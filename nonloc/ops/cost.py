@@ -24,8 +24,9 @@ from nonloc._torch_compat import FakeTensorMode
 from nonloc.ops.affinity import DTYPES, KINDS, Affinity
 from nonloc.ops.exponential import BLOCK_ENTRIES
 from nonloc.ops.functional import choose_backend, compute_dtype
-from nonloc.ops.fused import SLOTS, lacks, padded_width
+from nonloc.ops.fused import lacks, padded_width
 from nonloc.ops.fused.launch import WIDEST_PRODUCT, without_launches
+from nonloc.ops.fused.passes import SLOTS
 
 TYPICAL_SINKHORN_STEPS = 40
 # Names of affinity modules that differ from the kind of their kernel.

@@ -1,7 +1,9 @@
 """The public functions of the operator: aggregate, diffuse, propagate, kernel_matrix, dirichlet_energy, adjoint.
 
 Every function takes an `Affinity` or a `SparseAffinity` and z [B, M, C], and returns z's dtype. Half precision is
-computed with float32 logits and sums. Mixed dtypes are computed in the widest of them.
+computed with float32 logits and sums. Mixed dtypes are computed in the widest of them. Where one affinity serves many
+calls, `prepare` does once what each of them would begin with: aggregate, diffuse, propagate and dirichlet_energy take
+what it returns in the affinity's place.
 
 Derivatives, by backend; "no" is a ValueError that names another way:
 
@@ -20,6 +22,7 @@ affinity are not checked.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeGuard
 
 import torch
@@ -49,26 +52,52 @@ REFERENCE_ENTRIES = {"row": 2**21, "count": 2**22, "none": 2**22, "symmetric": 2
 CONCAT_ENTRIES = 2**19  # suffix sums pay earlier
 
 
-def aggregate(affinity: Affinity | SparseAffinity, z: Tensor, *, backend: str = "auto") -> Tensor:
+@dataclass(frozen=True)
+class Prepared:
+    """K of an affinity, ready to be applied many times; the kernel is computed and normalised once.
+
+    affinity  what it was made from
+    operator  products and row sums, in the compute dtype
+    dtype     the compute dtype
+    """
+
+    affinity: Affinity | SparseAffinity
+    operator: Operator
+    dtype: torch.dtype
+
+    @property
+    def apply(self) -> Callable[[Tensor], Tensor]:
+        """z [B, M', C] in `dtype`, with zeros at masked positions -> K z [B, M, C]."""
+        return self.operator.apply
+
+    @property
+    def sums(self) -> Tensor:
+        """The row sums Σ_j K_ij [B, M, 1]."""
+        return self.operator.sums
+
+
+AnyKernel = Affinity | SparseAffinity | Prepared
+
+
+def aggregate(affinity: AnyKernel, z: Tensor, *, backend: str = "auto") -> Tensor:
     """(K z)_i = Σ_j K_ij z_j [B, M, C]: the original operation. z is [B, M', C] with sub-sampled givers."""
-    check_kind(affinity)
-    _check_z(affinity, z, affinity.right.shape[1] if isinstance(affinity, Affinity) else affinity.positions)
+    source = _source(affinity)
+    _check_z(source, z, source.right.shape[1] if isinstance(source, Affinity) else source.positions)
     with full_precision(z):
         operator, signal = _prepare(affinity, z, backend)
         return operator.apply(signal).to(z.dtype)
 
 
-def diffuse(affinity: Affinity | SparseAffinity, z: Tensor, *, backend: str = "auto") -> Tensor:
+def diffuse(affinity: AnyKernel, z: Tensor, *, backend: str = "auto") -> Tensor:
     """Σ_j K_ij (z_j − z_i) = (K z)_i − (Σ_j K_ij) z_i [B, M, C]: the proposed operation, ℒʰ z."""
-    _check_square(affinity, "diffuse")
-    _check_z(affinity, z, affinity.positions)
+    _check_square(affinity, z, "diffuse")
     with full_precision(z):
         operator, signal = _prepare(affinity, z, backend)
         return (operator.apply(signal) - operator.sums * signal).to(z.dtype)
 
 
 def propagate(
-    affinity: Affinity | SparseAffinity,
+    affinity: AnyKernel,
     z: Tensor,
     weights: Weights,
     *,
@@ -81,8 +110,7 @@ def propagate(
                  for W_Z W_g and is never multiplied out: the kernel then works on r channels instead of C
     differences  False: z ← z + aggregate(affinity, z) W_nᵀ, the original form
     """
-    _check_square(affinity, "propagate")
-    _check_z(affinity, z, affinity.positions)
+    mask = _check_square(affinity, z, "propagate").mask
     check_flag("differences", differences)
     pairs = _weight_pairs(weights, z)
     with full_precision(z):
@@ -96,7 +124,7 @@ def propagate(
                 change = change - operator.sums * hidden
             state = state + change @ outer.to(state.dtype).mT
         result = state.to(z.dtype)
-        return result if affinity.mask is None else torch.where(affinity.mask.unsqueeze(-1), result, z)
+        return result if mask is None else torch.where(mask.unsqueeze(-1), result, z)
 
 
 def kernel_matrix(affinity: Affinity | SparseAffinity) -> Tensor:
@@ -111,10 +139,9 @@ def kernel_matrix(affinity: Affinity | SparseAffinity) -> Tensor:
     return kernel.to(torch.promote_types(affinity.left.dtype, affinity.right.dtype))
 
 
-def dirichlet_energy(affinity: Affinity | SparseAffinity, z: Tensor, *, backend: str = "auto") -> Tensor:
+def dirichlet_energy(affinity: AnyKernel, z: Tensor, *, backend: str = "auto") -> Tensor:
     """½ Σ_ij K_ij |z_i − z_j|² of each sample [B]: the roughness of z, as the kernel weighs it."""
-    _check_square(affinity, "dirichlet_energy")
-    _check_z(affinity, z, affinity.positions)
+    _check_square(affinity, z, "dirichlet_energy")
     with full_precision(z):
         operator, signal = _prepare(affinity, z, backend)
         return energy(operator, signal).to(z.dtype)
@@ -131,12 +158,21 @@ def energy(operator: Operator, z: Tensor) -> Tensor:
     return 0.5 * terms.sum((1, 2))
 
 
-def prepare(affinity: Affinity | SparseAffinity, dtype: torch.dtype, *, backend: str = "auto") -> Operator:
+def prepare(
+    affinity: Affinity | SparseAffinity, dtype: torch.dtype | None = None, *, backend: str = "auto"
+) -> Prepared:
     """K prepared once for many products: what `aggregate` and `diffuse` do before each product.
 
-    `operator.apply` takes z [B, M, C] in `dtype` with zeros at masked positions, and gives K z.
+    dtype  to compute in; None is the affinity's own, and at least float32
     """
     check_kind(affinity)
+    if dtype is None:
+        dtype = compute_dtype(affinity)
+    with full_precision(_numbers(affinity)[0]):
+        return Prepared(affinity, _operator(affinity, dtype, backend), dtype)
+
+
+def _operator(affinity: Affinity | SparseAffinity, dtype: torch.dtype, backend: str) -> Operator:
     if dtype not in DTYPES:
         raise ValueError(
             f"dtype must be a floating dtype of torch, such as torch.float64, got {shown(dtype)}"
@@ -218,17 +254,42 @@ def choose_backend(affinity: Affinity | SparseAffinity, z: Tensor | None = None)
     return "reference" if entries <= limit else "factored"
 
 
-def _prepare(affinity: Affinity | SparseAffinity, z: Tensor, backend: str) -> tuple[Operator, Tensor]:
-    dtype = compute_dtype(affinity, z)
-    signal = z if affinity.mask is None else torch.where(affinity.mask.unsqueeze(-1), z, 0)
+def _prepare(affinity: AnyKernel, z: Tensor, backend: str) -> tuple[Operator, Tensor]:
+    mask = _source(affinity).mask
+    signal = z if mask is None else torch.where(mask.unsqueeze(-1), z, 0)
+    if isinstance(affinity, Prepared):
+        _check_prepared(affinity, z, backend)
+        return affinity.operator, signal.to(affinity.dtype)
     if backend == "auto":
         backend = choose_backend(affinity, z)
     if backend == "fused":
         fused.check(affinity, z)
-    return prepare(affinity, dtype, backend=backend), signal.to(dtype)
+    dtype = compute_dtype(affinity, z)
+    return _operator(affinity, dtype, backend), signal.to(dtype)
 
 
-def _is_fused(affinity: Affinity | SparseAffinity, z: Tensor, backend: str) -> TypeGuard[Affinity]:
+def _check_prepared(prepared: Prepared, z: Tensor, backend: str) -> None:
+    if backend != "auto":
+        raise ValueError(
+            f"backend={backend!r} comes too late: the affinity is prepared; use prepare(…, backend={backend!r})"
+        )
+    if torch.promote_types(z.dtype, prepared.dtype) != prepared.dtype:
+        raise ValueError(
+            f"z is {z.dtype} and the affinity is prepared in {prepared.dtype}; use prepare(affinity, {z.dtype})"
+        )
+
+
+def _source(affinity: AnyKernel) -> Affinity | SparseAffinity:
+    """The affinity that a prepared one was made from, or itself; a ValueError for anything else."""
+    if isinstance(affinity, Prepared):
+        return affinity.affinity
+    check_kind(affinity)
+    return affinity
+
+
+def _is_fused(affinity: AnyKernel, z: Tensor, backend: str) -> TypeGuard[Affinity]:
+    if isinstance(affinity, Prepared):
+        return False
     return backend == "fused" or (backend == "auto" and choose_backend(affinity, z) == "fused")
 
 
@@ -256,13 +317,16 @@ def check_kind(affinity: Any, name: str = "affinity") -> None:
         )
 
 
-def _check_square(affinity: Affinity | SparseAffinity, name: str) -> None:
-    check_kind(affinity)
-    if isinstance(affinity, Affinity) and not affinity.is_square:
+def _check_square(affinity: AnyKernel, z: Tensor, name: str) -> Affinity | SparseAffinity:
+    """Return the affinity; a ValueError unless it has as many givers as receivers, and z fits it."""
+    source = _source(affinity)
+    if isinstance(source, Affinity) and not source.is_square:
         raise ValueError(
             f"{name} needs z_j − z_i, so left and right must have the same positions; got "
-            f"{affinity.positions} and {affinity.right.shape[1]}. Sub-sampled givers work with aggregate alone"
+            f"{source.positions} and {source.right.shape[1]}. Sub-sampled givers work with aggregate alone"
         )
+    _check_z(source, z, source.positions)
+    return source
 
 
 def _check_z(affinity: Affinity | SparseAffinity, z: Tensor, positions: int, name: str = "z") -> None:

@@ -97,8 +97,9 @@ def _iterate(x: Tensor, residue: Callable[[Tensor], Tensor], solve: Solve, large
         stalled = 0 if error < best_error else stalled + 1
         if error < best_error:
             best, best_error = x, error
-        # Logits are rounded at eps times their size, so this is as well as a scaling can be known.
-        reachable = 256 * eps * (1 + float(best[known].abs().max()) + largest)
+        # Logits are rounded at eps times their size, so this is as well as a scaling can be known. x itself counts
+        # little: without a scaling to go to it grows, and must not excuse the error by that.
+        reachable = eps * (256 * (1 + largest) + 4 * float(best[known].abs().max()))
         if best_error <= 2 * eps or (stalled >= STALLED and best_error <= reachable):
             return best
         x = x - (0.5 * g if step < MAX_HALVINGS else solve(x, g).detach())

@@ -56,9 +56,11 @@ class PreparedKernel:
         dtype = compute_dtype(self.affinity, z)
         if dtype not in self._operators:
             with torch.no_grad():
-                operator = (prepare_many if self._is_fixed else prepare)(self.affinity, dtype)
                 if self._is_fixed:
+                    operator = prepare_many(self.affinity, dtype)
                     check_operator(operator, self.affinity)
+                else:
+                    operator = prepare(self.affinity, dtype).operator
             self._operators[dtype] = operator
         return self._operators[dtype], self.zero_masked(z).to(dtype)
 
@@ -77,7 +79,7 @@ class PreparedKernel:
         """The largest row sum of K over all positions and samples; 0 without positions."""
         operator = next(iter(self._operators.values()), None)
         if operator is None:
-            operator = prepare(self.affinity, compute_dtype(self.affinity))
+            operator = prepare(self.affinity).operator
         return float(operator.sums.max()) if operator.sums.numel() else 0.0
 
     def balance(self) -> Tensor | None:
@@ -151,7 +153,7 @@ def prepare_many(affinity: AnyAffinity, dtype: torch.dtype) -> Operator:
     """
     with torch.no_grad():
         if isinstance(affinity, SparseAffinity) or not stores_matrix(affinity, dtype):
-            return prepare(affinity, dtype)
+            return prepare(affinity, dtype).operator
         kernel = stored_matrix(affinity, dtype)
         return Operator(lambda z: kernel @ z, kernel.sum(-1, keepdim=True))
 

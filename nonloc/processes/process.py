@@ -26,7 +26,7 @@ class Process(ABC):
             is_linear = False
 
             def __init__(self, affinity):
-                self.affinity, self.kernel = affinity, prepare(affinity, torch.float64)
+                self.affinity, self.kernel = affinity, prepare(affinity, torch.float64).operator
 
             def rate(self, z):
                 return self.kernel.apply(z) - self.kernel.sums * z + z - z**3

@@ -9,6 +9,8 @@ _WHERE = {
     "StageOptions": "nonloc.nn.options",
     "build": "nonloc_paper.networks.build",
     "fit": "nonloc_paper.training.fit",
+    "load": "nonloc_paper.training.recorded",
+    "models": "nonloc_paper.training.recorded",
     "fit_many": "nonloc_paper.training.scheduler",
     "trained_network": "nonloc_paper.training.trained",
 }

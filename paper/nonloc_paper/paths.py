@@ -27,3 +27,8 @@ def _in_checkout(name: str) -> Path:
         return Path(name)
     whole = HOME / name
     return whole.relative_to(Path.cwd()) if whole.is_relative_to(Path.cwd()) else whole
+
+
+def real_path(path: str | os.PathLike[str]) -> Path:
+    """Return the absolute path without links; a loop of links stays as it is, where Path.resolve may raise."""
+    return Path(os.path.realpath(path))

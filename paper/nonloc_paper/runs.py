@@ -24,6 +24,7 @@ from typing import Any
 from nonloc._checks import is_whole
 from nonloc.outcomes import CorruptDataError, LockedRunError, recorded_ending
 from nonloc_paper.file_schemas import RESULT
+from nonloc_paper.paths import real_path
 from nonloc_paper.schema import check, parse
 
 TEMPORARY = ".tmp"
@@ -73,7 +74,7 @@ class Run:
 
     @property
     def name(self) -> str:
-        return self.path.resolve().name
+        return real_path(self.path).name
 
     @property
     def exists(self) -> bool:

@@ -1,4 +1,4 @@
-"""Run trials of faults: `make test-faults`, or `python -m faults NAME --seed 1 --seconds 60` with tests/ on the path.
+"""Run trials of faults: `make test-faults`, or `python -m faults NAME --seed 1 --seconds 60` with the Makefile's path.
 
 A file of this folder with GOALS (how many trials of each kind are wanted) and `trials(chance, folder)` is one NAME.
 `trials` yields a Trial after each one, for ever; all its choices come from `chance`, so a seed repeats them.
@@ -59,28 +59,29 @@ def run(name: str, seed: int, seconds: float, most: int | None) -> list[dict[str
 
 
 def commit() -> str:
-    """Return the commit of the checkout, with a + if files differ from it."""
-    command = ["git", "-C", str(HERE), "describe", "--always", "--dirty=+", "--exclude=*"]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    """Return the commit of the checkout, with a + if files other than the log differ from it."""
+
+    def git(*words: str) -> str:
+        command = ["git", "-C", str(HERE), *words]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+    changed = git("diff", "--name-only", "HEAD", "--", ":/", f":!{LOG.name}")
+    return git("rev-parse", "--short", "HEAD") + ("+" if changed else "")
 
 
 def table() -> str:
     """Return the sums of log.jsonl as Markdown."""
     lines = [json.loads(line) for line in LOG.read_text().splitlines()]
     rows = [
-        "| what | trials | wanted | failed | seeds | commits | machines |",
-        "|---|---|---|---|---|---|---|",
+        "| what | trials | wanted | failed | seeds |",
+        "|---|---|---|---|---|",
     ]
     for name in NAMES:
         for kind, goal in importlib.import_module(f"faults.{name}").GOALS.items():
             mine = [line for line in lines if (line["name"], line["kind"]) == (name, kind)]
             tried, failed = (sum(line[key] for line in mine) for key in ("tried", "failed"))
-            seeds, commits, machines = (
-                ", ".join(sorted({str(line[key]) for line in mine})) for key in ("seed", "commit", "machine")
-            )
-            rows.append(
-                f"| {name}: {kind} | {tried:,} | {goal:,} | {failed} | {seeds} | {commits} | {machines} |"
-            )
+            seeds = ", ".join(sorted({str(line["seed"]) for line in mine}))
+            rows.append(f"| {name}: {kind} | {tried:,} | {goal:,} | {failed} | {seeds} |")
     return "\n".join(rows)
 
 

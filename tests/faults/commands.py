@@ -467,7 +467,9 @@ def _value(chance: random.Random, action: argparse.Action, hostility: float) -> 
         lambda: str(chance.randrange(10 ** chance.randrange(1, 30))),
         lambda: chr(chance.randrange(1, 0x11000)),
     ]
-    return "".join(chance.choice(pieces)() for _ in range(chance.choice((1, 2, 3))))
+    text = "".join(chance.choice(pieces)() for _ in range(chance.choice((1, 2, 3))))
+    # A folder outside is not made by chance: a command may write where it is told to.
+    return text.lstrip("/.")
 
 
 def _own_values(action: argparse.Action) -> list[str]:

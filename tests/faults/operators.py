@@ -224,7 +224,9 @@ class Sizes:
                 share = 1.0 if affinity.normalize == "none" else 1 / weights.sum(-1).clamp(min=1e-300)
                 per_measure = per_measure * torch.as_tensor(share).view(-1, 1, 1)
         else:
-            size = entry = per_measure = kernel.abs()
+            size = entry = kernel.abs()
+            # Of "delta", 1 for a unit of measure, also where there is none.
+            per_measure = kernel.abs().clamp(min=1)
             slope = 1.0
             if kind != "delta":
                 raw = scale * (affinity.left.abs() @ affinity.right.abs().mT)
@@ -261,8 +263,8 @@ class Sizes:
         rounding = self.count * self.eps
         logits = rounding * (4 * largest + 2 * logs)
         self.relative = rounding * (1 + condition) + (math.expm1(2 * logits) if logits < 1 else math.inf)
-        if affinity.normalize in ("none", "count"):
-            # Nothing divides these: what rounding adds to a logit multiplies the kernel, and may overflow.
+        if affinity.normalize in ("none", "count", "symmetric"):
+            # No row is divided by its own sum: what rounding adds to a logit multiplies the kernel, and may overflow.
             factor = math.exp(min(logits, 700.0))
             self.rows, self.columns = factor * self.rows, factor * self.columns
             self.entry, self.per_measure = factor * self.entry, factor * self.per_measure

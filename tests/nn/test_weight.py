@@ -10,7 +10,7 @@ from torch.nn.utils import parametrizations, prune
 from nonloc._torch_compat import is_untouched
 from nonloc.nn.stage import DiffusiveStage, OriginalBlock, OriginalStage
 from nonloc.nn.weight import WeightMap, apply_map
-from nonloc.ops import aggregate, diffuse
+from nonloc.ops import BACKENDS, aggregate, diffuse, reference
 
 C, M = 6, 7
 STAGES = [OriginalStage, DiffusiveStage]
@@ -171,6 +171,19 @@ def test_a_module_in_the_place_of_a_map_or_a_hook_on_it_is_called(kind, name, wa
     with torch.no_grad():
         getattr(expected.maps[0], name).weight.mul_(2)
     torch.testing.assert_close(stage(x), expected(x))
+
+
+@pytest.mark.parametrize("kind", STAGES)
+@pytest.mark.parametrize("way", ["bias", "batch norm", "hook"])
+def test_a_shared_kernel_is_computed_once_whatever_is_done_to_the_maps(kind, way, x, monkeypatch):
+    keywords = {"bias": way == "bias", "batch_norm": way == "batch norm", "share_affinity": True}
+    stage = made(kind, backend="reference", **keywords)
+    if way == "hook":
+        stage.maps[1].w_z.register_forward_hook(lambda _, inputs, output: output)
+    counted = []
+    monkeypatch.setitem(BACKENDS, "reference", lambda *args: counted.append(1) or reference.prepare(*args))
+    stage(x)
+    assert len(counted) == 1
 
 
 def test_pruned_maps_train_for_more_than_a_step(x):

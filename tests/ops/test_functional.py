@@ -1,10 +1,12 @@
 """The public functions at the edges: one position, masks, NaN, dtypes, wrong arguments; for every backend."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
-from nonloc.ops import Affinity, aggregate, choose_backend, diffuse, dirichlet_energy, propagate
-from problems import EXACT, SOME_CELLS, SYMMETRIC, affinity, features, relative, signal
+from nonloc.ops import Affinity, aggregate, choose_backend, diffuse, dirichlet_energy, prepare, propagate
+from problems import EXACT, SOME_CELLS, SYMMETRIC, affinity, decoration, features, relative, signal
 
 each_backend = pytest.mark.parametrize("backend", EXACT)
 each_cell = pytest.mark.parametrize(("kind", "normalize"), SOME_CELLS)
@@ -18,6 +20,34 @@ def test_one_position(kind, normalize, backend):
     assert float(diffuse(a, z, backend=backend).abs().max()) <= 1e-13
     if normalize in ("row", "symmetric", "sinkhorn") and kind != "concat":
         assert relative(aggregate(a, z, backend=backend), z) <= 1e-13
+
+
+@each_backend
+@each_cell
+def test_a_prepared_affinity_serves_many_calls_and_computes_its_kernel_once(
+    kind, normalize, backend, monkeypatch
+):
+    a = affinity(kind, normalize, **decoration("both"))
+    z, w = signal(a).requires_grad_(), torch.randn(2, 4, 4, dtype=torch.float64)
+    expected = [f(a, z, backend=backend) for f in (aggregate, diffuse, dirichlet_energy)]
+    expected.append(propagate(a, z, w, backend=backend))
+    prepared = prepare(a, backend=backend)
+    monkeypatch.setattr("nonloc.ops.functional.BACKENDS", {})
+    actual = [f(prepared, z) for f in (aggregate, diffuse, dirichlet_energy)]
+    actual.append(propagate(prepared, z, w))
+    for one, other in zip(actual, expected, strict=True):
+        assert torch.equal(one, other)
+        assert torch.equal(*(torch.autograd.grad(t.sum(), z, retain_graph=True)[0] for t in (one, other)))
+
+
+def test_a_prepared_affinity_says_what_comes_too_late():
+    a = affinity("heat")
+    narrow = prepare(replace(a, left=a.left.float(), right=a.right.float()))
+    with pytest.raises(ValueError, match=r"z is torch.float64 .* use prepare\(affinity, torch.float64\)"):
+        aggregate(narrow, signal(a))
+    with pytest.raises(ValueError, match=r"use prepare\(…, backend='reference'\)"):
+        diffuse(prepare(a), signal(a), backend="reference")
+    assert aggregate(narrow, signal(a).half()).dtype == torch.float16
 
 
 @each_backend

@@ -15,6 +15,7 @@ from nonloc.ops import (
     prepare,
     propagate,
 )
+from nonloc.ops.fused import launch, passes
 from nonloc.ops.fused.launch import Launcher, _groups, is_interpreted
 
 pytestmark = [
@@ -141,7 +142,7 @@ def test_a_row_that_is_one_number_has_no_gradient(dtype, blocks):
 @pytest.mark.parametrize("tiles", ["NARROW", "SINGLE", "DEEP", "WIDE"])
 def test_the_tiles_of_the_gpu(monkeypatch, tiles):
     """Blocks and steps of different sizes, and positions that neither divides."""
-    monkeypatch.setattr(fused, "EXACT", getattr(fused, tiles))
+    monkeypatch.setattr(launch, "EXACT", getattr(launch, tiles))
     check(Problem(positions=150, blocks={"SINGLE": 1, "DEEP": 5}.get(tiles, 2)))
 
 
@@ -369,18 +370,46 @@ def test_strides_and_autocast_change_nothing():
         assert torch.equal(actual[name], value), name
 
 
-@pytest.mark.filterwarnings("ignore:.*lru_cache")
-def test_torch_compile_calls_it_unchanged(launches):
+def leaf(*shape):
+    return (0.3 * torch.randn(shape)).requires_grad_()
+
+
+def whole_stage(left, right, z, w_z, w_g):
+    pairs = list(zip(w_z, w_g, strict=True))
+    return 2 * propagate(Affinity(left, right, "gaussian"), z + 1, pairs, backend="fused")
+
+
+def one_product(left, right, z, *_):
+    return 2 * diffuse(Affinity(left, right, "heat"), z + 1, backend="fused")
+
+
+@pytest.mark.parametrize("function", [whole_stage, one_product])
+def test_a_traced_program_carries_it_whole_for_any_batch_and_positions(function):
+    """The same kernels on the same numbers: equal to the last bit."""
     torch._dynamo.reset()
-    left, z = torch.randn(1, 40, 16), torch.randn(1, 40, 16)
+    compiled = torch.compile(function, backend="aot_eager", fullgraph=True, dynamic=True)
+    weights = leaf(3, 20, 16), leaf(3, 16, 20)
+    for batch, positions in ((2, 40), (3, 50)):
+        inputs = [leaf(batch, positions, width) for width in (16, 16, 20)]
+        with torch._dynamo.config.patch(error_on_recompile=positions == 50):
+            results = [one(*inputs, *weights) for one in (function, compiled)]
+        assert torch.equal(*results)
+        for expected, actual in zip(
+            *(torch.autograd.grad(one.square().sum(), inputs) for one in results), strict=True
+        ):
+            assert torch.equal(expected, actual)
+    with torch.no_grad():
+        assert torch.equal(compiled(*inputs, *weights), results[0])
 
-    def stage(left, z):
-        return 2 * diffuse(Affinity(left, left, "gaussian"), z + 1, backend="fused")
 
-    expected = stage(left, z)
-    before = len(launches)
-    torch.testing.assert_close(torch.compile(stage, backend="eager")(left, z), expected)
-    assert len(launches) == 2 * before
+@pytest.mark.parametrize("bias", [None, (2, 40)])
+def test_the_operators_of_torch_are_as_they_say(bias):
+    q, k, x, w_z, w_g = leaf(2, 40, 16), leaf(2, 40, 16), leaf(2, 40, 32), leaf(2, 32, 16), leaf(2, 16, 32)
+    bias = None if bias is None else leaf(*bias)
+    torch.library.opcheck(passes.stage_operator, (q, k, bias, x, w_z, w_g, 0.7, True, False, True, True))
+    torch.library.opcheck(passes.product_operator, (q, k, bias, leaf(2, 40, 16), 0.7, False, False, True))
+    with torch.no_grad():
+        torch.library.opcheck(passes.stage_operator, (q, k, bias, x, w_z, w_g, 0.7, True, True, False, False))
 
 
 @pytest.mark.parametrize(("setting", "expected"), [("tf32", "tf32"), ("ieee", "tf32x3")])

@@ -38,6 +38,17 @@ def test_no_total_support_is_refused(backend):
 
 
 @pytest.mark.parametrize("backend", EXACT)
+def test_a_scaling_that_runs_away_is_refused(backend):
+    """Ω = [[0, a], [a, 2a]] has a scaling only if the first position weighs less; here it weighs 0.05 % more, and the
+    iteration ends with rows that miss 1 by about as much."""
+    x = torch.tensor([[[0.0], [5e-4]]])
+    with pytest.raises(ValueError, match="found no scaling"):
+        aggregate(
+            Affinity(x, x, "concat", "sinkhorn", measure=torch.tensor([0.50025, 0.5])), x, backend=backend
+        )
+
+
+@pytest.mark.parametrize("backend", EXACT)
 def test_a_star_has_no_total_support(backend):
     """Every leaf must give all of its 1 to the centre, whose row then sums to 3: its Newton steps leave all bounds."""
     star = torch.zeros(4, 4, dtype=torch.float64)

@@ -21,55 +21,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache
 from importlib.util import find_spec
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from nonloc._torch_compat import is_forward_mode, is_transformed, without_compiling
+from nonloc._torch_compat import is_forward_mode, is_transformed
 from nonloc.ops.affinity import Affinity, valid_positions
 from nonloc.ops.arithmetic import LOG_ZERO
-from nonloc.ops.fused.launch import Adjoint, Before, Launcher, Settings, Tile, is_interpreted, is_launching
+from nonloc.ops.fused.launch import Settings, is_interpreted, is_launching
+from nonloc.ops.fused.passes import SMALLEST, run_product, run_stage
 from nonloc.ops.normalize import Operator
 from nonloc.ops.sparse import SparseAffinity
 
-SMALLEST = 16  # what a tensor core can multiply
-SLOTS = 32  # partial sums of the weights' gradients, so that programs seldom add to the same place
 WIDEST_FEATURES = 128  # d of the features and r of the hidden channels
 WIDEST_STATE = 512  # C
 LARGEST_BATCH = 65_535  # what a launch takes in its second direction
-
-# By measurement on an H200, for d and r up to 32 in half precision: 128 positions and 128 registers let four programs
-# share a multiprocessor, and then one wave more or less decides.
-NARROW = {
-    "begin": Tile(256, 0, 4, 1),
-    "first": Tile(128, 64, 4, 3, 128),
-    "first_mean": Tile(64, 64, 4, 3),
-    "next": Tile(128, 64, 4, 3, 128),
-    "turn": Tile(64, 0, 4, 1),
-    "adjoint": Tile(128, 64, 4, 3, 128),
-    "key": Tile(128, 64, 8, 2, 128),
-    "finish": Tile(128, 0, 4, 1),
-    "query": Tile(128, 64, 8, 3),
-}
-# One sub-block has less to hold in the gradient of its affinity.
-SINGLE = NARROW | {"key": Tile(128, 64, 4, 3), "query": Tile(64, 64, 4, 3, 128)}
-# More than four keep two programs of "query" on a multiprocessor only with one step less in flight.
-DEEP = NARROW | {"query": Tile(128, 64, 8, 2, 128)}
-# Wider features, and float32, need more shared memory and registers for each position.
-WIDE = {
-    "begin": Tile(64, 0, 4, 1),
-    "first": Tile(64, 64, 4, 2),
-    "first_mean": Tile(64, 64, 4, 2),
-    "next": Tile(64, 64, 4, 2),
-    "turn": Tile(64, 0, 4, 1),
-    "adjoint": Tile(64, 64, 4, 2),
-    "key": Tile(64, 32, 4, 2),
-    "finish": Tile(64, 0, 4, 1),
-    "query": Tile(64, 32, 4, 2),
-}
-EXACT = {name: Tile(32, 0 if tile.step == 0 else 32, 4, 1) for name, tile in WIDE.items()}
 
 
 def prepare(affinity: Affinity, dtype: torch.dtype) -> Operator:
@@ -111,10 +78,8 @@ def check(affinity: Affinity | SparseAffinity, z: Tensor | None = None) -> None:
 
 
 def pays(affinity: Affinity, z: Tensor | None = None) -> bool:
-    """Return whether "auto" takes this backend: on a GPU, in half precision, and not in a traced program.
-
-    Hand-written kernels would break a traced program in two.
-    """
+    """Return whether "auto" takes this backend: on a GPU, in half precision, and not in a traced program, where its
+    operators are carried whole but have not been measured."""
     is_half = affinity.left.dtype in (torch.float16, torch.bfloat16)
     if not is_half or not affinity.left.is_cuda or torch.compiler.is_compiling():
         return False
@@ -142,7 +107,8 @@ def lacks(affinity: Affinity | SparseAffinity, z: Tensor | None = None) -> str |
     if len(dtypes) > 1 or not dtypes <= {torch.float32, torch.float16, torch.bfloat16}:
         names = " and ".join(sorted(str(dtype).removeprefix("torch.") for dtype in dtypes))
         return f"features and z in one dtype of float32, float16 and bfloat16, not {names}"
-    if is_launching() and not is_available(affinity.left.device):
+    # Inside a traced program nothing can be asked about the machine; the operator says it when it runs.
+    if not torch.compiler.is_compiling() and is_launching() and not is_available(affinity.left.device):
         return f"a CUDA device of compute capability 8 or more, and Triton, not {affinity.left.device}"
     return None
 
@@ -160,10 +126,9 @@ def _product(affinity: Affinity, z: Tensor) -> Tensor:
     """K z [B, M, C] in float32, for any C."""
     query, key, bias = _logits(affinity)
     width = min(z.shape[-1], WIDEST_FEATURES)
-    settings = _settings(affinity, width, 1, False)
-    run = _run_untraced if torch.compiler.is_compiling() else _run
+    settings = _settings(affinity, False)
     pieces = [
-        run(Product, query, key, bias, _widened(piece.to(query.dtype)), settings)[..., : piece.shape[-1]]
+        run_product(query, key, bias, _widened(piece.to(query.dtype)), settings)[..., : piece.shape[-1]]
         for piece in z.split(width, -1)
     ]
     return pieces[0] if len(pieces) == 1 else torch.cat(pieces, -1)
@@ -175,18 +140,9 @@ def stage(affinity: Affinity, z: Tensor, w_z: Tensor, w_g: Tensor, differences: 
     differences  False: K in the place of K − 1
     """
     query, key, bias = _logits(affinity)
-    settings = _settings(affinity, w_z.shape[-1], len(w_z), differences)
     w_z, w_g = _widened(w_z, rows=True), _widened(w_g, rows=True)
-    run = _run_untraced if torch.compiler.is_compiling() else _run
-    return run(Stage, query, key, bias, _widened(z), w_z, w_g, settings)[..., : z.shape[-1]]
-
-
-def _run(function: type[torch.autograd.Function], *args: Any) -> Tensor:
-    return function.apply(*args)
-
-
-# For traced programs only: torch.compile calls it without looking inside.
-_run_untraced = without_compiling(_run)
+    result = run_stage(query, key, bias, _widened(z), w_z, w_g, _settings(affinity, differences))
+    return result[..., : z.shape[-1]]
 
 
 def _logits(affinity: Affinity) -> tuple[Tensor, Tensor, Tensor | None]:
@@ -222,15 +178,9 @@ def _centred(affinity: Affinity) -> tuple[Tensor, Tensor]:
     return left - centre, right - centre
 
 
-def _settings(affinity: Affinity, hidden: int, blocks: int, differs: bool) -> Settings:
+def _settings(affinity: Affinity, differs: bool) -> Settings:
     scale = affinity.scale * (2 if affinity.kind == "heat" else 1)
-    tiles = WIDE
-    if max(affinity.left.shape[-1], hidden) <= 32:
-        tiles = SINGLE if blocks == 1 else NARROW if blocks <= 4 else DEEP
-    if affinity.left.dtype == torch.float32 or is_interpreted():
-        tiles = EXACT
-    is_deterministic = torch.are_deterministic_algorithms_enabled()
-    return Settings(scale, differs, tiles, is_deterministic, torch.is_grad_enabled())
+    return Settings(float(scale), differs, torch.are_deterministic_algorithms_enabled())
 
 
 def _widened(x: Tensor, rows: bool = False) -> Tensor:
@@ -243,139 +193,3 @@ def _widened(x: Tensor, rows: bool = False) -> Tensor:
 
 def padded_width(width: int) -> int:
     return max(SMALLEST, 1 << (width - 1).bit_length())
-
-
-class Stage(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any,
-        query: Tensor,
-        key: Tensor,
-        bias: Tensor | None,
-        x: Tensor,
-        w_z: Tensor,
-        w_g: Tensor,
-        s: Settings,
-    ) -> Tensor:
-        blocks, channels, hidden = w_z.shape
-        batch, positions, _ = query.shape
-        keeps = s.records and any(ctx.needs_input_grad)
-        kernels = Launcher(query, key, bias, hidden, channels, s)
-        rooms = blocks if keeps else min(blocks, 2)
-        # Separate tensors: the caller gets the last one, which must not share storage with the others.
-        states = [torch.empty_like(x) for _ in range(rooms)]
-        g = x.new_empty(rooms, batch, positions, hidden)
-        r = x.new_empty(blocks, batch, positions, hidden) if keeps else None
-        lse = _empty_sums(query)
-        mean = _empty_mean(ctx, key, s)
-        norms = kernels.make_norms()
-        kernels.begin(x, w_g[0], g[0], norms)
-        state = x
-        for n in range(blocks):
-            is_last = n + 1 == blocks
-            kernels.forward(
-                lse, norms, n == 0, mean if n == 0 else None, g[n % rooms], None if r is None else r[n],
-                state, w_z[n], None if is_last else w_g[n + 1],
-                states[n % rooms], None if is_last else g[(n + 1) % rooms],
-            )  # fmt: skip
-            state = states[n % rooms]
-        if keeps:
-            ctx.save_for_backward(query, key, bias, w_z, w_g, g, r, lse, mean, x, *states[:-1])
-            ctx.settings = s
-        return state
-
-    @staticmethod
-    def backward(ctx: Any, d_state: Tensor) -> tuple[Tensor | None, ...]:
-        _check_first_derivative()
-        query, key, bias, w_z, w_g, g, r, lse, mean, *states = ctx.saved_tensors
-        blocks, channels, hidden = w_z.shape
-        s: Settings = ctx.settings
-        kernels = Launcher(query, key, bias, hidden, channels, s)
-        d_state = d_state.contiguous()
-        dr = torch.empty_like(g)
-        delta = torch.empty_like(lse[0])
-        rooms = blocks if s.deterministic else min(blocks, 2)
-        dz = [torch.empty_like(d_state) for _ in range(rooms)]
-        dg = torch.empty_like(g) if s.deterministic else None
-        dw = None if s.deterministic else g.new_zeros(blocks, SLOTS, 2, channels, hidden, dtype=torch.float32)
-        kernels.turn(lse, d_state, dr[-1], delta, r[-1], g=g[-1], w_z=w_z[-1])
-        after, afters = d_state, [d_state] * blocks
-        for n in reversed(range(blocks)):
-            afters[n] = after
-            step = Adjoint(
-                dr[n], r[n], after, w_g[n], dz[n % rooms],
-                None if dg is None else dg[n], states[n], None if dw is None else dw[n],
-            )  # fmt: skip
-            if n > 0:
-                kernels.adjoint(lse, step, Before(w_z[n - 1], r[n - 1], g[n - 1], dr[n - 1], delta))
-            after = dz[n % rooms]
-        dq, dk, db = _first(kernels, lse, mean, delta, dr, g, step)
-        if dw is not None:
-            sums = dw.sum(1)
-            d_wg, d_wz = sums[:, 0].mT, sums[:, 1]
-        else:
-            assert dg is not None
-            d_wg = torch.stack([_outer(dg[n], states[n]) for n in range(blocks)])
-            d_wz = torch.stack([_outer(afters[n], r[n]) for n in range(blocks)])
-        return dq, dk, db, after, d_wz.to(w_z.dtype), d_wg.to(w_g.dtype), None
-
-
-class Product(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, query: Tensor, key: Tensor, bias: Tensor | None, g: Tensor, s: Settings) -> Tensor:
-        kernels = Launcher(query, key, bias, g.shape[-1], SMALLEST, s)
-        result = torch.empty_like(g, dtype=torch.float32)
-        lse = _empty_sums(query)
-        mean = _empty_mean(ctx, key, s)
-        norms = kernels.make_norms()
-        if norms is not None:
-            kernels.begin(None, None, None, norms)
-        kernels.forward(lse, norms, True, mean, g, result)
-        ctx.save_for_backward(query, key, bias, g, result, lse, mean)
-        ctx.settings = s
-        return result
-
-    @staticmethod
-    def backward(ctx: Any, d_result: Tensor) -> tuple[Tensor | None, ...]:
-        _check_first_derivative()
-        query, key, bias, g, result, lse, mean = ctx.saved_tensors
-        kernels = Launcher(query, key, bias, g.shape[-1], SMALLEST, ctx.settings)
-        delta = torch.empty_like(lse[0])
-        dr, dg = torch.empty_like(g), torch.empty_like(g)
-        kernels.turn(lse, d_result.contiguous(), dr, delta, result)
-        dq, dk, db = _first(kernels, lse, mean, delta, dr[None], g[None], Adjoint(dr, dg=dg))
-        return dq, dk, db, dg, None
-
-
-def _empty_sums(query: Tensor) -> Tensor:
-    """An empty tensor for LSE and RATIO [2, B, M]."""
-    return torch.empty(2, *query.shape[:2], device=query.device, dtype=torch.float32)
-
-
-def _empty_mean(ctx: Any, key: Tensor, s: Settings) -> Tensor | None:
-    """An empty tensor for K k, which the affinity's gradient needs; None where that gradient is not needed."""
-    return torch.empty_like(key) if s.records and any(ctx.needs_input_grad[:3]) else None
-
-
-def _first(
-    kernels: Launcher, lse: Tensor, mean: Tensor | None, delta: Tensor, dr: Tensor, g: Tensor, step: Adjoint
-) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    """The first sub-block backward, with the affinity's gradient dq, dk, db where it is needed."""
-    if mean is not None:
-        return kernels.affinity_gradient(lse, mean, delta, dr, g, step)
-    kernels.adjoint(lse, step)
-    return None, None, None
-
-
-def _check_first_derivative() -> None:
-    # `once_differentiable` would silently drop this term from a second derivative that has others.
-    if torch.is_grad_enabled():
-        raise ValueError(
-            'backend="fused" has no second derivative, which create_graph=True asks for; use backend="reference"'
-        )
-
-
-def _outer(a: Tensor, b: Tensor) -> Tensor:
-    """Σ over samples and positions of a bᵀ, in float32."""
-    with torch.autocast(a.device.type, enabled=False):
-        return torch.einsum("bmi,bmj->ij", a.float(), b.float())

@@ -49,20 +49,58 @@ class Tile(NamedTuple):
     registers: int | None = None
 
 
+# By measurement on an H200, for d and r up to 32 in half precision: 128 positions and 128 registers let four programs
+# share a multiprocessor, and then one wave more or less decides.
+NARROW = {
+    "begin": Tile(256, 0, 4, 1),
+    "first": Tile(128, 64, 4, 3, 128),
+    "first_mean": Tile(64, 64, 4, 3),
+    "next": Tile(128, 64, 4, 3, 128),
+    "turn": Tile(64, 0, 4, 1),
+    "adjoint": Tile(128, 64, 4, 3, 128),
+    "key": Tile(128, 64, 8, 2, 128),
+    "finish": Tile(128, 0, 4, 1),
+    "query": Tile(128, 64, 8, 3),
+}
+# One sub-block has less to hold in the gradient of its affinity.
+SINGLE = NARROW | {"key": Tile(128, 64, 4, 3), "query": Tile(64, 64, 4, 3, 128)}
+# More than four keep two programs of "query" on a multiprocessor only with one step less in flight.
+DEEP = NARROW | {"query": Tile(128, 64, 8, 2, 128)}
+# Wider features, and float32, need more shared memory and registers for each position.
+WIDE = {
+    "begin": Tile(64, 0, 4, 1),
+    "first": Tile(64, 64, 4, 2),
+    "first_mean": Tile(64, 64, 4, 2),
+    "next": Tile(64, 64, 4, 2),
+    "turn": Tile(64, 0, 4, 1),
+    "adjoint": Tile(64, 64, 4, 2),
+    "key": Tile(64, 32, 4, 2),
+    "finish": Tile(64, 0, 4, 1),
+    "query": Tile(64, 32, 4, 2),
+}
+EXACT = {name: Tile(32, 0 if tile.step == 0 else 32, 4, 1) for name, tile in WIDE.items()}
+
+
+def choose_tiles(query: Tensor, hidden: int, blocks: int) -> dict[str, Tile]:
+    """The tiles of a stage by the width of its features, its hidden channels and the number of its sub-blocks."""
+    if query.dtype == torch.float32 or is_interpreted():
+        return EXACT
+    if max(query.shape[-1], hidden) > 32:
+        return WIDE
+    return SINGLE if blocks == 1 else NARROW if blocks <= 4 else DEEP
+
+
 class Settings(NamedTuple):
     """Settings that all launches of one stage share.
 
     scale          of the logits q_i·k_j
     differs        R = K G − G, the diffusive form, or R = K G, the original one
     deterministic  no atomic sums, whose order changes from run to run
-    records        whether gradients are enabled outside: autograd runs `forward` with gradients disabled
     """
 
     scale: float
     differs: bool
-    tiles: dict[str, Tile]
     deterministic: bool
-    records: bool
 
 
 class Adjoint(NamedTuple):
@@ -104,13 +142,20 @@ class Launcher:
     """Launch the kernels for one set of q, k, b."""
 
     def __init__(
-        self, query: Tensor, key: Tensor, bias: Tensor | None, hidden: int, channels: int, s: Settings
+        self,
+        query: Tensor,
+        key: Tensor,
+        bias: Tensor | None,
+        hidden: int,
+        channels: int,
+        blocks: int,
+        s: Settings,
     ) -> None:
         self.batch, self.positions, self.depth = query.shape
         self.q, self.k = query, key
         self.bias = None if bias is None else (bias * LOG2_E).contiguous()
         self.hidden, self.channels = hidden, channels
-        self.tiles = s.tiles
+        self.tiles = choose_tiles(query, hidden, blocks)
         self.scale = s.scale * LOG2_E
         self.factor = s.scale
         self.differs = s.differs

@@ -34,7 +34,7 @@ class Transitions:
                 self._apply: Apply = lambda f: kernel @ f
                 self._adjoint: Apply = lambda p: kernel.mT @ p
             else:
-                operator = prepare(self.affinity, dtype)
+                operator = prepare(self.affinity, dtype).operator
                 self._apply = operator.apply
                 self._adjoint = adjoint(self.affinity, dtype)
                 self.sums = operator.sums.expand(affinity.batch, affinity.positions, 1)

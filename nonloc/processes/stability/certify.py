@@ -273,7 +273,7 @@ def _decided(stage: StageSample, growth: Growth, slack: float, norm: OwnNorm, re
 def _judge_by_bound(stage: StageSample) -> Certificate:
     """Large M: bounds by kernel and normalisation for "stable", a signal that was seen to grow for "unstable"."""
     for kernel in set(stage.kernels):
-        check_operator(prepare(kernel, torch.float64), kernel)
+        check_operator(prepare(kernel, torch.float64).operator, kernel)
     intervals = [_interval(kernel, stage.form) for kernel in stage.kernels]
     balances = [self_adjoint_weights(kernel) for kernel in {id(k): k for k in stage.kernels}.values()]
     bound = float("inf")

@@ -144,7 +144,7 @@ def _spectral_limit(values: Tensor) -> float:
 
 
 def _by_bound(affinity: Affinity | SparseAffinity) -> CFLLimit:
-    operator = prepare(affinity, torch.float64)
+    operator = prepare(affinity, torch.float64).operator
     check_operator(operator, affinity)
     degrees = operator.sums.expand(-1, affinity.positions, 1).squeeze(-1)
     known = stable_weight_limit(affinity)
@@ -182,7 +182,7 @@ def _by_bound(affinity: Affinity | SparseAffinity) -> CFLLimit:
 
 def _extreme_eigenvalues(affinity: Affinity | SparseAffinity, balance: Tensor) -> tuple[float, float]:
     """The smallest and the largest eigenvalue of L, estimated by Lanczos from inside the spectrum."""
-    operator = prepare(affinity, torch.float64)
+    operator = prepare(affinity, torch.float64).operator
     roots = balance.double().sqrt()
     inverse = torch.where(roots > 0, 1 / torch.where(roots > 0, roots, 1), 0)
 

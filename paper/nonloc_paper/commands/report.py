@@ -10,7 +10,7 @@ from jsonargparse import ArgumentParser, Namespace
 from nonloc.cli.output import Output, add_output_arguments
 from nonloc.outcomes import EXIT_DONE
 from nonloc_paper.commands.parser import CommandParser, add_optional
-from nonloc_paper.paths import pages_folder, results_folder
+from nonloc_paper.paths import pages_folder, real_path, results_folder
 
 PARSER = CommandParser
 PAGE = b"<!doctype html"  # how a page begins
@@ -85,8 +85,8 @@ def _reproduction(options: Namespace, output: Output) -> int:
     from nonloc_paper.report.reproduction import verdict_counts, write_reproduction
 
     folder = options.output if options.output is not None else str(pages_folder())
-    records = Path(options.folder).resolve()
-    if records in (Path(folder).resolve(), *Path(folder).resolve().parents):
+    records = real_path(options.folder)
+    if records in (real_path(folder), *real_path(folder).parents):
         raise ValueError(f"--output {folder} is in the records {options.folder}; name a folder elsewhere")
     reproduction = write_reproduction(options.folder, folder)
     verdicts: list[dict[str, Any]] = [

@@ -17,7 +17,7 @@ from nonloc.cli.output import Output, add_output_arguments
 from nonloc.outcomes import EXIT_DONE, EXIT_LOCKED
 from nonloc_paper.commands.many_runs import RunsProgress, add_many_runs_arguments, parse_changes
 from nonloc_paper.commands.parser import CommandParser, add_optional, add_words
-from nonloc_paper.paths import results_folder
+from nonloc_paper.paths import real_path, results_folder
 from nonloc_paper.suites import SUITES, Suite, arranged_suite
 from nonloc_paper.training.recipe import Recipe
 
@@ -98,12 +98,12 @@ def run(options: Namespace) -> int:
 
         from nonloc_paper.suites.archive import check_keep
 
-        if Path(options.kept).resolve() in (folder.resolve(), *folder.resolve().parents):
+        if real_path(options.kept) in (real_path(folder), *real_path(folder).parents):
             raise ValueError(
                 f"--output {folder} lies in --kept {options.kept}, and would be taken for records; "
                 "work in another folder"
             )
-        if folder.resolve() in Path(options.kept).resolve().parents:
+        if real_path(folder) in real_path(options.kept).parents:
             raise ValueError(
                 f"--kept {options.kept} lies in --output {folder}, whose runs would be there twice; "
                 "keep them in another folder"

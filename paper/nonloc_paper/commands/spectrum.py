@@ -11,6 +11,7 @@ from jsonargparse import ArgumentParser, Namespace
 from nonloc.cli.output import Output, add_output_arguments
 from nonloc.outcomes import EXIT_DONE
 from nonloc_paper.commands.parser import CommandParser, add_data_dir, add_optional
+from nonloc_paper.paths import real_path
 from nonloc_paper.runs import Run, write_atomically
 
 PARSER = CommandParser
@@ -66,7 +67,7 @@ def run(options: Namespace) -> int:
     if NetworkSpec.parse(network).form is None:
         raise ValueError(f"{network} has no nonlocal blocks, so there are no weights to look at")
     place = Path(options.output) if options.output is not None else folder.path
-    if place.resolve() != folder.path.resolve() and (place / folder.recipe_path.name).exists():
+    if real_path(place) != real_path(folder.path) and (place / folder.recipe_path.name).exists():
         raise ValueError(f"--output {place} is another run; name a folder that is none")
     if options.features and options.output is None and seen.get("format", FORMAT) != FORMAT:
         raise ValueError(

@@ -8,12 +8,13 @@ import signal
 import time
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, closing, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from nonloc._checks import check_whole
+from nonloc._checks import shown as shown_value
 from nonloc.outcomes import DivergedError, Outcome
 from nonloc_paper.data import load
 from nonloc_paper.data.dataset import Dataset
@@ -58,6 +59,7 @@ class Options:
     checkpoint_steps: int | None = None
     steps_ahead: int = STEPS_AHEAD
     watch: Watch | None = None
+    on_epoch: Callable[[dict[str, Any]], None] | None = None
 
     def stream(self) -> Stream:
         """Return the stream to work on: the group's, if there is one."""
@@ -94,6 +96,7 @@ def fit(
     checkpoint_every: int | None = None,
     checkpoint_steps: int | None = None,
     stop_after: float | None = None,
+    on_epoch: Callable[[dict[str, Any]], None] | None = None,
 ) -> Outcome:
     """Train `recipe` in the folder `run`, or continue it, and return how it ended.
 
@@ -105,7 +108,7 @@ def fit(
     "interrupted", with the number of a signal in `metrics["signal"]`. A loss that is not finite ends the run: Outcome
     "diverged" at that step; earlier records stay.
 
-    data              the Dataset; None loads `recipe.data` from `data_dir`
+    data              the Dataset, also one of your own with a name of its own; None loads `recipe.data` from `data_dir`
     device            None is "cuda" where there is one, else "cpu"
     captured          replay every step as one CUDA graph, which is several times as fast for small networks. None: on
                       CUDA. A step that cannot be captured is done plainly, with a warning.
@@ -115,8 +118,14 @@ def fit(
                       15 s of work. The end of the run is always saved.
     checkpoint_steps  save also after every so many steps
     stop_after        a budget in seconds; at least one step or evaluation is done
+    on_epoch          called with the metrics of every epoch that this call finishes, once they are recorded:
+                      lambda m: writer.add_scalar("error", m["error"], m["epoch"]) for TensorBoard, wandb.log for
+                      Weights & Biases. An error in it ends the call, and the same call goes on later.
     """
+    if on_epoch is not None and not callable(on_epoch):
+        raise ValueError(f"on_epoch must be a function of the metrics, got {shown_value(on_epoch)}")
     options = make_options(device, captured, progress, checkpoint_every, checkpoint_steps, stop_after)
+    options = replace(options, on_epoch=on_epoch)
     run = run if isinstance(run, Run) else Run(run)
     stopping = Stopping(stop_after)
 
@@ -266,6 +275,8 @@ def _train(session: Session, stopping: Stopping, shown: Progress, options: Optio
             session.save()
         # After saving: if the reader of stderr is gone, the broken pipe ends the run here.
         shown.epoch(metrics)
+        if options.on_epoch is not None:
+            options.on_epoch(dict(metrics))
         if session.epoch < last and stopping.reason:
             return _interrupted(session, stopping)
     if not has_finite_parameters(session.model):

@@ -29,6 +29,7 @@ from nonloc.ops import kernel_matrix, largest_logit_spread
 from nonloc.spectrum import CAPTION, STABLE_CAPTION, random_band, weight_spectrum
 from nonloc_paper.data import load
 from nonloc_paper.data.dataset import Dataset
+from nonloc_paper.paths import real_path
 from nonloc_paper.runs import Run, finite_or_none, read_json, write_atomically, write_json
 from nonloc_paper.training.checkpoint import Checkpoint, latest_valid
 from nonloc_paper.training.machine import device_or_best
@@ -129,7 +130,7 @@ def _write_spectra(run: Run, checkpoint: Checkpoint, recipe: Recipe, place: Path
     has_bands = all("band" in weight for stage in measured_stages for weight in stage["weights"])
     caption = CAPTION if has_bands else STABLE_CAPTION
     value = _where(checkpoint) | {"caption": caption, "stages": measured_stages}
-    if place.resolve() == run.path.resolve() and read_json(place / SPECTRUM).get("step") == checkpoint.step:
+    if real_path(place) == real_path(run.path) and read_json(place / SPECTRUM).get("step") == checkpoint.step:
         # Computed elsewhere, or to fewer digits, it is evidence.
         return finite_or_none(value)
     return write_json(place / SPECTRUM, value, indent=1)

@@ -121,6 +121,7 @@ def test_every_field_of_a_recipe_is_explained():
             "device='no_such_device' is unknown; use cpu or cuda",
         ),
         (["data", "mnist"], "choose one of motifs, cifar10, cifar100"),
+        (["simulate", "diffusion", "--size=--"], "argument --size: expected a value, got --"),
         (["spectrum", "no-such-run"], "no-such-run is not a run folder"),
         (["report", "no-such-folder"], "no-such-folder is not a folder"),
     ],

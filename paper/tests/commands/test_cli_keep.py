@@ -95,6 +95,9 @@ def test_an_older_look_and_another_run_are_not_replaced(kept, tmp_path, capsys):
     assert "stays as it is; name a folder with --output" in capsys.readouterr().err
     assert main(["spectrum", str(record), "--output", str(other)]) == 2
     assert "is another run" in capsys.readouterr().err
+    (tmp_path / "loop").symlink_to("loop")
+    assert main(["spectrum", str(record), "--output", str(tmp_path / "loop")]) == 1
+    assert "loop" in capsys.readouterr().err
     assert contents(results) == before
 
 

@@ -141,6 +141,23 @@ def test_a_spent_budget_interrupts_after_one_step_or_evaluation_each(whole, run)
     assert_same_run(run, whole)
 
 
+def test_every_epoch_is_told_once_over_interruptions_and_an_error_in_the_listener_loses_nothing(whole, run):
+    heard = []
+
+    def listen(metrics):
+        heard.append(metrics)
+        if len(heard) == 2:
+            raise OSError("no connection")
+
+    with pytest.raises(OSError, match="no connection"):
+        train(RECIPE, run, on_epoch=listen)
+    train(RECIPE, run, on_epoch=listen)
+    assert heard == run.read_metrics()
+    assert_same_run(run, whole)
+    with pytest.raises(ValueError, match="on_epoch must be a function"):
+        train(RECIPE, run, on_epoch="wandb")
+
+
 def test_a_signal_that_comes_too_late_to_interrupt_is_passed_on(run, monkeypatch):
     before_method(monkeypatch, Session, "finish_epoch", lambda *_: os.kill(os.getpid(), signal.SIGINT))
     with pytest.raises(KeyboardInterrupt):

@@ -1,0 +1,117 @@
+"""Recorded networks in one line: `models()` lists them, `load(name)` brings one with all that it needs.
+
+from nonloc_paper import load
+one = load("table1-n3/5-block-proposed-own-affinities")
+scores = one.model(one.preprocess(images))  # uint8 [N, 3, 32, 32]
+names = [one.classes[i] for i in scores.argmax(1)]
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from nonloc._checks import shown
+from nonloc_paper.data import load as load_data
+from nonloc_paper.data.download import SOURCES
+from nonloc_paper.networks.build import build
+from nonloc_paper.paths import results_folder
+from nonloc_paper.runs import Run, find_runs
+from nonloc_paper.training.checkpoint import restore_model
+from nonloc_paper.training.recipe import Recipe
+from nonloc_paper.training.tasks import pixel_statistics
+from nonloc_paper.training.trained import newest_checkpoint
+
+# Of each data set, the mean of every pixel and the deviation from it, over the training images.
+STATISTICS = Path(__file__).parents[1] / "data" / "pixel_statistics.safetensors"
+
+
+class Preprocess(nn.Module):
+    """uint8 images [N, 3, H, W] as a recorded network was trained to see them: less the mean image, then scaled."""
+
+    mean: Tensor
+
+    def __init__(self, mean: Tensor, inverse_scale: float) -> None:
+        super().__init__()
+        self.register_buffer("mean", mean)
+        self.inverse_scale = inverse_scale
+
+    def forward(self, images: Tensor) -> Tensor:
+        if images.dtype != torch.uint8 or images.shape[1:] != self.mean.shape:
+            raise ValueError(
+                f"images must be uint8 [N, {', '.join(map(str, self.mean.shape))}], with values from 0 to 255; "
+                f"got {images.dtype} {list(images.shape)}"
+            )
+        return (images.float() - self.mean) * self.inverse_scale
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A recorded network.
+
+    model       plain torch, in eval mode
+    preprocess  from uint8 images to the model's input
+    classes     the names of its outputs
+    error       on the test images when it was recorded, in %
+    recipe      how it was trained, with its seed
+    """
+
+    name: str
+    model: nn.Module
+    preprocess: Preprocess
+    classes: tuple[str, ...]
+    error: float
+    recipe: Recipe
+
+
+def models() -> list[str]:
+    """Return the names of the recorded networks that have weights: <suite>/<row>, as their folders say."""
+    return sorted(_runs())
+
+
+def load(name: str, device: torch.device | str = "cpu") -> Recorded:
+    """Return a recorded network by its name; `models()` lists them."""
+    runs = _runs()
+    if name not in runs:
+        raise ValueError(f"{shown(name)} is no recorded network; choose one of {', '.join(sorted(runs))}")
+    run = runs[name]
+    recipe, checkpoint = Recipe.of(run), newest_checkpoint(run)
+    model = build(recipe.network, num_classes=checkpoint.num_classes, **asdict(recipe.stage))
+    restore_model(model, checkpoint.tensors)
+    statistics = load_file(STATISTICS)
+    mean, deviation = (statistics[f"{recipe.data}.{part}"] for part in ("mean", "deviation"))
+    scale = float(deviation) if recipe.pixel_scale == "std" else recipe.pixel_scale
+    preprocess = Preprocess(mean, float(torch.tensor(1.0) / torch.tensor(scale)))
+    error = run.read_result()["metrics"]["error"]
+    return Recorded(
+        name, model.to(device).eval(), preprocess.to(device), SOURCES[recipe.data].classes, error, recipe
+    )
+
+
+def _runs() -> dict[str, Run]:
+    """The recorded runs that have weights, by name: of a row one seed, the first where there are several."""
+    root = results_folder()
+    if not root.is_dir():
+        raise ValueError(
+            f"{root} is not there: recorded networks are in a checkout of the repository; name its paper/results in "
+            "NONLOC_RESULTS"
+        )
+    found: dict[str, Run] = {}
+    for run in find_runs(root):
+        if run.has_weights and run.read_recipe()["data"] in SOURCES:
+            found.setdefault(run.path.parent.relative_to(root).as_posix(), run)
+    return found
+
+
+def write_statistics(data_dir: str | os.PathLike[str] | None = None) -> None:
+    """Write STATISTICS from the official files of the data sets."""
+    tensors: dict[str, Tensor] = {}
+    for name in SOURCES:
+        mean, deviation = pixel_statistics(load_data(name, data_dir).train.images)
+        tensors |= {f"{name}.mean": mean, f"{name}.deviation": torch.tensor(deviation, dtype=torch.float64)}
+    save_file(tensors, STATISTICS)
