@@ -55,7 +55,7 @@ def all_as_expected(checks: Iterable[Check]) -> bool:
 
 
 def counts(checks: Sequence[Check], width: int = 100) -> str:
-    """Return how many checks hold, are not met or fail as they must, in lines of at most `width`; then what is wrong."""
+    """Return how many checks hold, say nothing or fail as they must, in lines of at most `width`; and what is wrong."""
     unmet = sum(check.verdict == "hypothesis not met" for check in checks)
     failed = [check for check in checks if check.verdict == check.expected == "fails"]
     wrong = [check for check in checks if not check.is_as_expected]

@@ -49,7 +49,11 @@ Watch = Callable[[Session], None]
 
 @dataclass(frozen=True)
 class Options:
-    """The options of `fit`; `steps_ahead` is this run's share of STEPS_AHEAD."""
+    """The options of `fit`.
+
+    steps_ahead  this run's share of STEPS_AHEAD
+    label        of the progress; the name of the run when left out
+    """
 
     device: torch.device
     group: GraphGroup | None = None
@@ -58,6 +62,7 @@ class Options:
     checkpoint_steps: int | None = None
     steps_ahead: int = STEPS_AHEAD
     watch: Watch | None = None
+    label: str | None = None
 
     def stream(self) -> Stream:
         """Return the stream to work on: the group's, if there is one."""
@@ -206,9 +211,8 @@ def train_steps(
                 session.begin()
             else:
                 session.resume(checkpoint)
-            shown = make_progress(
-                options.progress, run.name, session.step, recipe.epochs * session.steps_per_epoch
-            )
+            total = recipe.epochs * session.steps_per_epoch
+            shown = make_progress(options.progress, options.label or run.name, session.step, total)
             with closing(shown), while_training or nullcontext():
                 outcome = yield from _train(session, stopping, shown, options)
         except SaveAndStop as end:
