@@ -209,6 +209,12 @@ def test_pyplot_is_not_imported():
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
+def test_without_matplotlib_the_error_names_the_extra():
+    code = "import sys; sys.modules['matplotlib'] = None; import nonloc.plots"
+    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
+    assert done.stderr.endswith("nonloc.plots needs matplotlib; pip install 'nonloc[plots]'\n")
+
+
 @pytest.mark.parametrize(
     ("draw", "message"),
     [

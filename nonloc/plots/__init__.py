@@ -4,7 +4,12 @@ Every `plot_` function draws on the `ax` it is given, or on axes of a new figure
 anything, and none changes matplotlib's settings: save a picture with `ax.figure.savefig("picture.png")`.
 """
 
+from importlib.util import find_spec
+
 from nonloc._lazy import lazy
+
+if find_spec("matplotlib") is None:
+    raise ModuleNotFoundError("nonloc.plots needs matplotlib; pip install 'nonloc[plots]'", name="matplotlib")
 
 _WHERE = {
     "plot_affinity": "nonloc.plots.affinity",
