@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 
 import matplotlib
 import numpy as np
@@ -112,6 +113,14 @@ def test_curves_are_the_averages_over_channels_of_every_sample(path, what):
     for sample in range(2):
         np.testing.assert_allclose(lines[sample].get_ydata(), measured[:, sample], rtol=1e-14)
         np.testing.assert_array_equal(lines[sample].get_xdata(), path.times)
+
+
+def test_a_mean_that_stays_is_not_drawn_as_its_rounding(affinity):
+    path = simulate(
+        Diffusion(replace(affinity, normalize="sinkhorn")), torch.ones(2, 20, 1).double(), num_steps=3
+    )
+    low, high = plot_trajectory(path, "mean").get_ylim()
+    assert (low, high) == pytest.approx((0.9, 1.1))
 
 
 def test_a_strip_has_the_states_side_by_side(path):

@@ -20,7 +20,7 @@ COLORS = (POSITIVE, NEGATIVE, "#2fa39a", "#b85fa8", "#b08d1a", "#6a6fd0")
 GRID: Any = {"alpha": 0.25, "color": "#808890", "linewidth": 0.6}
 
 WIDTH = 8.2
-LARGEST = 1e250
+LARGEST = 1e100  # drawn on an axis; its ticks may be far beyond
 
 STYLE: Any = {
     "font.size": 9.5,

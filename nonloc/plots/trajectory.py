@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
 from nonloc._checks import check_choice, check_flag, check_whole, is_whole, shown
-from nonloc.plots.look import NEGATIVE, POSITIVE, clear_axes, make_axes, moderate, scale_by_log
+from nonloc.plots.look import LARGEST, NEGATIVE, POSITIVE, clear_axes, make_axes, moderate, scale_by_log
 from nonloc.processes.trajectory import Trajectory
 
 WHAT = ("states", "mean", "variance", "energy")
@@ -20,6 +20,7 @@ LABELS = {
     "variance": "variance over positions",
     "energy": "Dirichlet energy",
 }
+NOTHING = 1e-9  # relative: smaller changes are rounding
 MOST_STATES = 6  # in a strip
 MOST_LINES = 2000  # positions in a map of all states
 
@@ -77,7 +78,7 @@ def state_pixels(
     is_pair = isinstance(size, (tuple, list)) and len(size) == 2 and all(is_whole(side) for side in size)
     if not is_pair or size[0] * size[1] != positions:
         raise ValueError(f"size must be (height, width) of the {positions:,} positions, got {shown(size)}")
-    states = np.nan_to_num(moderate(trajectory.states[:, sample].double().cpu()))
+    states = np.clip(np.nan_to_num(trajectory.states[:, sample].double().cpu().numpy()), -LARGEST, LARGEST)
     states = states.reshape(saved, *size, channels)
     if channels == 3:
         return np.concatenate([np.clip(states, 0, 1), np.ones((*states.shape[:3], 1))], -1)
@@ -100,9 +101,13 @@ def _curves(trajectory: Trajectory, what: str, ax: Axes) -> Axes:
         return lines
 
     if what == "mean":
-        draw(measured, "plain mean", color=NEGATIVE)
+        values = [draw(measured, "plain mean", color=NEGATIVE)]
         if trajectory.weighted_mean is not None:
-            draw(trajectory.weighted_mean, "mean under π", color=POSITIVE, linestyle="--")
+            values.append(draw(trajectory.weighted_mean, "mean under π", color=POSITIVE, linestyle="--"))
+        low, high = np.nanmin(values), np.nanmax(values)
+        if high - low < NOTHING * max(abs(low), abs(high)):
+            # What stays is a straight line, not its rounding.
+            ax.set_ylim(*sorted((0.9 * low, 1.1 * high)))
         ax.legend(frameon=False)
     else:
         # A straight line on a logarithmic scale is exponential decay or growth.

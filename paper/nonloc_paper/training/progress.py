@@ -36,7 +36,7 @@ class Bar(Progress):
             file=sys.stderr,
             mininterval=0.5,
             dynamic_ncols=True,
-            bar_format="{desc} |{bar}| {n_fmt}/{total_fmt}{postfix}, {remaining} left",
+            bar_format="{desc} |{bar}| {percentage:.0f}%{postfix}, {remaining}",
         )
         self._score = ""
 
