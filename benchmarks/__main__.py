@@ -32,6 +32,7 @@ SUBJECTS = {
         "",
     ),
     "graphs": ("a graph of a million points, ten steps, against scikit-learn and scipy by hand", "cpu"),
+    "estimators": ("DiffusionMap and LabelDiffusion against what scikit-learn has for it", "cpu"),
     "certificates": (
         "`certify` on random stages, a third of them at the boundary, against dense norms",
         "cpu",

@@ -9,17 +9,20 @@ Noise puts equal patches at a distance of 2σ², but a patch is at distance 0 fr
 pixel. The second method corrects the self weight. It divides Σ_j Ω_ij (z_j − z_i), which does not contain it, by the
 row sums with exp(−2σ²/h²) in the place of Ω_ii = 1. scikit-image subtracts 2σ² too.
 
-Every method gets the patch and the bandwidth with which it is nearest to the clean image.
+Every method gets the patch and the bandwidth with which it is nearest to the clean image. denoise.png shows them.
 """
 
 import math
 import time
 from itertools import product
+from pathlib import Path
 
 import torch
+from matplotlib.figure import Figure
 from sklearn.datasets import load_sample_image
 
 from nonloc import Affinity, aggregate, diffuse
+from nonloc.plots import png, style
 from nonloc.processes.images import patch_features, psnr, to_image, to_signal
 
 SIGMA = 0.1
@@ -64,6 +67,17 @@ def scikit_image(noisy: torch.Tensor, radius: int, bandwidth: float) -> torch.Te
     return torch.from_numpy(denoised).movedim(-1, 0)
 
 
+def save_pictures(pictures: dict[str, torch.Tensor]) -> None:
+    """Save the images side by side."""
+    with style():
+        figure = Figure(figsize=(1.7 * len(pictures), 2.1), layout="constrained")
+        for ax, (title, image) in zip(figure.subplots(1, len(pictures)), pictures.items(), strict=True):
+            ax.imshow(image.clamp(0, 1).movedim(0, -1).numpy(), interpolation="nearest")
+            ax.set_title(title, fontsize=8.5)
+            ax.set_axis_off()
+    Path("denoise.png").write_bytes(png(figure))
+
+
 def main() -> None:
     clean = photograph()
     generator = torch.Generator().manual_seed(0)
@@ -76,6 +90,7 @@ def main() -> None:
         print("scikit-image is not installed: it is left out of the comparison")
     else:
         methods[f"scikit-image {skimage.__version__}"] = scikit_image
+    pictures = {"clean\n": clean, f"noisy\n{psnr(noisy, clean):.2f} dB": noisy}
     for name, method in methods.items():
         start = time.perf_counter()
         scores = {(r, h): psnr(method(noisy, r, h), clean) for r, h in product(RADII, BANDWIDTHS)}
@@ -84,6 +99,10 @@ def main() -> None:
         side = 2 * radius + 1
         best = f"{scores[radius, bandwidth]:.2f} dB with {side} × {side} patches and bandwidth {bandwidth}"
         print(f"{name:<20} {best}, {seconds:.2f} s a run")
+        title = f"{name}\n{scores[radius, bandwidth]:.2f} dB"
+        pictures[title] = method(noisy, radius, bandwidth)
+    save_pictures(pictures)
+    print("denoise.png")
 
 
 if __name__ == "__main__":

@@ -5,12 +5,17 @@
 Any module that returns an affinity can be the affinity of a stage. This one returns a graph that joins the pixels up to
 a radius, with weights that fall with the distance: W is learned, the weights of the window are not. Its cost grows with
 the number of pixels times the size of the window. (A kernel that is learned from the features has all positions.)
+local_stage.png shows how far stages reach.
 """
 
+from pathlib import Path
+
 import torch
-from torch import nn
+from matplotlib.figure import Figure
+from torch import Tensor, nn
 
 from nonloc import DiffusiveStage, SparseAffinity
+from nonloc.plots import png, style
 from nonloc.processes import horizon
 
 
@@ -26,24 +31,34 @@ class Window(nn.Module):
         return SparseAffinity(self.matrix, normalize="row")
 
 
-def reached(stage: nn.Module, size: int) -> int:
-    """How many pixels the pixel in the middle depends on."""
+def influence(stage: nn.Module, size: int) -> Tensor:
+    """How much the pixel in the middle depends on every pixel [size, size]."""
     x = torch.zeros(1, 8, size, size, requires_grad=True)
     middle = stage(x)[0, :, size // 2, size // 2].sum()
     (gradient,) = torch.autograd.grad(middle, x)
-    return int((gradient.abs().sum(1) > 0).sum())
+    return gradient.abs().sum((0, 1))
 
 
 def main() -> None:
     torch.manual_seed(0)
-    size = 32
-    for blocks in (1, 2, 4):
+    size, numbers = 32, (1, 2, 4)
+    with style():
+        figure = Figure(figsize=(6.6, 2.5), layout="constrained")
+        panels = figure.subplots(1, len(numbers))
+    for blocks, ax in zip(numbers, panels, strict=True):
         stage = DiffusiveStage(8, blocks, affinity=Window(size, size, radius=2.5), init_std=0.1)
         entries = stage.affinity(torch.zeros(1, 8, size, size)).matrix.values().numel()
+        weights = influence(stage, size)
+        reached = int((weights > 0).sum())
         print(
             f"{blocks} sub-blocks: {entries:,} entries stored of {size**4:,}; "
-            f"one pixel depends on {reached(stage, size)} of {size**2}"
+            f"one pixel depends on {reached} of {size**2}"
         )
+        ax.imshow(torch.where(weights > 0, weights.log10(), float("nan")).numpy(), interpolation="nearest")
+        ax.set_title(f"{blocks} sub-block{'s' if blocks > 1 else ''}: {reached} pixels")
+        ax.set_axis_off()
+    Path("local_stage.png").write_bytes(png(figure))
+    print("local_stage.png")
 
 
 if __name__ == "__main__":

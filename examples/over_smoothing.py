@@ -3,15 +3,20 @@
     python examples/over_smoothing.py
 
 Replace `model`, `batches` and the name in `WHERE` by yours. Here a few steps on random labels stand for training:
-they show how to look, not what a trained network shows.
+they show how to look, not what a trained network shows. over_smoothing.png has the features and the weights of both
+forms.
 """
 
+from pathlib import Path
+
 import torch
+from matplotlib.figure import Figure
 from torch import nn
 from torch.nn.functional import cross_entropy
 
 from nonloc import DiffusiveStage, OriginalStage, certify, feature_trace, insert, weight_spectrum
 from nonloc.nn import stage_inputs
+from nonloc.plots import plot_features, plot_spectrum, png, style
 from nonloc.spectrum import random_band
 
 WHERE, BLOCKS, STEPS = "body", 4, 30
@@ -71,7 +76,10 @@ def show_weights(stage: nn.Module) -> None:
 def main() -> None:
     torch.manual_seed(0)
     images, _ = batches(1)[0]
-    for kind in (OriginalStage, DiffusiveStage):
+    with style():
+        figure = Figure(figsize=(7.5, 6.2), layout="constrained")
+        panels = figure.subplot_mosaic("AB;CC;DD", height_ratios=(1.3, 1, 1))
+    for kind, below in ((OriginalStage, "C"), (DiffusiveStage, "D")):
         network = model()
         # init_std=0.1 instead of the default 0.01: in 30 steps nothing else would move far enough to be seen.
         place = {WHERE: lambda channels, kind=kind: kind(channels, BLOCKS, init_std=0.1)}
@@ -79,14 +87,19 @@ def main() -> None:
         train(network)
         print(f"{kind.__name__}, trained")
         show_features(network, images)
+        for what, panel in (("norm", "A"), ("variance", "B")):
+            plot_features(feature_trace(network, images), what, label=kind.__name__, ax=panels[panel])
         # The features above are those of one batch. A certificate is about every signal, with the kernel as it is
         # at the stage's real input, which stage_inputs records.
         for name, stage, x, _ in stage_inputs(network, images):
             show_weights(stage)
+            plot_spectrum(stage, ax=panels[below]).set_title(kind.__name__, loc="left")
             certificate = certify(stage, x[:2])
             print(
                 f"  {name}: {certificate.verdict}, growth × {certificate.growth:.3f} ({certificate.reason})"
             )
+    Path("over_smoothing.png").write_bytes(png(figure))
+    print("over_smoothing.png")
 
 
 if __name__ == "__main__":

@@ -2,15 +2,19 @@
 
     python examples/point_cloud.py
 
-Replace `cloud` by your points [M, d] and `signal` by your numbers on them; everything else stays.
+Replace `cloud` by your points [M, d] and `signal` by your numbers on them; everything else stays. point_cloud.png shows
+the noisy signal, the diffused one, and what a step beyond the limit does.
 """
 
 import math
+from pathlib import Path
 
 import torch
+from matplotlib.figure import Figure
 
 from nonloc import Diffusion, cfl_limit, simulate
-from nonloc.processes import JumpProcess, neighbors
+from nonloc.plots import plot_trajectory, png, style
+from nonloc.processes import JumpProcess, Trajectory, neighbors
 
 POINTS, NEIGHBORS, WALKERS = 1000, 10, 20_000
 
@@ -21,6 +25,26 @@ def cloud(generator: torch.Generator) -> torch.Tensor:
     angle, radius = 3 * math.pi * along, 0.3 + along
     spiral = torch.stack([radius * angle.cos(), radius * angle.sin()], -1)
     return spiral + 0.02 * torch.randn(POINTS, 2, dtype=torch.float64, generator=generator)
+
+
+def save_picture(
+    points: torch.Tensor, signals: dict[str, torch.Tensor], paths: dict[str, Trajectory]
+) -> None:
+    """Save signals on the points, with one scale, and the variance of simulations."""
+    most = max(float(signal.abs().max()) for signal in signals.values())
+    with style():
+        figure = Figure(figsize=(9, 3), layout="constrained")
+        *panels, last = figure.subplots(1, len(signals) + 1)
+        for ax, (title, signal) in zip(panels, signals.items(), strict=True):
+            drawn = ax.scatter(*points.T.numpy(), c=signal.numpy(), s=6, vmin=-most, vmax=most)
+            ax.set_title(title)
+            ax.set_axis_off()
+            ax.set_aspect("equal")
+        figure.colorbar(drawn, ax=panels, shrink=0.8)
+        for (title, path), color in zip(paths.items(), ("#2f7fc1", "#d9772b"), strict=True):
+            plot_trajectory(path, ax=last).get_lines()[-1].set(label=title, color=color)
+        last.legend()
+    Path("point_cloud.png").write_bytes(png(figure))
 
 
 def main() -> None:
@@ -70,6 +94,14 @@ def main() -> None:
     # The slowest difference between two starts shrinks by the factor e in the time 1 / gap.
     gap = float(walk.spectral_gap().value)
     print(f"where they started is forgotten in a time of the order of {1 / gap:,.0f}")
+    paths = {
+        f"steps of {part} × the limit": simulate(
+            process, z0, num_steps=30, step_size=part * limit.limit, throw=False
+        )
+        for part in (0.9, 1.2)
+    }
+    save_picture(points, {"noisy": signal, f"at time {time:g}": exact.flatten()}, paths)
+    print("point_cloud.png")
 
 
 if __name__ == "__main__":

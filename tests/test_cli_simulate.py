@@ -68,8 +68,11 @@ def test_the_files_are_there_and_open(capsys, picture, tmp_path):
 
 
 def test_a_step_far_beyond_the_limit_diverges_and_is_written(capsys, picture, tmp_path):
-    code, record = simulated(capsys, picture, tmp_path, "reverse", "--step_size", "1e9", "--steps", "60")
+    words = ("--step_size", "1e9", "--steps", "60", "--animate")
+    code, record = simulated(capsys, picture, tmp_path, "reverse", *words)
     assert code == 3
+    with Image.open(record["files"][-1]) as image:
+        assert image.n_frames == len(record["times"])
     assert record["outcome"]["ending"] == "diverged"
     assert len(record["times"]) == record["outcome"]["step"]
 

@@ -1,9 +1,10 @@
-"""Every example runs, at small sizes, and prints what its docstring promises."""
+"""Every example runs, at small sizes, prints what its docstring promises, and saves a picture."""
 
 import runpy
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 # By example: words of its output, and smaller settings.
@@ -23,10 +24,15 @@ def test_every_example_has_a_case():
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_it_runs(name, capsys):
+def test_it_runs(name, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     words, settings = CASES[name]
     main = runpy.run_path(str(EXAMPLES / f"{name}.py"))["main"]
     assert settings.keys() <= main.__globals__.keys()
     main.__globals__.update(settings)
     main()
-    assert words in capsys.readouterr().out
+    output = capsys.readouterr().out
+    assert words in output
+    assert f"{name}.png" in output
+    with Image.open(tmp_path / f"{name}.png") as image:
+        assert len(image.convert("L").getcolors()) > 10

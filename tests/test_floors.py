@@ -14,6 +14,7 @@ HOUSES = {
         {
             "__main__": 5,
             "cli": 4,
+            "estimators": 3,
             "plots": 3,
             "interop": 3,
             "nn": 2,

@@ -30,7 +30,7 @@ def test_code_of_the_readme_runs(code, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MPLBACKEND", "agg")
     exec(compile(code, "README.md", "exec"), {})
-    for name in re.findall(r'imsave\("([^"]+)"', code):
+    for name in re.findall(r'savefig\("([^"]+)"', code):
         assert (tmp_path / name).stat().st_size > 0
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from nonloc._checks import check_memory, shortened, shown
 from nonloc.cli.durations import format_duration
@@ -25,7 +25,8 @@ Pixels are positions and the patches around them features; the kernel between al
   jump        the law of a walker that jumps from pixel to like pixel, begun in the middle of the image
 
 Writes simulate-PROCESS.svg and .png (means, variance, energy over time), states-PROCESS.png (a strip of states) and
-simulate-PROCESS.json (the numbers). Without --image a flower that comes with scikit-learn is used.
+simulate-PROCESS.json (the numbers); with --animate also states-PROCESS.gif, a moving picture. Without --image a flower
+that comes with scikit-learn is used.
 
   nonloc simulate diffusion
   nonloc simulate reverse --image cat.jpg --steps 5 --output pictures
@@ -69,6 +70,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--stepper", choices=("euler", "exact", "implicit"), default="euler", help="how a step is made"
     )
+    parser.add_argument("--animate", action="store_true", help="write the states as a moving picture, too")
     parser.add_argument("--output", default=".", metavar="DIR", help="where the files go")
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
     add_output_arguments(parser)
@@ -90,8 +92,8 @@ def run(options: Namespace) -> int:
 
     from nonloc import processes
     from nonloc.ops import Affinity
-    from nonloc.plots import plot_states, plot_trajectory, png, svg
-    from nonloc.processes.images import patch_features, to_image, to_signal
+    from nonloc.plots import animate_trajectory, plot_trajectory, png, style, svg
+    from nonloc.processes.images import patch_features, to_signal
 
     image = _on_device(read_picture(options.image, options.size), options.device)
     height, width = image.shape[1:]
@@ -125,14 +127,13 @@ def run(options: Namespace) -> int:
         progress=not output.is_quiet,
     )
     series = _series(trajectory)
-    chosen = sorted({round(k * (len(trajectory) - 1) / 5) for k in range(6)})
-    pictures = [to_image(trajectory.states[k], height, width).movedim(0, -1).cpu().numpy() for k in chosen]
-    if options.process == "jump":
-        pictures = [picture[..., 0] for picture in pictures]
-    titles = [f"t = {series['times'][k]:g}" for k in chosen]
     folder = Path(options.output)
     folder.mkdir(parents=True, exist_ok=True)
-    figure = plot_trajectory(series)
+    # A law spreads from one pixel over all of them: no scale shows both.
+    drawn: Any = {"size": (height, width), "shared_scale": options.process != "jump"}
+    with style():
+        figure = _curves(trajectory)
+        strip = plot_trajectory(trajectory, "states", **drawn)
     value = {
         "process": options.process,
         "positions": height * width,
@@ -145,12 +146,15 @@ def run(options: Namespace) -> int:
     files = {
         f"simulate-{options.process}.svg": svg(figure),
         f"simulate-{options.process}.png": png(figure),
-        f"states-{options.process}.png": png(plot_states(pictures, titles)),
+        f"states-{options.process}.png": png(cast(Any, strip.figure)),  # new axes are no subfigure
         f"simulate-{options.process}.json": f"{json.dumps(value, indent=1)}\n".encode(),
     }
     for name, content in files.items():
         (folder / name).write_bytes(content)
     written = [str(folder / name) for name in files]
+    if options.animate:
+        path = folder / f"states-{options.process}.gif"
+        written.append(str(animate_trajectory(trajectory, path, **drawn)))
     output.result(_text(trajectory, series, written), {**value, "files": written})
     return EXIT_DONE if trajectory.outcome.ending == "finished" else EXIT_DIVERGED
 
@@ -194,6 +198,19 @@ def _on_device(image: Any, device: str) -> Any:
     except Exception as error:  # torch has many answers to a device that it does not know, or have
         reason = shortened(str(error).partition("\n")[0])
         raise ValueError(f"--device {shortened(device)} cannot be used here ({reason}); use cpu") from None
+
+
+def _curves(trajectory: Any) -> Any:
+    """A figure of means, variance and, where there is one, energy over time."""
+    from matplotlib.figure import Figure
+
+    from nonloc.plots import WIDTH, plot_trajectory
+
+    shown = ["mean", "variance", *(["energy"] if trajectory.energy is not None else [])]
+    figure = Figure(figsize=(WIDTH, 2.8), layout="constrained")
+    for axes, what in zip(figure.subplots(1, len(shown)), shown, strict=True):
+        plot_trajectory(trajectory, what, ax=axes)
+    return figure
 
 
 def _series(trajectory: Any) -> dict[str, Any]:

@@ -23,7 +23,7 @@ class SparseAffinity:
     One graph serves every sample: z is [B, M, C] with any B. What is not stored is 0 and gives nothing, NaN included.
 
     matrix   [M, M]  a torch.sparse_csr tensor with int32 or int64 indices (`matrix.to_sparse_csr()` makes one);
-                     `nonloc.processes.neighbors`, `horizon` and `from_scipy` make one from points or from scipy
+                     `nonloc.processes.neighbors`, `horizon`, `from_scipy` and `from_edge_index` make one
     measure  [M]     quadrature weights μ_j ≥ 0 of the continuum; 1 each when left out
 
     Gradients for z take memory linear in M. Those for the entries of a matrix that requires them are torch's, dense

@@ -17,9 +17,12 @@ _WHERE = {
     "quadrature": "nonloc.processes.continuum.quadrature",
     "Diffusion": "nonloc.processes.diffusion",
     "DampedFlow": "nonloc.processes.diffusion",
+    "from_edge_index": "nonloc.processes.graphs",
     "from_scipy": "nonloc.processes.graphs",
     "horizon": "nonloc.processes.graphs",
     "neighbors": "nonloc.processes.graphs",
+    "to_edge_index": "nonloc.processes.graphs",
+    "to_scipy": "nonloc.processes.graphs",
     "MixingTime": "nonloc.processes.jump.mixing",
     "JumpProcess": "nonloc.processes.jump.process",
     "SpectralGap": "nonloc.processes.jump.mixing",
@@ -47,9 +50,12 @@ if TYPE_CHECKING:  # types for mypy and editors, of the names in _WHERE
     from nonloc.processes.continuum.quadrature import quadrature as quadrature
     from nonloc.processes.diffusion import DampedFlow as DampedFlow
     from nonloc.processes.diffusion import Diffusion as Diffusion
+    from nonloc.processes.graphs import from_edge_index as from_edge_index
     from nonloc.processes.graphs import from_scipy as from_scipy
     from nonloc.processes.graphs import horizon as horizon
     from nonloc.processes.graphs import neighbors as neighbors
+    from nonloc.processes.graphs import to_edge_index as to_edge_index
+    from nonloc.processes.graphs import to_scipy as to_scipy
     from nonloc.processes.jump.mixing import MixingTime as MixingTime
     from nonloc.processes.jump.mixing import SpectralGap as SpectralGap
     from nonloc.processes.jump.process import JumpProcess as JumpProcess

@@ -1,4 +1,4 @@
-"""Graphs as SparseAffinity: nearest neighbours or a horizon of up to millions of points, or any scipy matrix."""
+"""Graphs as SparseAffinity: nearest neighbours or a horizon of up to millions of points, scipy, edges."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from nonloc._checks import (
     shown,
 )
 from nonloc.ops import SparseAffinity
+from nonloc.processes.nearest import Nearest, check_scale, check_spread
 
 try:
     import scipy.sparse as scipy_sparse
@@ -28,16 +29,13 @@ except ImportError:  # an extra; an error names it when a graph is asked for
 
 NEIGHBOR_KINDS = ("heat", "constant")
 HORIZON_KERNELS = ("constant", "linear")
-POINTS_AT_ONCE = 2**16
 MOST_ENTRIES = 2**30  # of a graph: 12 to 16 GiB
-
-MOST_SCALE = 1e300
 
 RadialKernel = Callable[[Tensor], Tensor]  # distances [E] -> values [E]
 
 
 def neighbors(
-    points: Tensor,
+    points: Tensor | np.ndarray,
     k: int,
     *,
     kind: str = "heat",
@@ -48,14 +46,14 @@ def neighbors(
 ) -> SparseAffinity:
     """The graph that joins i and j when one is among the k nearest of the other.
 
-    points        [M, d]; the graph has their dtype and device. Of points at the same place, any k count as nearest (and
-                  finding them takes time in the square of their number)
+    points        [M, d], a tensor or an array; the graph has their dtype and device. Of points at the same place, any
+                  k count as nearest (and finding them takes time in the square of their number)
     kind          "heat": Ω_ij = exp(−scale |x_i − x_j|²); "constant": 1
     scale         "auto": 1 / r², with r the median distance to the k-th neighbour. A number that makes all weights
                   underflow to 0 is refused, one that does so to most of them warns; both name the scale that fits
     include_self  each position is its own neighbour besides the k others
     """
-    positions = _checked_points(points)
+    points, positions = _checked_points(points)
     size = positions.shape[0]
     k = check_whole("k", k)
     if k >= size:
@@ -66,33 +64,19 @@ def neighbors(
         )
     check_choice("kind", kind, NEIGHBOR_KINDS)
     check_flag("include_self", include_self)
-    if not isinstance(scale, str) and is_finite(scale) and scale > 0:
-        scale = float(scale)
-    elif not isinstance(scale, str) or scale != "auto":
-        raise ValueError(f'scale must be a number > 0, or "auto", got {shown(scale)}')
-    tree = scipy_spatial.cKDTree(positions)
+    check_scale(scale)
+    nearest = Nearest(positions, k)
     width = k + 1 if include_self else k
-    columns = np.empty((size, width), dtype=_index_dtype(2 * size * width))
-    squares = np.zeros((size, width if kind == "heat" else 0))
-    # In the order of the tree's leaves, the part of the tree for a query is still in the cache: twice as fast.
-    for rows in np.array_split(tree.indices, -(-size // POINTS_AT_ONCE)):
-        distances, nearest = tree.query(positions[rows], k + 1, workers=-1)
-        _put_self_first(distances, nearest, rows)
-        columns[rows] = nearest[:, -width:]
-        if kind == "heat":
-            squares[rows] = np.square(distances[:, -width:])
+    dtype = _numpy_dtype(points.dtype)
     if kind == "heat":
-        values = _heat(squares, scale, width > k, _numpy_dtype(points.dtype))
+        values = nearest.heat(nearest.fitting_scale() if scale == "auto" else float(scale), dtype)[:, -width:]
     else:
-        values = np.ones((size, width), dtype=_numpy_dtype(points.dtype))
-    starts = np.arange(0, size * width + 1, width, dtype=columns.dtype)
-    directed = scipy_sparse.csr_array((values.ravel(), columns.ravel(), starts), shape=(size, size))
-    directed.sort_indices()
-    return _affinity(directed.maximum(directed.T.tocsr()), points.device, normalize, measure)
+        values = np.ones((size, width), dtype=dtype)
+    return _affinity(nearest.graph(values), points.device, normalize, measure)
 
 
 def horizon(
-    points: Tensor,
+    points: Tensor | np.ndarray,
     radius: float,
     *,
     kernel: str | RadialKernel = "constant",
@@ -102,13 +86,13 @@ def horizon(
 ) -> SparseAffinity:
     """The graph that joins all points at a distance r ≤ radius, the horizon of nonlocal modelling.
 
-    points        [M, d]; the graph has their dtype and device
+    points        [M, d], a tensor or an array; the graph has their dtype and device
     kernel        "constant": 1; "linear": 1 − r / radius; or a function of the distances [E] that gives values [E],
                   not all of them 0
     include_self  False: no entry (i, i); a position without another within the radius then has an empty row and
                   does not move
     """
-    positions = _checked_points(points)
+    points, positions = _checked_points(points)
     size = positions.shape[0]
     check_flag("include_self", include_self)
     if not is_finite(radius) or radius <= 0:
@@ -151,6 +135,83 @@ def from_scipy(
 
     symmetrize  True: Ω = (A + Aᵀ) / 2. False takes A as it is: "symmetric" and "sinkhorn" then ask for A = Aᵀ
     """
+    return _from_scipy(matrix, torch.device("cpu"), normalize, symmetrize, measure)
+
+
+def to_scipy(affinity: SparseAffinity) -> Any:
+    """Ω as a scipy CSR array [M, M] on the CPU: a copy, without normalisation and measure."""
+    _require_scipy()
+    matrix = _checked_sparse(affinity).matrix.detach()
+    parts = (
+        part.cpu().numpy().copy() for part in (matrix.values(), matrix.col_indices(), matrix.crow_indices())
+    )
+    return scipy_sparse.csr_array(tuple(parts), shape=tuple(matrix.shape))
+
+
+def from_edge_index(
+    edge_index: Tensor,
+    edge_weight: Tensor | None = None,
+    num_nodes: int | None = None,
+    *,
+    normalize: str = "row",
+    symmetrize: bool = False,
+    measure: Tensor | None = None,
+) -> SparseAffinity:
+    """The graph of a list of edges, as PyTorch Geometric has it; edges that are there twice add up.
+
+    edge_index   [2, E] whole numbers: an edge from j = edge_index[0] to i = edge_index[1] is Ω_ij, what i takes from j
+    edge_weight  [E] ≥ 0; 1 each when left out
+    num_nodes    M; the largest index + 1 when left out
+    symmetrize   True: Ω = (A + Aᵀ) / 2
+    """
+    _require_scipy()
+    if (
+        not isinstance(edge_index, Tensor)
+        or edge_index.dim() != 2
+        or edge_index.shape[0] != 2
+        or edge_index.dtype not in (torch.int32, torch.int64)
+    ):
+        raise ValueError(f"edge_index must be a tensor [2, E] of int64, got {_described(edge_index)}")
+    count = edge_index.shape[1]
+    if edge_weight is None:
+        edge_weight = torch.ones(count)
+    if not isinstance(edge_weight, Tensor) or list(edge_weight.shape) != [count]:
+        raise ValueError(
+            f"edge_weight must be a tensor [{count}], one number an edge, got {_described(edge_weight)}"
+        )
+    givers, takers = edge_index.cpu().numpy()
+    largest = int(edge_index.max()) if count else -1
+    size = check_whole("num_nodes", max(1, largest + 1) if num_nodes is None else num_nodes)
+    if largest >= size or (count and int(edge_index.min()) < 0):
+        raise ValueError(f"edge_index must be from 0 to {size - 1}, got {int(edge_index.min())} to {largest}")
+    values = edge_weight.detach().cpu().numpy()
+    matrix = scipy_sparse.coo_array((values, (takers, givers)), shape=(size, size))
+    return _from_scipy(matrix, edge_index.device, normalize, symmetrize, measure)
+
+
+def to_edge_index(affinity: SparseAffinity) -> tuple[Tensor, Tensor]:
+    """Ω as PyTorch Geometric's edge_index [2, E] (int64) and edge_weight [E], without normalisation and measure.
+
+    The edge of Ω_ij goes from j to i.
+    """
+    matrix = _checked_sparse(affinity).matrix
+    takers, givers = matrix.to_sparse_coo().indices()
+    return torch.stack([givers, takers]), matrix.values()
+
+
+def _described(value: object) -> str:
+    return f"{list(value.shape)} {value.dtype}" if isinstance(value, Tensor) else type(value).__name__
+
+
+def _checked_sparse(affinity: SparseAffinity) -> SparseAffinity:
+    if not isinstance(affinity, SparseAffinity):
+        raise ValueError(f"affinity must be a SparseAffinity, got {type(affinity).__name__}")
+    return affinity
+
+
+def _from_scipy(
+    matrix: Any, device: torch.device, normalize: str, symmetrize: bool, measure: Tensor | None
+) -> SparseAffinity:
     _require_scipy()
     if not scipy_sparse.issparse(matrix):
         raise ValueError(
@@ -174,16 +235,19 @@ def from_scipy(
             "matrix has negative entries, and the weights of a graph must be ≥ 0; give the weights (the adjacency "
             "matrix), not the Laplacian. Where signs are meant, SparseAffinity takes them in a torch.sparse_csr matrix"
         )
-    return _affinity(copied, torch.device("cpu"), normalize, measure)
+    return _affinity(copied, device, normalize, measure)
 
 
-def _checked_points(points: Tensor) -> np.ndarray:
-    """The points in float64 on the CPU [M, d]."""
+def _checked_points(points: Tensor | np.ndarray) -> tuple[Tensor, np.ndarray]:
+    """The points [M, d] as a tensor, and in float64 on the CPU."""
     _require_scipy()
+    if isinstance(points, np.ndarray):
+        points = torch.tensor(points)
     if not isinstance(points, Tensor) or points.dim() != 2:
         got = list(points.shape) if isinstance(points, Tensor) else type(points).__name__
         raise ValueError(
-            f"points must be a tensor [M, d], got {got}; use torch.as_tensor(points), and x.view(-1, 1) on a line"
+            f"points must be a tensor or an array [M, d], got {got}; use torch.as_tensor(points), and x.view(-1, 1) "
+            "on a line"
         )
     if points.dtype not in (torch.float32, torch.float64):
         raise ValueError(f"points must be float32 or float64, got {points.dtype}; use points.double()")
@@ -198,56 +262,8 @@ def _checked_points(points: Tensor) -> np.ndarray:
             f"points has {int(bad.sum())} points with NaN or infinite coordinates (the first is {int(bad.argmax())}); "
             "leave them out"
         )
-    with np.errstate(over="ignore"):
-        widest = np.square(array.max(0) - array.min(0)).sum()
-    if not np.isfinite(widest):
-        raise ValueError("points are so far apart that their distances overflow; scale them down")
-    return array
-
-
-def _heat(squares: np.ndarray, scale: float | str, has_self: bool, dtype: type[np.floating]) -> np.ndarray:
-    """exp(−scale r²) [M, width] for squared distances in increasing order; the first is the position's own or not."""
-    others = slice(1, None) if has_self else slice(None)
-    if isinstance(scale, str):
-        scale = _fitting_scale(squares)
-    with np.errstate(over="ignore"):  # what overflows is −inf, whose exponential is the right 0
-        values = np.exp(-scale * squares).astype(dtype)
-    lost = float((values[:, others] == 0).mean())
-    if lost <= 0.5:
-        return values
-    fit = f'scale="auto", which is {_fitting_scale(squares):.3g} here (1 / the median squared distance to the k-th)'
-    if lost == 1:
-        raise ValueError(
-            f"with scale = {scale:g} the weights of all neighbours underflow to 0, so that nothing would move; "
-            f"use {fit}"
-        )
-    warnings.warn(
-        f"with scale = {scale:g} the weights of {100 * lost:.0f} % of all neighbours underflow to 0; use {fit}",
-        stacklevel=3,
-    )
-    return values
-
-
-def _fitting_scale(squares: np.ndarray) -> float:
-    """1 / r² with r the median distance to the k-th neighbour; of those that are apart, where most points are not."""
-    farthest = squares[:, -1]
-    median = float(np.median(farthest))
-    if median == 0:
-        apart = farthest[farthest > 0]
-        median = float(np.median(apart)) if len(apart) else 1.0
-    with np.errstate(over="ignore"):
-        return float(min(np.float64(1) / median, MOST_SCALE))  # squares may be too small to be divided by
-
-
-def _put_self_first(distances: np.ndarray, nearest: np.ndarray, rows: np.ndarray) -> None:
-    """Of the k + 1 nearest of each row, move the row itself to the front, in place; it replaces the farthest where
-    more than k others lie at the same place and it is not among them."""
-    own = nearest == rows[:, None]
-    where = np.where(own.any(1), own.argmax(1), nearest.shape[1] - 1)
-    moved = np.flatnonzero(where)
-    nearest[moved, where[moved]] = nearest[moved, 0]
-    distances[moved, where[moved]] = distances[moved, 0]
-    nearest[:, 0], distances[:, 0] = rows, 0
+    check_spread(array)
+    return points, array
 
 
 def _radial(kernel: str | RadialKernel, distances: np.ndarray, radius: float, points: Tensor) -> np.ndarray:

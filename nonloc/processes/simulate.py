@@ -11,8 +11,10 @@ from torch import Tensor
 
 from nonloc._checks import check_choice, check_flag, check_whole, is_finite, shown
 from nonloc.ops.affinity import check_batched
+from nonloc.ops.arithmetic import inverse_or_zero
 from nonloc.outcomes import DivergedError
-from nonloc.processes.krylov import exponential_action
+from nonloc.processes.driven import Driven
+from nonloc.processes.krylov import exponential_action, safe_norm
 from nonloc.processes.process import MOST_STEPS, Process
 from nonloc.processes.solvers import solve_implicit
 from nonloc.processes.trajectory import Recorder, SimulationOutcome, Trajectory
@@ -35,6 +37,8 @@ def simulate(
     save_every: int = 1,
     throw: bool = True,
     stepper: str = "euler",
+    source: Tensor | None = None,
+    fixed: Tensor | None = None,
     progress: bool = False,
 ) -> Trajectory:
     """Move z0 [B, M, C] through `num_steps` steps of length `step_size`.
@@ -50,6 +54,10 @@ def simulate(
     stepper     "euler": z + h · rate(z), the paper's discrete process; "exact": the solution of dz/dt = rate(z), up
                 to rounding; "implicit": backward Euler, stable for every h where the process is dissipative. The
                 last two need a linear process
+    source      f, such as [1, M, 1]: the process is dz/dt = rate(z) + f
+    fixed       bool [M] or [B, M]: positions whose values stay as in z0. The steady state of diffusion is then the
+                harmonic extension of these values. With a source or fixed values no mean is conserved, and the
+                trajectory has no weighted_mean
     progress    show a bar
     Nothing is learned here, and there is no gradient: `propagate` is the differentiable form.
     """
@@ -58,12 +66,16 @@ def simulate(
     for name, flag in (("throw", throw), ("progress", progress)):
         check_flag(name, flag)
     step_size = float(step_size)
+    free = process
+    if source is not None or fixed is not None:
+        process = Driven(process, source, fixed, z0)
     with torch.no_grad(), torch.autocast(z0.device.type, enabled=False):
         z = z0.detach()
         step = STEPPERS[stepper](process, step_size)
         recorder = Recorder(process, z, 1 + -(-num_steps // save_every))
         recorder.save(0.0, z)
-        watch = Watch(process, step_size) if stepper == "euler" else None
+        # A source and fixed values cancel in changes from state to state, but a source may widen the range.
+        watch = Watch(free, step_size, keeps_range=source is None) if stepper == "euler" else None
         saved, overflow = 0, None
         for n in _steps(num_steps, progress):
             moved = step(z)
@@ -100,6 +112,8 @@ def euler(process: Process, step_size: float) -> Step:
 def exact(process: Process, step_size: float) -> Step:
     """exp(hA) z, the solution of dz/dt = Az, up to rounding and without the matrix."""
     _check_linear(process, "exact")
+    if isinstance(process, Driven):
+        return _on_changes(process, lambda apply, rate: _integrated_exponential(apply, rate, step_size))
     return _on_vectors(process, lambda apply, z: exponential_action(apply, z, step_size))
 
 
@@ -114,6 +128,8 @@ def implicit(process: Process, step_size: float) -> Step:
             weights = weights.to(z).repeat_interleave(z.shape[1] // weights.shape[1], dim=1)
         return solve_implicit(apply, z, step_size, weights)
 
+    if isinstance(process, Driven):
+        return _on_changes(process, lambda apply, rate: solve(apply, step_size * rate))
     return _on_vectors(process, solve)
 
 
@@ -150,6 +166,31 @@ def _on_vectors(process: Process, step: Callable[[Step, Tensor], Tensor]) -> Ste
         return moved if mask is None else torch.where(mask.unsqueeze(-1), moved, z)
 
     return move
+
+
+def _on_changes(process: Driven, change: Callable[[Step, Tensor], Tensor]) -> Step:
+    """z + change(A, rate(z)): a step by the linear part A alone, on samples as vectors [B, M · C]."""
+
+    def move(z: Tensor) -> Tensor:
+        def apply(v: Tensor) -> Tensor:
+            return process.linear_rate(v.view(z.shape)).reshape(v.shape)
+
+        wide = z.to(torch.promote_types(z.dtype, torch.float32))
+        return (wide + change(apply, process.rate(wide).flatten(1)).view(z.shape)).to(z.dtype)
+
+    return move
+
+
+def _integrated_exponential(apply: Step, rate: Tensor, step: float) -> Tensor:
+    """∫ exp(τA) r dτ from 0 to h: the solution of dx/dt = A x + s r, ds/dt = 0 that begins at x = 0, s = 1."""
+    # In units of the size of r, so that x and s are of like size.
+    size = safe_norm(rate).unsqueeze(-1)
+    unit = rate * inverse_or_zero(size)
+
+    def extended(v: Tensor) -> Tensor:
+        return torch.cat([apply(v[:, :-1]) + v[:, -1:] * unit, torch.zeros_like(v[:, -1:])], dim=1)
+
+    return exponential_action(extended, torch.cat([torch.zeros_like(rate), size], dim=1), step)[:, :-1]
 
 
 def _outcome(

@@ -43,7 +43,7 @@ class Trajectory:
     times          [S] float64 on the CPU
     mean           [S, B, C]  over the positions, weighted by the measure where there is one; masked ones left out
     weighted_mean  [S, B, C]  under π, in which the kernel is in detailed balance: what diffusion conserves. None
-                              where there is no π (Ω not symmetric) or no kernel
+                              where there is no π (Ω not symmetric) or no kernel, and with a source or fixed values
     variance       [S, B, C]  the mean of |z − mean|², the paper's var(z)
     energy         [S, B]     ½ Σ_ij K_ij |z_i − z_j|²; None where the process has no kernel
     outcome        how it ended: "finished" where all steps were taken, which does not mean that a steady state was

@@ -29,10 +29,13 @@ MARGIN = 0.9  # Lanczos estimates λ_max from below, and so the limit from above
 
 
 class Watch:
-    """Watches every Euler step of one simulation."""
+    """Watches every Euler step of one simulation.
 
-    def __init__(self, process: Process, step_size: float) -> None:
-        self._process, self._step_size = process, step_size
+    keeps_range  False: values may leave their range, as with a source
+    """
+
+    def __init__(self, process: Process, step_size: float, *, keeps_range: bool = True) -> None:
+        self._process, self._step_size, self._keeps_range = process, step_size, keeps_range
         self._growth = GrowthWatch(process)
         self._range: RangeWatch | None = None
 
@@ -64,7 +67,8 @@ class Watch:
 
     def _range_watch(self, z0: Tensor) -> RangeWatch | None:
         """For a process without a norm of its own, with a step larger than what surely keeps the range."""
-        if z0.shape[1] < 2 or z0.numel() == 0 or self._process.mean_weights() is not None:
+        has_norm = self._process.mean_weights() is not None
+        if not self._keeps_range or z0.shape[1] < 2 or z0.numel() == 0 or has_norm:
             return None
         safe = self._process.range_euler_step()
         return None if safe is None or self._step_size <= safe else RangeWatch(self._process, z0, safe)

@@ -9,9 +9,19 @@ import scipy.sparse
 import torch
 from scipy.sparse import csgraph
 
-from nonloc.ops import diffuse, kernel_matrix
-from nonloc.processes import Diffusion, from_scipy, horizon, neighbors, simulate
-from nonloc.processes import graphs as module
+from nonloc.ops import Affinity, diffuse, kernel_matrix
+from nonloc.processes import (
+    Diffusion,
+    from_edge_index,
+    from_scipy,
+    graphs,
+    horizon,
+    nearest,
+    neighbors,
+    simulate,
+    to_edge_index,
+    to_scipy,
+)
 from problems import generator, relative
 
 
@@ -48,7 +58,7 @@ def test_neighbors_are_those_of_all_pairs(k, d, scale, include_self):
 def test_many_small_queries_give_the_same_graph(monkeypatch):
     x = cloud()
     truth = dense(neighbors(x, 4))
-    monkeypatch.setattr(module, "POINTS_AT_ONCE", 7)
+    monkeypatch.setattr(nearest, "POINTS_AT_ONCE", 7)
     assert torch.equal(dense(neighbors(x, 4)), truth)
 
 
@@ -104,6 +114,49 @@ def test_from_scipy_symmetrised_on_request():
     assert dense(from_scipy(matrix, "sinkhorn", symmetrize=True)).tolist() == [[0, 1], [1, 1]]
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_points_may_be_an_array(dtype):
+    array = cloud().numpy().astype(dtype)
+    array.flags.writeable = False
+    for make in (lambda points: neighbors(points, 4), lambda points: horizon(points, 0.3)):
+        assert torch.equal(dense(make(array)), dense(make(torch.tensor(array))))
+        assert make(array).matrix.dtype == torch.tensor(array).dtype
+
+
+def test_to_scipy_and_back():
+    graph = neighbors(cloud(), 4, normalize="sinkhorn")
+    matrix = to_scipy(graph)
+    assert np.array_equal(matrix.toarray(), dense(graph).numpy())
+    assert torch.equal(dense(from_scipy(matrix)), dense(graph))
+    truth = dense(graph)
+    matrix.data[:] = 0
+    assert torch.equal(dense(graph), truth)
+
+
+EDGES = torch.tensor([[0, 2, 0], [1, 1, 1]])  # 0 → 1 twice, 2 → 1
+
+
+def test_an_edge_goes_from_the_one_that_gives_to_the_one_that_takes():
+    graph = from_edge_index(EDGES, torch.tensor([1.0, 5.0, 2.0]), num_nodes=4, normalize="none")
+    expected = torch.zeros(4, 4)
+    expected[1, 0], expected[1, 2] = 3, 5
+    assert torch.equal(dense(graph), expected)
+    z = torch.tensor([10.0, 20.0, 30.0, 40.0]).view(1, -1, 1)
+    assert diffuse(graph, z).flatten().tolist() == [0, 3 * (10 - 20) + 5 * (30 - 20), 0, 0]
+    edge_index, edge_weight = to_edge_index(graph)
+    assert edge_index.tolist() == [[0, 2], [1, 1]]
+    assert edge_index.dtype == torch.int64
+    assert edge_weight.tolist() == [3, 5]
+
+
+def test_edges_and_back():
+    graph = neighbors(cloud(), 4)
+    assert torch.equal(dense(from_edge_index(*to_edge_index(graph))), dense(graph))
+    assert dense(from_edge_index(EDGES, symmetrize=True)).tolist() == [[0, 1, 0], [1, 0, 0.5], [0, 0.5, 0]]
+    assert dense(from_edge_index(EDGES[:, :0], num_nodes=2)).tolist() == [[0, 0], [0, 0]]
+
+
+X = cloud(5).unsqueeze(0)
 NAN = cloud(5)
 NAN[3, 1] = torch.nan
 
@@ -114,7 +167,8 @@ NAN[3, 1] = torch.nan
         (lambda: neighbors(cloud(5), 5), "k = 5 neighbours .* at least 6 points, got 5; use k ≤ 4"),
         (lambda: neighbors(cloud(5), 0), "k must be a whole number ≥ 1, got 0"),
         (lambda: neighbors(NAN, 2), r"1 points with NaN or infinite coordinates \(the first is 3\)"),
-        (lambda: neighbors(cloud(5).numpy(), 2), r"a tensor \[M, d\], got ndarray; use torch.as_tensor"),
+        (lambda: neighbors(cloud(5).tolist(), 2), r"an array \[M, d\], got list; use torch.as_tensor"),
+        (lambda: neighbors(np.ones((5, 2), dtype=int), 2), "points must be float32 or float64"),
         (lambda: neighbors(cloud(5)[:, 0], 2), r"got \[5\].*x.view\(-1, 1\)"),
         (lambda: neighbors(cloud(5).half(), 2), "points must be float32 or float64"),
         (lambda: neighbors(torch.zeros(0, 2), 1), "points need M ≥ 1"),
@@ -131,6 +185,14 @@ NAN[3, 1] = torch.nan
             "singular at r = 0 needs include_self=False",
         ),
         (lambda: horizon(cloud(5), 9.0, kernel=lambda r: 0 * r), "kernel gave 0 for all .* pairs"),
+        (lambda: to_scipy(Affinity(X, X, "heat")), "affinity must be a SparseAffinity, got Affinity"),
+        (lambda: to_edge_index(None), "affinity must be a SparseAffinity, got NoneType"),
+        (lambda: from_edge_index(EDGES.T), r"edge_index must be a tensor \[2, E\] of int64, got \[3, 2\]"),
+        (lambda: from_edge_index(EDGES.double()), r"got \[2, 3\] torch.float64"),
+        (lambda: from_edge_index(EDGES, torch.ones(2)), r"edge_weight must be a tensor \[3\].*got \[2\]"),
+        (lambda: from_edge_index(EDGES, num_nodes=2), "edge_index must be from 0 to 1, got 0 to 2"),
+        (lambda: from_edge_index(EDGES - 1), "edge_index must be from 0 to 1, got -1 to 1"),
+        (lambda: from_edge_index(EDGES, -torch.ones(3)), "negative entries"),
         (lambda: from_scipy(np.eye(3)), "must be a scipy sparse matrix, got ndarray"),
         (lambda: from_scipy(scipy.sparse.csr_array((2, 3))), r"must be square, \[M, M\], got \[2, 3\]"),
         (lambda: from_scipy(scipy.sparse.csr_array(1j * np.eye(2))), "must be real"),
@@ -144,7 +206,7 @@ def test_wrong_arguments_name_the_fix(make, message):
 
 
 def test_without_scipy_the_extra_is_named(monkeypatch):
-    monkeypatch.setattr(module, "scipy_sparse", None)
+    monkeypatch.setattr(graphs, "scipy_sparse", None)
     with pytest.raises(ImportError, match=r"nonloc\[graphs\]"):
         neighbors(cloud(5), 2)
 
@@ -177,13 +239,6 @@ def test_duplicates_within_a_horizon_are_neighbours_at_no_distance(normalize):
     assert run.final.flatten().tolist() == pytest.approx([3.0] * 3 + [1.0] * 3, abs=1e-10)
 
 
-def weights(affinity):
-    """Ω as a scipy matrix."""
-    matrix = affinity.matrix
-    arrays = (part.numpy() for part in (matrix.values(), matrix.col_indices(), matrix.crow_indices()))
-    return scipy.sparse.csr_array(tuple(arrays), shape=tuple(matrix.shape))
-
-
 @pytest.mark.parametrize(
     "graph",
     [
@@ -194,11 +249,11 @@ def weights(affinity):
 )
 def test_diffuse_is_minus_the_graph_laplacian(graph):
     z = torch.randn(1, 60, 3, generator=generator(1), dtype=torch.float64)
-    expected = -(csgraph.laplacian(weights(graph)) @ z[0].numpy())
+    expected = -(csgraph.laplacian(to_scipy(graph)) @ z[0].numpy())
     assert np.abs(diffuse(graph, z)[0].numpy() - expected).max() < 1e-13
 
 
 def test_symmetric_is_the_normalised_laplacian_of_a_graph_without_loops():
     graph = horizon(cloud(), 0.3, include_self=False, normalize="symmetric")
-    expected = csgraph.laplacian(weights(graph), normed=True).toarray()
+    expected = csgraph.laplacian(to_scipy(graph), normed=True).toarray()
     assert np.abs(np.eye(60) - kernel_matrix(graph)[0].numpy() - expected).max() < 1e-14

@@ -69,7 +69,13 @@ class RunsProgress:
             with suppress(ImportError):  # without tqdm there are lines
                 from tqdm import tqdm
 
-                self._bar = tqdm(desc=name, total=total, unit="run", file=sys.stderr)
+                self._bar = tqdm(
+                    desc=name,
+                    total=total,
+                    file=sys.stderr,
+                    dynamic_ncols=True,
+                    bar_format="{desc} |{bar}| {n_fmt}/{total_fmt} runs, {elapsed} so far",
+                )
 
     def __enter__(self) -> RunsProgress:
         return self
@@ -83,13 +89,12 @@ class RunsProgress:
         if self._bar is not None:
             self._bar.update(done - self._bar.n)
 
-    def begin(self, index: int, recipe: Recipe) -> None:
+    def begin(self, index: int, label: str) -> None:
         """Show that the run with number `index`, from 0, is next."""
-        text = f"run {index + 1} of {self._total}: {recipe.network}, seed {recipe.seed}"
         if self._bar is not None:
-            self._bar.set_description_str(f"{self._name}, {text}", refresh=False)
             self._bar.update(index - self._bar.n)
             self._bar.refresh()
         elif self._shown:
             since = format_duration(time.monotonic() - self._started)
-            print(f"{self._name}, {text} ({since} so far)", file=sys.stderr, flush=True)
+            text = f"{self._name}, run {index + 1} of {self._total}: {label} ({since} so far)"
+            print(text, file=sys.stderr, flush=True)

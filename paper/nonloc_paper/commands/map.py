@@ -85,7 +85,7 @@ def run(options: Namespace) -> int:
             device=options.device,
             budget=budget,
             side_by_side=options.side_by_side,
-            tell=overall.begin,
+            tell=lambda index, recipe: overall.begin(index, f"{recipe.network}, seed {recipe.seed}"),
         )
         overall.reach(progress.total - len(progress.left))
         if progress.new or progress.reason:

@@ -22,7 +22,8 @@ runs show their curves and what `nonloc spectrum` wrote.
 
 From a folder of kept records (with table1/ or map/ in it, as paper/results/ has) it writes the reproduction of the
 paper instead: verdicts, Table 1, Figures 1 to 4 and the trainability map as Markdown with SVG figures and long tables
-as CSV, and all of it as one report.html. What is missing is named.
+as CSV, and all of it as one report.html. What is missing is named. A README.md next to the folder of pages gets the
+results in short, if it has the marks "made by nonloc report" and "until here" as comments.
 
   nonloc report                                     paper/results/ -> paper/pages/
   nonloc report paper/results --output elsewhere

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from pathlib import Path
 from typing import Any
 
 from jsonargparse import ArgumentParser, Namespace
@@ -9,8 +11,8 @@ from jsonargparse import ArgumentParser, Namespace
 from nonloc._checks import check_whole
 from nonloc.cli.output import Output, add_output_arguments
 from nonloc.outcomes import EXIT_DONE
-from nonloc_paper.commands.parser import CommandParser, add_data_dir
-from nonloc_paper.runs import Run, finite_or_none
+from nonloc_paper.commands.parser import CommandParser, add_data_dir, add_optional
+from nonloc_paper.runs import Run, finite_or_none, write_atomically
 
 LARGEST = 1_000_000  # images; more than any data set has
 PARSER = CommandParser
@@ -22,10 +24,10 @@ growth factor, the norm in which it holds, and why. Then the same of every sub-b
 value of its W and the lowest eigenvalue of sym(W), and the limit (CFL) below which a symmetric W ≥ 0 would be stable.
 That is about signals through kernels as they are. Training can run away through the kernels themselves: then their
 logits differ by hundreds and more, which is reported too.
-Every image takes some seconds for a thousand positions.
+Every image takes some seconds for a thousand positions. Writes stability.svg and stability.png.
 
   nonloc stability runs/four
-  nonloc stability runs/four --images 16 --json
+  nonloc stability runs/four --images 16 --json --output elsewhere
   nonloc stability paper/results/table1/5-block-proposed/4 --keep    as stability.json next to the run's other records
 
 Exit codes: 0 done, whatever the verdict; 2 not a run folder, no weights there, or no nonlocal blocks."""
@@ -36,6 +38,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--images", type=int, default=4, help="over how many test images; the worst one counts"
     )
+    add_optional(parser, "--output", "where the pictures go; null is the run folder", metavar="DIR")
     add_data_dir(parser)
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
     parser.add_argument(
@@ -49,6 +52,7 @@ def run(options: Namespace) -> int:
     folder = Run.open(options.run)
     check_whole("--images", options.images, most=LARGEST)
 
+    from nonloc.plots import png, svg
     from nonloc_paper.training.certificates import certify_run
 
     stages = certify_run(
@@ -58,9 +62,62 @@ def run(options: Namespace) -> int:
         images=options.images,
         keep=options.keep,
     )
-    text = "\n\n".join(_text(stage) for stage in stages)
-    output.result(text, {"run": str(folder.path), "images": options.images, "stages": finite_or_none(stages)})
+    place = folder.path if options.output is None else Path(options.output)
+    place.mkdir(parents=True, exist_ok=True)
+    figure = _figure(stages)
+    written = []
+    for path, content in ((place / "stability.svg", svg(figure)), (place / "stability.png", png(figure))):
+        write_atomically(path, content)
+        written.append(str(path))
+    text = "\n\n".join([*(_text(stage) for stage in stages), "\n".join(written)])
+    value = {"run": str(folder.path), "images": options.images, "stages": finite_or_none(stages)}
+    output.result(text, {**value, "figures": written})
     return EXIT_DONE
+
+
+def _figure(stages: list[dict[str, Any]]) -> Any:
+    """For each stage: the growth of its sub-blocks and of all together, and W between 0 and the limit."""
+    from matplotlib.figure import Figure
+
+    from nonloc.plots import CHANCE, NEGATIVE, POSITIVE, WIDTH, style
+
+    with style():
+        figure = Figure(figsize=(WIDTH, 3.0 * len(stages)), layout="constrained")
+        for (left, right), stage in zip(figure.subplots(len(stages), 2, squeeze=False), stages, strict=True):
+            blocks = stage["blocks"]
+            numbers = range(1, len(blocks) + 1)
+            bars = {"all": stage} | {
+                str(number): block for number, block in zip(numbers, blocks, strict=True)
+            }
+            # A factor that is no number is infinite: its bar is left out, and its word stays.
+            heights = [one["growth"] if math.isfinite(one["growth"]) else math.nan for one in bars.values()]
+            colors = {"stable": POSITIVE, "unstable": NEGATIVE, "not decided": CHANCE}
+            drawn = left.bar(
+                list(bars), heights, width=0.6, color=[colors[one["verdict"]] for one in bars.values()]
+            )
+            left.bar_label(drawn, [_growth(one) for one in bars.values()], padding=2, fontsize=8)
+            left.axhline(1, color=CHANCE, linewidth=0.8)
+            left.margins(y=0.15)
+            left.set(xlabel="sub-block", ylabel="growth of a signal")
+            left.set_title(f"{stage['name']}: {stage['verdict']}")
+            for name, label, look in (
+                ("largest", "largest singular value of W", {"marker": "s", "color": POSITIVE}),
+                ("lowest", "lowest eigenvalue of sym(W)", {"marker": "o", "color": NEGATIVE}),
+                (
+                    "limit",
+                    "limit of a symmetric W ≥ 0 (CFL)",
+                    {"marker": "_", "markersize": 16, "color": CHANCE},
+                ),
+            ):
+                values = [math.nan if block[name] is None else block[name] for block in blocks]
+                right.plot(numbers, values, linestyle="none", label=label, **look)
+            right.axhline(0, color=CHANCE, linewidth=0.8)
+            right.set_xticks(numbers)
+            right.set_xlim(0.5, len(blocks) + 0.5)
+            right.margins(y=0.15)
+            right.set(xlabel="sub-block")
+            right.legend(loc="lower left", bbox_to_anchor=(0, 1), fontsize=8)
+    return figure
 
 
 def _text(stage: dict[str, Any]) -> str:

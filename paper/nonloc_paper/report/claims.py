@@ -74,7 +74,7 @@ CLAIMS: tuple[Claim, ...] = (
         "the features tend to be damped out",
         "Section 3.1",
         "norm of features",
-        rows=(("1 original",), ("2 original",), ("3 original",)),
+        rows=(("2 original",), ("3 original",), ("4 original",)),
         side=-1,
     ),
     Claim(
@@ -95,7 +95,7 @@ CLAIMS: tuple[Claim, ...] = (
         "slowly",
         "the training loss decreases more slowly than the fewer blocks cases",
         "Section 3.1",
-        "early losses",
+        "learning curves",
         rows=SLOW_FOUR,
         side=1,
         context=FOUR,
@@ -230,9 +230,11 @@ CLAIMS: tuple[Claim, ...] = (
         "the stability holds as long as the weight parameters are small enough",
         "Section 4.4",
         "small weights",
-        varies="how W leaves the limit",
-        source="the map",
-        remark="Whole runs of stable stages, from both starts and with divided logits, are in table1.md.",
+        varies="the moment",
+        source='certificates of stages with weight="stable"',
+        remark="This is about the forward map of a stage. Training is another matter: runs of such stages diverged "
+        "(map.md, table1.md).",
+        short="the forward map",
     ),
 )
 
@@ -242,6 +244,10 @@ def judge(runs: Table1Runs, trained: TrainabilityMap) -> list[tuple[Claim, Verdi
     elsewhere: dict[tuple[str, str], Changes] = {
         **{("the initialisation", f"start {start}"): {"start": start} for start in runs.starts},
         **{("the backbone", backbone): {"backbone": backbone} for backbone in runs.backbones},
+        **{
+            ("the affinity", f"{backbone}, own affinities"): {"backbone": backbone, "shared": False}
+            for backbone in runs.backbones
+        },
     }
     judged = []
     for claim in CLAIMS:
@@ -254,7 +260,7 @@ def judge(runs: Table1Runs, trained: TrainabilityMap) -> list[tuple[Claim, Verdi
             )
             verdict = replace(verdict, context=tuple(_parts(claim, claim.context, runs, {})))
         else:
-            parts = step_times(runs) if claim.kind == "step times" else MAP_RULES[claim.kind](trained)
+            parts = step_times(runs) if claim.kind == "step times" else MAP_RULES[claim.kind](trained, runs)
             verdict = settle(parts, varies=claim.varies, protocol=claim.source)
         judged.append((claim, verdict))
     return judged

@@ -41,7 +41,8 @@ table { border-collapse: collapse; font-size: .9rem; font-variant-numeric: tabul
 .results tbody th { font-weight: 600; white-space: nowrap; }
 .results td { white-space: nowrap; }
 .prose th, .prose td, .prose tbody th { text-align: left; white-space: normal; vertical-align: top; font-weight: 400; }
-.prose th { min-width: 11rem; }
+.prose th, .prose td { min-width: 6rem; overflow-wrap: anywhere; }
+@media (max-width: 40rem) { main { padding: 1.25rem .6rem; } .prose { font-size: .8rem; } }
 .results .group th { color: var(--soft); font-weight: 400; padding-top: .9rem; }
 .images th { width: 6.8rem; padding: 0 .3rem .3rem; text-align: left; vertical-align: bottom; }
 .images th { font-weight: 600; font-size: .8rem; line-height: 1.25; }

@@ -12,7 +12,7 @@ from nonloc_paper.report import figures
 from nonloc_paper.report.document import Content, Data, Picture, Section
 from nonloc_paper.report.records import RowRecord, RunRecord
 from nonloc_paper.report.rules import norm_ratio
-from nonloc_paper.report.signs import Weight, has_band, negative_share, share_band, weights_at
+from nonloc_paper.report.signs import Weight, count_negative, has_band, negative_share, share_band, weights_at
 from nonloc_paper.report.table1_runs import NAMES, Table1Runs, median_run, setting, start_of
 from nonloc_paper.report.tables import Table, format_number, join_words, with_minus
 from nonloc_paper.suites import SUITES, Row
@@ -160,8 +160,14 @@ def energy_table(networks: Networks) -> Table:
                 with_minus(f"{weight[key]:.3g}") for key in ("trace", "positive_energy", "negative_energy")
             )
             shown = "–" if share is None else f"{100 * share:.0f}"
-            lines.append((label, str(run.recipe.seed), str(number), *energies, shown, *chance))
-    shares = ("negative share (%)", "chance from (%)", "chance to (%)")
+            counted = str(count_negative([weight]))
+            lines.append((label, str(run.recipe.seed), str(number), *energies, shown, *chance, counted))
+    shares = (
+        "negative share (%)",
+        "chance from (%)",
+        "chance to (%)",
+        f"negative of the {figures.TOP} largest",
+    )
     return Table(("network", "seed", "block", "trace", "positive energy", "negative energy", *shares), lines)
 
 

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from nonloc.plots import CHANCE, NEGATIVE, POSITIVE, style
 from nonloc_paper.networks.spec import NetworkSpec
 from nonloc_paper.report.records import RowRecord, RunRecord, score_name
+from nonloc_paper.report.signs import TOP
 
-TOP = 32  # eigenvalues shown, as in the paper
 WIDTH = 9.2  # inches
 MAPS_IN_LINE = 6
 SPECTRA_IN_LINE = 6

@@ -30,6 +30,7 @@ from nonloc_paper.report.document import (
 from nonloc_paper.report.figure_page import ABOUT_GROWTH, GROWTH, energy_table, factors_table, growth_table
 from nonloc_paper.report.records import Collection, RowRecord, collect, of_stage, score_name
 from nonloc_paper.report.signs import weights_at
+from nonloc_paper.report.surprise import surprise
 from nonloc_paper.report.table1 import rows_table
 from nonloc_paper.report.table1_runs import Table1Runs
 from nonloc_paper.report.tables import results_table
@@ -97,6 +98,7 @@ def _sections(collection: Collection, recorded: Table1Runs | None) -> list[Secti
     notes += [f"{row.label}: {row.note}" for row in collection.rows if row.note]
     about = Html(f'<p class="soft">A report of nonloc {escape(__version__)} on {escape(PAPER)}.</p>')
     sections = [Section("", (about, *(text for task, text in ABOUT.items() if task in tasks), notes))]
+    sections.append(Section("The result", tuple(surprise(collection))))
     for score in tasks:
         rows = [row for row in collection.rows if score_name(row.recipe) == score]
         curves = figures.curves(rows) if any(row.started for row in rows) else None

@@ -5,8 +5,9 @@ from __future__ import annotations
 from statistics import mean
 from typing import Any
 
+from nonloc_paper.report.contrasts import difference
 from nonloc_paper.report.records import Collection, RowRecord, RunRecord, of_stage, score_name
-from nonloc_paper.report.tables import TITLES, UNITS, format_score, results_table
+from nonloc_paper.report.tables import results_table
 
 
 def findings(collection: Collection) -> list[str]:
@@ -21,34 +22,15 @@ def findings(collection: Collection) -> list[str]:
 
 
 def compare(one: RowRecord, other: RowRecord) -> str:
-    """Return which of two rows is ahead in the median, by how much, and whether their ranges overlap."""
+    """Return which of two rows is ahead in the mean over the seeds that both ended with, and how sure that is."""
+    found = difference(one, other).interval
+    if found is None:
+        return f"“{one.label}” cannot be compared with “{other.label}”: no seed of both ended with a score."
     score = score_name(one.recipe)
-    if one.median is None or other.median is None:
-        without = " and ".join(f"“{row.label}”" for row in (one, other) if row.median is None)
-        return (
-            f"“{one.label}” cannot be compared with “{other.label}”: no run of {without} ended with a score."
-        )
-    better = 1 if score == "psnr" else -1
-    difference = better * (one.median - other.median)
-    unit, counts = UNITS[score], sorted({len(one.scores), len(other.scores)})
-    seeds = (
-        f"n = {counts[0]} seed{'s' if counts[0] > 1 else ''} each"
-        if len(counts) == 1
-        else (f"n = {len(one.scores)} and {len(other.scores)} seeds")
-    )
-    values = (
-        f"{format_score(one.median)} against {format_score(other.median)} {unit} {TITLES[score]}, {seeds}"
-    )
-    if abs(difference) < 0.005:
-        return f"“{one.label}” and “{other.label}” are level in the median ({values})."
-    text = (
-        f"“{one.label}” is {'ahead of' if difference > 0 else 'behind'} “{other.label}” by "
-        f"{abs(difference):.2f} {'points' if unit == '%' else unit} in the median ({values})"
-    )
-    if counts == [1]:
-        return f"{text}; one seed cannot tell a difference from chance."
-    overlap = min(one.scores) <= max(other.scores) and min(other.scores) <= max(one.scores)
-    return f"{text}; the ranges {'overlap' if overlap else 'do not overlap'}."
+    better, unit = (found.mean, "dB") if score == "psnr" else (-found.mean, "points of error")
+    word = "level with" if abs(better) < 0.005 else "ahead of" if better > 0 else "behind"
+    text = f"“{one.label}” is {word} “{other.label}”: {found.format()} ({unit}, paired by seed)"
+    return f"{text}; one seed cannot tell a difference from chance." if found.n == 1 else f"{text}."
 
 
 def missing(collection: Collection) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -16,11 +16,11 @@ from nonloc_paper.report.records import RowRecord, RunRecord, own_rows, read_run
 from nonloc_paper.runs import find_runs, read_json
 from nonloc_paper.schema import check
 from nonloc_paper.suites import SUITES, Suite
+from nonloc_paper.suites.matching_tables import MATCHING
 from nonloc_paper.training.recipe import Recipe
 
 TABLE = "table1"
 NAMES = {"original": "original", "diffusive": "proposed"}  # of the forms, in the paper
-GUESSING = 90.0  # % error on ten classes by guessing: what a diverged run counts as
 OTHER = "Other runs"
 DIVIDED = (
     "stage.scaled is True",
@@ -36,7 +36,7 @@ class Setting:
     """What distinguishes a row from the others, whatever its label.
 
     start   how the four maps of the stage begin: a deviation such as "0.01", or the name of an initialisation
-    shared  whether all sub-blocks of a stage have one affinity
+    shared  whether all sub-blocks of a stage have one affinity; "embedding" or "input" where they share just that
     other   every further difference from the protocol of Table 1, such as "stage.scaled is True"
     """
 
@@ -47,7 +47,7 @@ class Setting:
     start: str = ""
     rate: float = 0.1
     weight: str = ""
-    shared: bool | None = None
+    shared: bool | str | None = None
     other: tuple[str, ...] = ()
 
 
@@ -57,8 +57,8 @@ class Table1Runs:
 
     protocol   the setting of Table 1's baseline; its backbone is the default
     start      the start of Table 1's stages
-    tried      the rows of the runs that settled the protocol; a baseline may be a row of Table 1 too
-    backbones_tried  the baselines of other depths and layouts, on either data set
+    suites     the rows of the suites outside Table 1, by name: protocol, backbones and those on other backbones; a row
+               may be one of Table 1 too
     copies     runs that are in their row already, as when a folder was copied: shown, and never counted
     planned    suites without any run yet
     steps      the rows of `python -m benchmarks forms`
@@ -67,8 +67,7 @@ class Table1Runs:
     rows: tuple[RowRecord, ...]
     protocol: Setting
     start: str
-    tried: tuple[RowRecord, ...] = ()
-    backbones_tried: tuple[RowRecord, ...] = ()
+    suites: Mapping[str, tuple[RowRecord, ...]] = field(default_factory=dict)
     copies: tuple[RowRecord, ...] = ()
     planned: tuple[Suite, ...] = ()
     steps: tuple[dict[str, Any], ...] = ()
@@ -78,17 +77,28 @@ class Table1Runs:
         """The rows that have runs."""
         return [row for row in self.rows if row.started]
 
+    @property
+    def everything(self) -> list[RowRecord]:
+        """The rows of Table 1 and of all other suites, each once."""
+        rows = [*self.rows, *(row for some in self.suites.values() for row in some)]
+        return list({setting(row.recipe): row for row in reversed(rows)}.values())[::-1]
+
     def find(self, **what: Any) -> RowRecord | None:
         """Return the row of this setting, at the default protocol but for what is named; None without a run."""
-        wanted = self.wanted(**what)
-        # A baseline on another backbone is among the runs that settled the protocol.
-        known = (*self.rows, *self.tried)
-        return next((row for row in known if row.started and setting(row.recipe) == wanted), None)
+        return self._recorded(self.wanted(**what))
+
+    def rows_of(self, suite: Suite) -> dict[str, RowRecord | None]:
+        """Return the recorded rows of a suite by their labels, wherever their runs are kept; None without a run."""
+        return {row.label: self._recorded(setting(row.recipe)) for row in suite.rows}
+
+    def _recorded(self, wanted: Setting) -> RowRecord | None:
+        return next((row for row in self.everything if row.started and setting(row.recipe) == wanted), None)
 
     def wanted(self, **what: Any) -> Setting:
         """Return the default protocol with these changes; "form" and "blocks" alone mean as in the paper."""
         if what.get("form") is None:
-            return replace(self.protocol, backbone=what.get("backbone", self.protocol.backbone))
+            same = {name: what[name] for name in ("backbone", "rate") if name in what}
+            return replace(self.protocol, **same)
         own: dict[str, Any] = {
             "places": (2,),
             "start": self.start,
@@ -134,19 +144,26 @@ def arrange(records: Sequence[RunRecord]) -> Table1Runs:
     """Put the records into the rows of their suites; of other data than Table 1's, baselines alone count."""
     reference = _protocol()
     found, copies = separate_copies(records, lambda record: (setting(record.recipe), record.recipe.seed))
-    tried, backbones = (_suite_rows(SUITES[name], found) for name in ("protocol", "backbones"))
-    elsewhere = {setting(row.recipe) for row in (*tried, *backbones)}
+    # Their baselines may be rows of other suites, too, which are then no runs of those.
+    outside = {name: _suite_rows(SUITES[name], found) for name in ("protocol", "backbones")}
+    elsewhere = {setting(row.recipe) for some in outside.values() for row in some}
     rows: list[RowRecord] = []
     planned = []
     known: set[Setting] = set()
-    for suite in (suite for name, suite in SUITES.items() if name.split("-")[0] == TABLE):
+    for suite in SUITES.values():
+        is_table = suite.name.split("-")[0] == TABLE
+        if not is_table and suite not in MATCHING:
+            continue
         some = [row for row in _suite_rows(suite, found) if setting(row.recipe) not in known]
         has_own = any(row.started for row in some if setting(row.recipe) not in elsewhere)
         if suite.name != TABLE and not has_own:
             planned.append(suite)
             continue
         known |= {setting(row.recipe) for row in some}
-        rows += [replace(row, group=f"{suite.title}. {row.group}".rstrip(". ")) for row in some]
+        if is_table:
+            rows += [replace(row, group=f"{suite.title}. {row.group}".rstrip(". ")) for row in some]
+        else:
+            outside[suite.name] = tuple(some)
     apart: dict[Setting, list[RunRecord]] = {}
     for (what, _), record in found.items():
         if what not in known | elsewhere and record.recipe.data == reference.data:
@@ -159,8 +176,7 @@ def arrange(records: Sequence[RunRecord]) -> Table1Runs:
         tuple(rows),
         setting(reference),
         setting(stage).start,
-        tried,
-        backbones,
+        outside,
         tuple(
             own_rows([one for one in copies if one.recipe.data == reference.data], "Runs that are kept twice")
         ),
@@ -209,6 +225,7 @@ def setting(recipe: Recipe) -> Setting:
         return Setting(backbone, rate=recipe.learning_rate, other=other)
     # One block alone has one affinity, however it is asked for.
     asked = StageOptions() if spec.num_blocks == 1 else recipe.stage
+    part = asked.share_affinity if isinstance(asked.share_affinity, str) else None
     return Setting(
         backbone,
         spec.form,
@@ -217,7 +234,7 @@ def setting(recipe: Recipe) -> Setting:
         start_of(recipe),
         recipe.learning_rate,
         recipe.stage.weight or "factored",
-        asked.shares_affinity(spec.form),
+        part or asked.shares_affinity(spec.form),
         other,
     )
 
@@ -231,22 +248,14 @@ def start_of(recipe: Recipe) -> str:
 
 
 def errors(row: RowRecord | None) -> dict[int, float]:
-    """Return the error in % of each seed of a row; a diverged run has that of guessing."""
+    """Return the error in % of each seed of a row that came to its end; a diverged run has none."""
     ended = [] if row is None else row.started
-    scores = {run.recipe.seed: GUESSING if run.ending == "diverged" else run.score for run in ended}
-    return {seed: score for seed, score in scores.items() if score is not None}
+    return {run.recipe.seed: run.score for run in ended if run.score is not None}
 
 
 def lost(row: RowRecord | None) -> set[int]:
     """Return the seeds of a row that diverged."""
     return set() if row is None else {run.recipe.seed for run in row.diverged}
-
-
-def differences(one: RowRecord | None, other: RowRecord | None) -> dict[int, float]:
-    """Return one − other in points of error, by seed; without the seeds with which both diverged."""
-    ours, theirs = errors(one), errors(other)
-    common = (ours.keys() & theirs.keys()) - (lost(one) & lost(other))
-    return {seed: ours[seed] - theirs[seed] for seed in sorted(common)}
 
 
 def median_run(row: RowRecord) -> RunRecord | None:

@@ -14,7 +14,9 @@ DEPENDS = "depends on"
 UNDECIDED = "undecided"
 
 DELTA = 0.2  # points of error: two networks that differ by less are level
-LEVEL = 0.95  # of confidence intervals
+LEVEL = 0.95  # of confidence and prediction intervals
+EQUIVALENCE = 0.90  # level of the interval that lies within ±delta where two networks are level
+RUNS_PUBLISHED = 5  # behind each published number, their median
 
 
 @dataclass(frozen=True)
@@ -25,7 +27,7 @@ class Part:
     n        how many pairs of runs, or runs, it was decided on; 0 where there are none
     numbers  what was measured, for readers
     varies   what the answer changes with inside the part, such as "the seed"; "" for nothing
-    moot     why there is nothing to decide, or only one way that it can be; "" where it is open both ways
+    moot     why there is nothing to decide; "" where more runs can decide it
     left     how many of the planned pairs or runs are missing; None where that is not known
     number   the one number that decides, where `numbers` has more
     """
@@ -61,7 +63,10 @@ class Verdict:
     def text(self) -> str:
         if self.word == DEPENDS:
             return f"{DEPENDS} {self.on}"
-        return f"{UNDECIDED} at n = {self.n}" if self.word == UNDECIDED else self.word
+        if self.word != UNDECIDED:
+            return self.word
+        moot = [part.moot for part in self._here if part.holds is None]
+        return f"{UNDECIDED}: {moot[0]}" if moot and all(moot) else f"{UNDECIDED} at n = {self.n}"
 
     @property
     def failed(self) -> list[str]:
@@ -119,7 +124,7 @@ def settle(
     measured = [(protocol, part) for part in parts]
     others = {}
     for (kind, value), some in (elsewhere or {}).items():
-        measured += [(value, part) for part in some if part.n]
+        measured += [(value, part) for part in some if part.n or part.moot]
         others[kind, value] = state([part for part in some if part.holds is not None])
     here = state(parts)
     n = min((part.n for part in parts), default=0)
@@ -148,68 +153,78 @@ def state(parts: Sequence[Part]) -> str:
 
 @dataclass(frozen=True)
 class Interval:
-    """The mean of n numbers with its confidence interval at LEVEL.
+    """The mean of n numbers, and how well it is known by Student's t.
 
-    low, high  −∞ and ∞ for n = 1, which has no deviation
+    error  the standard error of the mean; ∞ for n = 1, which has no deviation
     """
 
     n: int
     mean: float
-    low: float
-    high: float
+    error: float
 
-    def format(self, near: float = math.nan) -> str:
-        """Return such as "−0.31 [−0.52, −0.10], n = 5"; without the interval for n = 1.
+    def ends(self, level: float = LEVEL, error: float | None = None) -> tuple[float, float]:
+        """Return the lower and the upper end; `error` replaces that of the mean."""
+        half = math.inf
+        if self.n > 1:
+            half = float(stdtrit(self.n - 1, (1 + level) / 2)) * (self.error if error is None else error)
+        return self.mean - half, self.mean + half
 
-        near  a bound, besides 0: the ends have enough decimals to show on which side of it they lie
-        """
+    @property
+    def low(self) -> float:
+        return self.ends()[0]
+
+    @property
+    def high(self) -> float:
+        return self.ends()[1]
+
+    @property
+    def prediction(self) -> tuple[float, float]:
+        """Between which ends the median of RUNS_PUBLISHED further numbers is expected: its noise adds to the mean's."""
+        # A median of k normal numbers has π/2 times the variance of their mean.
+        more = math.sqrt(1 + self.n * math.pi / (2 * RUNS_PUBLISHED))
+        return self.ends(error=self.error * more)
+
+    def is_level(self, delta: float) -> bool:
+        """Whether the mean is equivalent to 0: two one-sided tests at 5 %, which is the 90 % interval within ±delta."""
+        low, high = self.ends(EQUIVALENCE)
+        return -delta <= low and high <= delta
+
+    def format(self) -> str:
+        """Return such as "−0.31 [−0.52, −0.10], n = 5"; without the interval for n = 1."""
         text = signed(self.mean)
         if self.n > 1:
-            text += f" [{_end(self.low, near)}, {_end(self.high, near)}]"
+            text += f" [{_end(self.low)}, {_end(self.high)}]"
         return f"{text}, n = {self.n}"
 
 
-def _end(value: float, near: float) -> str:
-    bounds = () if math.isnan(near) else (0.0, near, -near)
-    for digits in range(2, 6):
-        shown = round(value, digits)
-        if all((shown > bound, shown < bound) == (value > bound, value < bound) for bound in bounds):
-            break
-    return signed(value, digits)
+def _end(value: float) -> str:
+    """With as many decimals as it takes to tell on which side of 0 it is."""
+    return signed(value, next((digits for digits in range(2, 6) if round(value, digits)), 2))
 
 
 def interval(values: Sequence[float]) -> Interval | None:
-    """Return the t-interval of the mean of `values`; None without values."""
+    """Return the mean of `values` with its standard error; None without values."""
     n = len(values)
     if n == 0:
         return None
     mean = math.fsum(values) / n
     if n == 1:
-        return Interval(1, mean, -math.inf, math.inf)
+        return Interval(1, mean, math.inf)
     variance = math.fsum((value - mean) ** 2 for value in values) / (n - 1)
-    half = float(stdtrit(n - 1, (1 + LEVEL) / 2)) * math.sqrt(variance / n)
-    return Interval(n, mean, mean - half, mean + half)
-
-
-def paired(one: Mapping[int, float], other: Mapping[int, float]) -> list[float]:
-    """Return one − other for every seed that both have, in the order of the seeds.
-
-    Rounded, so that a difference that is 0 but for rounding is on neither side of 0.
-    """
-    return [round(one[seed] - other[seed], 12) for seed in sorted(one.keys() & other.keys())]
+    return Interval(n, mean, math.sqrt(variance / n))
 
 
 def side_of_zero(found: Interval | None, claimed: int, delta: float = 0.0) -> bool | None:
     """Return whether the mean lies on the claimed side of 0 (−1 below, +1 above); None where that is open.
 
-    True: the whole interval does. False: the whole interval lies on the other side, or within ±delta.
+    True: the whole interval does. False: the whole interval lies on the other side, or the mean is level within ±delta.
     """
     if found is None or found.n < 2:
         return None
     low, high = (found.low, found.high) if claimed > 0 else (-found.high, -found.low)
     if low > 0:
         return True
-    return False if high < 0 or (low >= -delta and high <= delta) else None
+    return False if high < 0 or found.is_level(delta) else None
 
 
 def sign_test(more: int, less: int) -> float:

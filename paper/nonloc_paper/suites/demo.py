@@ -26,6 +26,10 @@ _ORDINARY = "Small start: the maps of the stage begin normal with deviation 0.01
 _DEEP = "Large start: they begin with deviation 0.5"
 _OTHER = "Large start, with the affinity of the other form: shared by all blocks, or computed again by each"
 
+# A first look, in half a minute: one seed of two rows, and half of the steps.
+QUICK_ROWS = ("local baseline", "4 diffusive blocks")
+QUICK_EPOCHS = 5
+
 DEMO = Suite(
     name="demo",
     title="The demo: removing noise from images that repeat a motif",

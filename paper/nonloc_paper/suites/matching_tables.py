@@ -49,6 +49,10 @@ def _stages(
     )
 
 
+def _own(blocks: int) -> str:
+    return f"{block_label(f'diffusive-{blocks}')}, own affinities"
+
+
 def _keys(form: str, *blocks: int) -> tuple[str, ...]:
     return tuple(f"{form}-{number}" for number in blocks)
 
@@ -64,10 +68,7 @@ TABLE1_N3 = Suite(
         *_stages(_keys("original", 1, 2, 3, 4), **_SAME),
     ),
     seeds=5,
-    pairs=tuple(
-        (f"{block_label(f'diffusive-{n}')}, own affinities", block_label(f"diffusive-{n}"))
-        for n in (2, 3, 4, 5, 6)
-    ),
+    pairs=tuple((_own(n), block_label(f"diffusive-{n}")) for n in (2, 3, 4, 5, 6)),
     notes=(*NOTES, _COUNTED),
 )
 
@@ -97,6 +98,10 @@ RATE_N3 = Suite(
         *_stages(("diffusive-4",), own=True, learning_rate=0.01, suffix=", rate 0.01"),
     ),
     seeds=3,
+    pairs=tuple(
+        (f"{label}, rate 0.01", "baseline, rate 0.01")
+        for label in (block_label("original-2"), block_label("original-4"), _own(4))
+    ),
     notes=(*NOTES, _COUNTED),
 )
 
@@ -128,6 +133,7 @@ SCALED_N3 = Suite(
         *_stages(("diffusive-5",), **_SCALED),
     ),
     seeds=3,
+    pairs=((f"{_own(5)}, logits / √d", f"{block_label('diffusive-5')}, logits / √d"),),
     notes=(*NOTES, _COUNTED),
 )
 
@@ -144,6 +150,12 @@ PLACES_N3 = Suite(
         for form, word, published in (("original", "original", 8.07), ("diffusive", "proposed", 7.33))
     ),
     seeds=3,
+    pairs=(
+        (
+            "3 blocks in different places (proposed), logits / √d",
+            "3 blocks in different places (original), logits / √d",
+        ),
+    ),
     notes=(*NOTES, _COUNTED),
 )
 
@@ -160,6 +172,10 @@ TABLE2_N9 = Suite(
         *_stages(_keys("diffusive", 5, 3), **_ON_N9),
     ),
     seeds=3,
+    pairs=(
+        *((_own(n), block_label(f"original-{n}")) for n in (2, 3, 4)),
+        *((_own(n), block_label(f"diffusive-{n}")) for n in (3, 5)),
+    ),
     notes=(*NOTES, "n = 9 bottlenecks a group: 56 if layers are counted as 6n + 2."),
 )
 

@@ -94,6 +94,13 @@ class Suite:
         """Return the row's recipe once for each seed."""
         return [row.recipe.with_(seed=seed) for seed in range(row.seeds or self.seeds)]
 
+    def run_label(self, recipe: Recipe) -> str:
+        """Return a run's name for people: the row's label, with the seed where the row has several."""
+        row = next((row for row in self.rows if row.recipe == recipe.with_(seed=0)), None)
+        if row is None:
+            return recipe.name
+        return f"{row.label}, seed {recipe.seed}" if (row.seeds or self.seeds) > 1 else row.label
+
     def with_seeds(self, seeds: int) -> Suite:
         """Return the same suite with so many seeds for every row."""
         check_whole("seeds", seeds, most=MOST_SEEDS)

@@ -47,6 +47,7 @@ def train_all(
     side_by_side: int | None = None,
     progress: bool = True,
     others: Sequence[tuple[Recipe, Run]] = (),
+    label: Callable[[Recipe], str] = lambda recipe: recipe.name,
     tell: Callable[[int, Recipe], None] = lambda index, recipe: None,
 ) -> SuiteProgress:
     """Train and observe every recipe in `folder`/<its name>, each unless it is finished.
@@ -61,6 +62,7 @@ def train_all(
     others        finished runs elsewhere, to know times from
     side_by_side  how many runs to train at once: None is 1 on the CPU, and on CUDA the number that gave most
                   finished runs an hour when it was measured
+    label         returns the name of a run in the progress
     tell          called before each run with the number of its recipe, from 0, and the recipe
     """
     where = device_or_best(device)
@@ -114,6 +116,7 @@ def train_all(
         device=where,
         progress=progress,
         stop_after=budget,
+        labels=[label(recipe) for recipe in recipes],
         choose=choose,
         begun=lambda number: tell(number, recipes[number]),
         ended=ended,

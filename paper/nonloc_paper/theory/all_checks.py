@@ -1,8 +1,9 @@
-"""check_all: check every statement of the paper for each normalisation; summary: the verdicts as a table."""
+"""check_all: check every statement of the paper for each normalisation; counts and summary: the verdicts as text."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from textwrap import fill
 
 from nonloc._checks import check_whole, is_whole
 from nonloc.ops import NORMALIZATIONS
@@ -11,7 +12,7 @@ from nonloc_paper.theory.case import one_sided_case, symmetric_case
 from nonloc_paper.theory.check import Check
 from nonloc_paper.theory.continuum import continuum_checks
 
-__all__ = ["Check", "all_as_expected", "check_all", "summary"]
+__all__ = ["Check", "all_as_expected", "check_all", "counts", "summary"]
 
 LEAST_POSITIONS = 4
 STATEMENTS = (*theorems.TABLE, *sections.TABLE, *discussion.TABLE)
@@ -51,6 +52,31 @@ def check_all(
 def all_as_expected(checks: Iterable[Check]) -> bool:
     """False if a statement fails under its hypothesis, or if one that should fail as stated does not."""
     return all(check.is_as_expected for check in checks)
+
+
+def counts(checks: Sequence[Check], width: int = 100) -> str:
+    """Return how many checks hold, say nothing or fail as they must, in lines of at most `width`; and what is wrong."""
+    unmet = sum(check.verdict == "hypothesis not met" for check in checks)
+    failed = [check for check in checks if check.verdict == check.expected == "fails"]
+    wrong = [check for check in checks if not check.is_as_expected]
+    names = list(dict.fromkeys(check.name.removesuffix(" as stated") for check in failed))
+    held = len(checks) - unmet - len(failed) - len(wrong)
+    lines = [
+        f"{len(checks)} checks of what the paper says, for every normalisation and for the continuum:",
+        f"{held:5d}  hold",
+        f"{unmet:5d}  say nothing of this kernel: their hypothesis is not met",
+    ]
+    if failed:
+        lines += [
+            f"{len(failed):5d}  fail, as the counterexample must. These statements need more than the paper asks:",
+            fill("; ".join(names), width, initial_indent=" " * 7, subsequent_indent=" " * 7),
+        ]
+    if wrong:
+        lines.append(f"{len(wrong):5d}  are NOT AS EXPECTED:")
+        lines += [
+            f"       {check.name} ({check.normalize}): {check.statement}; {check.detail}" for check in wrong
+        ]
+    return "\n".join(lines)
 
 
 def summary(checks: Sequence[Check]) -> str:

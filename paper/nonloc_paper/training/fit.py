@@ -50,7 +50,11 @@ Watch = Callable[[Session], None]
 
 @dataclass(frozen=True)
 class Options:
-    """The options of `fit`; `steps_ahead` is this run's share of STEPS_AHEAD."""
+    """The options of `fit`.
+
+    steps_ahead  this run's share of STEPS_AHEAD
+    label        of the progress; the name of the run when left out
+    """
 
     device: torch.device
     group: GraphGroup | None = None
@@ -60,6 +64,7 @@ class Options:
     steps_ahead: int = STEPS_AHEAD
     watch: Watch | None = None
     on_epoch: Callable[[dict[str, Any]], None] | None = None
+    label: str | None = None
 
     def stream(self) -> Stream:
         """Return the stream to work on: the group's, if there is one."""
@@ -215,9 +220,8 @@ def train_steps(
                 session.begin()
             else:
                 session.resume(checkpoint)
-            shown = make_progress(
-                options.progress, run.name, session.step, recipe.epochs * session.steps_per_epoch
-            )
+            total = recipe.epochs * session.steps_per_epoch
+            shown = make_progress(options.progress, options.label or run.name, session.step, total)
             with closing(shown), while_training or nullcontext():
                 outcome = yield from _train(session, stopping, shown, options)
         except SaveAndStop as end:

@@ -26,18 +26,26 @@ class Progress:
 
 
 class Bar(Progress):
-    """A tqdm bar over the steps with the loss, the last score and the time left."""
+    """A tqdm bar over the steps, as wide as the terminal, with the last score, or the loss, and the time left."""
 
     def __init__(self, name: str, done: int, total: int) -> None:
-        self._bar = tqdm(desc=name, initial=done, total=total, unit="step", file=sys.stderr, mininterval=0.5)
+        self._bar = tqdm(
+            desc=name,
+            initial=done,
+            total=total,
+            file=sys.stderr,
+            mininterval=0.5,
+            dynamic_ncols=True,
+            bar_format="{desc} |{bar}| {percentage:.0f}%{postfix}, {remaining}",
+        )
         self._score = ""
 
     def step(self, done: int, loss: float) -> None:
-        self._bar.set_postfix_str(f"loss {loss:.4g}{self._score}", refresh=False)
+        self._bar.set_postfix_str(self._score or f"loss {loss:.3g}", refresh=False)
         self._bar.update(done - self._bar.n)
 
     def epoch(self, metrics: dict[str, Any]) -> None:
-        self._score = f", {score_text(metrics)}"
+        self._score = score_text(metrics)
 
     def close(self) -> None:
         self._bar.close()

@@ -110,6 +110,7 @@ def fit_many(
     checkpoint_steps: int | None = None,
     stop_after: float | None = None,
     watch: Watch | None = None,
+    labels: Sequence[str] | None = None,
     choose: Choice = lambda left, seconds: left[0],
     begun: Callable[[int], None] = lambda number: None,
     ended: Callable[[int, Ending], None] = lambda number, ending: None,
@@ -123,6 +124,7 @@ def fit_many(
 
     side_by_side  None is SIDE_BY_SIDE on CUDA and 1 elsewhere
     watch         called after every step of every run; must not change anything, nor wait for the device
+    labels        of the runs in their progress, at their places; the names of the runs when left out
     data          {name: Dataset}; others are loaded from `data_dir`
     choose        returns which run to begin next; by default the first in order
     begun, ended  called with the number of each run, and how it ended
@@ -141,7 +143,7 @@ def fit_many(
     ]
     shared = data if isinstance(data, SharedData) else SharedData(options.device, data, data_dir)
     with Stopping(stop_after) as stopping:
-        scheduler = _Scheduler(endings, shared, stopping, options, at_once, choose, begun, ended)
+        scheduler = _Scheduler(endings, shared, stopping, options, at_once, labels, choose, begun, ended)
         with plain_defaults(), on_stream(options.stream()):
             try:
                 scheduler.work()
@@ -183,12 +185,13 @@ class _Scheduler:
         stopping: Stopping,
         options: Options,
         at_once: int,
+        labels: Sequence[str] | None,
         choose: Choice,
         begun: Callable[[int], None],
         ended: Callable[[int, Ending], None],
     ) -> None:
         self._endings, self._shared, self._stopping, self._options = endings, shared, stopping, options
-        self._choose, self._begun, self._ended = choose, begun, ended
+        self._labels, self._choose, self._begun, self._ended = labels, choose, begun, ended
         self._left = list(range(len(endings)))
         self._slots = [_Slot() for _ in range(at_once)]
 
@@ -246,9 +249,8 @@ class _Scheduler:
         self._begun(number)
         recipe, run = self._endings[number].recipe, self._endings[number].run
         slot.number, slot.event, slot.has_stepped = number, None, False
-        slot.steps = train_steps(
-            recipe, run, lambda: self._shared.load(recipe.data), self._stopping, self._options
-        )
+        options = replace(self._options, label=self._labels[number] if self._labels else None)
+        slot.steps = train_steps(recipe, run, lambda: self._shared.load(recipe.data), self._stopping, options)
 
     def _advance(self, slot: _Slot) -> None:
         """Advance the run to its next step, or note how it ended."""

@@ -4,11 +4,13 @@ import io
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
 import time
 from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
 
 import pytest
 
@@ -16,6 +18,8 @@ from nonloc.cli import main
 from nonloc.cli.parser import make_command_parser
 from nonloc_paper.commands import reproduce
 from nonloc_paper.commands.many_runs import parse_changes
+from nonloc_paper.commands.terminal import fit_table
+from nonloc_paper.report.tables import Table
 from nonloc_paper.runs import Run, find_runs
 
 SMALL = ["--set", "epochs=2", "steps_per_epoch=2", "train_images=64", "test_images=16", "batch_size=8"]
@@ -37,7 +41,9 @@ def test_every_row_is_run_and_has_the_score_of_its_run(demo):
     folder, result, messages = demo
     assert (result["done"], result["left"], result["reason"]) == (2, [], "")
     assert len(find_runs(folder / "runs")) == 2
-    assert all(f"run {number} of 2" in messages for number in (1, 2))
+    for number, label in ((1, "local baseline"), (2, "4 diffusive blocks")):
+        assert f"run {number} of 2: {label} (" in messages
+        assert f"\n{label}: epoch 2, step 4/4" in messages
     page = (folder / "report.html").read_text()
     for row in result["rows"]:
         (run,) = row["runs"]
@@ -106,6 +112,60 @@ def test_spectrum_of_a_baseline_is_refused(demo, capsys):
     assert "has no nonlocal blocks" in capsys.readouterr().err
 
 
+def test_the_best_network_is_certified_and_the_result_comes_last(demo, capsys):
+    folder, result, _ = demo
+    best = max(result["rows"], key=lambda row: row["median"])
+    has_stage = "baseline" not in best["network"]
+    records = [run for run in find_runs(folder) if (run.path / "stability.json").exists()]
+    assert [str(run.path) for run in records] == [best["runs"][0]["path"]] * has_stage
+    assert main([*WORDS, "--output", str(folder), "--quiet"]) == 0
+    *_, headline, _, _, page = capsys.readouterr().out.splitlines()
+    assert headline.startswith(f"Best here: “{best['label']}”, {best['median']:.2f} dB")
+    assert page == str(folder / "report.html")
+    assert headline in (folder / "report.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["table1"], "--quick is for the demo"),
+        (["demo", "--seeds", "2"], "leave out --rows, --set and --seeds"),
+    ],
+)
+def test_quick_is_the_demo_alone(words, message, capsys):
+    assert main(["reproduce", *words, "--quick"]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_quick_has_a_folder_of_its_own(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["reproduce", "demo", "--quick", "--budget", "0s", "--quiet", "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert [row["label"] for row in result["rows"]] == ["local baseline", "4 diffusive blocks"]
+    assert result["report"] == "demo-quick/report.html"
+    again = [*shlex.split(result["command"])[1:], "--budget", "0s", "--quiet", "--json"]
+    assert main(again) == 0
+    assert json.loads(capsys.readouterr().out)["rows"] == result["rows"]
+
+
+def test_a_table_that_is_too_wide_loses_its_last_columns_and_says_so():
+    table = Table(
+        ("name", "score", "parameters"),
+        [("a long title of lines",), ("one", "1.50", "12"), ("two", "2", "3")],
+    )
+    assert fit_table(table, None) == fit_table(table, 40) == table.as_text()
+    assert fit_table(table, 16).splitlines() == [
+        "name  score",
+        "────  ─────",
+        "a long title of",
+        "lines",
+        "one    1.50",
+        "two       2",
+        "On the page,",
+        "too: parameters.",
+    ]
+
+
 def test_another_suite_in_the_folder_is_refused(demo, capsys):
     assert main(["reproduce", "table1", "--output", str(demo[0])]) == 2
     assert "holds the suite 'demo'" in capsys.readouterr().err
@@ -161,6 +221,30 @@ def test_interrupted_it_saves_names_what_is_left_and_continues(tmp_path, capsys)
     assert "Not all runs are there" in (tmp_path / "report.html").read_text()
     assert main([*words, "--quiet"]) == 0
     assert "unfinished" not in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_the_tasks_of_a_job_array_share_a_suite_and_a_terminated_one_loses_nothing(demo, tmp_path):
+    script = Path(__file__).parents[3] / "examples" / "slurm_array.sh"
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    words = ["bash", str(script), "demo", str(tmp_path / "together"), *WORDS[2:]]
+
+    def start():
+        return subprocess.Popen(
+            words, stdout=subprocess.DEVNULL, env=os.environ | {"PATH": path, "OMP_NUM_THREADS": "1"}
+        )
+
+    tasks = [start(), start()]
+    while not list(tmp_path.glob("together/runs/*/metrics.jsonl")) and tasks[0].poll() is None:
+        time.sleep(0.02)
+    tasks[0].send_signal(signal.SIGTERM)
+    assert {task.wait(timeout=120) for task in tasks} <= {0, 5, 143}
+    assert start().wait(timeout=120) == 0
+    hashes = [
+        {run.name: run.read_result()["weights_sha256"] for run in find_runs(folder / "runs")}
+        for folder in (tmp_path / "together", demo[0])
+    ]
+    assert hashes[0] == hashes[1]
 
 
 def test_changes_are_read_as_json_or_else_as_text():

@@ -54,6 +54,8 @@ def test_the_numbers_are_printed_and_recorded(run, capsys, tmp_path):
     weights = [weight.detach().double() for weight in next(stages(trained_network(Run(run))))[1].weights()]
     lowest = [float(torch.linalg.eigvalsh((weight + weight.T) / 2)[0]) for weight in weights]
     assert [block["lowest"] for block in stage["blocks"]] == pytest.approx(lowest)
+    assert result["figures"] == [str(run / "stability.svg"), str(run / "stability.png")]
+    assert (run / "stability.png").read_bytes().startswith(b"\x89PNG")
     record = json.loads((run / "stability.json").read_text())
     assert (record["images"], record["stages"]) == (1, result["stages"])
     assert (record["machine"]["device"], record["versions"]["torch"]) == ("cpu", torch.__version__)

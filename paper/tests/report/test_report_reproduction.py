@@ -9,9 +9,17 @@ from html_balance import Balance
 from made_records import certified, deep_originals, map_lines, records, stability, write, write_map
 
 from nonloc.cli import main
-from nonloc_paper.report.document import as_markdown
+from nonloc_paper.report.document import Document, Section, as_markdown
 from nonloc_paper.report.figure_page import figure_sections
-from nonloc_paper.report.reproduction import has_records, make_documents, spent_table, write_reproduction
+from nonloc_paper.report.reproduction import (
+    BEGIN,
+    END,
+    has_records,
+    make_documents,
+    spent_table,
+    with_summary,
+    write_reproduction,
+)
 from nonloc_paper.report.table1_runs import read_table1_runs
 from nonloc_paper.suites.archive import note_spent
 
@@ -58,7 +66,9 @@ def test_the_same_records_give_the_same_bytes(tmp_path):
 
 def test_every_document_and_figure_is_there(made):
     names = set(files(made[0]))
-    documents = {f"{name}.md" for name in ("verdicts", "table1", "figures", "map", "protocol")}
+    documents = {
+        f"{name}.md" for name in ("summary", "verdicts", "matching", "table1", "figures", "map", "protocol")
+    }
     drawn = (
         "figure1",
         "figure2",
@@ -66,7 +76,6 @@ def test_every_document_and_figure_is_there(made):
         "figure3b",
         "figure4",
         "features",
-        "table1",
         "map-rate-0.1",
         "map-before",
         "map-logits",
@@ -90,7 +99,7 @@ def test_the_page_needs_nothing_else_and_is_well_formed(made):
     checker = Balance()
     checker.feed(page)
     assert checker.open == []
-    assert page.count("<svg ") == 10
+    assert page.count("<svg ") == 9
     assert "diverged at step 1234" in page
 
 
@@ -122,12 +131,37 @@ def test_the_pages_say_what_the_records_say():
     documents, verdicts = make_documents(PAPER / "results")
     words = [verdict.word for _, verdict in verdicts]
     counts = [words.count(word) for word in ("reproduced", "not reproduced", "depends on", "undecided")]
-    assert counts == [7, 2, 2, 9]
+    assert counts == [8, 0, 3, 9]
     for document in documents:
         assert (PAPER / "pages" / f"{document.name}.md").read_text() == as_markdown(document)
         for name, content in document.files().items():
             if name.endswith(".csv"):
                 assert (PAPER / "pages" / name).read_text() == content.as_csv()
+    readme = (PAPER / "README.md").read_text()
+    assert with_summary(readme, documents[0], "pages") == readme
+
+
+def test_a_readme_with_marks_beside_the_pages_gets_the_summary(tmp_path):
+    results, readme = tmp_path / "results", tmp_path / "README.md"
+    write(results, records("table1", {"baseline": [8.0], "2-block (proposed)": [8.0]}))
+    readme.write_text(f"# Ours\n\n{BEGIN}old\n{END}\n\nMore.\n")
+    assert readme in write_reproduction(results, tmp_path / "pages").files
+    text = readme.read_text()
+    assert text.startswith(f"# Ours\n\n{BEGIN}\nThe hypothesis ")
+    assert text.endswith(f"\n{END}\n\nMore.\n")
+    assert "![forest](pages/figures/forest.svg)" in text
+    assert "old" not in text
+    assert readme not in write_reproduction(results, tmp_path / "pages").files, "nothing changed"
+
+
+def test_a_readme_without_both_marks_is_left_alone():
+    summary = Document(
+        "summary", "S", (Section("", ("see [it](figures/a.svg) and [that](https://b.example)",)),)
+    )
+    for text in ("# Ours\n", f"# Ours\n{BEGIN}", f"# Ours\n{END}"):
+        assert with_summary(text, summary, "pages") == text
+    made = with_summary(f"{BEGIN}{END}", summary, "pages")
+    assert made == f"{BEGIN}\nsee [it](pages/figures/a.svg) and [that](https://b.example)\n\n{END}"
 
 
 def test_nothing_of_this_machine_is_in_it(results, made):
@@ -146,7 +180,7 @@ def test_figures_of_rows_without_runs_are_named(tmp_path):
 
 def test_every_w_has_its_trace_and_energies(made):
     lines = (made[0] / "data" / "figures-spectra.csv").read_text().splitlines()
-    assert "2 original blocks,0,1,-0.751,0.05,0.95,95,30,70" in lines
+    assert "2 original blocks,0,1,-0.751,0.05,0.95,95,30,70,1" in lines
     text = (made[0] / "data" / "figures-features.csv").read_text()
     assert '"4-block (proposed), start 0.01",1,trunk.stages.2,0.5,0.5,-52,+2,0.5,' in text
 
@@ -182,15 +216,13 @@ def test_without_arguments_the_records_are_those_that_the_variable_names(tmp_pat
     assert "Of the paper's 20 sentences: 0 reproduced" in capsys.readouterr().out
 
 
-def test_the_demo_shows_the_recorded_runs_beside_its_own(results, tmp_path, capsys):
+def test_the_page_of_the_demo_shows_the_recorded_runs_and_the_terminal_its_own(results, tmp_path, capsys):
     words = ["reproduce", "demo", "--output", str(tmp_path / "demo"), "--budget", "0s", "--quiet"]
     assert main([*words, "--kept", str(results)]) == 0
-    assert re.search(
-        r"Recorded, not trained now.*2-block \(original\) +7.83", capsys.readouterr().out, re.DOTALL
-    )
-    assert "recorded runs on CIFAR-10" in (tmp_path / "demo" / "report.html").read_text()
+    page = (tmp_path / "demo" / "report.html").read_text()
+    assert re.search(r"recorded runs on CIFAR-10.*2-block \(original\).*7\.83", page, re.DOTALL)
+    assert "2-block" not in capsys.readouterr().out
     assert main([*words, "--kept", "null"]) == 0
-    assert "Recorded" not in capsys.readouterr().out
     assert "recorded runs on CIFAR-10" not in (tmp_path / "demo" / "report.html").read_text()
 
 

@@ -33,7 +33,7 @@ def test_a_sign_needs_the_energy_and_more_than_half_of_the_largest_eigenvalues(s
 
 def test_more_large_negative_eigenvalues_are_no_energy():
     weights = [weight(0.6), weight(0.6), weight(0.6)]
-    assert format_signs(weights, -1) == "60 % negative (−−−)"
+    assert format_signs(weights, -1) == "60 % negative (−−−; 3 of 24 < 0)"
     assert negative_share(weights) == pytest.approx(0.6)
     assert not agrees(weights, -1)
 

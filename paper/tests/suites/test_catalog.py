@@ -44,6 +44,14 @@ def test_a_published_suite_does_not_change(name):
     assert hashlib.sha256(json.dumps(rows).encode()).hexdigest()[:16] == FROZEN[name]
 
 
+def test_every_run_of_the_demo_has_a_name_of_its_own():
+    demo = SUITES["demo"]
+    names = [demo.run_label(recipe) for row in demo.rows for recipe in demo.recipes(row)]
+    assert len(set(names)) == len(names) == 17
+    assert "4 diffusive, large start, seed 1" in names
+    assert demo.with_seeds(1).run_label(demo.rows[4].recipe) == "4 diffusive, large start"
+
+
 def test_the_published_numbers_stand_beside_the_right_networks():
     table1, table2 = SUITES["table1"], SUITES["table2"]
     assert [row.published for row in table1.rows] == TABLE1

@@ -52,12 +52,20 @@ def test_a_log_gets_one_line_an_epoch(capsys):
 
 
 @pytest.mark.parametrize("begin", [0, 40])
-def test_a_terminal_gets_a_bar_with_loss_and_score(monkeypatch, begin):
+def test_a_terminal_gets_a_wide_bar_with_the_score_and_before_it_the_loss(monkeypatch, begin):
+    monkeypatch.setenv("COLUMNS", "90")
     terminal = on_a_terminal(monkeypatch)
-    use(make_progress(True, "run", begin, 100), begin)
-    last = terminal.getvalue().split("\r")[-1]
-    assert "51/100" in last
-    assert "loss 0.25, error 12.35 %" in last
+    shown = make_progress(True, "4 diffusive, large start, recomputed affinity", begin, 100)
+    shown.step(begin + 1, 2.0)
+    shown._bar.refresh()
+    assert "loss 2" in terminal.getvalue()
+    use(shown, begin)
+    last = terminal.getvalue().rstrip("\n").split("\r")[-1]
+    assert " 51%, error 12.35 %, " in last
+    assert "loss" not in last
+    name, bar, _ = last.split("|")
+    assert name == "4 diffusive, large start, recomputed affinity "
+    assert len(bar) >= 10
 
 
 def test_without_tqdm_a_terminal_gets_lines(monkeypatch):

@@ -6,14 +6,15 @@ from collections.abc import Callable
 from typing import Any
 
 from nonloc.nn.options import FORMS
-from nonloc_paper.map.cells import INITS, ONE_EPOCH, TEN_EPOCHS
+from nonloc_paper.map.cells import INITS, ONE_EPOCH
 from nonloc_paper.report.map.cells import Cell, TrainabilityMap, has_all_seeds, sort_inits
+from nonloc_paper.report.table1_runs import Table1Runs
 from nonloc_paper.report.verdicts import Part
 
 RATE = 0.1  # the paper's
 
 
-def just_one_form_trains(trained: TrainabilityMap) -> list[Part]:
+def just_one_form_trains(trained: TrainabilityMap, runs: Table1Runs) -> list[Part]:
     """Return one part for every start and number of blocks at which just one of the two forms trains."""
     parts = []
     pairs = 0
@@ -39,7 +40,7 @@ def just_one_form_trains(trained: TrainabilityMap) -> list[Part]:
     return parts or [Part("original and proposed", False, pairs, f"they train in the same {pairs} cells")]
 
 
-def start_decides(trained: TrainabilityMap) -> list[Part]:
+def start_decides(trained: TrainabilityMap, runs: Table1Runs) -> list[Part]:
     """Return, for 2, 3 and 4 original blocks, whether it is the start that decides."""
     parts = []
     for blocks in (2, 3, 4):
@@ -56,39 +57,24 @@ def start_decides(trained: TrainabilityMap) -> list[Part]:
     return parts
 
 
-def small_weights(trained: TrainabilityMap) -> list[Part]:
-    """Return whether stable stages diverged, and whether proposed stages could make a signal grow before they did."""
-    lines: dict[str, list[dict[str, Any]]] = {}
-    planned, is_all = {}, {}
-    for form in ("stable", "diffusive"):
-        lines[form] = [line for cell in trained.ten_epochs if cell.form == form for line in cell.runs]
-        planned[form] = {(cell.name, seed) for cell, seed in TEN_EPOCHS.runs() if cell.form == form}
-        # An extra seed of one cell does not stand for a missing cell.
-        is_all[form] = planned[form] <= {(line["cell"], line["seed"]) for line in lines[form]}
-    broken = sum(line["ending"] == "diverged" for line in lines["stable"])
-    # That it never happens is known when all has been tried, and refuted by one run.
-    never = False if broken else (True if is_all["stable"] else None)
-    numbers = f"{broken} of {len(lines['stable'])} runs diverged, {len(planned['stable'])} planned"
-    parts = [Part("stable stages", never, len(lines["stable"]), numbers)]
-    gone = [line for line in lines["diffusive"] if line["ending"] == "diverged"]
-    if gone or not is_all["diffusive"]:
-        growths = [growth for line in gone if (growth := largest_growth(line)) is not None]
-        # All certificates before the end that decide something said stable.
-        calm = sum(
-            {stage["verdict"] for stage in _stages(line)} & {"stable", "unstable"} == {"stable"}
-            for line in gone
-        )
-        numbers = (
-            f"before the end `certify` knew a signal that grows in {len(growths)} of {len(gone)} runs that diverged"
-            f"{f', by up to {max(growths):.3g}' if growths else ''}, and certified the stage stable in {calm}; "
-            f"{len(lines['diffusive'])} of {len(planned['diffusive'])} runs recorded"
-        )
-        every = True if is_all["diffusive"] and len(growths) == len(gone) else None
-        parts.append(Part("proposed stages that diverged", False if calm else every, len(gone), numbers))
-    return parts
+def small_weights(trained: TrainabilityMap, runs: Table1Runs) -> list[Part]:
+    """Return whether `certify` found a signal that grows in stages whose W is held inside the limit."""
+    rows = [row for row in runs.recorded if row.recipe.stage.weight == "stable"]
+    ended = [run.stability.get("stages", []) for row in rows for run in row.started]
+    before = [_stages(line) for cell in trained.ten_epochs if cell.form == "stable" for line in cell.diverged]
+    parts = []
+    for name, certified in (("after training", ended), ("in the steps before a divergence", before)):
+        known = [{stage["verdict"] for stage in stages} for stages in certified if stages]
+        grow = sum("unstable" in words for words in known)
+        calm = sum(words == {"stable"} for words in known)
+        holds = False if grow else True if known and calm == len(known) else None
+        numbers = f"a signal grows in {grow} of {len(known)} runs, none can in {calm}"
+        parts.append(Part(name, holds, len(known), numbers))
+    # Without a divergence there are no such steps.
+    return [part for part in parts if part.n] or parts[:1]
 
 
-MAP_RULES: dict[str, Callable[[TrainabilityMap], list[Part]]] = {
+MAP_RULES: dict[str, Callable[[TrainabilityMap, Table1Runs], list[Part]]] = {
     "just one form trains": just_one_form_trains,
     "the start decides": start_decides,
     "small weights": small_weights,

@@ -1,0 +1,53 @@
+"""Pictures of affinities, spectra, simulations, features and stability, and ways to save them. Needs matplotlib.
+
+Every `plot_` function draws on the `ax` it is given, or on axes of a new figure, and returns the axes. None shows
+anything, and none changes matplotlib's settings: save a picture with `ax.figure.savefig("picture.png")`.
+"""
+
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+from nonloc._lazy import lazy
+
+if find_spec("matplotlib") is None:
+    raise ModuleNotFoundError("nonloc.plots needs matplotlib; pip install 'nonloc[plots]'", name="matplotlib")
+
+_WHERE = {
+    "plot_affinity": "nonloc.plots.affinity",
+    "plot_spectrum": "nonloc.plots.spectrum",
+    "plot_trajectory": "nonloc.plots.trajectory",
+    "animate_trajectory": "nonloc.plots.animation",
+    "plot_features": "nonloc.plots.features",
+    "plot_stability": "nonloc.plots.stability",
+    "CHANCE": "nonloc.plots.look",
+    "COLORS": "nonloc.plots.look",
+    "INK": "nonloc.plots.look",
+    "NEGATIVE": "nonloc.plots.look",
+    "POSITIVE": "nonloc.plots.look",
+    "WIDTH": "nonloc.plots.look",
+    "png": "nonloc.plots.look",
+    "save_figure": "nonloc.plots.look",
+    "style": "nonloc.plots.look",
+    "svg": "nonloc.plots.look",
+}
+
+__all__ = list(_WHERE)
+if TYPE_CHECKING:  # types for mypy and editors, of the names in _WHERE
+    from nonloc.plots.affinity import plot_affinity as plot_affinity
+    from nonloc.plots.animation import animate_trajectory as animate_trajectory
+    from nonloc.plots.features import plot_features as plot_features
+    from nonloc.plots.look import CHANCE as CHANCE
+    from nonloc.plots.look import COLORS as COLORS
+    from nonloc.plots.look import INK as INK
+    from nonloc.plots.look import NEGATIVE as NEGATIVE
+    from nonloc.plots.look import POSITIVE as POSITIVE
+    from nonloc.plots.look import WIDTH as WIDTH
+    from nonloc.plots.look import png as png
+    from nonloc.plots.look import save_figure as save_figure
+    from nonloc.plots.look import style as style
+    from nonloc.plots.look import svg as svg
+    from nonloc.plots.spectrum import plot_spectrum as plot_spectrum
+    from nonloc.plots.stability import plot_stability as plot_stability
+    from nonloc.plots.trajectory import plot_trajectory as plot_trajectory
+else:
+    __getattr__, __dir__ = lazy(__name__, _WHERE)

@@ -1,0 +1,204 @@
+"""What paper/README.md shows: the hypothesis, a forest of paired differences, the tables, form by affinity."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Iterator
+from dataclasses import replace
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from nonloc.plots import CHANCE, INK, style
+from nonloc_paper.report import matching
+from nonloc_paper.report.contrasts import Contrast, difference, mean_of
+from nonloc_paper.report.document import Picture, Section
+from nonloc_paper.report.figures import SHADES, WIDTH
+from nonloc_paper.report.map.cells import TrainabilityMap, format_blocks
+from nonloc_paper.report.map.tables import EACH, ONE, by_affinity
+from nonloc_paper.report.matching import BLOCKS, CONFIRMING, N3, divergence_counts, own_less_one, primary
+from nonloc_paper.report.records import RowRecord
+from nonloc_paper.report.table1_runs import NAMES, Table1Runs
+from nonloc_paper.report.tables import Table, format_range, format_score
+from nonloc_paper.report.verdicts import sign_test, signed
+
+FOREST_CAPTION = (
+    "Paired differences of the error in points, by number of blocks; left of 0 is better. Small: every seed, hollow "
+    "the one seen before the rules were written. Square and line: mean and 95 % interval of the others, cut at the "
+    "frame. Diamond: published; ▸ beyond the frame."
+)
+ABOUT_TABLES = (
+    "Test error in %: the median, then the range and the number of seeds that came to their end. Published: the median "
+    "of 5 runs; the paper has one number for proposed blocks. Own less one: mean of the paired differences, its 95 % "
+    "interval, n; with n = 3 of seeds 1 to 4."
+)
+ABOUT_CORNERS = (
+    "Diverged: of all runs of ten epochs from larger starts. Errors: mean over the blocks, seed by seed, in %, with "
+    "its 95 % interval. p: exact two-sided sign test over pairs of which just one diverged."
+)
+
+
+def summary_sections(runs: Table1Runs, trained: TrainabilityMap) -> tuple[Section, ...]:
+    """Return the results in short, the hypothesis first."""
+    literal, deeper = (errors_table(runs, backbone) for backbone in (runs.protocol.backbone, N3))
+    forest = Picture("forest", forest_figure(runs), FOREST_CAPTION)
+    return (
+        Section("", (matching.hypothesis_sentence(runs), forest)),
+        Section("Table 1 with n = 3, the backbone that matches", (deeper,)),
+        Section("Table 1 with n = 2, the literal reading", (literal, ABOUT_TABLES)),
+        Section("Form by affinity", (corners_table(runs, trained), ABOUT_CORNERS)),
+    )
+
+
+def errors_table(runs: Table1Runs, backbone: str) -> Table:
+    """Return a line for each number of blocks: both forms, the proposed one with either affinity."""
+    baseline = runs.find(form=None, backbone=backbone)
+    lines = [("baseline", _score(baseline), _published(baseline), "–", "–", "–", "–")] if baseline else []
+    for blocks in range(1, 7):
+        original, own, one = (
+            runs.find(form=form, blocks=blocks, backbone=backbone, shared=shared)
+            for form, shared in (("original", False), ("diffusive", False), ("diffusive", True))
+        )
+        if original or own or one:
+            less = own_less_one(runs, blocks, backbone, _counting(backbone)).format()
+            scores = (_score(original), _published(original), _score(own), _score(one), _published(own, one))
+            lines.append((str(blocks), *scores, less))
+    proposed = ("proposed, own affinities", "proposed, one affinity")
+    return Table(("blocks", "original", "published", *proposed, "published", "own less one"), lines)
+
+
+def _counting(backbone: str) -> Container[int] | None:
+    """The seeds that decide: with n = 3 not the one that had been seen."""
+    return CONFIRMING if backbone == N3 else None
+
+
+def _published(*rows: RowRecord | None) -> str:
+    return format_score(next(_numbers(rows), None))
+
+
+def _numbers(rows: Iterable[RowRecord | None]) -> Iterator[float]:
+    """The published numbers of these rows, which the paper does not tell apart."""
+    return (row.published for row in rows if row is not None and row.published is not None)
+
+
+def _score(row: RowRecord | None) -> str:
+    """Such as "8.13 (7.95 to 8.31, n = 5)", with the number of diverged runs where there are some."""
+    if row is None:
+        return "–"
+    gone = f"{len(row.diverged)} of {len(row.started)} diverged" if row.diverged else ""
+    spread = f"{format_range(row)}, " if len(row.scores) > 1 else ""
+    known = f"{format_score(row.median)} ({spread}n = {len(row.scores)})" if row.scores else ""
+    return "; ".join(filter(None, (known, gone))) or "–"
+
+
+def corners_table(runs: Table1Runs, trained: TrainabilityMap) -> Table:
+    """Return the four combinations of form and affinity: diverged runs, and errors; a dash where none was run."""
+    lines: list[tuple[str, tuple[str, ...]]] = []
+    for compared in by_affinity(trained):
+        n, first, second, *alone = compared.counts()
+        p = sign_test(*alone)
+        name = f"{NAMES[compared.first[0]]}, {format_blocks(compared.cells[0])}"
+        shown = f"p = {p:.2g}" if p >= 0.001 else "p < 0.001"
+        lines.append(("diverged, n = 2", (name, f"{first} of {n}", f"{second} of {n}", shown)))
+    counts = {key: f"{gone} of {n}" for key, (gone, n) in divergence_counts(runs).items()}
+    for form, name in NAMES.items() if counts else ():
+        pair = (counts.get((form, is_one), "–") for is_one in (False, True))
+        lines.append(("diverged, n = 3", (name, *pair, "–")))
+    for backbone, blocks in (
+        (runs.protocol.backbone, (2, 3, 4)),
+        (runs.protocol.backbone, (5, 6)),
+        (N3, (2, 3, 4)),
+    ):
+        for form, name in NAMES.items():
+            own, one = (
+                [runs.find(form=form, blocks=n, backbone=backbone, shared=is_one) for n in blocks]
+                for is_one in (False, True)
+            )
+            means = [mean_of([Contrast("", ((1.0, row),)) for row in rows]) for rows in (own, one)]
+            less = mean_of(
+                [difference(*pair, "", _counting(backbone)) for pair in zip(own, one, strict=True)]
+            )
+            if any(mean.values or mean.lost for mean in means):
+                title = f"error, n = {3 if backbone == N3 else 2}"
+                label = f"{name}, {blocks[0]} to {blocks[-1]} blocks"
+                lines.append((title, (label, *(mean.format() for mean in means), less.format())))
+    return Table.grouped(("stages", EACH, ONE, "own less one"), lines)
+
+
+Lines = list[tuple[str, str, Contrast | None]]  # label, colour, what is drawn; None below a title
+
+
+def forest_lines(runs: Table1Runs, backbone: str) -> Lines:
+    """Return the differences of a backbone in the order in which they are drawn, recorded or not."""
+    baseline = runs.find(form=None, backbone=backbone)
+    lines: Lines = [("own less one affinity", INK, None)]
+    lines += [(str(n), INK, own_less_one(runs, n, backbone, None)) for n in BLOCKS]
+    lines.append(("mean", INK, primary(runs, backbone, None)))
+    for title, form, is_one, blocks in (
+        ("original less baseline", "original", False, (1, 2, 3, 4)),
+        ("proposed, own, less baseline", "diffusive", False, BLOCKS),
+        ("proposed, one, less baseline", "diffusive", True, BLOCKS),
+    ):
+        colour = SHADES[form][1 if is_one else 0]
+        lines.append((title, colour, None))
+        for n in blocks:
+            pair = [
+                runs.find(form=form, blocks=n, backbone=backbone, shared=shared)
+                for shared in (is_one, not is_one)
+            ]
+            row = pair[0] and replace(pair[0], published=next(_numbers(pair), None))
+            lines.append((str(n), colour, difference(row, baseline)))
+    return lines
+
+
+def forest_figure(runs: Table1Runs) -> Figure | None:
+    """Draw the differences of both backbones side by side; None where none is recorded."""
+    panels = {backbone: forest_lines(runs, backbone) for backbone in (runs.protocol.backbone, N3)}
+    drawn = [contrast for lines in panels.values() for _, _, contrast in lines if contrast is not None]
+    values = [value for contrast in drawn for value in contrast.values.values()]
+    if not values:
+        return None
+    limits = (min(*values, -0.5) - 0.2, max(*values, 0.5) + 0.2)
+    with style():
+        figure = Figure(figsize=(WIDTH, 6.4), layout="constrained")
+        for axes, (backbone, lines) in zip(figure.subplots(1, 2, sharey=True), panels.items(), strict=True):
+            axes.axvline(0, color=CHANCE, linewidth=1)
+            axes.set(title=f"n = {3 if backbone == N3 else 2}", xlabel="points of error", xlim=limits)
+            axes.set_yticks(range(0, -len(lines), -1), [label for label, *_ in lines])
+            axes.yaxis.grid(False)
+            axes.tick_params(axis="y", length=0)
+            for place, (_, colour, contrast) in enumerate(lines):
+                if contrast is not None:
+                    _draw(axes, -place, colour, contrast, _counting(backbone))
+        looks = {
+            "mean, 95 %": ("s", INK),
+            "a seed": ("o", INK),
+            "seed 0, n = 3": ("o", "none"),
+            "published": ("D", "none"),
+        }
+        handles = [
+            Line2D(
+                [], [], color=INK, marker=mark, markerfacecolor=face, linestyle="", markersize=5, label=text
+            )
+            for text, (mark, face) in looks.items()
+        ]
+        figure.legend(handles=handles, loc="outside lower center", ncols=len(handles))
+    return figure
+
+
+def _draw(axes: Axes, y: float, colour: str, every: Contrast, counting: Container[int] | None) -> None:
+    """Draw every seed, the mean and the interval of those that count, and the published difference."""
+    decides, (low, high) = replace(every, seeds=counting), axes.get_xlim()
+    for seed, value in every.values.items():
+        face = colour if seed in decides.values else "none"
+        axes.plot([value], [y - 0.25], "o", color=colour, markerfacecolor=face, markersize=3, alpha=0.7)
+    found, published = decides.interval, every.published
+    if found is not None:
+        axes.plot([found.mean], [y], "s", color=colour, markersize=5)
+        if found.n > 1:
+            axes.plot([max(found.low, low), min(found.high, high)], [y, y], color=colour, linewidth=1.6)
+    if published is not None and published <= high:
+        axes.plot([published], [y], "D", color=colour, markerfacecolor="none", markersize=6)
+    elif published is not None:
+        note = f"◇ {signed(published)} ▸"
+        axes.text(high, y, note, ha="right", va="center", fontsize=8, color=colour)
