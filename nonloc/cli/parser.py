@@ -41,14 +41,6 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise argparse.ArgumentError(None, message)
 
-    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
-        parsed = super().parse_args(args, namespace)
-        for action in self._actions:
-            # Before Python 3.13, argparse takes the value of --name=-- for the end of options, and leaves [].
-            if action.nargs is None and getattr(parsed, action.dest, None) == []:
-                self.error(f"argument {'/'.join(action.option_strings)}: expected a value, got --")
-        return parsed
-
 
 def make_parser(commands: Mapping[str, EntryPoint]) -> Parser:
     """Return the parser of `nonloc` without a command: it knows --help and --version."""
@@ -80,6 +72,9 @@ def with_underscores(words: Sequence[str]) -> list[str]:
     for word in words:
         if word.startswith("--"):
             name, equals, value = word[2:].partition("=")
+            if value == "--":
+                # Before Python 3.13, argparse takes it for the end of options, and leaves [] for a value.
+                raise ValueError(f"argument --{shortened(name)}: expected a value, got --")
             word = f"--{name.replace('-', '_')}{equals}{value}"
         changed.append(word)
     return changed

@@ -122,6 +122,7 @@ def test_every_field_of_a_recipe_is_explained():
         ),
         (["data", "mnist"], "choose one of motifs, cifar10, cifar100"),
         (["simulate", "diffusion", "--size=--"], "argument --size: expected a value, got --"),
+        (["train", "--print-config=--"], "argument --print-config: expected a value, got --"),
         (["spectrum", "no-such-run"], "no-such-run is not a run folder"),
         (["report", "no-such-folder"], "no-such-folder is not a folder"),
     ],
