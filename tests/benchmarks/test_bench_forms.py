@@ -8,6 +8,7 @@ from benchmarks import forms
 SMALL = {"rounds": 2, "steps": 1, "batch_size": 2, "network": "preresnet8-basic/{}-{}@3"}
 
 
+@pytest.mark.slow
 def test_both_forms_are_timed_in_every_round():
     actual = forms.costs(torch.device("cpu"), **SMALL)
     assert [(row["form"], row["blocks"], row["way"]) for row in actual] == [

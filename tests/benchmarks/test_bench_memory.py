@@ -10,6 +10,7 @@ def test_the_exponent_of_a_power_law_is_found():
     assert memory.exponent(sizes, [3 * s**1.5 for s in sizes]) == pytest.approx(1.5)
 
 
+@pytest.mark.slow
 def test_a_measurement_sees_the_matrix_of_the_reference():
     measured = memory.measure_size("gaussian", "row", 3000, backend="reference")
     one_matrix = 4 * 3000 * 3000

@@ -137,6 +137,7 @@ def test_the_exact_stage_is_the_reference_a_few_rows_at_a_time(monkeypatch):
     )  # the gradients are rounded to float32
 
 
+@pytest.mark.slow
 def test_the_cpus_rows_table_and_files(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(stage_cpu, "POSITIONS", (1500,))
     monkeypatch.setattr(stage_cpu, "CHECKED", 128)

@@ -383,15 +383,15 @@ def one_product(left, right, z, *_):
     return 2 * diffuse(Affinity(left, right, "heat"), z + 1, backend="fused")
 
 
-@pytest.mark.parametrize("function", [whole_stage, one_product])
+@pytest.mark.parametrize("function", [whole_stage, pytest.param(one_product, marks=pytest.mark.slow)])
 def test_a_traced_program_carries_it_whole_for_any_batch_and_positions(function):
     """The same kernels on the same numbers: equal to the last bit."""
     torch._dynamo.reset()
     compiled = torch.compile(function, backend="aot_eager", fullgraph=True, dynamic=True)
-    weights = leaf(3, 20, 16), leaf(3, 16, 20)
-    for batch, positions in ((2, 40), (3, 50)):
+    weights = leaf(2, 20, 16), leaf(2, 16, 20)
+    for batch, positions in ((3, 25), (4, 30)):
         inputs = [leaf(batch, positions, width) for width in (16, 16, 20)]
-        with torch._dynamo.config.patch(error_on_recompile=positions == 50):
+        with torch._dynamo.config.patch(error_on_recompile=positions == 30):
             results = [one(*inputs, *weights) for one in (function, compiled)]
         assert torch.equal(*results)
         for expected, actual in zip(
@@ -402,12 +402,12 @@ def test_a_traced_program_carries_it_whole_for_any_batch_and_positions(function)
         assert torch.equal(compiled(*inputs, *weights), results[0])
 
 
-@pytest.mark.parametrize("bias", [None, (2, 40)])
-def test_the_operators_of_torch_are_as_they_say(bias):
-    q, k, x, w_z, w_g = leaf(2, 40, 16), leaf(2, 40, 16), leaf(2, 40, 32), leaf(2, 32, 16), leaf(2, 16, 32)
-    bias = None if bias is None else leaf(*bias)
+@pytest.mark.parametrize("has_bias", [True, pytest.param(False, marks=pytest.mark.slow)])
+def test_the_operators_of_torch_are_as_they_say(has_bias):
+    q, k, x, w_z, w_g = leaf(2, 20, 16), leaf(2, 20, 16), leaf(2, 20, 16), leaf(2, 16, 16), leaf(2, 16, 16)
+    bias = leaf(2, 20) if has_bias else None
     torch.library.opcheck(passes.stage_operator, (q, k, bias, x, w_z, w_g, 0.7, True, False, True, True))
-    torch.library.opcheck(passes.product_operator, (q, k, bias, leaf(2, 40, 16), 0.7, False, False, True))
+    torch.library.opcheck(passes.product_operator, (q, k, bias, x, 0.7, False, False, True))
     with torch.no_grad():
         torch.library.opcheck(passes.stage_operator, (q, k, bias, x, w_z, w_g, 0.7, True, True, False, False))
 

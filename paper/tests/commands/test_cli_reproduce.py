@@ -255,6 +255,7 @@ def test_changes_are_read_as_json_or_else_as_text():
     }
 
 
+@pytest.mark.slow
 def test_side_by_side_it_makes_the_same_table(demo, tmp_path, capsys):
     assert main([*WORDS, "--output", str(tmp_path), "--side-by-side", "2", "--quiet", "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)["rows"]
