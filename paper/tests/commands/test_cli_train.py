@@ -193,11 +193,8 @@ def test_a_spent_budget_saves_and_exits_0(tmp_path, capsys):
     assert Run.open(tmp_path / "run").is_finished
 
 
-@pytest.mark.parametrize(
-    ("number", "code"),
-    # SIGTERM is also what interrupts `nonloc reproduce` in its ordinary test.
-    [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.slow)],
-)
+@pytest.mark.slow  # an ordinary test interrupts `nonloc reproduce`
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_saves_and_the_same_command_continues(tmp_path, number, code):
     words = ["train", *TINY, "--epochs", "6", "--run", str(tmp_path / "run"), "--quiet", "--json"]
     run = Run(tmp_path / "run")
