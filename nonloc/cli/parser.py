@@ -67,7 +67,7 @@ def make_command_parser(name: str, command: ModuleType) -> argparse.ArgumentPars
 
 
 def with_underscores(words: Sequence[str]) -> list[str]:
-    """Turn - into _ in the names of options: --data-dir=a-b becomes --data_dir=a-b."""
+    """Turn - into _ in the names of options: --data-dir=a-b becomes --data_dir=a-b. A value of -- is refused."""
     changed = []
     for word in words:
         if word.startswith("--"):

@@ -52,33 +52,28 @@ def from_nonlocal(module: nn.Module) -> stage.OriginalBlock:
     return block.train(module.training)
 
 
+class _WithInChannels:
+    """A form with mmcv's name for the channels."""
+
+    def __init__(self, in_channels: int, **keywords: Any) -> None:
+        super().__init__(in_channels, **keywords)  # type: ignore[call-arg]
+
+
 # Classes and not functions: mmcv names a plugin's attribute by its class, and pickle finds a class by its module.
-class OriginalBlock(stage.OriginalBlock):
-    """`nonloc.OriginalBlock` with mmcv's name for the channels."""
-
-    def __init__(self, in_channels: int, **keywords: Any) -> None:
-        super().__init__(in_channels, **keywords)
+class OriginalBlock(_WithInChannels, stage.OriginalBlock):
+    """`nonloc.OriginalBlock` for mmcv."""
 
 
-class DiffusiveBlock(stage.DiffusiveBlock):
-    """`nonloc.DiffusiveBlock` with mmcv's name for the channels."""
-
-    def __init__(self, in_channels: int, **keywords: Any) -> None:
-        super().__init__(in_channels, **keywords)
+class DiffusiveBlock(_WithInChannels, stage.DiffusiveBlock):
+    """`nonloc.DiffusiveBlock` for mmcv."""
 
 
-class OriginalStage(stage.OriginalStage):
-    """`nonloc.OriginalStage` with mmcv's name for the channels."""
-
-    def __init__(self, in_channels: int, **keywords: Any) -> None:
-        super().__init__(in_channels, **keywords)
+class OriginalStage(_WithInChannels, stage.OriginalStage):
+    """`nonloc.OriginalStage` for mmcv."""
 
 
-class DiffusiveStage(stage.DiffusiveStage):
-    """`nonloc.DiffusiveStage` with mmcv's name for the channels."""
-
-    def __init__(self, in_channels: int, **keywords: Any) -> None:
-        super().__init__(in_channels, **keywords)
+class DiffusiveStage(_WithInChannels, stage.DiffusiveStage):
+    """`nonloc.DiffusiveStage` for mmcv."""
 
 
 def register(registry: Any = None) -> None:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 # Text and axes are drawn in this colour; inside a page it becomes the page's own, light or dark.
 INK = "#202428"
 POSITIVE, NEGATIVE, CHANCE = "#2f7fc1", "#d9772b", "#8f969e"
-# Told apart by people who do not see all colours, and seen on white and on black.
+# Different also for people who do not see all colours, and visible on white and on black.
 COLORS = (POSITIVE, NEGATIVE, "#2fa39a", "#b85fa8", "#b08d1a", "#6a6fd0")
 GRID: Any = {"alpha": 0.25, "color": "#808890", "linewidth": 0.6}
 

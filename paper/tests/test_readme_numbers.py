@@ -68,7 +68,7 @@ def combined(rows, factors, seeds=None):
     return values, lost
 
 
-def told(values, lost=()):
+def summed_up(values, lost=()):
     """Return the numbers that stand for such values: mean, ends and n, then what was lost."""
     shown, every = [], np.array(list(values.values()))
     if len(every):
@@ -117,7 +117,7 @@ def table(title):
 def test_the_hypothesis():
     found, lost = own_less_one(MATCHING, (2, 3, 4, 5, 6), (1, 2, 3, 4))
     seen, _ = own_less_one(MATCHING, (2, 3, 4, 5, 6), (0,))
-    word, shown = "not yet run", told(found)
+    word, shown = "not yet run", summed_up(found)
     if len(found) == 1:
         word = "undecided"
     elif found:
@@ -125,13 +125,15 @@ def test_the_hypothesis():
     sentence = TEXT.strip().partition("\n")[0]
     assert f"**{word}, n = {len(found)}**" in sentence
     if found or lost:
-        assert_shown(re.search(r"seeds 1 to 4: (.*?)\.(?: Seed| The rows|$)", sentence)[1], told(found, lost))
+        assert_shown(
+            re.search(r"seeds 1 to 4: (.*?)\.(?: Seed| The rows|$)", sentence)[1], summed_up(found, lost)
+        )
     assert_shown(re.search(r"(?:has (\S+) and decides|$)", sentence)[1] or "", list(seen.values()))
     inside = []
     for n in (2, 3, 4, 5, 6):
         own, _ = combined([stage(MATCHING, "diffusive", n, False)], [1], (1, 2, 3, 4))
         if len(own) > 1:
-            mean, _, high, k = told(own)
+            mean, _, high, k = summed_up(own)
             half = (high - mean) * math.sqrt(1 + k * math.pi / 10)
             inside.append(abs(PUBLISHED["diffusive"][n] - mean) <= half)
     assert (f"predict {sum(inside)} of {len(inside)} published errors" in sentence) == bool(inside)
@@ -149,7 +151,7 @@ def check_table(title, backbone, seeds):
             [PUBLISHED[form][n]] if any(rows) and n in PUBLISHED[form] else []
             for form, rows in (("original", [original]), ("diffusive", [own, one]))
         ]
-        less = told(*own_less_one(backbone, [n], seeds))
+        less = summed_up(*own_less_one(backbone, [n], seeds))
         if original or own or one:
             expected[str(n)] = [score(original), published[0], score(own), score(one), published[1], less]
     lines = {name: cells for name, *cells in table(title)}
@@ -223,8 +225,8 @@ def test_form_by_affinity():
             errors_shown.add((group, low, form))
             for cell, is_one in ((own, False), (one, True)):
                 rows = [stage(backbone, form.replace("proposed", "diffusive"), n, is_one) for n in blocks]
-                assert_shown(cell, told(*combined(rows, [1 / len(blocks)] * len(blocks))))
+                assert_shown(cell, summed_up(*combined(rows, [1 / len(blocks)] * len(blocks))))
             if form == "proposed":
                 seeds = (1, 2, 3, 4) if backbone == MATCHING else None
-                assert_shown(less, told(*own_less_one(backbone, blocks, seeds)))
+                assert_shown(less, summed_up(*own_less_one(backbone, blocks, seeds)))
     assert ("error, n = 2", 2, "original") in errors_shown

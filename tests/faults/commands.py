@@ -468,7 +468,7 @@ def _value(chance: random.Random, action: argparse.Action, hostility: float) -> 
         lambda: chr(chance.randrange(1, 0x11000)),
     ]
     text = "".join(chance.choice(pieces)() for _ in range(chance.choice((1, 2, 3))))
-    # A folder outside is not made by chance: a command may write where it is told to.
+    # A folder outside is not made by chance: a command may write where it is asked to.
     return text.lstrip("/.")
 
 

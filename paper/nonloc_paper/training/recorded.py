@@ -24,30 +24,11 @@ from nonloc_paper.paths import results_folder
 from nonloc_paper.runs import Run, find_runs
 from nonloc_paper.training.checkpoint import restore_model
 from nonloc_paper.training.recipe import Recipe
-from nonloc_paper.training.tasks import pixel_statistics
+from nonloc_paper.training.tasks import Preprocess, pixel_statistics
 from nonloc_paper.training.trained import newest_checkpoint
 
 # Of each data set, the mean of every pixel and the deviation from it, over the training images.
 STATISTICS = Path(__file__).parents[1] / "data" / "pixel_statistics.safetensors"
-
-
-class Preprocess(nn.Module):
-    """uint8 images [N, 3, H, W] as a recorded network was trained to see them: less the mean image, then scaled."""
-
-    mean: Tensor
-
-    def __init__(self, mean: Tensor, inverse_scale: float) -> None:
-        super().__init__()
-        self.register_buffer("mean", mean)
-        self.inverse_scale = inverse_scale
-
-    def forward(self, images: Tensor) -> Tensor:
-        if images.dtype != torch.uint8 or images.shape[1:] != self.mean.shape:
-            raise ValueError(
-                f"images must be uint8 [N, {', '.join(map(str, self.mean.shape))}], with values from 0 to 255; "
-                f"got {images.dtype} {list(images.shape)}"
-            )
-        return (images.float() - self.mean) * self.inverse_scale
 
 
 @dataclass(frozen=True)
@@ -86,7 +67,7 @@ def load(name: str, device: torch.device | str = "cpu") -> Recorded:
     statistics = load_file(STATISTICS)
     mean, deviation = (statistics[f"{recipe.data}.{part}"] for part in ("mean", "deviation"))
     scale = float(deviation) if recipe.pixel_scale == "std" else recipe.pixel_scale
-    preprocess = Preprocess(mean, float(torch.tensor(1.0) / torch.tensor(scale)))
+    preprocess = Preprocess(mean, scale)
     error = run.read_result()["metrics"]["error"]
     return Recorded(
         name, model.to(device).eval(), preprocess.to(device), SOURCES[recipe.data].classes, error, recipe

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from nonloc_paper.data.dataset import Dataset, Split
 from nonloc_paper.training.augment import PAD, augment, batch_kernel, draw
@@ -62,6 +62,26 @@ class Task(ABC):
         """Return float64 [2]: the loss and the score, each summed over the images of the batch."""
 
 
+class Preprocess(nn.Module):
+    """uint8 images [N, 3, H, W] as a network that classifies sees them: less the mean image, divided by `scale`."""
+
+    mean: Tensor
+
+    def __init__(self, mean: Tensor, scale: float) -> None:
+        super().__init__()
+        self.register_buffer("mean", mean)
+        # A product is the same on every device; torch divides by a number in several ways.
+        self.inverse_scale = float(torch.tensor(1.0) / torch.tensor(scale))
+
+    def forward(self, images: Tensor) -> Tensor:
+        if images.dtype != torch.uint8 or images.shape[1:] != self.mean.shape:
+            raise ValueError(
+                f"images must be uint8 [N, {', '.join(map(str, self.mean.shape))}], with values from 0 to 255; "
+                f"got {images.dtype} {list(images.shape)}"
+            )
+        return (images.float() - self.mean) * self.inverse_scale
+
+
 class Classification(Task):
     """Cross-entropy and the error in percent.
 
@@ -86,8 +106,7 @@ class Classification(Task):
         scale = deviation if recipe.pixel_scale == "std" else recipe.pixel_scale
         if not scale > 0:
             raise ValueError('pixel_scale="std" needs training images that differ; use a number')
-        # A product is the same on every device; torch divides by a number in several ways.
-        self._mean, self._inverse = mean.to(self.device), float(torch.tensor(1.0) / torch.tensor(scale))
+        self._normalize = Preprocess(mean, scale).to(self.device)
         self.train, self.test = (_contiguous(split.to(self.device)) for split in (self.train, self.test))
 
     @property
@@ -125,9 +144,6 @@ class Classification(Task):
         right = (outputs.argmax(1) == targets) & outputs.isfinite().all(1)
         return torch.stack([loss, 100.0 * (~right).sum().double()])
 
-    def _normalize(self, images: Tensor) -> Tensor:
-        return (images.float() - self._mean) * self._inverse
-
     def _make_batch(self, split: Split, indices: Tensor, chance: Chance | None) -> tuple[Tensor, Tensor]:
         kernel = batch_kernel()
         assert kernel is not None
@@ -141,8 +157,8 @@ class Classification(Task):
                 split.images,
                 split.labels,
                 indices,
-                self._mean,
-                self._inverse,
+                self._normalize.mean,
+                self._normalize.inverse_scale,
                 dtype=torch.bfloat16 if self.recipe.precision == "bfloat16" else torch.float32,
                 channels_last=self.recipe.channels_last,
                 offsets=offsets,
