@@ -1,5 +1,4 @@
-"""Lazy public names (PEP 562): a package lists its names by hand and imports a module on first use. Likewise modules
-with Triton kernels, which need not be installed.
+"""Lazy public names (PEP 562): a package lists its names by hand and imports a module on first use.
 
 `nonloc --help` and reading results must not import torch, which takes seconds; this is what keeps the
 packages cheap to import without hiding imports inside functions.
@@ -10,8 +9,6 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Callable, Mapping
-from functools import cache
-from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
@@ -44,9 +41,3 @@ def lazy(
 
     sys.modules[package].__class__ = LazyPackage
     return getattr_, dir_
-
-
-@cache
-def triton_module(name: str) -> ModuleType | None:
-    """The module `name`, imported at its first use; None where Triton, which it needs, is not installed."""
-    return None if find_spec("triton") is None else importlib.import_module(name)

@@ -1,13 +1,18 @@
-"""Every use of private torch: most of it asks what surrounds a tensor (tracing, vmap, torch.func, fake tensors).
+"""What differs between versions of torch, and every use of private torch.
 
+Most of it asks what surrounds a tensor: tracing, vmap, torch.func, fake tensors.
 Some shortcuts do not work in these surroundings. Attention has no forward mode, a batch under vmap has no single number
 to read, and torch.func cannot compute a block again for its gradient.
 """
 
 from __future__ import annotations
 
+import importlib
 import sys
 from contextlib import AbstractContextManager, nullcontext
+from functools import cache
+from importlib.util import find_spec
+from types import ModuleType
 from typing import Any, TypeGuard, TypeVar
 
 import torch
@@ -23,6 +28,22 @@ from torch.nn.utils.parametrize import is_parametrized
 __all__ = ["ConvBase", "FakeTensorMode", "NormBase"]
 
 Module = TypeVar("Module", bound=nn.Module)
+
+# The oldest torch whose Triton has run the kernels.
+TRITON_SINCE = (2, 11)
+
+
+@cache
+def has_triton() -> bool:
+    """Return whether Triton is installed, and torch is new enough to come with one that can run the kernels."""
+    release = tuple(int(part) for part in torch.__version__.split(".")[:2])
+    return release >= TRITON_SINCE and find_spec("triton") is not None
+
+
+@cache
+def triton_module(name: str) -> ModuleType | None:
+    """The module `name` with Triton kernels, imported at its first use; None where `has_triton` is False."""
+    return importlib.import_module(name) if has_triton() else None
 
 
 def is_transformed() -> bool:
@@ -47,9 +68,16 @@ def needs_plain_torch() -> bool:
     return torch.compiler.is_compiling() or is_transformed() or is_forward_mode()
 
 
+def is_exporting() -> bool:
+    """Return whether a program is being exported; with torch 2.6, only by `torch.export.export(…, strict=False)`."""
+    if hasattr(torch.compiler, "is_exporting"):
+        return torch.compiler.is_exporting()
+    return torch.compiler._is_compiling_flag
+
+
 def is_open_size(size: int) -> bool:
     """Return whether an exported program is to serve any such size: comparing it with a number would fix it."""
-    return isinstance(size, torch.SymInt) and torch.compiler.is_exporting()
+    return isinstance(size, torch.SymInt) and is_exporting()
 
 
 def is_vmapped(x: Tensor) -> bool:
@@ -137,6 +165,15 @@ def copy_all(targets: list[Tensor], sources: list[Tensor]) -> None:
 def end_allocation_to_pool(device: torch.device, pool: Any) -> None:
     """Tell the CUDA allocator that no memory goes to the graphs' `pool` any more, after a capture that failed."""
     torch._C._cuda_endAllocateToPool(device.index, pool)
+
+
+def exact_convolutions() -> tuple[Any, str, str | bool]:
+    """Return (settings, name, value): setting it has CUDA compute convolutions of float32 in float32, not in TF32."""
+    # torch replaces this module by another object when it is imported, which its annotations do not say.
+    cudnn: Any = torch.backends.cudnn
+    if hasattr(cudnn, "conv"):
+        return cudnn.conv, "fp32_precision", "ieee"
+    return cudnn, "allow_tf32", False  # before torch 2.9
 
 
 def cpu_has_bfloat16() -> bool:

@@ -326,7 +326,7 @@ class NonlocalModule(nn.Module, ABC):
         return factors
 
     def _weight_maps(self) -> Iterable[WeightMap | StableWeightMap]:
-        return cast(Iterable[WeightMap | StableWeightMap], self.maps)
+        return cast("Iterable[WeightMap | StableWeightMap]", self.maps)
 
     def _check_subsample(self, subsample: int | None) -> int | None:
         if subsample is None:

@@ -13,8 +13,7 @@ from torch.nn import functional as F
 
 from nonloc._checks import check_whole
 from nonloc._evaluation import evaluating
-from nonloc._lazy import triton_module
-from nonloc._torch_compat import needs_plain_torch
+from nonloc._torch_compat import needs_plain_torch, triton_module
 from nonloc.nn.weight import initialize_map, make_map, map_matrix
 from nonloc.ops import Affinity
 from nonloc.ops.bounds import universal_weight_limit

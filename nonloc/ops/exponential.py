@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn.functional import pad, scaled_dot_product_attention
 from torch.utils.checkpoint import checkpoint
 
-from nonloc._torch_compat import is_fake, is_forward_mode, is_open_size, is_transformed
+from nonloc._torch_compat import is_exporting, is_fake, is_forward_mode, is_open_size, is_transformed
 from nonloc.ops import reference
 from nonloc.ops.affinity import Affinity, centred, position_weights, valid_positions, without_masked
 from nonloc.ops.arithmetic import LOG_ZERO, inverse_or_zero, zero_or_nan
@@ -231,7 +231,7 @@ def _by_blocks(
     if is_open_size(entries):
         return rows(query, row, key, column, z)
     size = max(1, BLOCK_ENTRIES // max(1, entries))
-    computes_again = torch.is_grad_enabled() and not torch.compiler.is_exporting() and not is_transformed()
+    computes_again = torch.is_grad_enabled() and not is_exporting() and not is_transformed()
     blocks = []
     for q, a in zip(query.split(size, 1), row.split(size, 1), strict=True):
         if computes_again:

@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 
 from nonloc._checks import check_choice, check_flag, shown
-from nonloc._torch_compat import is_open_size
+from nonloc._torch_compat import is_exporting, is_open_size
 from nonloc.ops import exponential, factored, fused, reference, sparse
 from nonloc.ops.affinity import DTYPES, Affinity, check_batched, position_weights, without_masked
 from nonloc.ops.arithmetic import full_precision
@@ -248,7 +248,7 @@ def choose_backend(affinity: Affinity | SparseAffinity, z: Tensor | None = None)
         is_attention = affinity.kind in ("gaussian", "heat") and affinity.normalize == "row"
         return "factored" if is_attention else "reference"
     # An exported program may serve any batch: its choice must not depend on the one it was traced with.
-    if not torch.compiler.is_exporting():
+    if not is_exporting():
         entries = entries * affinity.batch
     limit = CONCAT_ENTRIES if affinity.kind == "concat" else REFERENCE_ENTRIES[affinity.normalize]
     return "reference" if entries <= limit else "factored"

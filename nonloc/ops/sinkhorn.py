@@ -23,7 +23,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from nonloc._torch_compat import can_read_values, is_fake, is_vmapped, needs_derivative, needs_plain_torch
+from nonloc._torch_compat import (
+    can_read_values,
+    is_exporting,
+    is_fake,
+    is_vmapped,
+    needs_derivative,
+    needs_plain_torch,
+)
 from nonloc.ops.arithmetic import LOG_ZERO, inverse_or_zero
 from nonloc.ops.derivatives import solution
 
@@ -269,7 +276,7 @@ def solve_scaling(scaling: Scaling, *theta: Tensor) -> Tensor:
     """x = log u [B, M] with its derivatives of every order; in an exported program, without them."""
     if scaling.steps is not None:
         return unrolled_scaling(scaling.log_apply(*theta), scaling.valid, scaling.dtype, scaling.steps)
-    if torch.compiler.is_exporting() or not any(needs_derivative(t) for t in theta):
+    if is_exporting() or not any(needs_derivative(t) for t in theta):
         return scaling.solve(*theta)
     if needs_plain_torch():
         raise ValueError(

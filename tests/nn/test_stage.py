@@ -355,7 +355,8 @@ def test_exports_for_any_size(kind, options):
     stage = kind(4, 2, **{"init_std": 0.3} | options).eval()
     sides = [torch.export.Dim(name, min=2, max=100) for name in ("height", "width")]
     shapes = ({0: torch.export.Dim("batch", min=1, max=64), 2: sides[0], 3: sides[1]},)
-    exported = torch.export.export(stage, (torch.randn(2, 4, 4, 6),), dynamic_shapes=shapes).module()
+    example = (torch.randn(2, 4, 4, 6),)
+    exported = torch.export.export(stage, example, dynamic_shapes=shapes, strict=False).module()
     larger = torch.randn(1, 4, 60, 60)
     torch.testing.assert_close(exported(larger), stage(larger), rtol=1e-4, atol=1e-5)
 

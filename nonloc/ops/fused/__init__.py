@@ -20,13 +20,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from importlib.util import find_spec
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from nonloc._torch_compat import is_forward_mode, is_transformed
+from nonloc._torch_compat import TRITON_SINCE, has_triton, is_forward_mode, is_transformed
 from nonloc.ops.affinity import Affinity, valid_positions
 from nonloc.ops.arithmetic import LOG_ZERO
 from nonloc.ops.fused.launch import Settings, is_interpreted, is_launching
@@ -109,13 +108,14 @@ def lacks(affinity: Affinity | SparseAffinity, z: Tensor | None = None) -> str |
         return f"features and z in one dtype of float32, float16 and bfloat16, not {names}"
     # Inside a traced program nothing can be asked about the machine; the operator says it when it runs.
     if not torch.compiler.is_compiling() and is_launching() and not is_available(affinity.left.device):
-        return f"a CUDA device of compute capability 8 or more, and Triton, not {affinity.left.device}"
+        device = f"a CUDA device of compute capability 8 or more, and Triton, not {affinity.left.device}"
+        return f"torch {TRITON_SINCE[0]}.{TRITON_SINCE[1]} or newer, {device}"
     return None
 
 
 @cache
 def is_available(device: torch.device) -> bool:
-    if find_spec("triton") is None:
+    if not has_triton():
         return False
     if device.type == "cuda":
         return torch.cuda.get_device_capability(device) >= (8, 0)

@@ -9,8 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from nonloc._lazy import triton_module
-from nonloc._torch_compat import is_untouched, needs_plain_torch
+from nonloc._torch_compat import is_untouched, needs_plain_torch, triton_module
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 MAX_CHANNELS = 1024

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nonloc._lazy import triton_module
+from nonloc._torch_compat import triton_module
 
 PAD = 4
 

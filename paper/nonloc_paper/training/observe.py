@@ -121,7 +121,7 @@ def _write_spectra(run: Run, checkpoint: Checkpoint, recipe: Recipe, place: Path
     model = network_of(checkpoint, recipe)
     measured_stages = []
     for name, stage in stages(model):
-        maps = [cast(WeightMap | StableWeightMap, one) for one in stage.maps]
+        maps = [cast("WeightMap | StableWeightMap", one) for one in stage.maps]
         weights = [w.detach() for w in stage.weights()]
         # Finite factors may have a product that is not finite and has no spectrum.
         if all(bool(w.isfinite().all()) for w in weights):

@@ -9,7 +9,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from nonloc._torch_compat import copy_all, cpu_has_bfloat16
+from nonloc._torch_compat import copy_all, cpu_has_bfloat16, exact_convolutions
 from nonloc_paper.training.recipe import Recipe
 from nonloc_paper.training.tasks import Chance, Task
 
@@ -145,10 +145,10 @@ def precision_of(recipe: Recipe, device: torch.device) -> Iterator[None]:
     """
     where: Any
     value: str | bool
-    # torch replaces these modules by other objects when it is imported, which its annotations do not say.
     if device.type == "cuda" and recipe.precision == "float32":
-        where, name, value = cast(Any, torch.backends.cudnn).conv, "fp32_precision", "ieee"
+        where, name, value = exact_convolutions()
     elif device.type == "cpu" and recipe.precision == "bfloat16" and not cpu_has_bfloat16():
+        # torch replaces this module by another object when it is imported, which its annotations do not say.
         where, name, value = cast(Any, torch.backends.mkldnn), "enabled", False
     else:
         yield
