@@ -6,8 +6,11 @@ STAMP  := $(VENV)/.installed
 PIP    := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
 
 INTEROP := .venv-interop
+OLDEST  := .venv-oldest
+MINIMAL := .venv-minimal
+RUNNERS := pytest pytest-timeout pytest-xdist hypothesis
 
-.PHONY: help install demo demo-full test test-slow test-long test-faults test-gpu test-interop lint format types clean
+.PHONY: help install demo demo-full test test-slow test-long test-faults test-gpu test-interop test-oldest test-minimal lint format types clean
 .DEFAULT_GOAL := help
 
 help: ## Show the targets
@@ -60,6 +63,23 @@ $(INTEROP)/.installed: pyproject.toml constraints.txt constraints-interop.txt
 test-interop: $(INTEROP)/.installed ## Run the tests with other libraries, in an environment of their own; a skip fails
 	$(INTEROP)/bin/python -m pytest -q -m interop tests/interop
 
+$(OLDEST)/.installed: pyproject.toml paper/pyproject.toml constraints.txt
+	test -x $(OLDEST)/bin/python || $(PYTHON) -m venv $(OLDEST)
+	grep -vE '^(torch|triton|sympy)==' constraints.txt > $(OLDEST)/constraints.txt
+	$(OLDEST)/bin/python -m pip install --disable-pip-version-check -c $(OLDEST)/constraints.txt torch==2.6.0 -e '.[plots,graphs]' -e ./paper scikit-image $(RUNNERS)
+	@touch $@
+
+test-oldest: $(OLDEST)/.installed ## Run the tests with the oldest torch that pyproject.toml allows
+	$(OLDEST)/bin/python -m pytest -q -n auto
+
+$(MINIMAL)/.installed: pyproject.toml constraints.txt
+	test -x $(MINIMAL)/bin/python || $(PYTHON) -m venv $(MINIMAL)
+	$(MINIMAL)/bin/python -m pip install --disable-pip-version-check -c constraints.txt -e . $(RUNNERS)
+	@touch $@
+
+test-minimal: $(MINIMAL)/.installed ## Run the tests of the library with torch and numpy alone
+	$(MINIMAL)/bin/python -m pytest -q -n auto --minimal tests/nn tests/ops tests/processes tests/properties
+
 lint: $(VENV)/.linted ## Check style and types, with tools that are installed here first
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
 
@@ -67,4 +87,4 @@ format: $(VENV)/.linted ## Rewrite the files in the house style
 	$(BIN)/ruff check --fix . ; $(BIN)/ruff format .
 
 clean: ## Remove what the commands above made, but no run folder
-	rm -rf $(VENV) $(INTEROP) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(INTEROP) $(OLDEST) $(MINIMAL) .pytest_cache .mypy_cache .ruff_cache .hypothesis

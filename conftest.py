@@ -4,9 +4,13 @@ Triton's interpreter where there is no GPU; and how many examples a property is 
 import os
 import signal
 
+from pathlib import Path
+
 import pytest
 import torch
 from hypothesis import settings
+
+import nonloc
 
 # A shell that starts the tests in its background has them ignore the signal that several of them are about.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -28,6 +32,45 @@ def _one_way_to_compute():
     yield
     if torch.backends.mkldnn.is_available():
         torch.backends.mkldnn.enabled = True
+
+
+def pytest_addoption(parser):
+    text = (
+        "skip a test that needs a package which is not installed, if the test imports it or nonloc names it"
+    )
+    parser.addoption("--minimal", action="store_true", help=text)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector):
+    report = yield
+    return _skipped_if_named(report, getattr(report, "call", None), collector)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item, call):
+    return _skipped_if_named((yield), call, item)
+
+
+def _skipped_if_named(report, call, node):
+    if node.config.getoption("--minimal") and report.failed and call is not None:
+        error = call.excinfo.value.__cause__ or call.excinfo.value
+        if _names_what_is_missing(error):
+            report.outcome, report.longrepr = "skipped", (str(node.path), 0, f"Skipped: {error}")
+    return report
+
+
+def _names_what_is_missing(error):
+    if "pip install 'nonloc[" in str(error):
+        return True
+    frame = error.__traceback__
+    while frame.tb_next is not None:
+        frame = frame.tb_next
+    library = Path(nonloc.__file__).parent
+    return (
+        isinstance(error, ModuleNotFoundError)
+        and library not in Path(frame.tb_frame.f_code.co_filename).parents
+    )
 
 
 # The same examples on every machine by default; HYPOTHESIS_PROFILE=long looks for new ones, and for more of them.

@@ -36,7 +36,7 @@ def check_fused(device):
 
 # Rows beyond M, and those of a sample without valid positions, are computed, too, and left out.
 @pytest.mark.filterwarnings("ignore:overflow encountered", "ignore:invalid value encountered")
-@pytest.mark.skipif(not is_interpreted(), reason="Triton compiles for the GPU here")
+@pytest.mark.skipif(not is_interpreted(), reason="no interpreted Triton")
 @pytest.mark.slow
 def test_the_fused_cells_are_within_their_limit():
     check_fused("cpu")

@@ -19,7 +19,7 @@ from nonloc.ops.fused import launch, passes
 from nonloc.ops.fused.launch import Launcher, _groups, is_interpreted
 
 pytestmark = [
-    pytest.mark.skipif(not is_interpreted(), reason="Triton compiles for the GPU here: test_fused_gpu.py"),
+    pytest.mark.skipif(not is_interpreted(), reason="no interpreted Triton; on a GPU: test_fused_gpu.py"),
     # Rows and columns beyond M are computed, too, and not stored.
     pytest.mark.filterwarnings("ignore:overflow encountered", "ignore:invalid value encountered"),
 ]

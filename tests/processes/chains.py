@@ -7,7 +7,6 @@ import warnings
 from itertools import pairwise
 
 import torch
-from scipy.stats import chi2
 from torch import Tensor
 
 from nonloc.ops import SparseAffinity
@@ -40,6 +39,8 @@ def drift(size: int, forwards: float) -> SparseAffinity:
 
 def surprise(counts: Tensor, law: Tensor) -> float:
     """χ² of the counts over its critical value at FALSE_ALARM: a right sampler stays below 1."""
+    from scipy.stats import chi2  # an extra
+
     expected = law.flatten() * counts.sum()
     counts = counts.flatten().double()
     assert float(counts[expected == 0].sum()) == 0

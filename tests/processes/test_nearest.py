@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import scipy.sparse
 
 from nonloc.processes.nearest import Nearest
 
@@ -21,6 +22,7 @@ def test_rows_of_new_points_are_those_of_all_pairs(dimensions):
     x, new = RNG(0).standard_normal((80, dimensions)), RNG(1).standard_normal((30, dimensions))
     expected = by_all_pairs(x, new, 4)
     rows = Nearest(x, 4).rows(new)
+    assert isinstance(rows, scipy.sparse.csr_array)
     actual = np.full(expected.shape, np.nan)
     actual[np.repeat(np.arange(30), np.diff(rows.indptr)), rows.indices] = rows.data
     assert np.array_equal(np.isnan(actual), np.isnan(expected))

@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from nonloc._torch_compat import has_triton
+
 WIDEST_PRODUCT = 256  # columns of dR and G that one pass takes
 LARGEST_OFFSET = 2**31  # elements: the kernels count in 32 bits within the sub-blocks of one pass
 LOG2_E = math.log2(math.e)
@@ -36,7 +38,7 @@ def is_launching() -> bool:
 
 def is_interpreted() -> bool:
     """Return whether Triton interprets its kernels on the CPU, for tests."""
-    return os.environ.get("TRITON_INTERPRET") == "1"
+    return has_triton() and os.environ.get("TRITON_INTERPRET") == "1"
 
 
 class Tile(NamedTuple):
