@@ -3,7 +3,6 @@ Triton's interpreter where there is no GPU; and how many examples a property is 
 
 import os
 import signal
-
 from pathlib import Path
 
 import pytest
