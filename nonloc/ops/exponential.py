@@ -224,14 +224,15 @@ def _by_blocks(
 ) -> Tensor:
     """Apply `rows` to a few rows at a time; backward computes each block again instead of storing it.
 
-    torch.func cannot compute a block again. For its gradients all blocks are stored: M × M numbers.
+    torch.func and forward mode cannot compute a block again. For gradients in them all blocks are stored: M × M numbers.
     """
     column = column.expand(key.shape[:2])
     entries = query.shape[0] * key.shape[1]
     if is_open_size(entries):
         return rows(query, row, key, column, z)
     size = max(1, BLOCK_ENTRIES // max(1, entries))
-    computes_again = torch.is_grad_enabled() and not is_exporting() and not is_transformed()
+    is_plain_autograd = not (is_exporting() or is_transformed() or is_forward_mode())
+    computes_again = torch.is_grad_enabled() and is_plain_autograd
     blocks = []
     for q, a in zip(query.split(size, 1), row.split(size, 1), strict=True):
         if computes_again:

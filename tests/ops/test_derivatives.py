@@ -203,6 +203,7 @@ def test_sinkhorn_compiles_whole_with_its_gradient(monkeypatch):
     assert relative(grad(actual, x)[0], grad(function(x), x)[0]) <= 1e-11
 
 
+@pytest.mark.skipif(torch.__version__ < (2, 7), reason="it cannot trace an error in a with block")
 def test_compiled_without_the_matrix_values_serve_and_gradients_name_the_way_out(monkeypatch):
     monkeypatch.setattr(sinkhorn, "UNSEEN_STEPS", 60)
     torch._dynamo.reset()
