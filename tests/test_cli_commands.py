@@ -1,5 +1,6 @@
 """The commands of `nonloc`: those of other distributions join, and a broken or doubled one is reported."""
 
+import sys
 from importlib.metadata import EntryPoint
 
 import pytest
@@ -88,3 +89,9 @@ def test_a_long_value_is_not_repeated_at_length(capsys):
     err = capsys.readouterr().err
     assert err.startswith("nonloc: error: argument --steps: invalid int value: 'xxx")
     assert len(err) < 2000
+
+
+def test_completion_names_the_package_that_it_needs(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "shtab", None)
+    assert main(["--print-completion", "bash"]) == 2
+    assert "--print_completion needs shtab; pip install shtab" in capsys.readouterr().err

@@ -18,7 +18,7 @@ from nonloc.cli.parser import (
     unknown_name,
     with_underscores,
 )
-from nonloc.outcomes import EXIT_FAILED, EXIT_SIGINT, EXIT_SIGPIPE, EXIT_USAGE, NonlocError
+from nonloc.outcomes import EXIT_DONE, EXIT_FAILED, EXIT_SIGINT, EXIT_SIGPIPE, EXIT_USAGE, NonlocError
 
 DEBUG_VARIABLE = "NONLOC_DEBUG"
 LONGEST_MESSAGE = 1500
@@ -55,7 +55,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(words: Sequence[str]) -> int:
     commands = find_commands()
     if not words or words[0].startswith("-"):
-        make_parser(commands).parse_args(words)
+        parsed = make_parser(commands).parse_args(words)
+        if parsed.print_completion is not None:
+            from nonloc.cli.completion import complete
+
+            print(complete(commands, parsed.print_completion))
+            return EXIT_DONE
         raise ValueError(f"name a command: {', '.join(commands)}; `nonloc --help` explains them")
     name, *options = words
     if name not in commands:

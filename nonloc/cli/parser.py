@@ -43,7 +43,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def make_parser(commands: Mapping[str, EntryPoint]) -> Parser:
-    """Return the parser of `nonloc` without a command: it knows --help and --version."""
+    """Return the parser of `nonloc` without a command: it knows --help, --version and --print_completion."""
     width = max(map(len, commands))
     lines = [f"  {name:<{width}}  {summarize(point)}" for name, point in commands.items()]
     parser = Parser(
@@ -53,6 +53,7 @@ def make_parser(commands: Mapping[str, EntryPoint]) -> Parser:
         epilog="\n".join(["commands:", *lines, "", EPILOG]),
     )
     parser.add_argument("--version", action="version", version=f"nonloc {__version__}")
+    parser.add_argument("--print_completion", metavar="SHELL", help="print the completion script for a shell")
     return parser
 
 

@@ -224,7 +224,7 @@ def _by_blocks(
 ) -> Tensor:
     """Apply `rows` to a few rows at a time; backward computes each block again instead of storing it.
 
-    torch.func and forward mode cannot compute a block again. For gradients in them all blocks are stored: M × M numbers.
+    torch.func and forward mode cannot compute a block again. Their gradients store all blocks: M × M numbers.
     """
     column = column.expand(key.shape[:2])
     entries = query.shape[0] * key.shape[1]

@@ -15,6 +15,7 @@ from jsonargparse import ArgumentParser, Namespace
 from nonloc._checks import check_whole
 from nonloc.cli.durations import format_duration, parse_duration
 from nonloc.cli.output import Output, add_output_arguments
+from nonloc.cli.parser import unknown_name
 from nonloc.outcomes import EXIT_DONE, EXIT_LOCKED
 from nonloc_paper.commands.many_runs import RunsProgress, add_many_runs_arguments, parse_changes
 from nonloc_paper.commands.parser import CommandParser, add_optional, add_words
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from nonloc_paper.suites.train_all import SuiteProgress
 
 DEMO = "demo"
+ENGINES = ("local", "ray")
 PARSER = CommandParser
 SUMMARY = "run all rows of the demo, a table or a figure, and write its report"
 DESCRIPTION = f"""\
@@ -40,6 +42,10 @@ On CUDA several runs are trained side by side in one process, each to the same e
 does not fill a GPU: --side-by-side says how many. With --budget, runs that are known not to fit into what is left of
 it are begun last; when it is spent, all that are under way are saved, and the same command goes on with them. Runs are
 begun seed by seed, so that an interrupted table is balanced.
+
+With --engine ray every run is a task of a Ray cluster (pip install 'nonloc-paper[ray]'; RAY_ADDRESS names the cluster,
+else it is this machine). --side-by-side runs share a GPU. All machines must see DIR and --data-dir. A run that loses
+its machine continues on another.
 
 Runs that the --kept folder has count as done and are copied to DIR/runs, whichever suite they were kept for; with
 --kept null and a new DIR all are trained anew. The page of the demo shows the runs on CIFAR-10 that are kept there.
@@ -79,6 +85,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         default="median",
         help="of which runs to add the weights: median, all or none; only those of a former median give way",
     )
+    parser.add_argument("--engine", default="local", help=f"what trains the runs: {' or '.join(ENGINES)}")
     add_optional(parser, "--threads", "processor threads; null is the suite's own choice", int)
     add_output_arguments(parser)
 
@@ -127,7 +134,10 @@ def run(options: Namespace) -> int:
     from nonloc_paper.training.step import slow_precision
 
     # What cannot be run must not become the plan of a folder.
-    where = device_or_best(options.device)
+    if options.engine not in ENGINES:
+        raise unknown_name(options.engine, "engine", ENGINES, "choose one of")
+    is_local = options.engine == "local"
+    where = device_or_best(options.device if is_local else "cpu")
     if options.side_by_side is not None:
         check_whole("side_by_side", options.side_by_side)
     before = read_plan(folder)
@@ -142,7 +152,8 @@ def run(options: Namespace) -> int:
     started = time.monotonic()
     recorded = _recorded(suite, options)
     known = _restore(suite, folder, options, output)
-    if slow := next(filter(None, (slow_precision(row.recipe, where) for row in suite.rows)), ""):
+    slow = next(filter(None, (slow_precision(row.recipe, where) for row in suite.rows)), "")
+    if slow and is_local:
         output.talk(f"{slow}: --set precision=float32 channels_last=false")
     progress = _train(suite, folder, options, budget, known, shown=not output.is_quiet)
     seconds = time.monotonic() - started
@@ -150,7 +161,8 @@ def run(options: Namespace) -> int:
     write_plan(folder, plan)
     if seconds >= 1:
         # Less is no training, but finding out that there is nothing to do.
-        note_spent(folder, seconds=round(seconds, 1), device=machine(where)["device"])
+        for device, its_seconds in (progress.spent or {machine(where)["device"]: seconds}).items():
+            note_spent(folder, seconds=round(its_seconds, 1), device=device)
     report = _keep(suite, folder, options, plan["changes"]) if options.keep else None
     collection = collect(folder)
     if suite.name == DEMO and _certify_best(collection):
@@ -301,18 +313,26 @@ def _train(
     todo = [recipe for recipe in recipes if recipe not in known]
     done = len(recipes) - len(todo)
     with RunsProgress(suite.name, len(recipes), shown=shown) as overall:
-        progress = train_all(
-            todo,
-            folder / "runs",
-            data_dir=options.data_dir,
-            device=options.device,
-            budget=budget,
-            side_by_side=options.side_by_side,
-            progress=shown,
-            others=[(recipe, Run(folder / "runs" / recipe.name)) for recipe in known],
-            label=suite.run_label,
-            tell=lambda index, recipe: overall.begin(done + index, suite.run_label(recipe)),
-        )
+        common: dict[str, Any] = {
+            "data_dir": options.data_dir,
+            "device": options.device,
+            "budget": budget,
+            "side_by_side": options.side_by_side,
+            "tell": lambda index, recipe: overall.begin(done + index, suite.run_label(recipe)),
+        }
+        if options.engine == "ray":
+            from nonloc_paper.suites.ray_engine import train_all_by_ray
+
+            progress = train_all_by_ray(todo, folder / "runs", **common)
+        else:
+            progress = train_all(
+                todo,
+                folder / "runs",
+                progress=shown,
+                others=[(recipe, Run(folder / "runs" / recipe.name)) for recipe in known],
+                label=suite.run_label,
+                **common,
+            )
         overall.reach(done + len(progress.done))
     return replace(progress, done=(*known, *progress.done))
 
@@ -320,6 +340,7 @@ def _train(
 def command_line(options: Namespace, folder: Path) -> str:
     """The command that makes the same again, or goes on with it."""
     words = ["nonloc", "reproduce", options.suite, "--output", str(folder)]
+    words += [] if options.engine == "local" else ["--engine", options.engine]
     for name in ("seeds", "threads", "device", "side_by_side", "data_dir"):
         if getattr(options, name) is not None:
             words += [f"--{name.replace('_', '-')}", str(getattr(options, name))]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -27,6 +27,7 @@ class SuiteProgress:
     reason    why it stopped before the end, as a sentence; empty if it did not
     signal    the number of the signal that stopped it
     errors    of the runs that failed
+    spent     seconds on each device by its name, where other machines have worked
     """
 
     done: tuple[Recipe, ...]
@@ -35,6 +36,7 @@ class SuiteProgress:
     reason: str = ""
     signal: int | None = None
     errors: tuple[Exception, ...] = ()
+    spent: Mapping[str, float] = field(default_factory=dict)
 
 
 def train_all(

@@ -44,7 +44,8 @@ def device_or_best(device: torch.device | str | None) -> torch.device:
 @contextmanager
 def plain_defaults() -> Iterator[None]:
     """Inside, torch's default is float32 on the CPU, even if the caller has set another one."""
-    dtype, device = torch.get_default_dtype(), torch.get_default_device()
+    # torch 2.6 cannot tell its default device once `set_default_device(None)` was called.
+    dtype, device = torch.get_default_dtype(), torch.empty(0).device
     # A device as a context slows every call down: enter it only where it is needed.
     with nullcontext() if device.type == "cpu" else torch.device("cpu"):
         torch.set_default_dtype(torch.float32)

@@ -1,0 +1,91 @@
+"""nonloc reproduce --engine ray: the same records as without it, also where a worker is killed, or the command."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+
+import psutil
+import pytest
+
+from nonloc_paper.runs import Run, find_runs
+
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(900)]
+SMALL = ["epochs=3", "steps_per_epoch=2", "train_images=64", "test_images=16", "batch_size=8"]
+WORDS = ["demo", "--seeds", "4", "--rows", "1", "3", "--device", "cpu", "--kept", "null", "--set", *SMALL]
+
+
+def reproduce(folder, *more):
+    words = [sys.executable, "-m", "nonloc", "reproduce", *WORDS, "--output", str(folder), "--json", *more]
+    environment = os.environ | {"RAY_DISABLE_IMPORT_WARNING": "1", "RAY_USAGE_STATS_ENABLED": "0"}
+    return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+
+
+def worker_in_a_run(process, folder):
+    """A process of Ray that trains, once a run has begun and none of the first two is finished."""
+    for _ in range(1200):
+        time.sleep(0.1)
+        assert process.poll() is None, process.communicate()
+        if not any(folder.glob("runs/*/metrics.jsonl")):
+            continue
+        with suppress(psutil.Error):
+            for child in psutil.Process(process.pid).children(recursive=True):
+                if child.name().startswith("ray::_train"):
+                    return child
+    raise AssertionError("no run has begun")
+
+
+def timeless(value):
+    """Without what two runs of one recipe may differ in; checksums and hashes of files cover it."""
+    if isinstance(value, dict):
+        left_out = {"seconds", "checksum", "metrics_sha256", "result_sha256"}
+        return {key: timeless(one) for key, one in value.items() if key not in left_out}
+    return [timeless(one) for one in value] if isinstance(value, list) else value
+
+
+def records(folder):
+    """Every JSON file of every run."""
+    found = {}
+    for run in find_runs(folder / "runs"):
+        for path in sorted(run.path.glob("*.json*")):
+            lines = path.read_text().splitlines() if path.suffix == ".jsonl" else [path.read_text()]
+            found[path.parent.name, path.name] = [timeless(json.loads(line)) for line in lines]
+    return found
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("local")
+    process = reproduce(folder)
+    assert process.wait() == 0, process.communicate()
+    return records(folder)
+
+
+def test_a_killed_worker_loses_nothing(tmp_path, expected):
+    process = reproduce(tmp_path, "--engine", "ray")
+    worker_in_a_run(process, tmp_path).send_signal(signal.SIGKILL)
+    output, messages = process.communicate()
+    assert process.returncode == 0, messages
+    assert json.loads(output)["done"] == 8
+    assert records(tmp_path) == expected
+    (line,) = (tmp_path / "spent.jsonl").read_text().splitlines()
+    assert json.loads(line)["device"] == "cpu"
+
+
+def test_an_interrupted_command_goes_on(tmp_path, expected):
+    process = reproduce(tmp_path, "--engine", "ray")
+    worker_in_a_run(process, tmp_path)
+    process.send_signal(signal.SIGTERM)
+    output, messages = process.communicate()
+    assert process.returncode == 128 + signal.SIGTERM, messages
+    result = json.loads(output)
+    assert result["reason"] == "It was stopped by SIGTERM."
+    assert 0 < len(result["left"]) <= 8
+    unfinished = [run for run in find_runs(tmp_path / "runs") if not run.is_finished]
+    assert all(any(Run(run.path).checkpoints_path.iterdir()) for run in unfinished)
+    process = reproduce(tmp_path)
+    assert process.wait() == 0
+    assert records(tmp_path) == expected
