@@ -63,7 +63,7 @@ def code(text):
 def test_commands_are_those_that_the_parsers_take(document):
     known = find_commands()
     for line in code((ROOT / document).read_text()):
-        if not re.match(r"nonloc [-a-z]", line) or line == "nonloc --help" or "…" in line:
+        if not re.match(r"nonloc [-a-z]", line) or line.startswith("nonloc --") or "…" in line:
             continue
         words = with_underscores(shlex.split(line)[1:])
         assert words[0] in known, line

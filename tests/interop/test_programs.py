@@ -57,6 +57,6 @@ def test_dynamic_quantisation(model, images, monkeypatch):
     quantised = torch.ao.quantization.quantize_dynamic(model, {nn.Linear}, dtype=torch.qint8)
     assert type(quantised[1].maps[0].w_z) is nn.quantized.dynamic.Linear
     # Seven bits of the weights and eight of the inputs.
-    check(quantised, model, images, 0.05)
+    check(quantised, model, images, 0.02)
     with torch.no_grad():
         assert not torch.equal(quantised(images[0]), model(images[0]))

@@ -159,3 +159,24 @@ def test_fully_sharded(tmp_path):
     model = Network()
     model.load_state_dict(torch.load(tmp_path / "state"))
     check(model)
+
+
+def test_tensorboard_shows_what_fit_tells(tmp_path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    from torch.utils.tensorboard import SummaryWriter
+
+    from nonloc_paper import Recipe, Run, fit
+
+    sizes = {"epochs": 3, "steps_per_epoch": 1, "batch_size": 8, "train_images": 8, "test_images": 8}
+    recipe = Recipe(network="restorer8/diffusive-1@2", data="motifs", schedule="constant", **sizes)
+    with SummaryWriter(tmp_path / "events") as writer:
+        fit(
+            recipe,
+            tmp_path / "run",
+            device="cpu",
+            progress=False,
+            on_epoch=lambda m: writer.add_scalar("loss", m["train_loss"], m["epoch"]),
+        )
+    events = EventAccumulator(str(tmp_path / "events")).Reload().Scalars("loss")
+    expected = [(m["epoch"], pytest.approx(m["train_loss"])) for m in Run(tmp_path / "run").read_metrics()]
+    assert [(event.step, event.value) for event in events] == expected

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import redirect_stdout
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -19,7 +22,11 @@ from nonloc_paper.training.recipe import Recipe
 from nonloc_paper.training.scheduler import SIDE_BY_SIDE
 from nonloc_paper.training.stopping import Stopping
 
-POLL = 0.5  # seconds between two looks at signals and the budget
+POLL = 0.5  # seconds between two looks at signals
+RETRIES = 3  # of a task that loses its worker
+
+Ending = tuple[SuiteProgress, str, float]
+"""(how a task went, the name of its device, its seconds)"""
 
 
 def train_all_by_ray(
@@ -47,52 +54,67 @@ def train_all_by_ray(
         raise ImportError("the engine ray needs Ray; pip install 'nonloc-paper[ray]'") from error
     side_by_side = SIDE_BY_SIDE if side_by_side is None else side_by_side
     check_whole("side_by_side", side_by_side)
-    if not ray.is_initialized():
-        # What workers print would mix with the one JSON object on stdout.
-        ray.init(include_dashboard=False, logging_level="warning", log_to_driver=False)
-    if device is None:
-        device = "cuda" if ray.cluster_resources().get("GPU") else "cpu"
-    is_cuda = device.startswith("cuda")
-    threads = torch.get_num_threads()
-    task = ray.remote(_train).options(
-        num_cpus=1 if is_cuda else threads, num_gpus=1 / side_by_side if is_cuda else 0, max_retries=3
-    )
-    until = None if budget is None else time.time() + budget
     where = real_path(folder)
     data_dir = None if data_dir is None else real_path(data_dir)
-    waiting = {task.remote(recipe, where, data_dir, device, threads, until): recipe for recipe in recipes}
-    ended: list[tuple[SuiteProgress, str, float]] = []
-    errors: list[Exception] = []
-    is_stopped = False
-    with Stopping(budget) as stopping:
-        while waiting:
-            if stopping.signal is not None and not is_stopped:
-                is_stopped = True
-                for reference in waiting:
-                    ray.cancel(reference)  # as by SIGINT: the run is saved
-            for reference in ray.wait(list(waiting), timeout=POLL)[0]:
-                recipe = waiting.pop(reference)
-                tell(len(recipes) - len(waiting) - 1, recipe)
-                try:
-                    ended.append(ray.get(reference))
-                except ray.exceptions.TaskCancelledError:
-                    pass
-                except ray.exceptions.RayError as error:
-                    errors.append(NonlocError(f"{recipe.name}: Ray could not run it: {error}"))
+    threads = torch.get_num_threads()
+    until = None if budget is None else time.time() + budget
+    is_ours = not ray.is_initialized()
+    # Ray prints on stdout, which is for the result alone.
+    with redirect_stdout(sys.stderr):
+        if is_ours:
+            ray.init(include_dashboard=False, logging_level="warning", log_to_driver=False)
+        try:
+            if device is None:
+                device = "cuda" if ray.cluster_resources().get("GPU") else "cpu"
+            gpus = 1 / side_by_side if device.startswith("cuda") else 0
+            task = ray.remote(_train).options(
+                num_cpus=1 if gpus else threads, num_gpus=gpus, max_retries=RETRIES
+            )
+            # After ray.init, which installs handlers of signals, too.
+            with Stopping(budget) as stopping:
+                waiting = {task.remote(one, where, data_dir, device, threads, until): one for one in recipes}
+                endings, errors = _wait_for(ray, waiting, stopping, tell)
+        finally:
+            if is_ours:
+                ray.shutdown()
     spent: dict[str, float] = {}
-    for _, name, seconds in ended:
-        spent[name] = spent.get(name, 0.0) + (seconds / side_by_side if is_cuda else seconds)
+    for _, name, seconds in endings:
+        spent[name] = spent.get(name, 0.0) + seconds * (gpus or 1)
     done = tuple(recipe for recipe in recipes if _is_finished(where / recipe.name))
     left = tuple(recipe for recipe in recipes if recipe not in done)
     return SuiteProgress(
         done=done,
         left=left,
-        locked=tuple(recipe for one, _, _ in ended for recipe in one.locked),
+        locked=tuple(recipe for progress, _, _ in endings for recipe in progress.locked),
         reason=stopping.reason if left else "",
         signal=None if stopping.signal is None else int(stopping.signal),
-        errors=tuple(error for one, _, _ in ended for error in one.errors) + tuple(errors),
+        errors=tuple(error for progress, _, _ in endings for error in progress.errors) + tuple(errors),
         spent=spent,
     )
+
+
+def _wait_for(
+    ray: Any, waiting: dict[Any, Recipe], stopping: Stopping, tell: Callable[[int, Recipe], None]
+) -> tuple[list[Ending], list[Exception]]:
+    """Return how the tasks ended, and the errors of those that Ray could not bring to an end."""
+    endings: list[Ending] = []
+    errors: list[Exception] = []
+    total, is_cancelled = len(waiting), False
+    while waiting:
+        if stopping.signal is not None and not is_cancelled:
+            is_cancelled = True
+            for reference in waiting:
+                ray.cancel(reference)  # for a worker it is a SIGINT: the run is saved
+        for reference in ray.wait(list(waiting), timeout=POLL)[0]:
+            recipe = waiting.pop(reference)
+            tell(total - len(waiting) - 1, recipe)
+            try:
+                endings.append(ray.get(reference))
+            except ray.exceptions.TaskCancelledError:
+                continue
+            except ray.exceptions.RayError as error:
+                errors.append(NonlocError(f"{recipe.name}: Ray could not run it: {error}"))
+    return endings, errors
 
 
 def _is_finished(path: Path) -> bool:
@@ -104,8 +126,8 @@ def _is_finished(path: Path) -> bool:
 
 def _train(
     recipe: Recipe, folder: Path, data_dir: Path | None, device: str, threads: int, until: float | None
-) -> tuple[SuiteProgress, str, float]:
-    """Train one recipe in a worker; return how it went, the device's name and the seconds."""
+) -> Ending:
+    """Train one recipe, in a worker."""
     started = time.monotonic()
     torch.set_num_threads(threads)
     budget = None if until is None else max(0.0, until - time.time())
