@@ -2,11 +2,14 @@
 
 import json
 import os
+import secrets
 import signal
+import socket
 import subprocess
 import sys
 import time
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
@@ -17,13 +20,42 @@ SMALL = ["epochs=3", "steps_per_epoch=2", "train_images=64", "test_images=16", "
 WORDS = ["demo", "--seeds", "4", "--rows", "1", "3", "--device", "cpu", "--kept", "null", "--set", *SMALL]
 
 
-def reproduce(folder, *more):
+def reproduce(folder, *more, environment=None):
     words = [sys.executable, "-m", "nonloc", "reproduce", *WORDS, "--output", str(folder), "--json", *more]
-    environment = os.environ | {"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0"}
     return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
 
 
-def worker_in_a_run(process, folder):
+@pytest.fixture(scope="module")
+def cluster():
+    """(the environment that names a cluster of two machines with one core each, their processes)."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+    environment = os.environ | token | {"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0"}
+    start = [Path(sys.executable).parent / "ray", "start", "--block", "--num-cpus", "1"]
+    places = [["--head", "--port", address.partition(":")[2]], ["--address", address]]
+    nodes = []
+    try:
+        for place in places:
+            log = subprocess.DEVNULL
+            nodes.append(subprocess.Popen([*start, *place], stdout=log, stderr=log, env=environment))
+            status = [start[0], "status", "--address", address]
+            for _ in range(60):
+                found = subprocess.run(status, capture_output=True, text=True, env=environment).stdout
+                if found.count(" node_") == len(nodes):
+                    break
+                time.sleep(1)
+            else:
+                raise AssertionError("the cluster has not begun")
+        yield environment | {"RAY_ADDRESS": address}, nodes
+    finally:
+        for node in reversed(nodes):
+            node.terminate()
+            node.wait()
+
+
+def worker_in_a_run(process, nodes, folder):
     """A process of Ray that trains, once the first run has finished an epoch."""
     import psutil
 
@@ -33,7 +65,9 @@ def worker_in_a_run(process, folder):
         if not any(folder.glob("runs/*/metrics.jsonl")):
             continue
         with suppress(psutil.Error):
-            for child in psutil.Process(process.pid).children(recursive=True):
+            for child in (
+                child for node in nodes for child in psutil.Process(node.pid).children(recursive=True)
+            ):
                 if child.name().startswith("ray::_train"):
                     return child
     raise AssertionError("no run has begun")
@@ -65,20 +99,23 @@ def expected(tmp_path_factory):
     return records(folder)
 
 
-def test_a_killed_worker_loses_nothing(tmp_path, expected):
-    process = reproduce(tmp_path, "--engine", "ray")
-    worker_in_a_run(process, tmp_path).send_signal(signal.SIGKILL)
+def test_a_killed_worker_loses_nothing(tmp_path, expected, cluster):
+    environment, nodes = cluster
+    process = reproduce(tmp_path, "--engine", "ray", environment=environment)
+    worker_in_a_run(process, nodes, tmp_path).kill()
     output, messages = process.communicate()
     assert process.returncode == 0, messages
+    assert "A worker died or was killed while executing a task" in messages
     assert json.loads(output)["done"] == 8
     assert records(tmp_path) == expected
     (line,) = (tmp_path / "spent.jsonl").read_text().splitlines()
     assert json.loads(line)["device"] == "cpu"
 
 
-def test_an_interrupted_command_goes_on(tmp_path, expected):
-    process = reproduce(tmp_path, "--engine", "ray")
-    worker_in_a_run(process, tmp_path)
+def test_an_interrupted_command_goes_on(tmp_path, expected, cluster):
+    environment, nodes = cluster
+    process = reproduce(tmp_path, "--engine", "ray", environment=environment)
+    worker_in_a_run(process, nodes, tmp_path)
     process.send_signal(signal.SIGTERM)
     output, messages = process.communicate()
     assert process.returncode == 128 + signal.SIGTERM, messages
