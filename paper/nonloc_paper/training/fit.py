@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from torch import nn
 
 from nonloc._checks import check_whole
 from nonloc._checks import shown as shown_value
@@ -22,6 +23,7 @@ from nonloc_paper.runs import Run
 from nonloc_paper.training.checkpoint import has_finite_parameters, latest_valid, weights_sha256
 from nonloc_paper.training.graph_group import GraphGroup
 from nonloc_paper.training.machine import device_or_best, elsewhere, plain_defaults
+from nonloc_paper.training.own_network import OwnNetwork, make_own_network
 from nonloc_paper.training.progress import Progress, make_progress
 from nonloc_paper.training.recipe import Recipe
 from nonloc_paper.training.session import Event, Session
@@ -53,6 +55,7 @@ class Options:
     """The options of `fit`.
 
     steps_ahead  this run's share of STEPS_AHEAD
+    own          the network, where the recipe does not say how to build one
     label        of the progress; the name of the run when left out
     """
 
@@ -64,6 +67,7 @@ class Options:
     steps_ahead: int = STEPS_AHEAD
     watch: Watch | None = None
     on_epoch: Callable[[dict[str, Any]], None] | None = None
+    own: nn.Module | None = None
     label: str | None = None
 
     def stream(self) -> Stream:
@@ -92,6 +96,7 @@ def fit(
     recipe: Recipe,
     run: Run | str | os.PathLike[str],
     *,
+    model: OwnNetwork | None = None,
     data: Dataset | None = None,
     data_dir: str | os.PathLike[str] | None = None,
     device: torch.device | str | None = None,
@@ -113,6 +118,17 @@ def fit(
     "interrupted", with the number of a signal in `metrics["signal"]`. A loss that is not finite ends the run: Outcome
     "diverged" at that step; earlier records stay.
 
+    Your own network and images, with `Dataset` and `Split` of `nonloc_paper.data`:
+
+        data = Dataset("mine", Split(images, labels), Split(test_images, test_labels), classes=("cat", "dog"))
+        recipe = Recipe(network="own-classifier/net", data="mine", epochs=10, milestones=())
+        fit(recipe, "runs/mine", model=lambda: Net(num_classes=2), data=data)
+        net = trained_network("runs/mine", model=lambda: Net(num_classes=2))
+
+    model             a network of your own, for network="own-classifier/NAME" (images to logits) or "own-restorer/NAME"
+                      (images to images): a function that makes it, with weights of the recipe's seed; or a module, of
+                      which a copy is trained. NAME gets a fingerprint of its layers in recipe.json: only the same
+                      network goes on. Random numbers that it draws, as dropout does, are not those of the seed
     data              the Dataset, also one of your own with a name of its own; None loads `recipe.data` from `data_dir`
     device            None is "cuda" where there is one, else "cpu"
     captured          replay every step as one CUDA graph, which is several times as fast for small networks. None: on
@@ -131,6 +147,9 @@ def fit(
         raise ValueError(f"on_epoch must be a function of the metrics, got {shown_value(on_epoch)}")
     options = make_options(device, captured, progress, checkpoint_every, checkpoint_steps, stop_after)
     options = replace(options, on_epoch=on_epoch)
+    if model is not None:
+        own, recipe = make_own_network(model, recipe)
+        options = replace(options, own=own)
     run = run if isinstance(run, Run) else Run(run)
     stopping = Stopping(stop_after)
 
@@ -210,7 +229,7 @@ def train_steps(
             )
         if run.is_finished:
             return Outcome.from_dict(run.read_result()["outcome"])
-        session = Session(recipe, run, find_data(), options.device, group=options.group)
+        session = Session(recipe, run, find_data(), options.device, own=options.own, group=options.group)
         # Not earlier: a recipe that cannot be built or does not fit its data must not occupy the folder.
         if not run.exists or not run.has_begun:
             run.write_recipe(recipe.to_dict())

@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from nonloc.outcomes import CorruptDataError
 from nonloc_paper.data.dataset import Dataset
@@ -30,6 +30,7 @@ from nonloc_paper.training.evaluate import CapturedEvaluation, evaluate
 from nonloc_paper.training.graph_group import CaptureError, GraphGroup, Member
 from nonloc_paper.training.machine import Part, place, with_part
 from nonloc_paper.training.observe import record_spectra, stage_weights
+from nonloc_paper.training.own_network import check_outputs
 from nonloc_paper.training.plan import EpochPlan, learning_rate, steps_per_epoch
 from nonloc_paper.training.recipe import Recipe
 from nonloc_paper.training.step import TrainingStep
@@ -113,6 +114,7 @@ class Session:
     parts_before   the parts of the run that earlier processes did
     saved_at       the time of the last checkpoint, by `time.monotonic`
 
+    own            the network, where the recipe does not say how to build one
     group          do the steps in this GraphGroup, and evaluate as a CUDA graph. The current stream must then be the
                    group's whenever a method is called. Work that cannot be captured is done plainly, with a warning.
     """
@@ -124,6 +126,7 @@ class Session:
         dataset: Dataset,
         device: torch.device,
         *,
+        own: nn.Module | None = None,
         group: GraphGroup | None = None,
     ) -> None:
         self.recipe = recipe
@@ -133,10 +136,12 @@ class Session:
         self.data_sha256 = dataset.sha256
         self.task = TASKS[recipe.task](recipe, dataset, device)
         self.steps_per_epoch = steps_per_epoch(recipe, len(self.task.train))
-        model = new_network(recipe, self.num_classes)
+        model = new_network(recipe, self.num_classes) if own is None else own
         # torch's own annotation of Module.to does not know the memory format alone.
         layout = torch.channels_last if recipe.channels_last else torch.contiguous_format
         self.model = model.to(device).to(memory_format=layout)  # type: ignore[call-overload]
+        if own is not None:
+            check_outputs(self.model, self.task, recipe, self.num_classes)
         self.train_step = TrainingStep(self.model, self.task, recipe, cast_together=group is not None)
         self._generator = torch.Generator(device)
         self._group = group
