@@ -8,11 +8,12 @@ import sys
 
 import pytest
 import torch
-from tiny import after_step, send_sigterm, timeless_metrics, tiny_recipe, train
+from tiny import after_step, before_method, send_sigterm, timeless_metrics, tiny_recipe, train
 from torch import distributed, multiprocessing
 
 from nonloc_paper.runs import Run
 from nonloc_paper.training.ranks import Ranks
+from nonloc_paper.training.session import Session
 from nonloc_paper.training.stopping import Stopping
 from nonloc_paper.training.trained import newest_checkpoint
 
@@ -20,6 +21,7 @@ NETWORKS = {
     "classifier": tiny_recipe(network="preresnet8-basic/diffusive-2@1"),
     "restorer": tiny_recipe(network="restorer8/original-1@1", optimizer="adam", learning_rate=0.003),
 }
+DIVERGING = tiny_recipe(learning_rate=1e30)
 
 
 @pytest.mark.parametrize(("size", "count"), [(9, 2), (4, 4), (128, 3)])
@@ -54,7 +56,11 @@ def _join(rank, count, address, work, arguments):
     distributed.destroy_process_group()
 
 
-def train_three(rank, folder):
+def send_sigterm_to_self(session, should_stop):
+    send_sigterm(session)
+
+
+def train_runs(rank, folder):
     """Train whole runs, a run that the last process is told to end after step 7, and a run begun by one process."""
     for name, recipe in NETWORKS.items():
         assert train(recipe, folder / name).ending == "finished"
@@ -64,6 +70,13 @@ def train_three(rank, folder):
             outcome = train(recipe, folder / f"{name}, begun here")
         assert (outcome.ending, outcome.step, outcome.metrics["signal"]) == ("interrupted", 7, signal.SIGTERM)
         assert train(recipe, folder / f"{name}, begun by one").step == 15
+    # A signal to one process while both evaluate, and a loss that is not finite.
+    with pytest.MonkeyPatch.context() as patched:
+        if rank == 1:
+            before_method(patched, Session, "read_evaluation", send_sigterm_to_self)
+        outcome = train(tiny_recipe(), folder / "evaluated")
+    assert (outcome.ending, outcome.epoch, outcome.step) == ("interrupted", 0, 5)
+    assert train(DIVERGING, folder / "diverging", throw=False).ending == "diverged"
     with pytest.raises(ValueError, match="given different recipes"):
         train(tiny_recipe(seed=rank), folder / "different")
     with pytest.raises(ValueError, match="2 processes share each batch, but one has 1 images"):
@@ -93,7 +106,9 @@ def test_two_processes_train_the_run_of_one_and_continue_each_other_s(tmp_path):
         with pytest.MonkeyPatch.context() as patched:
             after_step(patched, 7, send_sigterm)
             train(recipe, tmp_path / f"{name}, begun by one")
-    in_processes(2, train_three, tmp_path)
+    alone = train(DIVERGING, tmp_path / "diverging, alone", throw=False)
+    in_processes(2, train_runs, tmp_path)
+    assert Run(tmp_path / "diverging").read_result()["outcome"]["step"] == alone.step
     for name, recipe in NETWORKS.items():
         assert train(recipe, tmp_path / f"{name}, begun here").ending == "finished"
         for suffix in ("", ", begun here", ", begun by one"):
