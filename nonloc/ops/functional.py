@@ -59,14 +59,16 @@ CONCAT_ENTRIES = 2**19  # suffix sums pay earlier
 class Prepared:
     """K of an affinity, ready to be applied many times; the kernel is computed and normalised once.
 
-    affinity  what it was made from
-    operator  products and row sums, in the compute dtype
-    dtype     the compute dtype
+    affinity    what it was made from
+    operator    products and row sums, in the compute dtype
+    dtype       the compute dtype
+    is_sharded  whether the other positions are in other processes
     """
 
     affinity: Affinity | SparseAffinity
     operator: Operator
     dtype: torch.dtype
+    is_sharded: bool = False
 
     @property
     def apply(self) -> Callable[[Tensor], Tensor]:
@@ -168,6 +170,10 @@ def kernel_matrix(affinity: Affinity | SparseAffinity) -> Tensor:
 def dirichlet_energy(affinity: AnyKernel, z: Tensor, *, backend: str = "auto") -> Tensor:
     """½ Σ_ij K_ij |z_i − z_j|² of each sample [B]: the roughness of z, as the kernel weighs it."""
     _check_square(affinity, z, "dirichlet_energy")
+    if isinstance(affinity, Prepared) and affinity.is_sharded:
+        raise ValueError(
+            "dirichlet_energy needs all positions in one process; give it an affinity of them all"
+        )
     with full_precision(z):
         operator, signal = _prepare(affinity, z, backend)
         return energy(operator, signal).to(z.dtype)
