@@ -65,8 +65,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--output",
         metavar="DIR",
-        help="write DIR/<subject>.json (DIR/stage_cpu.json on the CPU); of stage, modules, training, forms and profile also "
-        "the table, DIR/<subject>.md",
+        help="write DIR/<subject>.json (DIR/stage_cpu.json on the CPU); of stage, modules, training, forms and "
+        "profile also the table, DIR/<subject>.md",
     )
     parser.add_argument(
         "--repeats", type=int, default=7, help="timings of each side (backends, stage, training, forms)"

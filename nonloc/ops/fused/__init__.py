@@ -1,4 +1,4 @@
-"""Gaussian and heat kernels with row normalisation on a GPU, in Triton: two backends, each for whole stages and products.
+"""Gaussian and heat kernels with row normalisation on a GPU, in Triton: two backends, for whole stages and products.
 
 "fused" never stores K. A stage allows more than attention libraries can use:
 
