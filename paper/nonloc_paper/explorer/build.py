@@ -8,12 +8,16 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from nonloc_paper.explorer import affinity_maps, play
 from nonloc_paper.paths import real_path
 from nonloc_paper.runs import write_atomically
 
 PAGE = Path(__file__).parent / "page"
 # By the id of a panel, which page/ID.js has, too: from the folder of records to its data.
-PANELS: Mapping[str, Callable[[Path], dict[str, Any]]] = {}
+PANELS: Mapping[str, Callable[[Path], dict[str, Any]]] = {
+    "click": affinity_maps.data,
+    "play": play.data,
+}
 
 
 def write_explorer(folder: str | os.PathLike[str], records: str | os.PathLike[str]) -> list[Path]:
