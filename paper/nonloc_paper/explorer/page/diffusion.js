@@ -24,83 +24,69 @@ explorer.processes = {
   },
 
   // The kernel between all pairs: Ω_ij = exp(−scale |f_i − f_j|²).
-  denseKernel(patches, scale) {
-    const count = patches.side ** 2;
+  denseKernel({ features, width, side }, scale) {
+    const count = side ** 2;
+    const starts = Int32Array.from({ length: count + 1 }, (_, i) => i * count);
     const matrix = new Float64Array(count * count);
-    const balance = new Float64Array(count);
     for (let i = 0; i < count; i++) {
       for (let j = 0; j <= i; j++) {
-        matrix[i * count + j] = matrix[j * count + i] = Math.exp(-scale * distance(patches, i, j));
+        matrix[i * count + j] = matrix[j * count + i] = Math.exp(-scale * distance(features, width, i, j));
       }
     }
-    for (let i = 0; i < count; i++) {
-      for (let j = 0; j < count; j++) balance[i] += matrix[i * count + j];
-      for (let j = 0; j < count; j++) matrix[i * count + j] /= balance[i];
-    }
-    const starts = Int32Array.from({ length: count + 1 }, (_, i) => i * count);
-    const columns = { at: (k) => k % count };
-    return {
-      balance,
-      apply(z, channels) {
-        const result = new Float64Array(z.length);
-        for (let i = 0, k = 0; i < count; i++) {
-          for (let j = 0, m = 0; j < count; j++, k++)
-            for (let c = 0; c < channels; c++, m++) result[i * channels + c] += matrix[k] * z[m];
-        }
-        return result;
-      },
-      transpose(z, channels) {
-        const result = new Float64Array(z.length);
-        for (let i = 0, k = 0; i < count; i++) {
-          for (let j = 0, m = 0; j < count; j++, k++)
-            for (let c = 0; c < channels; c++, m++) result[m] += matrix[k] * z[i * channels + c];
-        }
-        return result;
-      },
-      jump: (i, uniform) => walk(starts, columns, matrix, i, uniform),
+    const balance = normalizeRows(starts, matrix);
+    const apply = (plane, result) => {
+      for (let i = 0, k = 0; i < count; i++) {
+        let sum = 0;
+        for (let j = 0; j < count; j++, k++) sum += matrix[k] * plane[j];
+        result[i] = sum;
+      }
     };
+    const transpose = (plane, result) => {
+      for (let i = 0, k = 0; i < count; i++) {
+        const value = plane[i];
+        for (let j = 0; j < count; j++, k++) result[j] += matrix[k] * value;
+      }
+    };
+    const jump = (i, uniform) => walk(starts, matrix, i, uniform) % count;
+    return { balance, apply: byPlanes(apply), transpose: byPlanes(transpose), jump };
   },
 
   // The kernel between neighbours: the same Ω times the tent (1 − |dx| / (reach + 1)) (1 − |dy| / (reach + 1)), which
   // keeps it positive semi-definite.
-  sparseKernel(patches, scale, reach) {
-    const { side } = patches;
+  sparseKernel({ features, width, side }, scale, reach) {
     const count = side ** 2;
     const starts = new Int32Array(count + 1);
-    const column = new Int32Array(count * (2 * reach + 1) ** 2); // more than enough: fewer at the border
-    const weight = new Float64Array(column.length);
-    const balance = new Float64Array(count);
-    let k = 0;
+    const columns = new Int32Array(count * (2 * reach + 1) ** 2); // fewer are used: neighbours end at the border
+    const matrix = new Float64Array(columns.length);
+    let used = 0;
     for (let i = 0; i < count; i++) {
-      const [y, x] = [Math.floor(i / side), i % side];
+      const y = Math.floor(i / side);
+      const x = i % side;
       for (let v = Math.max(0, y - reach); v <= Math.min(side - 1, y + reach); v++) {
-        for (let u = Math.max(0, x - reach); u <= Math.min(side - 1, x + reach); u++, k++) {
+        for (let u = Math.max(0, x - reach); u <= Math.min(side - 1, x + reach); u++, used++) {
           const tent = (1 - Math.abs(v - y) / (reach + 1)) * (1 - Math.abs(u - x) / (reach + 1));
-          column[k] = v * side + u;
-          weight[k] = tent * Math.exp(-scale * distance(patches, i, column[k]));
-          balance[i] += weight[k];
+          columns[used] = v * side + u;
+          matrix[used] = tent * Math.exp(-scale * distance(features, width, i, columns[used]));
         }
       }
-      starts[i + 1] = k;
+      starts[i + 1] = used;
     }
-    for (let i = 0; i < count; i++) for (let k = starts[i]; k < starts[i + 1]; k++) weight[k] /= balance[i];
-    const product = (z, channels, isTransposed) => {
-      const result = new Float64Array(z.length);
+    const balance = normalizeRows(starts, matrix);
+    const apply = (plane, result) => {
       for (let i = 0; i < count; i++) {
-        for (let k = starts[i]; k < starts[i + 1]; k++) {
-          const to = isTransposed ? column[k] : i;
-          const from = isTransposed ? i : column[k];
-          for (let c = 0; c < channels; c++) result[to * channels + c] += weight[k] * z[from * channels + c];
-        }
+        let sum = 0;
+        for (let k = starts[i]; k < starts[i + 1]; k++) sum += matrix[k] * plane[columns[k]];
+        result[i] = sum;
       }
-      return result;
     };
-    return {
-      balance,
-      apply: (z, channels) => product(z, channels, false),
-      transpose: (z, channels) => product(z, channels, true),
-      jump: (i, uniform) => walk(starts, column, weight, i, uniform),
+    const transpose = (plane, result) => {
+      for (let i = 0; i < count; i++) {
+        const value = plane[i];
+        for (let k = starts[i]; k < starts[i + 1]; k++) result[columns[k]] += matrix[k] * value;
+      }
     };
+    const jump = (i, uniform) => columns[walk(starts, matrix, i, uniform)];
+    return { balance, apply: byPlanes(apply), transpose: byPlanes(transpose), jump };
   },
 
   // The state after a step of length h. `kind` is one of the keys of RATES.
@@ -159,16 +145,46 @@ const RATES = {
   jump: (kernel, z, channels) => kernel.transpose(z, channels).map((value, k) => value - z[k]),
 };
 
-function distance({ features, width }, i, j) {
+function distance(features, width, i, j) {
   let sum = 0;
-  for (let c = 0; c < width; c++) sum += (features[i * width + c] - features[j * width + c]) ** 2;
+  for (let c = 0, k = i * width, m = j * width; c < width; c++, k++, m++) {
+    const difference = features[k] - features[m];
+    sum += difference * difference;
+  }
   return sum;
 }
 
-function walk(starts, columns, weights, i, uniform) {
+// Divide every row by its sum, and return the sums.
+function normalizeRows(starts, matrix) {
+  const sums = new Float64Array(starts.length - 1);
+  for (let i = 0; i < sums.length; i++) {
+    for (let k = starts[i]; k < starts[i + 1]; k++) sums[i] += matrix[k];
+    for (let k = starts[i]; k < starts[i + 1]; k++) matrix[k] /= sums[i];
+  }
+  return sums;
+}
+
+// A product with one channel, for states of several.
+function byPlanes(product) {
+  return (z, channels) => {
+    const state = new Float64Array(z.length);
+    const count = z.length / channels;
+    const plane = new Float64Array(count);
+    for (let c = 0; c < channels; c++) {
+      for (let i = 0; i < count; i++) plane[i] = z[i * channels + c];
+      const result = new Float64Array(count);
+      product(plane, result);
+      for (let i = 0; i < count; i++) state[i * channels + c] = result[i];
+    }
+    return state;
+  };
+}
+
+// The place in row i at which the sum of its entries reaches a number in [0, 1).
+function walk(starts, matrix, i, uniform) {
   let k = starts[i];
-  for (let sum = weights[k]; sum < uniform && k < starts[i + 1] - 1; sum += weights[k]) k++;
-  return columns.at(k);
+  for (let sum = matrix[k]; sum < uniform && k < starts[i + 1] - 1; sum += matrix[k]) k++;
+  return k;
 }
 
 function dot(u, v) {
