@@ -8,19 +8,26 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from nonloc_paper.explorer import map_data, tables_data, training_data
 from nonloc_paper.paths import real_path
 from nonloc_paper.runs import write_atomically
 
 PAGE = Path(__file__).parent / "page"
 # By the id of a panel, which page/ID.js has, too: from the folder of records to its data.
-PANELS: Mapping[str, Callable[[Path], dict[str, Any]]] = {}
+PANELS: Mapping[str, Callable[[Path], dict[str, Any]]] = {
+    "training": training_data.data,
+    "map": map_data.data,
+    "tables": tables_data.data,
+}
 
 
 def write_explorer(folder: str | os.PathLike[str], records: str | os.PathLike[str]) -> list[Path]:
     """Write the explorer of some records into a folder, and return its files."""
     root = Path(folder)
     _check_folder(root, Path(records))
-    contents = {path.relative_to(PAGE): path.read_bytes() for path in sorted(PAGE.rglob("*")) if path.is_file()}
+    contents = {
+        path.relative_to(PAGE): path.read_bytes() for path in sorted(PAGE.rglob("*")) if path.is_file()
+    }
     for name, data in PANELS.items():
         contents[Path("data", f"{name}.js")] = as_script(name, data(Path(records)))
     for path, content in contents.items():
