@@ -22,6 +22,7 @@ from nonloc.nn import stages
 from nonloc.nn.inspect import stage_inputs
 from nonloc.ops import Affinity
 from nonloc_paper.explorer.pictures import halved, pictures
+from nonloc_paper.explorer.rounding import rounded
 from nonloc_paper.runs import find_runs
 from nonloc_paper.training.recipe import Recipe
 from nonloc_paper.training.recorded import load, models
@@ -141,7 +142,7 @@ def embeddings(affinity: Affinity) -> dict[str, Any]:
         "channels": left.shape[1],
         "left": encode(left_levels),
         "right": encode(right_levels),
-        "steps": [float(f"{step:.4g}") for step in left_steps * right_steps],
+        "steps": [rounded(step) for step in left_steps * right_steps],
     }
 
 
