@@ -28,11 +28,11 @@ from nonloc_paper.training.recipe import Recipe
 from nonloc_paper.training.recorded import load, models
 from nonloc_paper.training.trained import trained_network
 
-# Few, because each affinity of each picture takes 90 kB: both forms, shared and own affinities, three places.
+# Few, because an affinity takes 90 kB a picture: both forms, one affinity or several, one place or three.
 NETWORKS = (
     "table1-n3/4-block-proposed-own-affinities",
     "table1/4-block-proposed",
-    "table1/2-block-original",
+    "table1/4-block-original",
     "table1/3-blocks-in-different-places-original",
 )
 LARGEST = 127  # of 8 bits with a sign
@@ -135,7 +135,7 @@ def embeddings(affinity: Affinity) -> dict[str, Any]:
             f"a {affinity.kind} kernel with normalize={affinity.normalize!r} cannot be shown; the page makes rows of "
             "gaussian ones with normalize='row'"
         )
-    left, right = affinity.scale * affinity.left[0].double(), affinity.right[0].double()
+    left, right = (side[0].detach().double() for side in (affinity.scale * affinity.left, affinity.right))
     left_steps, left_levels = _levels(left.numpy())
     right_steps, right_levels = _levels((right - right.mean(0)).numpy())
     return {

@@ -11,6 +11,7 @@ from typing import Any
 
 from nonloc_paper.explorer import affinity_maps, map_data, play, tables_data, training_data
 from nonloc_paper.paths import real_path
+from nonloc_paper.report.reproduction import has_records
 from nonloc_paper.runs import write_atomically
 
 PAGE = Path(__file__).parent / "page"
@@ -60,8 +61,8 @@ def from_script(name: str, content: bytes) -> Any:
 
 def _check_folder(root: Path, records: Path) -> None:
     """Refuse a folder with other things in it, and the records themselves."""
-    if not records.is_dir():
-        raise ValueError(f"the records {records} are not there; name a folder such as paper/results")
+    if not has_records(records):
+        raise ValueError(f"{records} has no kept records; name a folder that has, such as paper/results")
     if real_path(records) in (real_path(root), *real_path(root).parents):
         raise ValueError(f"{root} is in the records {records}; name a folder elsewhere")
     if root.is_file() or (root.is_dir() and any(root.iterdir()) and not (root / "frame.js").is_file()):

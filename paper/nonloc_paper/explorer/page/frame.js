@@ -22,16 +22,16 @@ const explorer = {
 
   // A label with a range and its value as text; `show` makes the text. The input is `.input`.
   slider({ label, min, max, step = "any", value, show = String, change }) {
-    const output = explorer.el("output", {}, show(value));
+    const text = explorer.el("span", { class: "value" }, show(value)); // <output> would take the label from the input
     const input = explorer.el("input", { type: "range", min, max, step, "aria-valuetext": show(value) });
     input.value = value;
     input.addEventListener("input", () => {
       const number = Number(input.value);
-      output.textContent = show(number);
+      text.textContent = show(number);
       input.setAttribute("aria-valuetext", show(number));
       change(number);
     });
-    const root = explorer.el("label", { class: "control" }, explorer.el("span", {}, label, " ", output), input);
+    const root = explorer.el("label", { class: "control" }, explorer.el("span", {}, label, " ", text), input);
     root.input = input;
     return root;
   },
