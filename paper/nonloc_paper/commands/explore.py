@@ -6,7 +6,7 @@ from jsonargparse import ArgumentParser, Namespace
 
 from nonloc.cli.output import Output, add_output_arguments
 from nonloc.outcomes import EXIT_DONE
-from nonloc_paper.commands.parser import CommandParser
+from nonloc_paper.commands.parser import CommandParser, add_optional
 from nonloc_paper.paths import results_folder
 
 PARSER = CommandParser
@@ -17,7 +17,7 @@ index.html. Data comes from the records; networks are only run on a few drawn pi
 
   nonloc explore                        paper/results/ -> explorer/
   nonloc explore docs/explorer
-  nonloc explore elsewhere --records paper/results
+  nonloc explore --demo demo            with the networks of `make demo`
 
 Exit codes: 0 written; 2 no records there, or the folder is something else; 4 a record is corrupt."""
 
@@ -27,6 +27,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--records", default=str(results_folder()), metavar="FOLDER", help="the folder of kept records"
     )
+    add_optional(parser, "--demo", "the folder of a finished demo, to show its networks, too", metavar="FOLDER")
     add_output_arguments(parser)
 
 
@@ -35,7 +36,7 @@ def run(options: Namespace) -> int:
 
     from nonloc_paper.explorer.build import write_explorer
 
-    files = write_explorer(options.out, options.records)
+    files = write_explorer(options.out, options.records, demo=options.demo)
     size = sum(path.stat().st_size for path in files)
     output.result(
         f"{options.out}/index.html: {len(files)} files, {size / 1e6:.1f} MB",

@@ -4,31 +4,42 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from nonloc_paper.explorer import map_data, tables_data, training_data
+from nonloc_paper.explorer import affinity_maps, map_data, play, tables_data, training_data
 from nonloc_paper.paths import real_path
 from nonloc_paper.runs import write_atomically
 
 PAGE = Path(__file__).parent / "page"
 # By the id of a panel, which page/ID.js has, too: from the folder of records to its data.
-PANELS: Mapping[str, Callable[[Path], dict[str, Any]]] = {
+PANELS: dict[str, Callable[[Path], dict[str, Any]]] = {
+    "click": affinity_maps.data,
+    "play": play.data,
     "training": training_data.data,
     "map": map_data.data,
     "tables": tables_data.data,
 }
 
 
-def write_explorer(folder: str | os.PathLike[str], records: str | os.PathLike[str]) -> list[Path]:
-    """Write the explorer of some records into a folder, and return its files."""
+def write_explorer(
+    folder: str | os.PathLike[str],
+    records: str | os.PathLike[str],
+    *,
+    demo: str | os.PathLike[str] | None = None,
+) -> list[Path]:
+    """Write the explorer of some records into a folder, and return its files.
+
+    demo  the folder of a finished demo, to show its networks, too
+    """
     root = Path(folder)
     _check_folder(root, Path(records))
     contents = {
         path.relative_to(PAGE): path.read_bytes() for path in sorted(PAGE.rglob("*")) if path.is_file()
     }
-    for name, data in PANELS.items():
+    for name, data in (PANELS | {"click": partial(affinity_maps.data, demo=demo)}).items():
         contents[Path("data", f"{name}.js")] = as_script(name, data(Path(records)))
     for path, content in contents.items():
         (root / path).parent.mkdir(parents=True, exist_ok=True)

@@ -55,7 +55,8 @@ const explorer = {
   chart(root, label, options, data) {
     const box = explorer.el("div", { class: "chart", role: "img", "aria-label": label });
     root.append(box);
-    const axis = (one = {}) => ({
+    const axis = (one, place) => ({
+      size: place ? 50 : 34,
       font: "12px system-ui, sans-serif",
       labelFont: "12px system-ui, sans-serif",
       labelSize: 18,
