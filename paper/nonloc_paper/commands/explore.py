@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from jsonargparse import ArgumentParser, Namespace
 
 from nonloc.cli.output import Output, add_output_arguments
@@ -40,8 +42,9 @@ def run(options: Namespace) -> int:
 
     files = write_explorer(options.out, options.records, demo=options.demo)
     size = sum(path.stat().st_size for path in files)
+    page = str(Path(options.out) / "index.html")
     output.result(
-        f"{options.out}/index.html: {len(files)} files, {size / 1e6:.1f} MB",
-        {"page": f"{options.out}/index.html", "files": [str(path) for path in files], "bytes": size},
+        f"{page}: {len(files)} files, {size / 1e6:.1f} MB",
+        {"page": page, "files": [str(path) for path in files], "bytes": size},
     )
     return EXIT_DONE

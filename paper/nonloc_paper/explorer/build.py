@@ -65,5 +65,6 @@ def _check_folder(root: Path, records: Path) -> None:
         raise ValueError(f"{records} has no kept records; name a folder that has, such as paper/results")
     if real_path(records) in (real_path(root), *real_path(root).parents):
         raise ValueError(f"{root} is in the records {records}; name a folder elsewhere")
-    if root.is_file() or (root.is_dir() and any(root.iterdir()) and not (root / "frame.js").is_file()):
+    is_other = root.is_dir() and any(root.iterdir()) and not (root / "frame.js").is_file()
+    if is_other or (root.exists() and not root.is_dir()):
         raise ValueError(f"{root} is there and is no explorer; name a new folder")
