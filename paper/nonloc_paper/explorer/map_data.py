@@ -69,13 +69,11 @@ def _run(line: Line) -> dict[str, Any]:
         "loss": rounded(line["mean_loss"]),
         "error": rounded(line["error"]),
         "train": [rounded(epoch["train_loss"]) for epoch in line["epochs"]],
-        "test": [rounded(epoch["test_loss"]) for epoch in line["epochs"]],
         "spread": rounded(largest(line["after"], "logit_spread"), 3) if line.get("after") else None,
         "growth": rounded(largest_growth(line), 3),
         "before": {
             "step": [moment["step"] for moment in line["before"]],
             "loss": [rounded(moment["loss"]) for moment in line["before"]],
             "spread": [rounded(largest(moment, "logit_spread"), 3) for moment in line["before"]],
-            "growth": [rounded(largest(moment, "growth"), 3) for moment in line["before"]],
         },
     }

@@ -79,19 +79,24 @@
       return one;
     }
 
+    // To the next cell; from the edge of a form on to the next form.
     function moveByKey(event) {
-      const step = { ArrowRight: [1, 0], ArrowLeft: [-1, 0], ArrowDown: [0, 1], ArrowUp: [0, -1] }[event.key];
+      const [right, down] = { ArrowRight: [1, 0], ArrowLeft: [-1, 0], ArrowDown: [0, 1], ArrowUp: [0, -1] }[event.key] || [0, 0];
       const here = event.target.closest("td");
-      if (!step || !here) return;
+      if (!here || (!right && !down)) return;
       event.preventDefault();
-      const lines = [...here.closest("tbody").rows];
-      const line = lines[lines.indexOf(here.parentElement) + step[1]] || here.parentElement;
-      let next = line.cells[here.cellIndex + step[0]];
-      if (!next || next.tagName !== "TD") {
-        const tables = [...grids.children];
-        const other = tables[tables.indexOf(here.closest("table")) + step[0]];
-        const same = other && [...other.tBodies[0].rows][lines.indexOf(line)];
-        next = same && same.cells[step[0] > 0 ? 1 : same.cells.length - 1];
+      const squares = (table) => [...table.tBodies[0].rows].map((row) => [...row.querySelectorAll("td")]);
+      const tables = [...grids.children];
+      const table = here.closest("table");
+      const lines = squares(table);
+      const line = lines.findIndex((row) => row.includes(here));
+      const column = lines[line].indexOf(here);
+      let next = lines[line + down]?.[column + right];
+      const beyond = tables[tables.indexOf(table) + right + down];
+      if (!next && beyond) {
+        const others = squares(beyond);
+        const row = right ? others[Math.min(line, others.length - 1)] : others.at(down > 0 ? 0 : -1);
+        next = row.at(right ? (right > 0 ? 0 : -1) : Math.min(column, row.length - 1));
       }
       next?.querySelector("button")?.focus();
     }
@@ -101,7 +106,7 @@
     return el(
       "p",
       { class: "note" },
-      "Number: training loss at the end, the mean of the seeds left; the bluer, the lower. ✕ and dark: all seeds diverged, " +
+      "Number: training loss at the end, the mean of the seeds left; the bluer, the lower. ✕ and grey: all seeds diverged, " +
         "with the step of the first. ✕ 1/2: one seed of two diverged. ○ 1/2: one of two ended no better than guessing " +
         `(${number(data.chance_loss)}). Starts: the deviation of the initial weights, or the name of an initialisation.`,
     );
@@ -163,7 +168,7 @@
       table.replaceChildren(
         explorer.table(
           "Every run",
-          ["seed", "ending", "first loss", "loss at the end", "error (%)", "spread of logits", "growth before"],
+          ["seed", "ending", "first loss", "loss at the end", "error (%)", "spread of logits", "largest growth before"],
           cell.runs.map((run) => [
             run.seed,
             run.diverged_at == null ? "came to its end" : `diverged at step ${run.diverged_at}`,

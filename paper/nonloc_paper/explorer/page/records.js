@@ -28,7 +28,7 @@ explorer.table = (caption, header, lines) => {
       : el(
           "tr",
           {},
-          el("th", { scope: "row" }, first),
+          el("th", { scope: "row", "data-name": header[0] }, first),
           ...others.map((text, place) => el("td", { "data-name": header[place + 1], class: text === "–" && "none" }, text)),
         );
   return el(
