@@ -27,7 +27,9 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--records", default=str(results_folder()), metavar="FOLDER", help="the folder of kept records"
     )
-    add_optional(parser, "--demo", "the folder of a finished demo, to show its networks, too", metavar="FOLDER")
+    add_optional(
+        parser, "--demo", "the folder of a finished demo, to show its networks, too", metavar="FOLDER"
+    )
     add_output_arguments(parser)
 
 

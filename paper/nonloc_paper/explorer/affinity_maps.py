@@ -1,7 +1,7 @@
 """The panel "Click a pixel": the embeddings θx and φx of networks on the drawn pictures, in 8 bits.
 
-The page makes a row of the kernel from them: softmax_j(θx_i · φx_j). A constant that is added to a row of logits changes
-nothing, so φx is centred first; that leaves the 8 bits for what matters.
+The page makes a row of the kernel from them: softmax_j(θx_i · φx_j). A constant that is added to a row of logits
+changes nothing, so φx is centred first; that leaves the 8 bits for what matters.
 """
 
 from __future__ import annotations
@@ -60,9 +60,7 @@ def data(records: Path, demo: str | os.PathLike[str] | None = None) -> dict[str,
             {"name": name, "side": one.shape[-1], "pixels": encode(one.transpose(1, 2, 0))}
             for name, one in drawn.items()
         ],
-        "networks": [
-            {"name": one.name, "note": one.note, "pictures": _looks(one)} for one in networks
-        ],
+        "networks": [{"name": one.name, "note": one.note, "pictures": _looks(one)} for one in networks],
     }
 
 
@@ -71,8 +69,7 @@ def _recorded(records: Path, images: Tensor) -> Iterator[_Network]:
     for name in NETWORKS:
         if name in there:
             one = load(name, records=records)
-            backbone = one.recipe.network.partition("/")[0]
-            note = f"CIFAR-10, {backbone}, {one.error:.2f} % error; {name}"
+            note = f"{one.recipe.network} on CIFAR-10, {one.error:.2f} % error; {name}"
             yield _Network(describe(one.model), one.model, one.preprocess(images), note, one.classes)
 
 
@@ -99,7 +96,9 @@ def describe(model: nn.Module) -> str:
     text = f"{count} {found[0].form} block{'s' if count > 1 else ''}"
     if len(found) > 1:
         return f"{text} in {len(found)} places"
-    return text if count == 1 else f"{text}, {'one affinity' if found[0].shares_affinity else 'own affinities'}"
+    return (
+        text if count == 1 else f"{text}, {'one affinity' if found[0].shares_affinity else 'own affinities'}"
+    )
 
 
 @torch.no_grad()
@@ -113,13 +112,17 @@ def _looks(network: _Network) -> list[dict[str, Any]]:
             best = int(chances[place].argmax())
             says = {"class": network.classes[best], "percent": round(100 * float(chances[place][best]))}
         maps = []
-        for name, stage, x, _ in stage_inputs(network.model, one):
-            affinities = stage.affinities(x)
-            if stage.shares_affinity:
-                affinities = affinities[:1]
+        inputs = stage_inputs(network.model, one)
+        for name, stage, x, _ in inputs:
+            affinities = stage.affinities(x)[: 1 if stage.shares_affinity else None]
             for number, affinity in enumerate(affinities, start=1):
-                blocks = f"Blocks 1 to {stage.num_blocks}" if len(affinities) < stage.num_blocks else f"Block {number}"
-                text = f"{blocks}, after residual block {name.rpartition('.')[2]}"
+                text = (
+                    f"block {number}"
+                    if len(affinities) == stage.num_blocks
+                    else f"blocks 1 to {stage.num_blocks}"
+                )
+                if len(inputs) > 1:
+                    text = f"after residual block {name.rpartition('.')[2]}"
                 maps.append({"text": text, "side": x.shape[-1], **embeddings(affinity)})
         found.append({"says": says, "maps": maps})
     return found

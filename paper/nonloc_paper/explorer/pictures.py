@@ -1,4 +1,4 @@
-"""Drawn pictures, 64 × 64, that we may ship: a bird, a ship, noisy tiles. Whole numbers alone, so the same everywhere."""
+"""Drawn pictures that we may ship: a bird, a ship, noisy tiles. Drawn by whole numbers, so the same everywhere."""
 
 from __future__ import annotations
 

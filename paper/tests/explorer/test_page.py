@@ -1,7 +1,7 @@
 """The explorer in a real browser, from disk and from a web server. `make test-page` runs these; none of them skips."""
 
+import base64
 import functools
-import json
 import os
 import shutil
 import threading
@@ -14,24 +14,29 @@ import scipy.sparse
 import torch
 from PIL import Image
 
-import nonloc
+from nonloc import Affinity, kernel_matrix, processes
 from nonloc.nn.inspect import stage_inputs
 from nonloc.processes.graphs import from_scipy
 from nonloc.processes.images import patch_features, to_signal
-from nonloc_paper.explorer import play
+from nonloc_paper.explorer import affinity_maps, play
 from nonloc_paper.explorer.affinity_maps import NETWORKS
 from nonloc_paper.explorer.build import PANELS, from_script, write_explorer
 from nonloc_paper.explorer.pictures import halved, pictures
+from nonloc_paper.runs import Run
+from nonloc_paper.suites.demo import DEMO
+from nonloc_paper.training.fit import fit
 from nonloc_paper.training.recorded import load
 
 pytestmark = [pytest.mark.page, pytest.mark.timeout(600)]
 ROOT = Path(__file__).parents[3]
 RECORDS = ROOT / "paper" / "results"
 SCREENSHOTS = ROOT / "build" / "explorer"
-FLAGS = (
-    "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
-    "--disable-component-update --disable-sync"
-).split()
+FLAGS = [
+    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
+    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
+]
+# What is computed does not depend on where the page comes from.
+from_disk = pytest.mark.parametrize("address", ["disk"], indirect=True)
 NUMBERS = 1e-3  # what rounding to four digits may leave between machines, relative to the number
 
 
@@ -110,10 +115,11 @@ def test_every_panel_opens_by_its_tab_and_by_the_keyboard(visit):
     assert float(page.evaluate("document.documentElement.dataset.ready")) > 0
 
 
+@from_disk
 @pytest.mark.parametrize("width", [1280, 390])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("name", PANELS)
-def test_nothing_is_wider_than_the_screen(visit, address, name, width, scheme):
+def test_nothing_is_wider_than_the_screen(visit, name, width, scheme):
     page = visit(name, width, color_scheme=scheme)
     if name == "play":
         page.get_by_role("button", name="Step").click(click_count=5)
@@ -137,9 +143,12 @@ def test_a_click_and_an_arrow_key_change_the_maps(visit):
 
 
 def map_pictures(page):
-    return page.evaluate("[...document.querySelectorAll('#panel-click canvas.picture')].map((one) => one.toDataURL())")
+    return page.evaluate(
+        "[...document.querySelectorAll('#panel-click canvas.picture')].map((one) => one.toDataURL())"
+    )
 
 
+@from_disk
 def test_the_maps_are_rows_of_the_kernel(visit):
     """For every network, picture and sub-block; 8 bits leave little in total variation."""
     page = visit("click")
@@ -156,14 +165,15 @@ def test_the_maps_are_rows_of_the_kernel(visit):
             for m, affinity in enumerate(affinities):
                 row = affinity.positions * 5 // 9
                 script = (
-                    "([n, p, m, row]) => Array.from(softmax(rowMaker(explorer.data.click.networks[n].pictures[p].maps[m])"
-                    "(row), 1))"
+                    "([n, p, m, row]) => { const map = explorer.data.click.networks[n].pictures[p].maps[m];"
+                    " return Array.from(softmax(rowMaker(map)(row), 1)); }"
                 )
                 made = torch.tensor(page.evaluate(script, [n, p, m, row]), dtype=torch.float64)
-                wanted = nonloc.kernel_matrix(affinity)[0, row].double()
+                wanted = kernel_matrix(affinity)[0, row].double()
                 assert float((made - wanted).abs().sum()) / 2 < 0.03, (name, p, m)
 
 
+@from_disk
 def test_without_logits_all_positions_have_equal_weights(visit):
     page = visit("click")
     slide(page, "Logits", 0)
@@ -175,7 +185,7 @@ def test_without_logits_all_positions_have_equal_weights(visit):
 
 def slide(page, label, value):
     script = "(input, value) => { input.value = value; input.dispatchEvent(new Event('input')); }"
-    page.get_by_label(label).evaluate(script, value)
+    page.get_by_role("slider", name=label).evaluate(script, value)
 
 
 def reference(kernel):
@@ -184,7 +194,7 @@ def reference(kernel):
     if kernel == "dense":
         image = torch.nn.functional.avg_pool2d(fine, 2)
         features = patch_features(image, play.PATCH_RADIUS)
-        return to_signal(image), nonloc.Affinity(features, features, "heat", scale=play.BANDWIDTH**-2)
+        return to_signal(image), Affinity(features, features, "heat", scale=play.BANDWIDTH**-2)
     features = patch_features(fine, play.PATCH_RADIUS)[0].numpy()
     down, right = np.divmod(np.arange(64 * 64), 64)
     reach = play.REACH + 1
@@ -195,6 +205,7 @@ def reference(kernel):
     return to_signal(fine), from_scipy(scipy.sparse.csr_array((tent * heat, (rows, columns))))
 
 
+@from_disk
 @pytest.mark.parametrize("kernel", ["sparse", "dense"])
 @pytest.mark.parametrize("process", ["diffusion", "diffusion-back", "damped", "damped-back", "jump"])
 def test_what_is_played_is_what_simulate_computes(visit, kernel, process):
@@ -207,32 +218,33 @@ def test_what_is_played_is_what_simulate_computes(visit, kernel, process):
     live = page.evaluate("explorer.live()")
     z, affinity = reference(kernel)
     if process == "jump":
-        middle = live["side"] // 2 * (live["side"] + 1)
         z = torch.zeros_like(z[..., :1])
-        z[0, middle] = 1
-        moved = nonloc.JumpProcess(affinity)
+        z[0, live["start"]] = 1
+        moved = processes.JumpProcess(affinity)
     else:
         name, _, direction = process.partition("-")
-        kind = {"diffusion": nonloc.Diffusion, "damped": nonloc.DampedFlow}[name]
+        kind = {"diffusion": processes.Diffusion, "damped": processes.DampedFlow}[name]
         moved = kind(affinity, backwards=bool(direction))
-    trajectory = nonloc.simulate(moved, z, num_steps=6, step_size=0.7)
+    trajectory = processes.simulate(moved, z, num_steps=6, step_size=0.7)
     state = torch.tensor(live["state"], dtype=torch.float64).view_as(trajectory.final)
     assert live["number"] == 6
     assert float((state - trajectory.final).abs().max()) < 1e-9 * max(1, float(trajectory.final.abs().max()))
     assert live["variances"] == pytest.approx(trajectory.variance.mean((1, 2)).tolist(), rel=1e-9)
 
 
+@from_disk
 def test_the_limit_is_that_of_the_library(visit):
     page = visit("play")
     sparse = page.evaluate("explorer.live().limit")
-    assert sparse == pytest.approx(nonloc.cfl_limit(reference("sparse")[1]).estimate, rel=1e-4)
+    assert sparse == pytest.approx(processes.cfl_limit(reference("sparse")[1]).estimate, rel=1e-4)
     page.get_by_label("Kernel").select_option("dense")
-    exact = nonloc.cfl_limit(reference("dense")[1])
+    exact = processes.cfl_limit(reference("dense")[1])
     assert exact.kind == "exact"
     # Lanczos finds the eigenvalue from below, and it is one of many next to 1.
     assert exact.limit <= page.evaluate("explorer.live().limit") < 1.01 * exact.limit
 
 
+@from_disk
 @pytest.mark.parametrize("kernel", ["sparse", "dense"])
 def test_past_the_limit_the_variance_climbs(visit, kernel):
     page = visit("play")
@@ -253,6 +265,18 @@ def test_past_the_limit_the_variance_climbs(visit, kernel):
     assert (np.diff(burst[-5:]) > 0).all()
 
 
+@from_disk
+def test_walkers_start_where_one_clicks(visit):
+    page = visit("play")
+    page.get_by_label("Process").select_option("jump")
+    box = page.locator("#panel-play canvas.picture").bounding_box()
+    page.mouse.click(box["x"] + 0.3 * box["width"], box["y"] + 0.8 * box["height"])
+    live = page.evaluate("explorer.live()")
+    assert live["start"] == int(0.8 * 64) * 64 + int(0.3 * 64)
+    assert (live["state"][live["start"]], sum(live["state"])) == (1, 1)
+
+
+@from_disk
 def test_it_plays_and_says_how_fast(visit):
     page = visit("play")
     page.get_by_role("button", name="Play").click()
@@ -269,16 +293,27 @@ def test_a_picture_of_ones_own_is_played_and_other_files_are_not(visit, tmp_path
     page = visit("play")
     choose = page.get_by_label("your own")
     choose.set_input_files(tmp_path / "own.png")
-    page.wait_for_function("explorer.live().state[0] === " + json.dumps(pixels[0, 0, 0] / 255))
+    page.wait_for_selector("option[value=own]", state="attached")
     assert page.evaluate("explorer.live().state") == (pixels / 255).ravel().tolist()
     choose.set_input_files(tmp_path / "notes.png")
     page.get_by_text("notes.png is no picture").wait_for()
 
 
+def test_networks_of_a_demo_come_first(tmp_path):
+    recipe = DEMO.rows[-1].recipe.with_(epochs=1, steps_per_epoch=1, train_images=16, test_images=8)
+    fit(recipe, Run(tmp_path / "row" / "0"), progress=None)
+    first, *others = affinity_maps.data(RECORDS, tmp_path)["networks"]
+    assert (first["name"], len(others)) == ("demo: 4 diffusive blocks, own affinities", len(NETWORKS))
+    assert [len(one["maps"]) for one in first["pictures"]] == [4, 4, 4]
+    with pytest.raises(ValueError, match="has no trained network of the demo; run `make demo` first"):
+        affinity_maps.data(RECORDS, RECORDS)
+
+
 @pytest.mark.parametrize("name", PANELS)
 def test_the_committed_data_are_those_of_the_records(folder, name):
     new, old = (
-        from_script(name, (root / "data" / f"{name}.js").read_bytes()) for root in (folder, ROOT / "docs" / "explorer")
+        from_script(name, (root / "data" / f"{name}.js").read_bytes())
+        for root in (folder, ROOT / "docs" / "explorer")
     )
     assert alike(new, old), "run `nonloc explore docs/explorer`"
 
@@ -299,7 +334,5 @@ def alike(new, old):
 
 
 def close_levels(new, old):
-    import base64
-
     one, other = (np.frombuffer(base64.b64decode(text), np.int8).astype(int) for text in (new, old))
     return one.shape == other.shape and np.abs(one - other).max() <= 1

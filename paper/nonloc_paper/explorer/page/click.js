@@ -10,7 +10,7 @@ explorer.panels.push({
     const state = { picture: 0, network: 0, position: 0, scale: 1 };
 
     const picker = explorer.canvas("");
-    const where = el("figcaption", {});
+    const where = el("figcaption", { "aria-live": "polite" });
     const about = el("p", { class: "note" });
     const maps = el("div", { class: "maps" });
     const curves = el("div", {});
@@ -47,6 +47,8 @@ explorer.panels.push({
       curves,
     );
     const side = data.pictures[0].side;
+    picker.tabIndex = 0;
+    picker.setAttribute("role", "application"); // arrow keys are for it
     explorer.pick(picker, () => side, () => state.position, (position) => update({ position }));
     let shown = []; // one for each affinity: how to compute a row, and where to show it
     let chart;
@@ -98,7 +100,7 @@ explorer.panels.push({
     }
 
     function chartData() {
-      const scales = Array.from({ length: 41 }, (_, place) => place / 10);
+      const scales = Array.from({ length: 21 }, (_, place) => place / 5);
       return [scales, ...shown.map((one) => {
         const logits = one.row(one.index || 0);
         return scales.map((value) => Math.exp(summary(softmax(logits, value)).entropy));

@@ -96,7 +96,7 @@ explorer.processes = {
   },
 
   // The largest eigenvalue of L = I − K by Lanczos in the norm of π, from below.
-  largestEigenvalue(kernel, products = 40) {
+  largestEigenvalue(kernel, products = 30) {
     const roots = kernel.balance.map(Math.sqrt);
     const apply = (v) => {
       const moved = kernel.apply(v.map((value, i) => value / roots[i]), 1);

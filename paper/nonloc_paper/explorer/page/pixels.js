@@ -4,8 +4,9 @@
 // The bytes of a base64 text.
 explorer.bytes = (text) => Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
 
-// A square canvas for pictures; it can be reached by the keyboard.
-explorer.canvas = (label) => explorer.el("canvas", { width: 320, height: 320, class: "picture", "aria-label": label });
+// A square canvas for pictures.
+explorer.canvas = (label) =>
+  explorer.el("canvas", { width: 320, height: 320, class: "picture", role: "img", "aria-label": label });
 
 // Draw rgba [side · side · 4] over all of the canvas, pixels as squares.
 explorer.paint = (canvas, rgba, side) => {
@@ -54,7 +55,6 @@ explorer.mark = (canvas, index, side) => {
 
 // Choose pixels by pointer and by arrow keys: `get` and `set` are of the index in a picture whose side `sideOf` gives.
 explorer.pick = (canvas, sideOf, get, set) => {
-  canvas.tabIndex = 0;
   const point = (event) => {
     const [box, side] = [canvas.getBoundingClientRect(), sideOf()];
     const at = (part, length) => Math.min(side - 1, Math.max(0, Math.floor((part / length) * side)));

@@ -11,7 +11,7 @@ explorer.panels.push({
       "diffusion-back": ["diffusion, backwards", "Differences grow: contrast rises, noise with it."],
       damped: ["damped flow", "The original operation: the picture fades to black."],
       "damped-back": ["damped flow, backwards", "The picture grows brighter without end."],
-      jump: ["jumps", "Walkers jump from pixel to like pixel. Choose where they start; the glow is their law."],
+      jump: ["jumps", "Walkers jump from pixel to like pixel. Click where they start; the glow is their law."],
     };
     const KERNELS = { sparse: ["neighbours, 64 × 64", 64], dense: ["all pairs, 32 × 32", 32] };
     const LARGEST = 3; // of the step
@@ -20,9 +20,10 @@ explorer.panels.push({
     const BURST = 1e12; // times the first variance
 
     const settings = { process: "diffusion", kernel: "sparse", picture: 2, h: 0.5, bandwidth: data.bandwidth };
-    let own = null; // [64 · 64 · 3], from a file
+    // By their keys: [64 · 64 · 3], and perhaps one from a file.
+    const pictures = data.pictures.map((one) => Float64Array.from(explorer.bytes(one.pixels), (byte) => byte / 255));
     let picture, side, kernel, fastest; // of the settings; fastest is λ_max(L)
-    let z, channels, number, variances, walkers; // of the simulation
+    let z, channels, number, time, variances, walkers; // of the simulation
     let start = 0; // the position where walkers start
     let isPlaying = false;
 
@@ -45,15 +46,21 @@ explorer.panels.push({
         judge();
       },
     });
+    const bandwidth = explorer.slider({
+      label: "Bandwidth",
+      min: 0.02,
+      max: 0.5,
+      step: 0.01,
+      value: settings.bandwidth,
+      show: (value) => value.toFixed(2),
+      change: (value) => set({ bandwidth: value }),
+    });
     h.append(el("span", { class: "limits", "aria-hidden": "true" }, mark));
     const pictureChoice = explorer.choice({
       label: "Picture",
       options: data.pictures.map((one, place) => [place, one.name]),
       value: settings.picture,
-      change: (value) => {
-        own = null;
-        set({ picture: Number(value) });
-      },
+      change: (value) => set({ picture: value }),
     });
     const file = el("input", { type: "file", accept: "image/*", change: () => file.files.length && take(file.files[0]) });
     const drawing = el("div", {});
@@ -75,24 +82,15 @@ explorer.panels.push({
         el("label", { class: "control" }, el("span", {}, "Or your own; it stays on this device"), file),
       ),
       about,
-      el("div", { class: "controls" },
-        h,
-        explorer.slider({
-          label: "Bandwidth",
-          min: 0.02,
-          max: 0.5,
-          step: 0.01,
-          value: settings.bandwidth,
-          show: (value) => value.toFixed(2),
-          change: (value) => set({ bandwidth: value }),
-        }),
-        el("div", { class: "buttons" }, playButton, button("Step", () => advance(1)), button("Reset", reset)),
-      ),
-      verdict,
-      complaint,
       el("div", { class: "live" },
         el("figure", {}, canvas, readout),
-        el("figure", {}, drawing, el("figcaption", {}, "Variance over positions after each step; its axis is logarithmic.")),
+        el("div", {},
+          el("div", { class: "controls" }, h, bandwidth),
+          el("div", { class: "buttons" }, playButton, button("Step", () => advance(1)), button("Reset", reset)),
+          verdict,
+          complaint,
+          el("figure", {}, drawing, el("figcaption", {}, "Variance over positions after each step, on a logarithmic axis.")),
+        ),
       ),
     );
     root.addEventListener("dragover", (event) => event.preventDefault());
@@ -103,12 +101,15 @@ explorer.panels.push({
     const chart = explorer.chart(drawing, "variance against the number of steps", {
       height: 260,
       scales: { x: { time: false, range: (u, low, high) => [0, Math.max(20, high)] }, y: { distr: 3 } },
-      axes: [{ label: "steps" }, { size: 64, values: (u, ticks) => ticks.map((one) => one && explorer.format(one, 1)) }],
+      axes: [
+        { label: "steps", incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000] },
+        { size: 70, values: (u, ticks) => ticks.map((one) => one && explorer.number(one, 1)) },
+      ],
       legend: { show: false },
       series: [{}, { stroke: () => explorer.color("positive"), width: 2, points: { show: false } }],
     }, [[0], [1]]);
     // For tests, and for curious people in the console.
-    explorer.live = () => ({ ...settings, side, channels, number, fastest, limit: limit(), state: Array.from(z), variances });
+    explorer.live = () => ({ ...settings, side, start, number, limit: limit(), state: Array.from(z), variances });
     set({});
 
     function button(text, click) {
@@ -118,14 +119,14 @@ explorer.panels.push({
     function set(change) {
       Object.assign(settings, change);
       complaint.textContent = "";
-      const fine = own || Float64Array.from(explorer.bytes(data.pictures[settings.picture].pixels), (byte) => byte / 255);
+      const fine = pictures[settings.picture];
       [, side] = KERNELS[settings.kernel];
       picture = side === 64 ? fine : explorer.shrink(fine, 64, 32);
       const patches = processes.patchFeatures(picture, side, data.patch_radius);
       const scale = 1 / settings.bandwidth ** 2;
       kernel = side === 64 ? processes.sparseKernel(patches, scale, data.reach) : processes.denseKernel(patches, scale);
       fastest = processes.largestEigenvalue(kernel);
-      start = Math.floor(side / 2) * side + Math.floor(side / 2);
+      start = (side * side * 5) / 8 + (side * 5) / 8; // off the middle, where the tiles have a line
       const isJump = settings.process === "jump";
       h.input.max = isJump ? 1 : LARGEST;
       if (isJump && settings.h > 1) {
@@ -148,7 +149,7 @@ explorer.panels.push({
         channels = 3;
         z = picture.slice();
       }
-      number = 0;
+      [number, time] = [0, 0];
       variances = [processes.variance(z, channels)];
       show();
     }
@@ -160,6 +161,7 @@ explorer.panels.push({
           walkers = walkers.map((i) => (Math.random() < settings.h ? kernel.jump(i, Math.random()) : i));
         }
         number++;
+        time += settings.h;
         variances.push(processes.variance(z, channels));
         if (!(variances[number] < BURST * variances[0])) {
           play(false);
@@ -186,13 +188,9 @@ explorer.panels.push({
       canvas.dataset.steps = number;
       const mean = settings.process === "jump" ? "" : ` Mean under π ${explorer.format(balancedMean(), 4)}.`;
       readout.textContent =
-        `Step ${number}, time ${explorer.format(elapsed(), 4)}. Variance ${explorer.format(variance)}.${mean}`;
+        `Step ${number}, time ${explorer.format(time, 4)}. Variance ${explorer.format(variance)}.${mean}`;
       const drawn = variances.map((one) => Math.max(one, 1e-30));
       chart.setData([drawn.map((_, n) => n), drawn]);
-    }
-
-    function elapsed() {
-      return number * settings.h;
     }
 
     function balancedMean() {
@@ -274,10 +272,13 @@ explorer.panels.push({
       context.imageSmoothingQuality = "high";
       context.drawImage(image, (image.width - length) / 2, (image.height - length) / 2, length, length, 0, 0, 64, 64);
       const bytes = context.getImageData(0, 0, 64, 64).data;
-      own = new Float64Array(64 * 64 * 3).map((_, k) => bytes[Math.floor(k / 3) * 4 + (k % 3)] / 255);
-      set({});
+      if (!pictures.own) pictureChoice.input.append(el("option", { value: "own" }, "your own"));
+      pictures.own = new Float64Array(64 * 64 * 3).map((_, k) => bytes[Math.floor(k / 3) * 4 + (k % 3)] / 255);
+      pictureChoice.input.value = "own";
+      set({ picture: "own" });
     }
 
+    canvas.tabIndex = 0;
     explorer.pick(canvas, () => side, () => start, (position) => {
       if (settings.process !== "jump") return;
       start = position;
