@@ -223,7 +223,7 @@ def test_a_picture_of_ones_own_is_played_and_other_files_are_not(visit, tmp_path
     Image.fromarray(pixels).save(tmp_path / "own.png")
     (tmp_path / "notes.png").write_text("no picture")
     page = visit("play")
-    choose = page.get_by_label("your own")
+    choose = page.get_by_label("it stays on this device")
     choose.set_input_files(tmp_path / "own.png")
     page.wait_for_selector("option[value=own]", state="attached")
     assert page.evaluate("explorer.live().state") == (pixels / 255).ravel().tolist()
