@@ -10,7 +10,7 @@ OLDEST  := .venv-oldest
 MINIMAL := .venv-minimal
 RUNNERS := pytest pytest-timeout pytest-xdist hypothesis
 
-.PHONY: help install demo demo-full test test-slow test-long test-faults test-gpu test-interop test-oldest test-minimal lint format types clean
+.PHONY: help install demo demo-full test test-slow test-long test-faults test-gpu test-interop test-oldest test-minimal test-page lint format types clean
 .DEFAULT_GOAL := help
 
 help: ## Show the targets
@@ -79,6 +79,14 @@ $(MINIMAL)/.installed: pyproject.toml constraints.txt
 
 test-minimal: $(MINIMAL)/.installed ## Run the tests of the library with torch and numpy alone
 	$(MINIMAL)/bin/python -m pytest -q -n auto --minimal tests/nn tests/ops tests/processes tests/properties
+
+$(VENV)/.paged: $(VENV)/.tested
+	$(PIP) -e '.[page]'
+	@touch $@
+
+test-page: $(VENV)/.paged ## Run the explorer in Chromium (Debian's package); screenshots go to build/explorer
+	command -v $(or $(CHROMIUM),chromium) > /dev/null || apt-get install -y chromium
+	$(BIN)/python -m pytest -q -m page paper/tests/explorer
 
 lint: $(VENV)/.linted ## Check style and types, with tools that are installed here first
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy

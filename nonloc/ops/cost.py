@@ -24,9 +24,10 @@ from nonloc._torch_compat import FakeTensorMode
 from nonloc.ops.affinity import DTYPES, KINDS, Affinity
 from nonloc.ops.exponential import BLOCK_ENTRIES
 from nonloc.ops.functional import choose_backend, compute_dtype
-from nonloc.ops.fused import lacks, padded_width
+from nonloc.ops.fused import STAGES, lacks, padded_width
 from nonloc.ops.fused.launch import WIDEST_PRODUCT, without_launches
 from nonloc.ops.fused.passes import SLOTS
+from nonloc.ops.fused.stored import new_kernel
 
 TYPICAL_SINKHORN_STEPS = 40
 # Names of affinity modules that differ from the kind of their kernel.
@@ -254,11 +255,13 @@ def _costs(affinity: Affinity, s: _Sizes) -> Costs:
         return Affinity(left, right, affinity.kind, affinity.normalize, measure=measure), z
 
     with FakeTensorMode(), without_launches():
-        serves_fused = lacks(*on("cpu")) is None
-        auto, auto_on_cuda = (choose_backend(*on(device)) for device in ("cpu", "cuda"))
+        serving = [name for name in STAGES if lacks(*on("cpu"), name) is None]
+        auto, auto_on_cuda = (
+            choose_backend(*on(device), hidden=s.hidden, blocks=s.blocks // s.kernels)
+            for device in ("cpu", "cuda")
+        )
     costs = {"reference": _reference(affinity, s), "factored": _factored(affinity, s)}
-    if serves_fused:
-        costs["fused"] = _fused(affinity, s)
+    costs |= {name: {"fused": _fused, "stored": _stored}[name](affinity, s) for name in serving}
     return Costs(costs, auto, auto_on_cuda)
 
 
@@ -322,12 +325,15 @@ def _factored(affinity: Affinity, s: _Sizes) -> Cost:
     macs: float
     more: float
     if affinity.kind in ("gaussian", "heat") and affinity.normalize == "row":
-        width = max(d + (affinity.kind == "heat"), s.hidden)
-        wide = width / s.hidden  # attention takes query, key and values of one width
+        depth = d + (affinity.kind == "heat")
+        width = max(depth, s.hidden)
+        wide = width / s.hidden  # attention takes query, key and values of one width: others are copied
         rows, columns = 256 if m >= 768 else 64 if m >= 192 else 32, min(512, affinity.right.shape[1])
         buffers = rows * columns * torch.get_num_threads()
-        forward = t.forward(s, 5 * wide) + buffers + 2 * (affinity.kind == "heat") * t.features
-        backward = s.blocks * t.saved(s, 4.5 * wide, 0.5) + 2 * wide * t.hidden + 2 * buffers
+        applied = 2.5 + (depth < width) + 1.5 * (s.hidden < width)
+        copied = 2 + 1.8 * (depth < width) + 0.7 * (s.hidden < width)
+        forward = t.forward(s, applied * wide) + buffers + 2 * (affinity.kind == "heat") * t.features
+        backward = s.blocks * t.saved(s, copied * wide, 0.5) + 2 * wide * t.hidden + 2 * buffers
         macs, more = 2 * s.blocks * t.kernel * width, 5 * s.blocks * t.kernel * width
     elif affinity.kind in ("gaussian", "heat"):
         block = t.kernel // m * min(m, max(1, BLOCK_ENTRIES * m // t.kernel))
@@ -374,6 +380,23 @@ def _fused(affinity: Affinity, s: _Sizes) -> Cost:
     again = (s.blocks - s.kernels) * (d + r) + 2 * s.blocks * r + s.kernels * (d + r + 4 * d * passes)
     maps += t.maps - b * m * t.weights  # the embeddings
     return _cost(s.dtype.itemsize, forward, backward, macs + maps, t.kernel * again + 2 * maps)
+
+
+def _stored(affinity: Affinity, s: _Sizes) -> Cost:
+    """K of some samples in the features' dtype, and its logits, or their gradient, in float32."""
+    t = _Terms(affinity, s)
+    b, m, d = affinity.left.shape
+    room = new_kernel(affinity.left.new_empty(affinity.left.shape, device="meta", dtype=s.dtype))
+    wide = room.numel() // room.shape[-1] * m * 4 // s.dtype.itemsize
+    features = t.features + 2 * b * m * t.d * (affinity.kind == "heat")
+    forward = room.numel() + max(wide, 2 * t.hidden + t.state) + 2 * t.state + features
+    is_kept = room.shape[0] == b
+    stored = s.blocks * (t.state + 2 * t.hidden) + s.kernels * (features + is_kept * room.numel())
+    backward = stored + (2 - is_kept) * room.numel() + wide + t.per_kernel * t.hidden + 2 * t.state
+    backward += 2 * t.features + 2 * t.weights
+    macs = t.kernel * (s.kernels * d + s.blocks * s.hidden)
+    more = t.kernel * (2 * s.blocks * s.hidden + s.kernels * d * (3 - is_kept))
+    return _cost(s.dtype.itemsize, forward, backward, macs + t.maps, more + 2 * t.maps)
 
 
 def _cost(itemsize: int, forward: float, backward: float, macs: float, more: float) -> Cost:
