@@ -6,13 +6,14 @@ import shlex
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 from jsonargparse import ArgumentParser, Namespace
 
-from nonloc._checks import check_whole
+from nonloc._checks import check_whole, shortened
 from nonloc.cli.durations import format_duration, parse_duration
 from nonloc.cli.output import Output, add_output_arguments
 from nonloc.cli.parser import unknown_name
@@ -135,8 +136,12 @@ def run(options: Namespace) -> int:
 
     # What cannot be run must not become the plan of a folder.
     if options.engine not in ENGINES:
-        raise unknown_name(options.engine, "engine", ENGINES, "choose one of")
+        raise unknown_name(options.engine, "known engine", ENGINES, "choose one of")
     is_local = options.engine == "local"
+    if not is_local and find_spec("ray") is None:
+        raise ValueError("--engine ray needs Ray; pip install 'nonloc-paper[ray]', or leave --engine out")
+    if not is_local and options.device not in (None, "cpu", "cuda"):
+        raise ValueError(f"--device {shortened(options.device)}: Ray chooses the GPU itself; use cpu or cuda")
     where = device_or_best(options.device if is_local else "cpu")
     if options.side_by_side is not None:
         check_whole("side_by_side", options.side_by_side)

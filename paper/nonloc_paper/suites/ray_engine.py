@@ -48,10 +48,8 @@ def train_all_by_ray(
     side_by_side  how many tasks share a GPU; on the CPU a task takes as many cores as torch has threads here
     tell          called after each run with how many ended before it, and its recipe
     """
-    try:
-        import ray
-    except ImportError as error:
-        raise ImportError("the engine ray needs Ray; pip install 'nonloc-paper[ray]'") from error
+    import ray
+
     side_by_side = SIDE_BY_SIDE if side_by_side is None else side_by_side
     check_whole("side_by_side", side_by_side)
     where = real_path(folder)

@@ -277,6 +277,23 @@ def test_lists_that_are_written_twice_are_added_up():
         assert (parsed.set, parsed.rows) == (["seed=1", "a=2", "b=3"], ["1"])
 
 
+@pytest.mark.parametrize(
+    ("words", "is_installed", "message"),
+    [
+        (["--engine", "slurm"], True, "'slurm' is not a known engine; choose one of local, ray"),
+        (["--engine", "ray"], False, "--engine ray needs Ray; pip install 'nonloc-paper[ray]'"),
+        (["--engine", "ray", "--device", "cuda:1"], True, "Ray chooses the GPU itself; use cpu or cuda"),
+    ],
+)
+def test_an_engine_that_cannot_be_used_is_refused(
+    words, is_installed, message, tmp_path, capsys, monkeypatch
+):
+    monkeypatch.setattr(reproduce, "find_spec", lambda name: is_installed or None)
+    assert main(["reproduce", "demo", "--output", str(tmp_path / "new"), *words]) == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "new").exists()
+
+
 def test_a_field_that_is_set_twice_is_refused():
     with pytest.raises(ValueError, match="stage is set before it, in whole or in part; set it once"):
         parse_changes(["stage.scaled=true", 'stage={"init_std": 0.3}'])
