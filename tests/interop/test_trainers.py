@@ -11,6 +11,7 @@ import nonloc
 
 pytestmark = pytest.mark.interop
 STEPS, BATCH, RATE = 2, 4, 0.1
+WHOLE = STEPS * BATCH
 
 
 class Network(nn.Module):
@@ -30,7 +31,7 @@ class Network(nn.Module):
 
 class Images(Dataset):
     def __len__(self):
-        return STEPS * BATCH
+        return WHOLE
 
     def __getitem__(self, number):
         generator = torch.Generator().manual_seed(number)
@@ -78,15 +79,15 @@ def test_lightning(processes, torchvision, tmp_path):
         accelerator="cpu",
         devices=processes,
         strategy="auto" if processes == 1 else "ddp_fork",
-        max_epochs=1,
+        max_epochs=STEPS,
         default_root_dir=tmp_path,
         logger=False,
         enable_checkpointing=False,
         enable_progress_bar=False,
         enable_model_summary=False,
     )
-    trainer.fit(module, DataLoader(Images(), BATCH // processes))
-    check(module.network)
+    trainer.fit(module, DataLoader(Images(), WHOLE // processes))  # it shuffles: every batch has all images
+    check(module.network, trained(batch=WHOLE, epochs=STEPS))
 
 
 def test_accelerate(torchvision):
@@ -103,7 +104,7 @@ def test_trainer_of_transformers(torchvision, tmp_path):
     arguments = TrainingArguments(
         tmp_path,
         max_steps=STEPS,
-        per_device_train_batch_size=STEPS * BATCH,  # it shuffles
+        per_device_train_batch_size=WHOLE,  # it shuffles
         optim="sgd",
         learning_rate=RATE,
         lr_scheduler_type="constant",
@@ -115,7 +116,7 @@ def test_trainer_of_transformers(torchvision, tmp_path):
     )
     model = Network()
     Trainer(model, arguments, train_dataset=Images()).train()
-    check(model, trained(batch=STEPS * BATCH, epochs=STEPS))
+    check(model, trained(batch=WHOLE, epochs=STEPS))
 
 
 def test_moving_average():
