@@ -174,18 +174,20 @@ def test_the_forest_has_every_seed_the_interval_and_the_published_difference():
     )
     labels = [label for label, *_ in forest_lines(runs, N3)]
     assert labels.count("own less one affinity") == 1
-    left, right = forest_figure(runs).axes
-    assert not left.texts
-    assert [text.get_text() for text in right.texts] == ["◇ +6.83 ▸"]
+    first, second = forest_figure(runs).axes
+    assert not second.texts
+    titles = [label for label, _, contrast in forest_lines(runs, N3) if contrast is None]
+    assert [text.get_text() for text in first.texts] == [*titles[:2], "◇ +6.83 ▸", *titles[2:]]
+    assert all(first.get_ylim()[0] < mark.get_ydata()[0] < first.get_ylim()[1] for mark in first.lines[1:])
 
-    def marks(marker, axes=right, face=None):
+    def marks(marker, axes=first, face=None):
         found = [line for line in axes.lines if line.get_marker() == marker]
         return [line.get_xdata()[0] for line in found if face in (None, line.get_markerfacecolor())]
 
     five = -labels.index("5")
     means = {
         (line.get_ydata()[0], round(line.get_xdata()[0], 6))
-        for line in right.lines
+        for line in first.lines
         if line.get_marker() == "s"
     }
     assert (five, -0.3) in means, "of seeds 1 and 2"
