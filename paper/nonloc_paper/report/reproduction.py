@@ -129,7 +129,7 @@ def with_summary(text: str, summary: Document, folder: str) -> str:
     if not end:
         return text
     made = as_markdown(summary).partition("\n\n")[2]
-    made = re.sub(r"\]\((figures|data)/", rf"]({folder}/\1/", made)
+    made = re.sub(r"\]\((?=(?:figures|data)/|\w+\.md)", f"]({folder}/", made)
     return f"{before}{begin}\n{made}\n{end}{after}"
 
 

@@ -1,4 +1,4 @@
-"""What paper/README.md shows: the hypothesis, a forest of paired differences, the tables, form by affinity."""
+"""What paper/README.md shows: the hypothesis, advice, a forest of paired differences, the tables, form by affinity."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from matplotlib.ticker import MaxNLocator
 
 from nonloc.plots import CHANCE, INK, style
 from nonloc_paper.report import matching
+from nonloc_paper.report.advice import advice
 from nonloc_paper.report.contrasts import Contrast, difference, mean_of
 from nonloc_paper.report.document import Picture, Section
 from nonloc_paper.report.figures import SHADES
@@ -45,7 +46,8 @@ def summary_sections(runs: Table1Runs, trained: TrainabilityMap) -> tuple[Sectio
     literal, deeper = (errors_table(runs, backbone) for backbone in (runs.protocol.backbone, N3))
     forest = Picture("forest", forest_figure(runs), FOREST_CAPTION, pdf=True)
     return (
-        Section("", (matching.hypothesis_sentence(runs), forest)),
+        Section("", (matching.hypothesis_sentence(runs),)),
+        Section("What was found, advice first", (advice(runs, trained), forest)),
         Section("Table 1 with n = 3, the backbone that matches", (deeper,)),
         Section("Table 1 with n = 2, the literal reading", (literal, ABOUT_TABLES)),
         Section("Form by affinity", (corners_table(runs, trained), ABOUT_CORNERS)),

@@ -7,7 +7,6 @@ from nonloc_paper.report.contrasts import Contrast, difference
 from nonloc_paper.report.map.cells import TrainabilityMap, group_cells
 from nonloc_paper.report.matching import hypothesis_sentence, hypothesis_word, matching_sections, primary
 from nonloc_paper.report.summary import corners_table, errors_table, forest_figure, forest_lines
-from nonloc_paper.report.verdicts import interval
 from nonloc_paper.suites import SUITES
 from nonloc_paper.suites.matching_tables import MATCHING
 
@@ -29,8 +28,8 @@ def table1(own_less_one, lost=()):
 @pytest.mark.parametrize(
     ("values", "word"),
     [
-        ([], "not yet run"),
-        ([-0.5], "undecided"),
+        ([], "undecided"),
+        ([-0.5, -0.4, -0.5], "undecided"),
         ([-0.5, -0.4, -0.5, -0.4], "held"),
         ([-0.5, 0.4, -0.5, 0.4], "undecided"),
         ([-0.05, 0.05, -0.05, 0.05], "refuted"),
@@ -39,7 +38,7 @@ def table1(own_less_one, lost=()):
     ],
 )
 def test_the_hypothesis_is_held_below_0_and_refuted_above_a_tenth(values, word):
-    assert hypothesis_word(interval(values)) == word
+    assert hypothesis_word(primary(arranged(table1([9.0, *values])))) == word
 
 
 def test_seeds_1_to_4_decide_and_seed_0_is_shown():
@@ -51,13 +50,15 @@ def test_seeds_1_to_4_decide_and_seed_0_is_shown():
     assert "The rows with own affinities predict 2 of 5 published errors." in sentence
     assert sentence.endswith("Seed 0, seen before the rules were written, has +5.00 and decides nothing.")
     only = hypothesis_sentence(arranged(table1([-0.5])))
-    assert "**not yet run, n = 0**" in only
+    assert "**undecided, n = 0**" in only
 
 
 def test_a_seed_with_a_diverged_run_has_no_average_and_is_counted():
     runs = arranged(table1([0.0, -0.5, -0.4, -0.5, -0.4], lost={(3, 2), (4, 0)}))
     assert list(primary(runs).values) == [1, 3, 4]
-    assert "n = 3; 1 of 4 seeds lost by divergence." in hypothesis_sentence(runs)
+    sentence = hypothesis_sentence(runs)
+    assert "n = 3; 1 of 4 seeds lost by divergence." in sentence
+    assert "**held, n = 3**" in sentence, "all four seeds have ended"
 
 
 def sections(*lists):

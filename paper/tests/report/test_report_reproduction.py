@@ -157,12 +157,17 @@ def test_a_readme_with_marks_beside_the_pages_gets_the_summary(tmp_path):
 
 def test_a_readme_without_both_marks_is_left_alone():
     summary = Document(
-        "summary", "S", (Section("", ("see [it](figures/a.svg) and [that](https://b.example)",)),)
+        "summary",
+        "S",
+        (Section("", ("see [it](figures/a.svg), [this](map.md#a) and [that](https://b.example)",)),),
     )
     for text in ("# Ours\n", f"# Ours\n{BEGIN}", f"# Ours\n{END}"):
         assert with_summary(text, summary, "pages") == text
     made = with_summary(f"{BEGIN}{END}", summary, "pages")
-    assert made == f"{BEGIN}\nsee [it](pages/figures/a.svg) and [that](https://b.example)\n\n{END}"
+    assert (
+        made
+        == f"{BEGIN}\nsee [it](pages/figures/a.svg), [this](pages/map.md#a) and [that](https://b.example)\n\n{END}"
+    )
 
 
 def test_nothing_of_this_machine_is_in_it(results, made):
