@@ -84,7 +84,7 @@ def measure(options: Namespace, talk: Callable[[str], None]) -> list[dict[str, A
 
 
 def _compiled(module: nn.Module) -> Callable[[Tensor], Tensor]:
-    torch._dynamo.reset()
+    torch.compiler.reset()
     return torch.compile(module, fullgraph=True)
 
 

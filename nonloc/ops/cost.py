@@ -325,12 +325,15 @@ def _factored(affinity: Affinity, s: _Sizes) -> Cost:
     macs: float
     more: float
     if affinity.kind in ("gaussian", "heat") and affinity.normalize == "row":
-        width = max(d + (affinity.kind == "heat"), s.hidden)
-        wide = width / s.hidden  # attention takes query, key and values of one width
+        depth = d + (affinity.kind == "heat")
+        width = max(depth, s.hidden)
+        wide = width / s.hidden  # attention takes query, key and values of one width: others are copied
         rows, columns = 256 if m >= 768 else 64 if m >= 192 else 32, min(512, affinity.right.shape[1])
         buffers = rows * columns * torch.get_num_threads()
-        forward = t.forward(s, 5 * wide) + buffers + 2 * (affinity.kind == "heat") * t.features
-        backward = s.blocks * t.saved(s, 4.5 * wide, 0.5) + 2 * wide * t.hidden + 2 * buffers
+        applied = 2.5 + (depth < width) + 1.5 * (s.hidden < width)
+        copied = 2 + 1.8 * (depth < width) + 0.7 * (s.hidden < width)
+        forward = t.forward(s, applied * wide) + buffers + 2 * (affinity.kind == "heat") * t.features
+        backward = s.blocks * t.saved(s, copied * wide, 0.5) + 2 * wide * t.hidden + 2 * buffers
         macs, more = 2 * s.blocks * t.kernel * width, 5 * s.blocks * t.kernel * width
     elif affinity.kind in ("gaussian", "heat"):
         block = t.kernel // m * min(m, max(1, BLOCK_ENTRIES * m // t.kernel))

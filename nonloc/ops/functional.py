@@ -152,7 +152,7 @@ def _propagate_whole(
 
 
 def _widest(pairs: Sequence[tuple[Tensor, Tensor | None]]) -> int:
-    return max((outer.shape[-1] for outer, _ in pairs), default=0)
+    return max([0, *(outer.shape[-1] for outer, _ in pairs)])
 
 
 def kernel_matrix(affinity: Affinity | SparseAffinity) -> Tensor:

@@ -112,10 +112,11 @@ def lacks(affinity: Affinity | SparseAffinity, z: Tensor | None = None, backend:
         return f"features of d ≤ {WIDEST_FEATURES}, not {affinity.left.shape[-1]}"
     if backend == "stored" and affinity.positions > WIDEST_ROW:
         return f"at most {WIDEST_ROW:,} positions, not {affinity.positions:,}"
-    dtypes = {affinity.left.dtype, affinity.right.dtype}
-    wide = dtypes if z is None or z.dtype == torch.float32 else dtypes | {z.dtype}
-    if len(wide) > 1 or not dtypes <= {torch.float32, torch.float16, torch.bfloat16}:
-        names = " and ".join(sorted(str(dtype).removeprefix("torch.") for dtype in wide))
+    dtype, others = affinity.left.dtype, [affinity.right.dtype]
+    if z is not None and z.dtype != torch.float32:
+        others.append(z.dtype)
+    if any(one != dtype for one in others) or dtype not in (torch.float32, torch.float16, torch.bfloat16):
+        names = " and ".join(sorted({str(one).removeprefix("torch.") for one in (dtype, *others)}))
         return f"features in one dtype of float32, float16 and bfloat16, and z in that or in float32, not {names}"
     # Inside a traced program nothing can be asked about the machine; the operator says it when it runs.
     if not torch.compiler.is_compiling() and is_launching() and not is_available(affinity.left.device):

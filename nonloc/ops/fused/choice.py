@@ -17,7 +17,7 @@ def choose(affinity: Affinity, z: Tensor | None, hidden: int, blocks: int) -> st
 
     By `python -m benchmarks stage` on an H200, in half precision, forward and backward.
     """
-    if not affinity.left.is_cuda or affinity.left.dtype not in HALF:
+    if not _is_measured(affinity):
         return None
     # An exported program should not need this library where it runs.
     orders = ("factored",) if torch.compiler.is_exporting() else _order(affinity, hidden, blocks)
@@ -29,6 +29,10 @@ def choose(affinity: Affinity, z: Tensor | None, hidden: int, blocks: int) -> st
         elif lacks(affinity, z, backend) is None:
             return backend
     return None
+
+
+def _is_measured(affinity: Affinity) -> bool:
+    return affinity.left.is_cuda and affinity.left.dtype in HALF
 
 
 def _order(affinity: Affinity, hidden: int, blocks: int) -> tuple[str, ...]:

@@ -50,14 +50,19 @@ class Recorded:
     recipe: Recipe
 
 
-def models() -> list[str]:
-    """Return the names of the recorded networks that have weights: <suite>/<row>, as their folders say."""
-    return sorted(_runs())
+def models(records: str | os.PathLike[str] | None = None) -> list[str]:
+    """Return the names of the recorded networks that have weights: <suite>/<row>, as their folders say.
+
+    records  the folder of kept records; None: the checkout's, or NONLOC_RESULTS
+    """
+    return sorted(_runs(records))
 
 
-def load(name: str, device: torch.device | str = "cpu") -> Recorded:
-    """Return a recorded network by its name; `models()` lists them."""
-    runs = _runs()
+def load(
+    name: str, device: torch.device | str = "cpu", *, records: str | os.PathLike[str] | None = None
+) -> Recorded:
+    """Return a recorded network by its name; `models(records)` lists them."""
+    runs = _runs(records)
     if name not in runs:
         raise ValueError(f"{shown(name)} is no recorded network; choose one of {', '.join(sorted(runs))}")
     run = runs[name]
@@ -74,9 +79,9 @@ def load(name: str, device: torch.device | str = "cpu") -> Recorded:
     )
 
 
-def _runs() -> dict[str, Run]:
+def _runs(records: str | os.PathLike[str] | None) -> dict[str, Run]:
     """The recorded runs that have weights, by name: of a row one seed, the first where there are several."""
-    root = results_folder()
+    root = results_folder() if records is None else Path(records)
     if not root.is_dir():
         raise ValueError(
             f"{root} is not there: recorded networks are in a checkout of the repository; name its paper/results in "
