@@ -109,7 +109,7 @@ def _accuracy(runs: Table1Runs, backbone: str, name: str) -> str:
     means = {
         "original blocks": _mean_difference(original, [baseline] * 3),
         "proposed blocks with own affinities": _mean_difference(own, [baseline] * 3),
-        "proposed blocks with one": _mean_difference(one, [baseline] * 3),
+        "proposed blocks with one affinity": _mean_difference(one, [baseline] * 3),
     }
     known = [f"{what} {mean.format()}" for what, mean in means.items() if mean.values]
     if not known:
@@ -119,7 +119,7 @@ def _accuracy(runs: Table1Runs, backbone: str, name: str) -> str:
         f"**Accuracy, n = {3 if backbone == N3 else 2}**, {name}. The baseline has {format_score(baseline.median)}, "
         f"published {format_score(baseline.published)}. Against it, in points over 2 to 4 blocks, all seeds: "
         f"{'; '.join(known)}."
-    ) + (f" Proposed with one less original: {less.format()}." if less.values else "")
+    ) + (f" Proposed with one affinity less original: {less.format()}." if less.values else "")
 
 
 def _places(runs: Table1Runs) -> str:

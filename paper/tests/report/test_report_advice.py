@@ -37,8 +37,10 @@ def test_forms_are_compared_with_the_baseline_seed_by_seed():
     labels = [f"{n}-block ({form})" for form in ("original", "proposed") for n in (2, 3, 4)]
     table = {label: [7.5, 7.75] if "original" in label else [7.75] for label in labels}
     text = told(records("table1-n3", {"baseline": [8.0, 8.25]} | table))["Accuracy, n = 3"]
-    assert "original blocks −0.50 [−0.50, −0.50], n = 2; proposed blocks with one −0.25, n = 1." in text
-    assert text.endswith("Proposed with one less original: +0.25, n = 1.")
+    assert (
+        "original blocks −0.50 [−0.50, −0.50], n = 2; proposed blocks with one affinity −0.25, n = 1." in text
+    )
+    assert text.endswith("Proposed with one affinity less original: +0.25, n = 1.")
 
 
 def test_the_map_is_counted_by_what_was_changed():
