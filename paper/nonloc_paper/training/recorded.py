@@ -51,12 +51,25 @@ class Recorded:
 
 
 def models() -> list[str]:
-    """Return the names of the recorded networks that have weights: <suite>/<row>, as their folders say."""
+    """Return the names of the recorded networks that have weights: <suite>/<row>, as their folders say.
+
+    >>> from nonloc_paper import models
+    >>> "table1-n3/5-block-proposed-own-affinities" in models()
+    True
+    """
     return sorted(_runs())
 
 
 def load(name: str, device: torch.device | str = "cpu") -> Recorded:
-    """Return a recorded network by its name; `models()` lists them."""
+    """Return a recorded network by its name; `models()` lists them.
+
+    >>> from nonloc_paper import load
+    >>> one = load("table1-n3/5-block-proposed-own-affinities")
+    >>> one.classes[:3], one.recipe.network
+    (('airplane', 'automobile', 'bird'), 'preresnet29/diffusive-5@2')
+    >>> one.model(one.preprocess(torch.zeros(1, 3, 32, 32, dtype=torch.uint8))).shape
+    torch.Size([1, 10])
+    """
     runs = _runs()
     if name not in runs:
         raise ValueError(f"{shown(name)} is no recorded network; choose one of {', '.join(sorted(runs))}")
