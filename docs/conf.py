@@ -1,12 +1,14 @@
 """The site, which `make docs` builds. Its root is that of the repository: links between documents hold in both."""
 
+import logging
+import os
 import re
 import shutil
 import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
-from reference import format_docstring, write_pages
+from reference import format_docstring, format_signature, write_pages
 
 import nonloc
 
@@ -40,8 +42,11 @@ html_copy_source = False
 
 myst_heading_anchors = 3
 myst_enable_extensions = ["attrs_inline"]
-# Tutorials are run at every build, by the Python that builds, in their own folder.
+# Tutorials are run at every build, by the Python that builds, in a scratch folder.
 nb_execution_mode = "force"
+# A kernel, and its client, that are silent unless they fail.
+os.environ["JUPYTER_PATH"] = str(Path(__file__).parent / "_jupyter")
+logging.getLogger("traitlets").setLevel(logging.WARNING)
 nb_execution_timeout = 120
 nb_execution_raise_on_error = True
 nb_execution_in_temp = True
@@ -75,5 +80,6 @@ def copy_explorer(app, error):
 
 def setup(app):
     app.connect("autodoc-process-docstring", format_docstring)
+    app.connect("autodoc-process-signature", format_signature)
     app.connect("source-read", prepare_source)
     app.connect("build-finished", copy_explorer)

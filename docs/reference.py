@@ -53,13 +53,18 @@ def write_pages(folder: Path) -> None:
 
 def format_docstring(app, what, name, obj, options, lines: list[str]) -> None:
     """Rewrite a docstring in place: names with explanations become definitions, indented lines stay as they are."""
-    if what == "data":  # what int, str and dict say of themselves
-        lines[:] = [f"``{obj!r}``"] if isinstance(obj, (str, tuple, float)) else []
+    if what == "data":  # a constant; its docstring would be that of its type
+        lines[:] = [f"``{list(obj) if isinstance(obj, dict) else obj!r}``"]
         return
     result: list[str] = []
     for block in "\n".join(lines).strip("\n").split("\n\n"):
         result += [*_format_block(block.split("\n")), ""]
     lines[:] = result
+
+
+def format_signature(app, what, name, obj, options, signature, returns):
+    """Name a default that is made anew for each object as Sphinx can read it."""
+    return (signature or "").replace("<factory>", "...") or None, returns
 
 
 def _format_block(lines: list[str]) -> list[str]:
@@ -88,8 +93,13 @@ def _inline(text: str) -> str:
         if n % 2 and (target := NAMES.get(re.sub(r"nonloc\.(\w+\.)*", "", part))):
             parts[n] = f":py:obj:`~{target}`"
         else:
-            parts[n] = f"``{part}``" if n % 2 else re.sub(r"([\\*|_])", r"\\\1", part)
+            parts[n] = f"``{part}``" if n % 2 else _escape(part)
     return "".join(parts)
+
+
+def _escape(text: str) -> str:
+    """All signs of Sphinx's language but the stars around an *emphasised* word."""
+    return re.sub(r"\\\*(\w+)\\\*", r"*\1*", re.sub(r"([\\*|_])", r"\\\1", text))
 
 
 def _kind(value: object) -> str:
@@ -101,7 +111,8 @@ def _title(package: str) -> list[str]:
 
 
 def _described(kind: str, name: str) -> list[str]:
-    return [f".. auto{kind}:: {name}", *["   :members:"] * (kind == "class"), ""]
+    option = {"class": ["   :members:"], "data": ["   :no-value:"]}.get(kind, [])
+    return [f".. auto{kind}:: {name}", *option, ""]
 
 
 def _write(path: Path, lines: list[str]) -> None:
