@@ -27,10 +27,11 @@ SUBJECTS = {
     ),
     "backends": ("reference against factored, in turns", "cpu"),
     "stage": (
-        "a stage, forward and backward. CUDA: fused against naive, SDPA, FlexAttention and compiled naive;\n"
+        "a stage, forward and backward. CUDA: ours against naive, SDPA, FlexAttention and compiled naive;\n"
         "                CPU: factored against naive. What is far from float64 is not timed",
         "",
     ),
+    "modules": ("whole modules under autocast, eager and compiled, against the same by hand (CUDA)", ""),
     "graphs": ("a graph of a million points, ten steps, against scikit-learn and scipy by hand", "cpu"),
     "estimators": ("DiffusionMap and LabelDiffusion against what scikit-learn has for it", "cpu"),
     "certificates": (
@@ -43,7 +44,7 @@ SUBJECTS = {
     "profile": ("the kernels of one captured training step, by kind and by name (CUDA)", ""),
 }
 # These are recorded as a table, too.
-WITH_TABLE = ("stage", "training", "forms", "profile")
+WITH_TABLE = ("stage", "modules", "training", "forms", "profile")
 LISTED = "\n".join(f"  {name:<13} {summary}" for name, (summary, _) in SUBJECTS.items())
 DESCRIPTION = f"""\
 Measure on this machine and print a table; with --output, record it as JSON with machine and versions.
@@ -64,8 +65,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--output",
         metavar="DIR",
-        help="write DIR/<subject>.json (DIR/stage_cpu.json on the CPU); of stage, training, forms and profile also "
-        "the table, DIR/<subject>.md",
+        help="write DIR/<subject>.json (DIR/stage_cpu.json on the CPU); of stage, modules, training, forms and "
+        "profile also the table, DIR/<subject>.md",
     )
     parser.add_argument(
         "--repeats", type=int, default=7, help="timings of each side (backends, stage, training, forms)"

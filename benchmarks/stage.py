@@ -1,4 +1,4 @@
-"""A stage on a GPU, forward and backward: fused, and by every public way, in one run.
+"""A stage on a GPU, forward and backward: by our backends, and by every public way, in one run.
 
 Every way takes q, k [B, M, d], x [B, M, C], W_Z [N, C, r] and W_g [N, r, C], and returns Z^N [B, M, C] for
 K = softmax(q kᵀ). A way whose value or gradients are far from float64 is not timed.
@@ -24,12 +24,11 @@ from torch.utils.checkpoint import checkpoint
 from benchmarks.shared import format_range, format_size, markdown, time_calls, time_in_turns
 from nonloc.ops import Affinity, propagate
 
-CHANNELS, EMBED = 64, 32
 LIMIT = 2**-5  # of ‖value − exact‖ / ‖exact‖, value and every gradient: eight roundings of bfloat16
 NAMES = ("value", "q", "k", "x", "W_Z", "W_g")
 LARGEST_MATRIX = 2**32  # bytes of K; ways that store it are left out above
 EXACT_ENTRIES = 2**27  # of K in float64 that exist at one time: 1 GiB
-COMPILING_SECONDS = 75  # in all: what would compile after that is left out
+COMPILING_SECONDS = 150  # in all: what would compile after that is left out
 TIMED_MILLISECONDS = 30  # in one repeat
 
 Talk = Callable[[str], None]
@@ -37,12 +36,30 @@ Stage = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
 
 
 class Shape(NamedTuple):
+    """B, M, N, C, and d = r."""
+
     batch: int
     positions: int
     blocks: int
+    channels: int = 64
+    embed: int = 32
+
+    def __str__(self) -> str:
+        return f"{self.channels}, {self.embed}; {self.batch} × {self.positions:,}, {self.blocks}"
 
 
-SHAPES = (Shape(128, 1024, 4), Shape(128, 1024, 1), Shape(16, 4096, 4), Shape(1, 65_536, 4))
+SHAPES = (
+    Shape(128, 1024, 4),
+    Shape(128, 1024, 1),
+    Shape(16, 3136, 4, 128, 64),
+    Shape(64, 197, 4, 384, 64),
+    Shape(32, 784, 4, 256, 128),
+    Shape(32, 784, 1, 256, 128),
+    Shape(8, 3136, 2, 256, 128),
+    Shape(32, 784, 2, 512, 256),
+    Shape(8, 1024, 2, 1024, 512),
+    Shape(1, 65_536, 4),
+)
 
 
 @dataclass(frozen=True)
@@ -50,11 +67,13 @@ class Way:
     """One way to compute a stage.
 
     make        returns the stage
+    is_ours     it is one of this library; the others are what the public has
     compiles    its first call takes many seconds
     has_matrix  it stores K [B, M, M]
     """
 
     make: Callable[[], Stage]
+    is_ours: bool = False
     compiles: bool = False
     has_matrix: bool = False
 
@@ -66,9 +85,12 @@ def sub_blocks(apply: Callable[[Tensor], Tensor], x: Tensor, w_z: Tensor, w_g: T
     return x
 
 
-def fused(q: Tensor, k: Tensor, x: Tensor, w_z: Tensor, w_g: Tensor) -> Tensor:
-    pairs = list(zip(w_z.unbind(), w_g.unbind(), strict=True))
-    return propagate(Affinity(q, k, "gaussian"), x, pairs, backend="fused")
+def ours(backend: str) -> Stage:
+    def stage(q: Tensor, k: Tensor, x: Tensor, w_z: Tensor, w_g: Tensor) -> Tensor:
+        pairs = list(zip(w_z.unbind(), w_g.unbind(), strict=True))
+        return propagate(Affinity(q, k, "gaussian"), x, pairs, backend=backend)
+
+    return stage
 
 
 def naive(q: Tensor, k: Tensor, x: Tensor, w_z: Tensor, w_g: Tensor) -> Tensor:
@@ -113,6 +135,11 @@ def compiled_naive() -> Stage:
 
 
 @cache
+def compiled_ours() -> Stage:
+    return torch.compile(ours("auto"), dynamic=False)
+
+
+@cache
 def by_flex() -> Stage:
     from torch.nn.attention.flex_attention import flex_attention
 
@@ -121,10 +148,14 @@ def by_flex() -> Stage:
 
 # What compiles comes last, so that it can be left out when time is short.
 WAYS = {
-    "fused": Way(lambda: fused),
+    "auto": Way(lambda: ours("auto"), is_ours=True),
+    "fused": Way(lambda: ours("fused"), is_ours=True),
+    "stored": Way(lambda: ours("stored"), is_ours=True, has_matrix=True),
+    "factored": Way(lambda: ours("factored"), is_ours=True),
     "naive": Way(lambda: naive, has_matrix=True),
     "SDPA flash": Way(lambda: by_attention(scaled_dot_product_attention, SDPBackend.FLASH_ATTENTION)),
     "SDPA cuDNN": Way(lambda: by_attention(scaled_dot_product_attention, SDPBackend.CUDNN_ATTENTION)),
+    "auto, compiled": Way(compiled_ours, is_ours=True, compiles=True),
     "FlexAttention": Way(by_flex, compiles=True),
     "naive, compiled": Way(compiled_naive, compiles=True, has_matrix=True),
 }
@@ -153,7 +184,7 @@ def measure_shape(
     """Return a row for each way. Fields that were not measured are None.
 
     captured, eager  milliseconds of forward and backward, by a replayed CUDA graph and by calls; with their ranges
-    ratio            how many times as long as the fused stage, captured where both are
+    captured_ratio, eager_ratio  how many times as long as the fastest public way
     memory           bytes at the peak above the inputs
     error, error_of  the largest ‖value − float64‖ / ‖float64‖ of value and gradients, and of which
     reason           why there is no time, or no captured one
@@ -161,12 +192,14 @@ def measure_shape(
     compiling = [] if compiling is None else compiling
     leaves, cotangent = make_inputs(shape, device, dtype)
     truth = gradients(exact, leaves, cotangent.double())
-    empty = dict.fromkeys(("captured", "captured_range", "eager", "eager_range", "ratio", "memory"))
-    empty |= dict.fromkeys(("error", "error_of", "reason"))
+    empty = dict.fromkeys(
+        ("captured", "captured_range", "captured_ratio", "eager", "eager_range", "eager_ratio")
+    )
+    empty |= dict.fromkeys(("memory", "error", "error_of", "reason"))
     rows: list[dict[str, Any]] = []
     jobs: list[tuple[dict[str, Any], str, Callable[[], Any]]] = []
     for name, way in WAYS.items():
-        row: dict[str, Any] = {"way": name, **shape._asdict(), "channels": CHANNELS, "embed": EMBED}
+        row: dict[str, Any] = {"way": name, "is_ours": way.is_ours, **shape._asdict()}
         row |= {"dtype": str(dtype).removeprefix("torch."), **empty, "passed": True, "repeats": 0}
         rows.append(row)
         start = time.perf_counter()
@@ -180,15 +213,15 @@ def measure_shape(
                 ready = _prepare(row, way.make(), leaves, cotangent, truth, device)
                 jobs += [(row, column, work) for column, work in ready.items()]
             except Exception as error:
-                # Other libraries may refuse a shape, a dtype or a device. The library's own stage may not.
-                if name == "fused":
+                # One backend, or another library, may refuse a shape, a dtype or a device. "auto" may not.
+                if name == "auto":
                     raise
                 row["reason"] = _first_line(error)
         seconds = time.perf_counter() - start
         if way.compiles:
             compiling.append(seconds)
         said = row["reason"] or f"error {row['error']:.1e}"
-        talk(f"{name} at {shape.batch} × {shape.positions:,}, N {shape.blocks}: {said} ({seconds:.0f} s)")
+        talk(f"{name} at {shape}: {said} ({seconds:.0f} s)")
     works = [work for _, _, work in jobs]
     counts = [round(TIMED_MILLISECONDS / time_calls(work, 1, device)) for work in works]
     times = time_in_turns(works, [max(1, min(200, count)) for count in counts], repeats, device)
@@ -198,10 +231,11 @@ def measure_shape(
             f"{column}_range": (min(mine), max(mine)),
             "repeats": repeats,
         }
-    for row in rows:
-        column = "captured" if row["captured"] and rows[0]["captured"] else "eager"
-        if row[column] is not None and rows[0][column] is not None:
-            row["ratio"] = row[column] / rows[0][column]
+    for column in ("captured", "eager"):
+        public = [row[column] for row in rows if not row["is_ours"] and row[column] is not None]
+        for row in rows:
+            if public and row[column] is not None:
+                row[f"{column}_ratio"] = row[column] / min(public)
     return rows
 
 
@@ -260,13 +294,14 @@ def make_inputs(shape: Shape, device: torch.device, dtype: torch.dtype) -> tuple
     def normal(*size: int, deviation: float = 1.0) -> Tensor:
         return deviation * torch.randn(size, generator=generator, device=device)
 
-    batch, positions, blocks = shape
-    x = normal(batch, positions, CHANNELS)
-    q, k = (x @ normal(CHANNELS, EMBED, deviation=CHANNELS**-0.5) for _ in range(2))
-    w_z = normal(blocks, CHANNELS, EMBED, deviation=0.5 * EMBED**-0.5)
-    w_g = normal(blocks, EMBED, CHANNELS, deviation=CHANNELS**-0.5)
-    leaves = [tensor.to(dtype).requires_grad_() for tensor in (0.5 * q, k, x, w_z, w_g)]
-    return leaves, normal(batch, positions, CHANNELS).to(dtype)
+    batch, positions, blocks, channels, embed = shape
+    x = normal(batch, positions, channels)
+    q, k = (x @ normal(channels, embed, deviation=channels**-0.5) for _ in range(2))
+    w_z = normal(blocks, channels, embed, deviation=0.5 * embed**-0.5)
+    w_g = normal(blocks, embed, channels, deviation=channels**-0.5)
+    size = 3 * embed**-0.5
+    leaves = [tensor.to(dtype).requires_grad_() for tensor in (size * q, k, x, w_z, w_g)]
+    return leaves, normal(batch, positions, channels).to(dtype)
 
 
 def gradients(stage: Stage, leaves: Sequence[Tensor], cotangent: Tensor) -> list[Tensor]:
@@ -290,7 +325,7 @@ def _first_line(error: Exception) -> str:
 
 
 def table(rows: Sequence[dict[str, Any]]) -> str:
-    """The timings; where there are none, why."""
+    """The timings; where there are none, why. Above them the worst ratio of "auto" to the fastest public way."""
     cells = []
     for row in rows:
         reason = row["reason"] or "–"
@@ -298,14 +333,43 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
         size = "not finite" if row["error"] is None else f"{row['error']:.1e}"
         cells.append(
             [
-                f"{row['batch']} × {row['positions']:,}, N {row['blocks']}",
+                str(Shape(*(row[name] for name in Shape._fields))),
                 row["way"],
                 reason if row["captured"] is None else format_range(row["captured"], row["captured_range"]),
                 "–" if row["eager"] is None else format_range(row["eager"], row["eager_range"]),
-                "–" if row["ratio"] is None else f"{row['ratio']:.2f}×",
+                *(
+                    "–" if row[name] is None else f"{row[name]:.2f}×"
+                    for name in ("captured_ratio", "eager_ratio")
+                ),
                 format_size(row["memory"]),
                 "–" if row["error_of"] is None else f"{size} ({row['error_of']})",
             ]
         )
-    headers = ["B × M, N", "way", "captured, ms", "eager, ms", "captured, against fused", "memory", "error"]
-    return markdown(headers, cells)
+    headers = [
+        "C, d; B × M, N",
+        "way",
+        "captured, ms",
+        "eager, ms",
+        "captured, of the best public",
+        "eager, of it",
+    ]
+    return f"{worst(rows)}\n\n{markdown([*headers, 'memory', 'error'], cells)}"
+
+
+def worst(rows: Sequence[dict[str, Any]]) -> str:
+    """The largest ratio of "auto" to the fastest public way, for each way of calling."""
+    said = []
+    for way, column, name in (
+        ("auto", "captured", "captured"),
+        ("auto", "eager", "eager"),
+        ("auto, compiled", "captured", "compiled and captured"),
+        ("auto, compiled", "eager", "compiled"),
+    ):
+        mine = [row for row in rows if row["way"] == way and row[f"{column}_ratio"] is not None]
+        if mine:
+            most = max(mine, key=lambda row: row[f"{column}_ratio"])
+            shape = Shape(*(most[field] for field in Shape._fields))
+            said.append(f"{name} **{most[f'{column}_ratio']:.2f}×** ({shape})")
+    return (
+        f"auto against the fastest public way, at worst: {'; '.join(said)}." if said else "Nothing was timed."
+    )

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from nonloc.ops import BACKENDS, KINDS, NORMALIZATIONS, Affinity
+from nonloc.ops import KINDS, NORMALIZATIONS, Affinity
 
 CELLS = list(itertools.product(KINDS, NORMALIZATIONS))
 # A dozen cells, for what depends little on the cell: every kind and every normalisation more than once.
@@ -17,7 +17,7 @@ FORMS = ("plain", "masked", "measured", "both")
 # Every cell in one form; neighbours have different forms.
 FORMED_CELLS = [(*cell, FORMS[(n + n // 5) % 4]) for n, cell in enumerate(CELLS)]
 SYMMETRIC = ("symmetric", "sinkhorn")
-EXACT = tuple(name for name in BACKENDS if name != "fused")  # which has no float64, and tests of its own
+EXACT = ("reference", "factored")  # the others have no float64, and tests of their own
 
 
 def generator(seed: int = 0) -> torch.Generator:

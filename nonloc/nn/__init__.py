@@ -24,6 +24,7 @@ _WHERE = {
     "After": "nonloc.nn.insert",
     "Inserted": "nonloc.nn.insert",
     "freeze": "nonloc.nn.freeze",
+    "shard": "nonloc.nn.shard",
     "feature_trace": "nonloc.nn.inspect",
     "logit_spreads": "nonloc.nn.inspect",
     "stage_inputs": "nonloc.nn.inspect",
@@ -48,6 +49,7 @@ if TYPE_CHECKING:  # types for mypy and editors, of the names in _WHERE
     from nonloc.nn.inspect import logit_spreads as logit_spreads
     from nonloc.nn.inspect import stage_inputs as stage_inputs
     from nonloc.nn.nonlocal_module import NonlocalModule as NonlocalModule
+    from nonloc.nn.shard import shard as shard
     from nonloc.nn.stage import DiffusiveBlock as DiffusiveBlock
     from nonloc.nn.stage import DiffusiveStage as DiffusiveStage
     from nonloc.nn.stage import OriginalBlock as OriginalBlock

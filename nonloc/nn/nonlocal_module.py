@@ -18,7 +18,7 @@ from nonloc.nn.layout import check_shape, flat_mask, from_positions, pool_positi
 from nonloc.nn.options import INITS, LAYOUTS, MOST_BLOCKS, SHARES, WEIGHTS, check_sharing
 from nonloc.nn.stable_weight import StableWeightMap, check_stable, known_limit
 from nonloc.nn.weight import Device, WeightMap, check_factory
-from nonloc.ops import BACKENDS, Affinity, Prepared, choose_backend, prepare, propagate
+from nonloc.ops import BACKENDS, Affinity, Prepared, choose_backend, prepare, prepare_sharded, propagate
 from nonloc.ops.functional import compute_dtype
 
 # The part of the docstrings that all forms share; SUBSAMPLE is for the original forms alone.
@@ -46,7 +46,7 @@ KEYWORDS = """
     batch_norm        batch normalisation over the channels, after W_Z
     layout            "channels_first" ([B, C, L], [B, C, H, W], [B, C, T, H, W]) or "positions" ([B, M, C],
                       [B, H, W, C], [B, T, H, W, C]); None is "channels_first"
-    backend           "auto", or one of "reference", "factored" and "fused"
+    backend           "auto", or one of "reference", "factored", "fused" and "stored"
     device, dtype     of the parameters, as in torch's own modules; an affinity that is a module moves there
     """
 SHARING = """
@@ -76,6 +76,9 @@ class NonlocalModule(nn.Module, ABC):
 
     form: ClassVar[str]
     uses_differences: ClassVar[bool]
+    # Set by `shard`.
+    is_sharded: bool = False
+    group: Any = None
 
     def __init__(
         self,
@@ -191,7 +194,10 @@ class NonlocalModule(nn.Module, ABC):
         first = z
         for n, weights in enumerate(parts):
             affinity = self._affinity_at(n, self._source(first, z), x.shape, valid)
-            z = propagate(affinity, z, weights, differences=self.uses_differences, backend=self.backend)
+            if self.is_sharded:
+                z = propagate(self._prepare(affinity, z), z, weights, differences=self.uses_differences)
+            else:
+                z = propagate(affinity, z, weights, differences=self.uses_differences, backend=self.backend)
         return self._leave(z, x, mask)
 
     def _as_leaf(self, x: Proxy, mask: Any) -> Any:
@@ -274,6 +280,9 @@ class NonlocalModule(nn.Module, ABC):
             yield affinity, z
 
     def _prepare(self, affinity: AnyAffinity, hidden: Tensor) -> Prepared:
+        if self.is_sharded:
+            dtype = compute_dtype(affinity, hidden)
+            return prepare_sharded(affinity, dtype, group=self.group, backend=self.backend)
         backend = choose_backend(affinity, hidden) if self.backend == "auto" else self.backend
         return prepare(affinity, compute_dtype(affinity, hidden), backend=backend)
 

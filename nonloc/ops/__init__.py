@@ -18,6 +18,7 @@ from nonloc.ops.functional import (
     propagate,
 )
 from nonloc.ops.normalize import Operator
+from nonloc.ops.sharded import prepare_sharded
 from nonloc.ops.sparse import SparseAffinity
 
 __all__ = [
@@ -41,6 +42,7 @@ __all__ = [
     "largest_logit_spread",
     "logit_spread",
     "prepare",
+    "prepare_sharded",
     "propagate",
     "row_sums",
     "self_adjoint_weights",

@@ -24,9 +24,10 @@ from nonloc._torch_compat import FakeTensorMode
 from nonloc.ops.affinity import DTYPES, KINDS, Affinity
 from nonloc.ops.exponential import BLOCK_ENTRIES
 from nonloc.ops.functional import choose_backend, compute_dtype
-from nonloc.ops.fused import lacks, padded_width
+from nonloc.ops.fused import STAGES, lacks, padded_width
 from nonloc.ops.fused.launch import WIDEST_PRODUCT, without_launches
 from nonloc.ops.fused.passes import SLOTS
+from nonloc.ops.fused.stored import new_kernel
 
 TYPICAL_SINKHORN_STEPS = 40
 # Names of affinity modules that differ from the kind of their kernel.
@@ -264,11 +265,13 @@ def _costs(affinity: Affinity, s: _Sizes) -> Costs:
         return Affinity(left, right, affinity.kind, affinity.normalize, measure=measure), z
 
     with FakeTensorMode(), without_launches():
-        serves_fused = lacks(*on("cpu")) is None
-        auto, auto_on_cuda = (choose_backend(*on(device)) for device in ("cpu", "cuda"))
+        serving = [name for name in STAGES if lacks(*on("cpu"), name) is None]
+        auto, auto_on_cuda = (
+            choose_backend(*on(device), hidden=s.hidden, blocks=s.blocks // s.kernels)
+            for device in ("cpu", "cuda")
+        )
     costs = {"reference": _reference(affinity, s), "factored": _factored(affinity, s)}
-    if serves_fused:
-        costs["fused"] = _fused(affinity, s)
+    costs |= {name: {"fused": _fused, "stored": _stored}[name](affinity, s) for name in serving}
     return Costs(costs, auto, auto_on_cuda)
 
 
@@ -384,6 +387,23 @@ def _fused(affinity: Affinity, s: _Sizes) -> Cost:
     again = (s.blocks - s.kernels) * (d + r) + 2 * s.blocks * r + s.kernels * (d + r + 4 * d * passes)
     maps += t.maps - b * m * t.weights  # the embeddings
     return _cost(s.dtype.itemsize, forward, backward, macs + maps, t.kernel * again + 2 * maps)
+
+
+def _stored(affinity: Affinity, s: _Sizes) -> Cost:
+    """K of some samples in the features' dtype, and its logits, or their gradient, in float32."""
+    t = _Terms(affinity, s)
+    b, m, d = affinity.left.shape
+    room = new_kernel(affinity.left.new_empty(affinity.left.shape, device="meta", dtype=s.dtype))
+    wide = room.numel() // room.shape[-1] * m * 4 // s.dtype.itemsize
+    features = t.features + 2 * b * m * t.d * (affinity.kind == "heat")
+    forward = room.numel() + max(wide, 2 * t.hidden + t.state) + 2 * t.state + features
+    is_kept = room.shape[0] == b
+    stored = s.blocks * (t.state + 2 * t.hidden) + s.kernels * (features + is_kept * room.numel())
+    backward = stored + (2 - is_kept) * room.numel() + wide + t.per_kernel * t.hidden + 2 * t.state
+    backward += 2 * t.features + 2 * t.weights
+    macs = t.kernel * (s.kernels * d + s.blocks * s.hidden)
+    more = t.kernel * (2 * s.blocks * s.hidden + s.kernels * d * (3 - is_kept))
+    return _cost(s.dtype.itemsize, forward, backward, macs + t.maps, more + 2 * t.maps)
 
 
 def _cost(itemsize: int, forward: float, backward: float, macs: float, more: float) -> Cost:

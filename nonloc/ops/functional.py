@@ -11,7 +11,7 @@ Derivatives, by backend; "no" is a ValueError that names another way:
     reference                 yes        yes               yes            yes
     factored                  yes        yes               yes            yes
     factored, "sinkhorn"      yes        yes               no             of the values; no grad
-    fused                     yes        no                no             no
+    fused, stored             yes        no                no             no
     factored, SparseAffinity  yes        yes               no             no
 
 Backward is torch.autograd's. torch.func.grad behaves as the last column; forward mode is torch.func.jvp, jacfwd or dual
@@ -23,7 +23,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeGuard
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -33,6 +34,7 @@ from nonloc._torch_compat import is_open_size
 from nonloc.ops import exponential, factored, fused, reference, sparse
 from nonloc.ops.affinity import DTYPES, Affinity, check_batched, position_weights, without_masked
 from nonloc.ops.arithmetic import full_precision
+from nonloc.ops.fused import choice
 from nonloc.ops.normalize import Operator, check_kernel_values, sides
 from nonloc.ops.sinkhorn import Matvec
 from nonloc.ops.sparse import SparseAffinity
@@ -44,6 +46,7 @@ BACKENDS: dict[str, Callable[[Affinity, torch.dtype], Operator]] = {
     "reference": reference.prepare,
     "factored": factored.prepare,
     "fused": fused.prepare,
+    "stored": partial(fused.prepare, backend="stored"),
 }
 
 # Up to this many kernel entries (B · M · M') the matrix is faster than the detour around it, by measurement on a CPU
@@ -56,9 +59,10 @@ CONCAT_ENTRIES = 2**19  # suffix sums pay earlier
 class Prepared:
     """K of an affinity, ready to be applied many times; the kernel is computed and normalised once.
 
-    affinity  what it was made from
-    operator  products and row sums, in the compute dtype
-    dtype     the compute dtype
+    affinity    what it was made from
+    operator    products and row sums, in the compute dtype
+    dtype       the compute dtype
+    is_sharded  whether the other positions are in other processes
 
     >>> from nonloc import Affinity, prepare
     >>> same = torch.zeros(1, 2, 1)
@@ -70,6 +74,7 @@ class Prepared:
     affinity: Affinity | SparseAffinity
     operator: Operator
     dtype: torch.dtype
+    is_sharded: bool = False
 
     @property
     def apply(self) -> Callable[[Tensor], Tensor]:
@@ -138,8 +143,12 @@ def propagate(
     check_flag("differences", differences)
     pairs = _weight_pairs(weights, z)
     with full_precision(z):
-        if _is_fused(affinity, z, backend) and fused.takes_stage(affinity, z, pairs):
-            return fused.propagate(without_masked(affinity), z, pairs, differences)
+        if isinstance(affinity, Affinity):
+            if backend == "auto":
+                backend = choose_backend(affinity, z, hidden=_widest(pairs), blocks=len(pairs))
+            whole = _propagate_whole(affinity, z, pairs, differences, backend)
+            if whole is not None:
+                return whole
         operator, state = _prepare(affinity, z, backend)
         for outer, inner in pairs:
             hidden = state if inner is None else state @ inner.to(state.dtype).transpose(-2, -1)
@@ -149,6 +158,25 @@ def propagate(
             state = state + change @ outer.to(state.dtype).transpose(-2, -1)
         result = state.to(z.dtype)
         return result if mask is None else torch.where(mask.unsqueeze(-1), result, z)
+
+
+def _propagate_whole(
+    affinity: Affinity,
+    z: Tensor,
+    pairs: Sequence[tuple[Tensor, Tensor | None]],
+    differences: bool,
+    backend: str,
+) -> Tensor | None:
+    """The stage as one computation, where the backend has one for it."""
+    if backend in ("fused", "stored") and fused.takes_stage(affinity, z, pairs, backend):
+        return fused.propagate(without_masked(affinity), z, pairs, differences, backend)
+    if backend == "factored" and exponential.takes_stage(affinity, z, _widest(pairs)):
+        return exponential.propagate(affinity, z, pairs, differences)
+    return None
+
+
+def _widest(pairs: Sequence[tuple[Tensor, Tensor | None]]) -> int:
+    return max((outer.shape[-1] for outer, _ in pairs), default=0)
 
 
 def kernel_matrix(affinity: Affinity | SparseAffinity) -> Tensor:
@@ -178,6 +206,10 @@ def dirichlet_energy(affinity: AnyKernel, z: Tensor, *, backend: str = "auto") -
     0.5
     """
     _check_square(affinity, z, "dirichlet_energy")
+    if isinstance(affinity, Prepared) and affinity.is_sharded:
+        raise ValueError(
+            "dirichlet_energy needs all positions in one process; give it an affinity of them all"
+        )
     with full_precision(z):
         operator, signal = _prepare(affinity, z, backend)
         return energy(operator, signal).to(z.dtype)
@@ -221,8 +253,8 @@ def _operator(affinity: Affinity | SparseAffinity, dtype: torch.dtype, backend: 
         )
     if backend == "auto":
         backend = choose_backend(affinity)
-        # A wider dtype than that of the features asks for more precision than fused kernels have.
-        if backend == "fused" and dtype != compute_dtype(affinity):
+        # A wider dtype than that of the features asks for more precision than these kernels have.
+        if backend in ("fused", "stored") and dtype != compute_dtype(affinity):
             backend = "factored"
     check_choice("backend", backend, ("auto", *BACKENDS))
     if isinstance(affinity, SparseAffinity):
@@ -287,10 +319,20 @@ def adjoint(affinity: Affinity | SparseAffinity, dtype: torch.dtype | None = Non
     return lambda p: b * backward(a * (keep * p))
 
 
-def choose_backend(affinity: Affinity | SparseAffinity, z: Tensor | None = None) -> str:
+def choose_backend(
+    affinity: Affinity | SparseAffinity,
+    z: Tensor | None = None,
+    *,
+    hidden: int | None = None,
+    blocks: int = 1,
+) -> str:
     """The backend that "auto" takes.
 
-    Fused on a GPU in half precision where it applies; elsewhere the matrix while it is small, and "factored" above.
+    On a GPU in half precision by measurements (`fused.choice`); elsewhere the matrix while it is small, and "factored"
+    above.
+
+    hidden  r, the channels that the kernel works on; those of z, or else d, when left out
+    blocks  N, the sub-blocks that share the affinity
 
     >>> from nonloc.ops import Affinity, choose_backend
     >>> x = torch.zeros(1, 16, 4)
@@ -300,8 +342,11 @@ def choose_backend(affinity: Affinity | SparseAffinity, z: Tensor | None = None)
     check_kind(affinity)
     if isinstance(affinity, SparseAffinity) or affinity.kind in ("dot", "delta"):
         return "factored"
-    if fused.pays(affinity, z):
-        return "fused"
+    if hidden is None:
+        hidden = affinity.left.shape[-1] if z is None else z.shape[-1]
+    chosen = choice.choose(affinity, z, hidden, blocks)
+    if chosen is not None:
+        return chosen
     entries = affinity.positions * affinity.right.shape[1]
     if is_open_size(entries):
         is_attention = affinity.kind in ("gaussian", "heat") and affinity.normalize == "row"
@@ -321,8 +366,8 @@ def _prepare(affinity: AnyKernel, z: Tensor, backend: str) -> tuple[Operator, Te
         return affinity.operator, signal.to(affinity.dtype)
     if backend == "auto":
         backend = choose_backend(affinity, z)
-    if backend == "fused":
-        fused.check(affinity, z)
+    if backend in ("fused", "stored"):
+        fused.check(affinity, z, backend)
     dtype = compute_dtype(affinity, z)
     return _operator(affinity, dtype, backend), signal.to(dtype)
 
@@ -344,12 +389,6 @@ def _source(affinity: AnyKernel) -> Affinity | SparseAffinity:
         return affinity.affinity
     check_kind(affinity)
     return affinity
-
-
-def _is_fused(affinity: AnyKernel, z: Tensor, backend: str) -> TypeGuard[Affinity]:
-    if isinstance(affinity, Prepared):
-        return False
-    return backend == "fused" or (backend == "auto" and choose_backend(affinity, z) == "fused")
 
 
 def _numbers(affinity: Affinity | SparseAffinity) -> tuple[Tensor, ...]:

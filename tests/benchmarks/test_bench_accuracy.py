@@ -10,7 +10,7 @@ from nonloc.ops.fused.launch import is_interpreted
 
 def test_every_cell_is_within_its_limit():
     cells = list(accuracy.deviations(trials=2, positions=3))
-    assert len(cells) == len(KINDS) * len(NORMALIZATIONS) * len(BACKENDS.keys() - {"fused"})
+    assert len(cells) == len(KINDS) * len(NORMALIZATIONS) * len(BACKENDS.keys() - {"fused", "stored"})
     assert [d for d in cells if not d.passed] == []
 
 

@@ -32,28 +32,31 @@ def not_compiled():
 @pytest.mark.skipif(not is_interpreted(), reason="Triton compiles for the GPU here")
 def test_rows_and_table_on_the_cpu(monkeypatch):
     rows = timings(monkeypatch, not_compiled())
-    assert [row["way"] for row in rows] == ["fused", "naive", "SDPA flash", "SDPA cuDNN"]
+    ways = ["auto", "fused", "stored", "factored", "naive", "SDPA flash", "SDPA cuDNN"]
+    assert [row["way"] for row in rows] == ways
+    public = min(rows[4]["eager"], rows[5]["eager"])
     *timed, refused = rows
     for row in timed:
         assert row["passed"]
         assert row["error"] < 1e-4
         assert row["eager_range"][0] <= row["eager"] <= row["eager_range"][1]
-        assert row["ratio"] == row["eager"] / rows[0]["eager"]
+        assert row["eager_ratio"] == row["eager"] / public
+        assert row["captured_ratio"] is None
         assert row["reason"] is None
     # There is no cuDNN on a CPU: a row that says so, and no failure.
     assert refused["passed"]
     assert refused["eager"] is None
     assert "RuntimeError" in refused["reason"]
     lines = stage.table(rows).splitlines()
-    assert len(lines) == 6
-    assert "1 × 40, N 2" in lines[2]
-    assert "1.00×" in lines[2]
+    assert f"at worst: eager **{rows[0]['eager_ratio']:.2f}×** (64, 32; 1 × 40, 2)" in lines[0]
+    assert len(lines) == 11
+    assert "64, 32; 1 × 40, 2" in lines[4]
     assert refused["reason"][:50] in lines[-1]
 
 
 def with_fused(way):
-    """Something that agrees in the place of the fused stage, and `way` beside it."""
-    return {"fused": Way(lambda: naive), "other": way}
+    """Something that agrees in the place of ours, and `way` beside it."""
+    return {"auto": Way(lambda: naive, is_ours=True), "other": way}
 
 
 def test_other_numbers_get_no_time(monkeypatch):
@@ -66,7 +69,7 @@ def test_other_numbers_get_no_time(monkeypatch):
     assert not wrong["passed"]
     assert wrong["error"] > stage.LIMIT
     assert wrong["eager"] is None
-    assert wrong["ratio"] is None
+    assert wrong["eager_ratio"] is None
     last = stage.table([right, wrong]).splitlines()[-1]
     assert "not timed: an error above 3e-02" in last
     assert f"{wrong['error']:.1e} ({wrong['error_of']})" in last
@@ -95,12 +98,12 @@ def test_what_is_not_finite_gets_no_time(monkeypatch):
     assert "not finite" in stage.table([wrong])
 
 
-def test_the_fused_stage_may_not_refuse(monkeypatch):
+def test_auto_may_not_refuse(monkeypatch):
     def refuse(*inputs):
         raise RuntimeError("no kernel")
 
     with pytest.raises(RuntimeError, match="no kernel"):
-        timings(monkeypatch, {"fused": Way(lambda: refuse)})
+        timings(monkeypatch, {"auto": Way(lambda: refuse)})
 
 
 def not_made():

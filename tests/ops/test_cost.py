@@ -56,6 +56,7 @@ MANY = {"batch": 1, "channels": 8, "embed": 8, "num_blocks": 1}
         *((backend, *cell, SMALL) for backend in EXACT for cell in MEASURED),
         # The interpreter is slow, and a long profile loses events.
         pytest.param("fused", "heat", "row", SMALL | {"positions": 64}, marks=interpreted),
+        pytest.param("stored", "gaussian", "row", SMALL | {"positions": 64}, marks=interpreted),
         ("factored", "gaussian", "row", MANY | {"positions": 4000}),
         ("factored", "concat", "count", MANY | {"positions": 20_000}),
         pytest.param("factored", "heat", "none", MANY | {"positions": 5000}, marks=pytest.mark.slow),
@@ -199,7 +200,7 @@ def test_multiply_adds_of_the_fused_kernels_are_those_of_their_products(monkeypa
 )
 def test_the_fused_backend_is_listed_where_it_serves(kind, normalize, keywords, expected):
     costs = estimate(kind, normalize, **SIZES, **keywords)
-    assert set(costs) == {"reference", "factored"} | ({"fused"} if expected else set())
+    assert set(costs) == {"reference", "factored"} | ({"fused", "stored"} if expected else set())
 
 
 @pytest.mark.parametrize("shape", [(1, 16, 8, 8), (8, 16, 64, 64)])

@@ -15,8 +15,9 @@ from nonloc.ops import (
     prepare,
     propagate,
 )
-from nonloc.ops.fused import launch, passes
+from nonloc.ops.fused import launch
 from nonloc.ops.fused.launch import Launcher, _groups, is_interpreted
+from nonloc.ops.fused.operators import fused_product, fused_stage, stored_product, stored_stage
 
 pytestmark = [
     pytest.mark.skipif(not is_interpreted(), reason="Triton compiles for the GPU here: test_fused_gpu.py"),
@@ -260,7 +261,11 @@ REFUSED = {
         lambda: features(WIDE),
         "dtype .* not float64",
     ),
-    "mixed": (lambda: Affinity(*[features(HALF)] * 2, "heat"), features, "not float16 and float32"),
+    "mixed": (
+        lambda: Affinity(*[features(HALF)] * 2, "heat"),
+        lambda: features(torch.bfloat16),
+        "z in that or in float32, not bfloat16 and float16",
+    ),
     "width": (lambda: Affinity(*[features(width=129)] * 2, "heat"), features, "d ≤ 128, not 129"),
     "sparse": (lambda: SparseAffinity(torch.eye(8).to_sparse_csr()), features, "not a SparseAffinity"),
 }
@@ -406,10 +411,12 @@ def test_a_traced_program_carries_it_whole_for_any_batch_and_positions(function)
 def test_the_operators_of_torch_are_as_they_say(has_bias):
     q, k, x, w_z, w_g = leaf(2, 20, 16), leaf(2, 20, 16), leaf(2, 20, 16), leaf(2, 16, 16), leaf(2, 16, 16)
     bias = leaf(2, 20) if has_bias else None
-    torch.library.opcheck(passes.stage_operator, (q, k, bias, x, w_z, w_g, 0.7, True, False, True, True))
-    torch.library.opcheck(passes.product_operator, (q, k, bias, x, 0.7, False, False, True))
+    torch.library.opcheck(fused_stage.operator, (q, k, bias, x, w_z, w_g, 0.7, True, False, True, True))
+    torch.library.opcheck(fused_product.operator, (q, k, bias, x, 0.7, False, False, True, True))
+    torch.library.opcheck(stored_stage.operator, (q, k, bias, x, w_z, w_g, 0.7, True, False, True, True))
+    torch.library.opcheck(stored_product.operator, (q, k, bias, x, 0.7, False, False, True, True))
     with torch.no_grad():
-        torch.library.opcheck(passes.stage_operator, (q, k, bias, x, w_z, w_g, 0.7, True, True, False, False))
+        torch.library.opcheck(fused_stage.operator, (q, k, bias, x, w_z, w_g, 0.7, True, True, False, False))
 
 
 @pytest.mark.parametrize(("setting", "expected"), [("tf32", "tf32"), ("ieee", "tf32x3")])

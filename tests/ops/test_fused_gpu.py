@@ -38,11 +38,11 @@ def problem(**keywords):
     return Problem(**(usual | {"dtype": BF16} | keywords), device="cuda", seed=secrets.randbits(31))
 
 
-def check(one, solve=None):
+def check(one, solve=None, way="fused"):
     """As near to float64 as the dtype allows, in value and in all gradients."""
     backend = "reference" if one.positions <= 4096 else "factored"
     truth = one.solve(by(backend), torch.float64)
-    actual = errors(one.solve(by("fused")) if solve is None else solve, truth, one.left_cancels)
+    actual = errors(one.solve(by(way)) if solve is None else solve, truth, one.left_cancels)
     plain = errors(one.solve(by_hand), truth, one.left_cancels)
     allowed = FACTOR[one.dtype]
     quarter = torch.finfo(one.dtype).eps / 4
@@ -71,8 +71,34 @@ STAGES = {
 
 
 @pytest.mark.parametrize("name", STAGES)
-def test_cuda_stage_against_float64(name):
-    check(problem(**STAGES[name]))
+@pytest.mark.parametrize("backend", ["fused", "stored"])
+def test_cuda_stage_against_float64(name, backend):
+    check(problem(**STAGES[name]), way=backend)
+
+
+@pytest.mark.parametrize("backend", ["stored", "factored"])
+@pytest.mark.parametrize("dtype", [BF16, torch.float16])
+@pytest.mark.parametrize("differs", [True, False])
+def test_cuda_wide_features(backend, dtype, differs):
+    wide = {"batch": 3, "positions": 333, "channels": 300, "embed": 256, "hidden": 256, "blocks": 2}
+    check(problem(**wide, dtype=dtype, differs=differs), way=backend)
+
+
+@pytest.mark.parametrize("backend", ["fused", "stored", "factored"])
+def test_cuda_a_state_in_float32(backend):
+    """As under autocast: the change is rounded, the state is not."""
+    one = problem(batch=2)
+    left, right, z, outer, inner = one.inputs
+    exact = [x.double() for x in one.inputs]
+
+    def change(left, right, z, outer, inner, backend):
+        pairs = list(zip(outer, inner, strict=True))
+        return propagate(Affinity(left, right, "gaussian"), z, pairs, backend=backend) - z
+
+    truth = change(*exact, "reference")
+    actual = change(left, right, z.float(), outer, inner, backend)
+    assert actual.dtype == torch.float32
+    assert float((actual - truth).norm() / truth.norm()) < 4 * torch.finfo(BF16).eps, f"seed {one.seed}"
 
 
 @pytest.mark.parametrize("dtype", list(FACTOR))
@@ -195,7 +221,7 @@ def test_cuda_auto():
 
     assert chosen(BF16) == chosen(torch.float16) == chosen(BF16, "heat") == "fused"
     assert chosen(torch.float32) == chosen(BF16, normalize="count") == "reference"
-    assert chosen(BF16, z_dtype=torch.float32) == "reference"
+    assert chosen(BF16, z_dtype=torch.float32) == "fused"
     assert chosen(BF16, "dot") == "factored"
 
 
@@ -230,7 +256,7 @@ def test_cuda_a_stage_under_autocast(launches):
     assert launches.count("key_kernel") == launches.count("finish_kernel") == 1
 
 
-@pytest.mark.parametrize("backend", ["auto", "fused"])
+@pytest.mark.parametrize("backend", ["auto", "fused", "stored", "factored"])
 def test_cuda_a_compiled_stage(backend):
     torch._dynamo.reset()
     stage = made(backend)

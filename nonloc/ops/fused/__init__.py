@@ -1,6 +1,6 @@
-"""A whole stage in a few launches: gaussian and heat kernels with row normalisation, in Triton.
+"""Gaussian and heat kernels with row normalisation on a GPU, in Triton: two backends, for whole stages and products.
 
-A stage allows more than attention libraries can use:
+"fused" never stores K. A stage allows more than attention libraries can use:
 
 - K is the same in every sub-block, so its row sums are computed once, in the first one;
 - the update z + (K g − g) W_Zᵀ and the next g = z W_gᵀ are in the launch that computes K g;
@@ -11,9 +11,11 @@ Rounding in δ would give the rows of the logits' gradient K (dK − δ) a sum, 
 the keys, and larger than the gradient where rows of K are nearly one number (`docs/performance.md`). The pass over the
 rows removes it.
 
+"stored" has K for some samples at a time (stored.py), and is faster where features are wide.
+
 Half precision uses tensor cores with float32 logits, sums and accumulators; between sub-blocks the state has the
-input's dtype. float32 is three tf32 products, as exact as float32, unless torch's setting allows tf32. M × M is never
-stored.
+input's dtype, which may be float32 where the features are narrower. float32 is three tf32 products, as exact as
+float32, unless torch's setting allows tf32.
 """
 
 from __future__ import annotations
@@ -30,7 +32,9 @@ from nonloc._torch_compat import is_forward_mode, is_transformed
 from nonloc.ops.affinity import Affinity, valid_positions
 from nonloc.ops.arithmetic import LOG_ZERO
 from nonloc.ops.fused.launch import Settings, is_interpreted, is_launching
-from nonloc.ops.fused.passes import SMALLEST, run_product, run_stage
+from nonloc.ops.fused.operators import Computation, fused_product, fused_stage, stored_product, stored_stage
+from nonloc.ops.fused.passes import SMALLEST
+from nonloc.ops.fused.stored import WIDEST_ROW
 from nonloc.ops.normalize import Operator
 from nonloc.ops.sparse import SparseAffinity
 
@@ -39,55 +43,59 @@ WIDEST_STATE = 512  # C
 LARGEST_BATCH = 65_535  # what a launch takes in its second direction
 
 
-def prepare(affinity: Affinity, dtype: torch.dtype) -> Operator:
+STAGES: dict[str, Computation] = {"fused": fused_stage, "stored": stored_stage}
+PRODUCTS: dict[str, Computation] = {"fused": fused_product, "stored": stored_product}
+
+
+def prepare(affinity: Affinity, dtype: torch.dtype, backend: str = "fused") -> Operator:
     """K prepared; products are in the features' dtype with float32 sums."""
-    check(affinity)
+    check(affinity, backend=backend)
     sums = valid_positions(affinity).unsqueeze(-1).to(dtype)
-    return Operator(lambda z: sums * _product(affinity, z).to(dtype), sums)
+    return Operator(lambda z: sums * _product(affinity, z, backend).to(dtype), sums)
 
 
 def propagate(
-    affinity: Affinity, z: Tensor, pairs: Sequence[tuple[Tensor, Tensor | None]], differences: bool = True
+    affinity: Affinity,
+    z: Tensor,
+    pairs: Sequence[tuple[Tensor, Tensor | None]],
+    differences: bool = True,
+    backend: str = "fused",
 ) -> Tensor:
     """A whole stage; masked features are zeros already, masked positions come back as they are."""
-    w_z = torch.stack([outer for outer, _ in pairs]).to(z.dtype)
+    dtype = affinity.left.dtype
+    w_z = torch.stack([outer for outer, _ in pairs]).to(dtype)
     inners = [inner for _, inner in pairs if inner is not None]
     if inners:
-        w_g = torch.stack(inners).to(z.dtype)
+        w_g = torch.stack(inners).to(dtype)
     else:
-        w_g = torch.eye(z.shape[-1], dtype=z.dtype, device=z.device).expand(len(pairs), -1, -1)
+        w_g = torch.eye(z.shape[-1], dtype=dtype, device=z.device).expand(len(pairs), -1, -1)
     keep = None if affinity.mask is None else affinity.mask.unsqueeze(-1)
     state = z if keep is None else torch.where(keep, z, 0)
-    result = stage(affinity, state, w_z, w_g, differences)
+    result = stage(affinity, state, w_z, w_g, differences, backend)
     return result if keep is None else torch.where(keep, result, z)
 
 
-def takes_stage(affinity: Affinity, z: Tensor, pairs: Sequence[tuple[Tensor, Tensor | None]]) -> bool:
-    """Return whether the state and all weights fit into one launch."""
+def takes_stage(
+    affinity: Affinity, z: Tensor, pairs: Sequence[tuple[Tensor, Tensor | None]], backend: str = "fused"
+) -> bool:
+    """Return whether the state and all weights fit into one computation."""
     ranks = {(outer.shape[-1], inner is None) for outer, inner in pairs}
-    if lacks(affinity, z) is not None or len(ranks) != 1 or z.shape[-1] > WIDEST_STATE:
+    if lacks(affinity, z, backend) is not None or len(ranks) != 1:
         return False
-    return next(iter(ranks))[0] <= WIDEST_FEATURES
+    if backend == "stored":
+        return True
+    return z.shape[-1] <= WIDEST_STATE and next(iter(ranks))[0] <= WIDEST_FEATURES
 
 
-def check(affinity: Affinity | SparseAffinity, z: Tensor | None = None) -> None:
-    """ValueError, with the reason, where the fused kernels do not apply."""
-    lacking = lacks(affinity, z)
+def check(affinity: Affinity | SparseAffinity, z: Tensor | None = None, backend: str = "fused") -> None:
+    """ValueError, with the reason, where these kernels do not apply."""
+    lacking = lacks(affinity, z, backend)
     if lacking is not None:
-        raise ValueError(f'backend="fused" needs {lacking}; use backend="auto"')
+        raise ValueError(f'backend="{backend}" needs {lacking}; use backend="auto"')
 
 
-def pays(affinity: Affinity, z: Tensor | None = None) -> bool:
-    """Return whether "auto" takes this backend: on a GPU, in half precision, and not in a traced program, where its
-    operators are carried whole but have not been measured."""
-    is_half = affinity.left.dtype in (torch.float16, torch.bfloat16)
-    if not is_half or not affinity.left.is_cuda or torch.compiler.is_compiling():
-        return False
-    return lacks(affinity, z) is None
-
-
-def lacks(affinity: Affinity | SparseAffinity, z: Tensor | None = None) -> str | None:
-    """What the fused kernels need and the arguments do not have, in words; None where they apply."""
+def lacks(affinity: Affinity | SparseAffinity, z: Tensor | None = None, backend: str = "fused") -> str | None:
+    """What the backend needs and the arguments do not have, in words; None where it applies."""
     if isinstance(affinity, SparseAffinity):
         return "an Affinity, not a SparseAffinity"
     if is_transformed() or is_forward_mode():
@@ -100,13 +108,15 @@ def lacks(affinity: Affinity | SparseAffinity, z: Tensor | None = None) -> str |
         return f"as many givers as receivers, not {affinity.right.shape[1]} and {affinity.positions}"
     if affinity.batch > LARGEST_BATCH:
         return f"a batch of at most {LARGEST_BATCH:,}, not {affinity.batch:,}"
-    if affinity.left.shape[-1] > WIDEST_FEATURES:
+    if backend == "fused" and affinity.left.shape[-1] > WIDEST_FEATURES:
         return f"features of d ≤ {WIDEST_FEATURES}, not {affinity.left.shape[-1]}"
-    tensors = [affinity.left, affinity.right, *([] if z is None else [z])]
-    dtypes = {tensor.dtype for tensor in tensors}
-    if len(dtypes) > 1 or not dtypes <= {torch.float32, torch.float16, torch.bfloat16}:
-        names = " and ".join(sorted(str(dtype).removeprefix("torch.") for dtype in dtypes))
-        return f"features and z in one dtype of float32, float16 and bfloat16, not {names}"
+    if backend == "stored" and affinity.positions > WIDEST_ROW:
+        return f"at most {WIDEST_ROW:,} positions, not {affinity.positions:,}"
+    dtypes = {affinity.left.dtype, affinity.right.dtype}
+    wide = dtypes if z is None or z.dtype == torch.float32 else dtypes | {z.dtype}
+    if len(wide) > 1 or not dtypes <= {torch.float32, torch.float16, torch.bfloat16}:
+        names = " and ".join(sorted(str(dtype).removeprefix("torch.") for dtype in wide))
+        return f"features in one dtype of float32, float16 and bfloat16, and z in that or in float32, not {names}"
     # Inside a traced program nothing can be asked about the machine; the operator says it when it runs.
     if not torch.compiler.is_compiling() and is_launching() and not is_available(affinity.left.device):
         return f"a CUDA device of compute capability 8 or more, and Triton, not {affinity.left.device}"
@@ -122,30 +132,41 @@ def is_available(device: torch.device) -> bool:
     return device.type == "cpu" and is_interpreted()
 
 
-def _product(affinity: Affinity, z: Tensor) -> Tensor:
+def _product(affinity: Affinity, z: Tensor, backend: str) -> Tensor:
     """K z [B, M, C] in float32, for any C."""
-    query, key, bias = _logits(affinity)
-    width = min(z.shape[-1], WIDEST_FEATURES)
-    settings = _settings(affinity, False)
+    query, key, bias = _logits(affinity, backend)
+    settings, compute = _settings(affinity, False), PRODUCTS[backend]
+    if backend == "stored":
+        return compute(query, key, bias, z.to(query.dtype), settings=settings)
     pieces = [
-        run_product(query, key, bias, _widened(piece.to(query.dtype)), settings)[..., : piece.shape[-1]]
-        for piece in z.split(width, -1)
+        compute(query, key, bias, _widened(piece.to(query.dtype)), settings=settings)[..., : piece.shape[-1]]
+        for piece in z.split(min(z.shape[-1], WIDEST_FEATURES), -1)
     ]
     return pieces[0] if len(pieces) == 1 else torch.cat(pieces, -1)
 
 
-def stage(affinity: Affinity, z: Tensor, w_z: Tensor, w_g: Tensor, differences: bool = True) -> Tensor:
-    """z ← z + (K − 1) z W_gᵀ W_Zᵀ for each W_Z of [N, C, r] and W_g of [N, r, C] in turn, all in z's dtype.
+def stage(
+    affinity: Affinity,
+    z: Tensor,
+    w_z: Tensor,
+    w_g: Tensor,
+    differences: bool = True,
+    backend: str = "fused",
+) -> Tensor:
+    """z ← z + (K − 1) z W_gᵀ W_Zᵀ for each W_Z of [N, C, r] and W_g of [N, r, C] in turn, in the features' dtype.
 
     differences  False: K in the place of K − 1
     """
-    query, key, bias = _logits(affinity)
-    w_z, w_g = _widened(w_z, rows=True), _widened(w_g, rows=True)
-    result = run_stage(query, key, bias, _widened(z), w_z, w_g, _settings(affinity, differences))
+    query, key, bias = _logits(affinity, backend)
+    rest = (z.contiguous(), w_z, w_g)
+    if backend == "fused":
+        rest = (_widened(z), _widened(w_z, rows=True), _widened(w_g, rows=True))
+    settings = _settings(affinity, differences)
+    result = STAGES[backend](query, key, bias, *rest, settings=settings)
     return result[..., : z.shape[-1]]
 
 
-def _logits(affinity: Affinity) -> tuple[Tensor, Tensor, Tensor | None]:
+def _logits(affinity: Affinity, backend: str = "fused") -> tuple[Tensor, Tensor, Tensor | None]:
     """q, k and b with Ω_ij ∝ exp(scale · q_i·k_j + b_j): a row's own factor cancels in its sum."""
     left, right, bias = affinity.left, affinity.right, None
     if affinity.kind == "heat":
@@ -153,6 +174,8 @@ def _logits(affinity: Affinity) -> tuple[Tensor, Tensor, Tensor | None]:
         bias = -affinity.scale * right.float().square().sum(-1)
     if affinity.mask is not None:
         bias = torch.where(affinity.mask, 0.0 if bias is None else bias, LOG_ZERO)
+    if backend == "stored":
+        return left.contiguous(), right.contiguous(), bias
     return _widened(left), _widened(right), bias
 
 

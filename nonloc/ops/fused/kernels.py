@@ -6,7 +6,7 @@ as float32 has it. Where logits are large that is not near enough for rows that 
 Backward the ratio is a factor of dR_i instead, which is stored with it: Kᵀ dR, dK and δ need no other.
 
 Shapes: Q, K, MEAN [B, M, D]; G, R, dR [N, B, M, H]; Z, dZ [B, M, C]; WZ [C, H]; WG [H, C]; BIAS, LSE, RATIO, DELTA
-[B, M].
+[B, M]. Z and dZ may be float32 where the others are narrower.
 A program holds BLOCK positions of one sample and goes over all the others, STEP at a time. D, H, C, BLOCK and STEP
 are powers of two. EVEN: BLOCK and STEP divide M, so that nothing needs a mask.
 """
@@ -91,7 +91,7 @@ def begin_kernel(
             channels = start + tl.arange(0, CHUNK)
             x = _load(X + sample * M * C, rows, channels, C, M, EVEN)
             w = tl.load(WG + hidden[None, :] * C + channels[:, None])
-            g = tl.dot(x, w, g, input_precision=PRECISION)
+            g = tl.dot(x.to(w.dtype), w, g, input_precision=PRECISION)
         _store(G + sample * M * H, rows, hidden, g, H, M, EVEN)
 
 
@@ -210,7 +210,7 @@ def forward_kernel(
             _store(ZOUT + sample * M * C, rows, channels, z, C, M, EVEN)
             if HAS_NEXT:
                 w = tl.load(WG + hidden[None, :] * C + channels[:, None])
-                following = tl.dot(z, w, following, input_precision=PRECISION)
+                following = tl.dot(z.to(w.dtype), w, following, input_precision=PRECISION)
         if HAS_NEXT:
             _store(GOUT + sample * M * H, rows, hidden, following, H, M, EVEN)
     else:
@@ -236,7 +236,7 @@ def turn_kernel(
             channels = start + tl.arange(0, CHUNK)
             dz = _load(DZ + sample * M * C, rows, channels, C, M, EVEN)
             w = tl.load(WZ + channels[:, None] * H + hidden[None, :])
-            dr = tl.dot(dz, w, dr, input_precision=PRECISION)
+            dr = tl.dot(dz.to(w.dtype), w, dr, input_precision=PRECISION)
     else:
         dr = _load(DZ + sample * M * H, rows, hidden, H, M, EVEN).to(tl.float32)
     dr *= _load_vector(RATIO + sample * M, rows, M, 1.0, EVEN)[:, None]
@@ -263,7 +263,7 @@ def _adjoint_update(
         _store(DZOUT + sample * M * C, rows, channels, dz, C, M, EVEN)
         if HAS_PREVIOUS:
             w = tl.load(WZ_BEFORE + channels[:, None] * H + hidden[None, :])
-            before = tl.dot(dz, w, before, input_precision=PRECISION)
+            before = tl.dot(dz.to(w.dtype), w, before, input_precision=PRECISION)
     if HAS_PREVIOUS:
         before *= _load_vector(RATIO + sample * M, rows, M, 1.0, EVEN)[:, None]
         before = before.to(dg.dtype)
@@ -282,8 +282,8 @@ def _adjoint_update(
             channels = start + tl.arange(0, CHUNK)
             z = _load(Z + sample * M * C, rows, channels, C, M, EVEN)
             dz = _load(DZ + sample * M * C, rows, channels, C, M, EVEN)
-            d_inner = tl.dot(tl.trans(z), dg, input_precision=PRECISION)
-            d_outer = tl.dot(tl.trans(dz), change, input_precision=PRECISION)
+            d_inner = tl.dot(tl.trans(z.to(dg.dtype)), dg, input_precision=PRECISION)
+            d_outer = tl.dot(tl.trans(dz.to(change.dtype)), change, input_precision=PRECISION)
             place = DW + slot * (2 * C * H) + channels[:, None] * H + hidden[None, :]
             tl.atomic_add(place, d_inner, sem="relaxed")
             tl.atomic_add(place + C * H, d_outer, sem="relaxed")

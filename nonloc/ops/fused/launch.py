@@ -39,6 +39,39 @@ def is_interpreted() -> bool:
     return os.environ.get("TRITON_INTERPRET") == "1"
 
 
+_compiled: dict[Any, Any] = {}
+
+
+def launch_kernel(
+    kernel: Any,
+    grid: tuple[int, int],
+    arguments: Sequence[Any],
+    constants: dict[str, Any],
+    options: dict[str, Any],
+) -> None:
+    """Launch a kernel of Triton. What it has compiled is kept by all that the code depends on: finding that out anew
+    takes Triton longer than a small launch takes the GPU."""
+    if is_interpreted():
+        kernel[grid](*arguments, **constants, **options)
+        return
+    seen = [
+        (one.dtype, one.data_ptr() % 16)
+        if isinstance(one, Tensor)
+        else float
+        if isinstance(one, float)
+        else one
+        for one in arguments
+    ]
+    device = torch.cuda.current_device()
+    key = (kernel.__name__, device, *seen, *constants.items(), *options.items())
+    compiled = _compiled.get(key)
+    if compiled is None:
+        _compiled[key] = kernel[grid](*arguments, **constants, **options)
+    else:
+        fixed = (constants[name] for name in kernel.arg_names[len(arguments) :])
+        compiled[(*grid, 1)](*arguments, *fixed)
+
+
 class Tile(NamedTuple):
     """How a kernel is cut: positions held, positions a step, warps, pipeline stages, registers a thread."""
 
@@ -96,11 +129,13 @@ class Settings(NamedTuple):
     scale          of the logits q_i·k_j
     differs        R = K G − G, the diffusive form, or R = K G, the original one
     deterministic  no atomic sums, whose order changes from run to run
+    has_gradient   q, k or b have one
     """
 
     scale: float
     differs: bool
     deterministic: bool
+    has_gradient: bool = False
 
 
 class Adjoint(NamedTuple):
@@ -177,14 +212,12 @@ class Launcher:
         options: dict[str, Any] = {"num_warps": tile.warps, "num_stages": tile.stages}
         if tile.registers is not None and not is_interpreted():
             options["maxnreg"] = tile.registers
+        constants["BLOCK"] = tile.block
+        constants["EVEN"] = m % tile.block == 0 and (tile.step == 0 or m % tile.step == 0)
+        constants["PRECISION"] = self.precision
         # Triton takes None for a pointer that is not there.
-        getattr(kernels, kernel)[(-(-m // tile.block), self.batch)](
-            *tensors,
-            BLOCK=tile.block,
-            EVEN=m % tile.block == 0 and (tile.step == 0 or m % tile.step == 0),
-            PRECISION=self.precision,
-            **constants,
-            **options,
+        launch_kernel(
+            getattr(kernels, kernel), (-(-m // tile.block), self.batch), tensors, constants, options
         )
 
     def begin(self, x: Tensor | None, w_g: Tensor | None, g: Tensor | None, norms: Tensor | None) -> None:

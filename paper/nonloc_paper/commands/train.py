@@ -24,6 +24,7 @@ Train one network in one run folder, runs/<name of the recipe> unless --run says
 paper's recipe for CIFAR-10. Stop it at any time: the same command continues where it was, to the same result.
 On CUDA a step is recorded once and then replayed as a whole, which gives the same result in a fraction of the time;
 --captured false keeps to the plain loop. `nonloc reproduce` trains several networks side by side.
+torchrun --nproc-per-node 4 -m -- nonloc train … shares each batch between four GPUs; the result differs by rounding.
 
 A network is preresnetD[-keras|-basic|-public]/… or restorerC/…, followed by baseline, original-N@i or diffusive-N@i: N
 nonlocal blocks after residual block i, counted from 1; @2,4,6 puts N after each of the three.
@@ -105,21 +106,33 @@ def run(options: Namespace) -> int:
 
     from nonloc_paper.training.fit import fit
     from nonloc_paper.training.machine import device_or_best
+    from nonloc_paper.training.ranks import group_of_torchrun
     from nonloc_paper.training.step import slow_precision
 
-    output.talk(f"{recipe.network} on {recipe.data}, seed {recipe.seed}, in {folder.path}")
-    if slow := slow_precision(recipe, device_or_best(options.device)):
-        output.talk(slow)
-    outcome = fit(
-        recipe,
-        folder,
-        data_dir=options.data_dir,
-        device=options.device,
-        captured=options.captured,
-        progress=not output.is_quiet,
-        throw=False,
-        stop_after=budget,
-    )
+    with group_of_torchrun() as is_first:
+        output.is_quiet |= not is_first
+        output.talk(f"{recipe.network} on {recipe.data}, seed {recipe.seed}, in {folder.path}")
+        if slow := slow_precision(recipe, device_or_best(options.device)):
+            output.talk(slow)
+        outcome = fit(
+            recipe,
+            folder,
+            data_dir=options.data_dir,
+            device=options.device,
+            captured=options.captured,
+            progress=not output.is_quiet,
+            throw=False,
+            stop_after=budget,
+        )
+    if is_first:
+        _print_result(output, recipe, folder, outcome)
+    if outcome.ending == "diverged":
+        return EXIT_DIVERGED
+    signal = outcome.metrics.get("signal")
+    return EXIT_DONE if signal is None else 128 + int(signal)
+
+
+def _print_result(output: Output, recipe: Recipe, folder: Run, outcome: Outcome) -> None:
     result = folder.read_result() if folder.is_finished else None
     score = outcome.metrics.get("psnr", outcome.metrics.get("error"))
     unit = "dB PSNR" if recipe.task == "restoration" else "% error"
@@ -128,7 +141,3 @@ def run(options: Namespace) -> int:
         f"{outcome.sentence}{ending}{advice(recipe, outcome)}\n{folder.path}",
         {"run": str(folder.path), "recipe": recipe.to_dict(), "outcome": outcome.to_dict(), "result": result},
     )
-    if outcome.ending == "diverged":
-        return EXIT_DIVERGED
-    signal = outcome.metrics.get("signal")
-    return EXIT_DONE if signal is None else 128 + int(signal)

@@ -6,13 +6,14 @@ import hashlib
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
 import torch
 from torch import Tensor
 
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """Images with or without labels.
+    """Images with or without labels, as tensors or numpy arrays.
 
     images  [N, 3, H, W]  uint8
     labels  [N]           int64, or None
@@ -22,6 +23,9 @@ class Split:
     labels: Tensor | None = None
 
     def __post_init__(self) -> None:
+        for name in ("images", "labels"):
+            if isinstance(getattr(self, name), np.ndarray):
+                object.__setattr__(self, name, torch.from_numpy(getattr(self, name)))
         if self.images.dtype != torch.uint8 or self.images.dim() != 4 or self.images.shape[1] != 3:
             raise ValueError(
                 f"images must be uint8 [N, 3, H, W], got {self.images.dtype} {list(self.images.shape)}; "

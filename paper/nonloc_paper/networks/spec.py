@@ -74,6 +74,11 @@ class NetworkSpec:
     @classmethod
     def parse(cls, text: str) -> NetworkSpec:
         """Parse a specification; `str` of the result is `text` again."""
+        if isinstance(text, str) and text.startswith("own-"):
+            raise ValueError(
+                f"{shown(text)} is a module of your own, which has no specification; in Python, give it as model= to "
+                'fit with network="own-classifier/NAME" or "own-restorer/NAME", or to trained_network'
+            )
         match = _GRAMMAR.fullmatch(text) if isinstance(text, str) else None
         if match is None:
             raise ValueError(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import islice
 
 import torch
 from torch import Tensor, nn
 
 from nonloc._evaluation import evaluating
 from nonloc_paper.training import graph_group
+from nonloc_paper.training.ranks import ALONE, Ranks
 from nonloc_paper.training.recipe import Recipe
 from nonloc_paper.training.step import autocast_of, forward, precision_of
 from nonloc_paper.training.tasks import Task
@@ -18,19 +20,27 @@ CAPTURED_BATCH = 1000
 
 
 def evaluate(
-    model: nn.Module, task: Task, recipe: Recipe, *, should_stop: Callable[[], object] | None = None
+    model: nn.Module,
+    task: Task,
+    recipe: Recipe,
+    *,
+    should_stop: Callable[[], object] | None = None,
+    ranks: Ranks = ALONE,
 ) -> dict[str, float] | None:
     """Return {"test_loss": …, "error" or "psnr": …}, means over the test images; None if `should_stop` said so.
 
-    The model is in eval mode meanwhile, and sums stay on the device until the end.
+    The model is in eval mode meanwhile, and sums stay on the device until the end. With several processes each takes
+    some of the batches, and all return the same.
     """
+    is_stopped = False
     sums = torch.zeros(2, dtype=torch.float64, device=task.device)
     with evaluating(model), precision_of(recipe, task.device):
-        for inputs, targets in task.test_batches(recipe.batch_size):
-            if should_stop is not None and should_stop():
-                return None
+        for inputs, targets in islice(task.test_batches(recipe.batch_size), ranks.rank, None, ranks.count):
+            is_stopped = should_stop is not None and bool(should_stop())
+            if is_stopped:
+                break
             sums += task.measure(forward(model, inputs, recipe), targets)
-    return _means(sums, task)
+    return None if ranks.is_any(is_stopped) else _means(ranks.add_up(sums), task)
 
 
 class CapturedEvaluation:

@@ -7,11 +7,12 @@ import os
 import signal
 import time
 from collections.abc import Callable, Generator
-from contextlib import AbstractContextManager, closing, nullcontext
+from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from torch import nn
 
 from nonloc._checks import check_whole
 from nonloc._checks import shown as shown_value
@@ -22,7 +23,9 @@ from nonloc_paper.runs import Run
 from nonloc_paper.training.checkpoint import has_finite_parameters, latest_valid, weights_sha256
 from nonloc_paper.training.graph_group import GraphGroup
 from nonloc_paper.training.machine import device_or_best, elsewhere, plain_defaults
+from nonloc_paper.training.own_network import OwnNetwork, make_own_network
 from nonloc_paper.training.progress import Progress, make_progress
+from nonloc_paper.training.ranks import ALONE, Ranks, device_of_rank, joined_ranks
 from nonloc_paper.training.recipe import Recipe
 from nonloc_paper.training.session import Event, Session
 from nonloc_paper.training.step import Stream, new_stream, on_stream
@@ -53,6 +56,8 @@ class Options:
     """The options of `fit`.
 
     steps_ahead  this run's share of STEPS_AHEAD
+    ranks        the processes that share each batch
+    own          the network, where the recipe does not say how to build one
     label        of the progress; the name of the run when left out
     """
 
@@ -64,6 +69,8 @@ class Options:
     steps_ahead: int = STEPS_AHEAD
     watch: Watch | None = None
     on_epoch: Callable[[dict[str, Any]], None] | None = None
+    ranks: Ranks = ALONE
+    own: nn.Module | None = None
     label: str | None = None
 
     def stream(self) -> Stream:
@@ -92,6 +99,7 @@ def fit(
     recipe: Recipe,
     run: Run | str | os.PathLike[str],
     *,
+    model: OwnNetwork | None = None,
     data: Dataset | None = None,
     data_dir: str | os.PathLike[str] | None = None,
     device: torch.device | str | None = None,
@@ -113,6 +121,23 @@ def fit(
     "interrupted", with the number of a signal in `metrics["signal"]`. A loss that is not finite ends the run: Outcome
     "diverged" at that step; earlier records stay.
 
+    Several processes train one run together where each has called `torch.distributed.init_process_group` before, as
+    `torchrun -m -- nonloc train` does. Each takes its part of every batch. Gradients, losses and the moments of batch
+    norm are over the whole batch. So the result is that of one process, to rounding, and a run may go on with another
+    number of processes. The first one writes the files and calls on_epoch. In a module of your own, nothing but batch
+    norm may join the images of a batch.
+
+    Your own network and images, with `Dataset` and `Split` of `nonloc_paper.data`:
+
+        data = Dataset("mine", Split(images, labels), Split(test_images, test_labels), classes=("cat", "dog"))
+        recipe = Recipe(network="own-classifier/net", data="mine", epochs=10, milestones=())
+        fit(recipe, "runs/mine", model=lambda: Net(num_classes=2), data=data)
+        net = trained_network("runs/mine", model=lambda: Net(num_classes=2))
+
+    model             a network of your own, for network="own-classifier/NAME" (images to logits) or "own-restorer/NAME"
+                      (images to images): a function that makes it, with weights of the recipe's seed; or a module, of
+                      which a copy is trained. NAME gets a fingerprint of its layers in recipe.json: only the same
+                      network goes on. Random numbers that it draws, as dropout does, are not those of the seed
     data              the Dataset, also one of your own with a name of its own; None loads `recipe.data` from `data_dir`
     device            None is "cuda" where there is one, else "cpu"
     captured          replay every step as one CUDA graph, which is several times as fast for small networks. None: on
@@ -137,8 +162,9 @@ def fit(
     """
     if on_epoch is not None and not callable(on_epoch):
         raise ValueError(f"on_epoch must be a function of the metrics, got {shown_value(on_epoch)}")
-    options = make_options(device, captured, progress, checkpoint_every, checkpoint_steps, stop_after)
-    options = replace(options, on_epoch=on_epoch)
+    own = None
+    if model is not None:
+        own, recipe = make_own_network(model, recipe)
     run = run if isinstance(run, Run) else Run(run)
     stopping = Stopping(stop_after)
 
@@ -151,24 +177,36 @@ def fit(
             )
         return data
 
-    with plain_defaults(), on_stream(options.stream()):
-        steps = train_steps(recipe, run, find_data, stopping, options, stopping)
-        while True:
-            try:
-                event = next(steps)
-            except StopIteration as end:
-                outcome: Outcome = end.value
-                break
-            if event is not None:
-                event.synchronize()
-            elif options.group is not None:
-                options.group.step()
+    with plain_defaults(), joined_ranks(recipe.sha256) as ranks:
+        if ranks.count > 1:
+            if captured:
+                raise ValueError("captured=True takes one process; use captured=None with several")
+            captured, progress, device = False, progress and ranks.is_first, device_of_rank(ranks, device)
+        options = make_options(device, captured, progress, checkpoint_every, checkpoint_steps, stop_after)
+        options = replace(options, on_epoch=on_epoch if ranks.is_first else None, ranks=ranks, own=own)
+        with on_stream(options.stream()):
+            outcome = _run_to_end(recipe, run, find_data, stopping, options)
     if stopping.signal is not None and outcome.ending != "interrupted":
         # It came too late to stop this run, but may be meant for the runs that follow.
         signal.raise_signal(stopping.signal)
     if throw and outcome.ending == "diverged":
         raise DivergedError(outcome)
     return outcome
+
+
+def _run_to_end(
+    recipe: Recipe, run: Run, find_data: Callable[[], Dataset], stopping: Stopping, options: Options
+) -> Outcome:
+    steps = train_steps(recipe, run, find_data, stopping, options, stopping)
+    while True:
+        try:
+            event = next(steps)
+        except StopIteration as end:
+            return end.value
+        if event is not None:
+            event.synchronize()
+        elif options.group is not None:
+            options.group.step()
 
 
 def make_options(
@@ -207,23 +245,32 @@ def train_steps(
     stopping        says when to end early, saved
     while_training  entered between getting ready and writing the result
     """
-    with run.lock():
-        # Read in any case: a recipe.json that cannot be understood must not be replaced.
-        differing = recipe.differences(Recipe.of(run)) if run.exists else []
-        # A run that failed in its first step has left nothing: another recipe may use its folder.
-        if differing and run.has_begun:
-            raise ValueError(
-                f"{run.recipe_path} is of another recipe: {'; '.join(differing)}; "
-                "use the same recipe or a new folder"
-            )
-        if run.is_finished:
-            return Outcome.from_dict(run.read_result()["outcome"])
-        session = Session(recipe, run, find_data(), options.device, group=options.group)
+    ranks = options.ranks
+    with ExitStack() as folder:
+
+        def enter() -> Outcome | None:
+            folder.enter_context(run.lock())
+            # Read in any case: a recipe.json that cannot be understood must not be replaced.
+            differing = recipe.differences(Recipe.of(run)) if run.exists else []
+            # A run that failed in its first step has left nothing: another recipe may use its folder.
+            if differing and run.has_begun:
+                raise ValueError(
+                    f"{run.recipe_path} is of another recipe: {'; '.join(differing)}; "
+                    "use the same recipe or a new folder"
+                )
+            return Outcome.from_dict(run.read_result()["outcome"]) if run.is_finished else None
+
+        earlier = ranks.from_first(enter)
+        if earlier is not None:
+            return earlier
+        session = Session(
+            recipe, run, find_data(), options.device, own=options.own, group=options.group, ranks=ranks
+        )
         # Not earlier: a recipe that cannot be built or does not fit its data must not occupy the folder.
-        if not run.exists or not run.has_begun:
+        if ranks.is_first and (not run.exists or not run.has_begun):
             run.write_recipe(recipe.to_dict())
         try:
-            checkpoint = latest_valid(run, recipe)
+            checkpoint = ranks.from_first(lambda: latest_valid(run, recipe))
             if checkpoint is None:
                 session.begin()
             else:
@@ -245,14 +292,16 @@ def train_steps(
             raise
         finally:
             session.close()
-        if outcome.ending != "interrupted":
+        if ranks.is_first and outcome.ending != "interrupted":
             run.write_result(_result(session, outcome))
-    return outcome
+        return ranks.from_first(lambda: outcome)
 
 
 def _train(session: Session, stopping: Stopping, shown: Progress, options: Options) -> Steps:
     last = session.recipe.epochs
     every = max(1, options.steps_ahead // TRANSFERS) if session.device.type == "cuda" else 1
+    # Several processes must read the same losses at the same step.
+    under_way = TRANSFERS - 1 if session.ranks.count == 1 else 0
     while session.epoch < last:
         while session.step_in_epoch < session.steps_per_epoch:
             session.take_step()
@@ -262,13 +311,13 @@ def _train(session: Session, stopping: Stopping, shown: Progress, options: Optio
             steps = options.checkpoint_steps
             is_saved = steps is not None and session.step % steps == 0
             is_last = session.step_in_epoch == session.steps_per_epoch
-            is_stopped = bool(stopping.reason)
+            is_stopped = session.ranks.agree(stopping)
             must_know = is_saved or is_last or is_stopped
             if is_last and not is_stopped:
                 session.launch_evaluation()
             if must_know or session.step % every == 0:
                 session.losses.send(session.step_in_epoch)
-                yield from session.losses.pending(0 if must_know else TRANSFERS - 1)
+                yield from session.losses.pending(0 if must_know else under_way)
                 if losses := session.losses.read():
                     if not math.isfinite(losses[-1]):
                         message = f"The loss of this step was {losses[-1]}."
@@ -289,7 +338,7 @@ def _train(session: Session, stopping: Stopping, shown: Progress, options: Optio
         shown.epoch(metrics)
         if options.on_epoch is not None:
             options.on_epoch(dict(metrics))
-        if session.epoch < last and stopping.reason:
+        if session.epoch < last and session.ranks.agree(stopping):
             return _interrupted(session, stopping)
     if not has_finite_parameters(session.model):
         return _diverged(session, session.step - 1, "The weights were not finite after this step, the last.")
@@ -302,6 +351,8 @@ def _diverged(session: Session, step: int, message: str) -> Outcome:
 
 
 def _interrupted(session: Session, stopping: Stopping) -> Outcome:
+    # During an evaluation another process may have got the signal.
+    session.ranks.agree(stopping)
     session.save()
     metrics = session.last_metrics()
     if stopping.signal is not None:

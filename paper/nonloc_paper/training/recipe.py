@@ -22,7 +22,14 @@ LARGEST_SEED = 2**128 - 1  # a seed is hashed, so that one of secrets.randbits(1
 OPTIMIZERS = ("sgd", "adam")
 SCHEDULES = ("step", "onecycle", "constant")
 PRECISIONS = ("float32", "bfloat16")
-TASK_OF_FAMILY = {"preresnet": "classification", "restorer": "restoration"}
+TASK_OF_FAMILY = {
+    "preresnet": "classification",
+    "restorer": "restoration",
+    "own-classifier": "classification",
+    "own-restorer": "restoration",
+}
+# A module that `fit` is given, by a name; `fit` adds its fingerprint.
+_OWN = re.compile(r"(own-classifier|own-restorer)/[\w.+-]+(@[0-9a-f]{12})?")
 
 
 def _option(default: Any, help: str) -> Any:
@@ -44,7 +51,7 @@ class Recipe:
     network: str = _option(
         "preresnet20/baseline",
         'the network\'s spec, such as "preresnet20/diffusive-5@2": 5 diffusive blocks after residual block 2; '
-        "`nonloc_paper.build` explains the grammar",
+        "`nonloc_paper.build` explains the grammar. In Python also own-classifier/NAME or own-restorer/NAME: see `fit`",
     )
     data: str = _option("cifar10", "the data set's name")
     stage: StageOptions = field(
@@ -91,7 +98,8 @@ class Recipe:
             raise ValueError(
                 f'network must be a spec such as "preresnet20/baseline", got {shown(self.network)}'
             )
-        NetworkSpec.parse(self.network)
+        if not self.is_own_network:
+            NetworkSpec.parse(self.network)
         if not isinstance(self.data, str) or not re.fullmatch(r"[\w.+-]+", self.data):
             raise ValueError(f'data must be the name of a data set such as "cifar10", got {shown(self.data)}')
         if not isinstance(self.stage, StageOptions):
@@ -129,7 +137,13 @@ class Recipe:
     @property
     def task(self) -> str:
         """The task, decided by the network's family: "classification" or "restoration"."""
-        return TASK_OF_FAMILY[NetworkSpec.parse(self.network).family]
+        own = _OWN.fullmatch(self.network)
+        return TASK_OF_FAMILY[own[1] if own else NetworkSpec.parse(self.network).family]
+
+    @property
+    def is_own_network(self) -> bool:
+        """Whether the network is a module that `fit` is given, own-classifier/NAME or own-restorer/NAME."""
+        return _OWN.fullmatch(self.network) is not None
 
     @property
     def sha256(self) -> str:

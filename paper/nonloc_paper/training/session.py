@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from nonloc.outcomes import CorruptDataError
 from nonloc_paper.data.dataset import Dataset
@@ -30,8 +30,11 @@ from nonloc_paper.training.evaluate import CapturedEvaluation, evaluate
 from nonloc_paper.training.graph_group import CaptureError, GraphGroup, Member
 from nonloc_paper.training.machine import Part, place, with_part
 from nonloc_paper.training.observe import record_spectra, stage_weights
+from nonloc_paper.training.own_network import check_outputs
 from nonloc_paper.training.plan import EpochPlan, learning_rate, steps_per_epoch
+from nonloc_paper.training.ranks import ALONE, Ranks
 from nonloc_paper.training.recipe import Recipe
+from nonloc_paper.training.shared_norm import share_norms
 from nonloc_paper.training.step import TrainingStep
 from nonloc_paper.training.tasks import TASKS
 from nonloc_paper.training.trained import new_network
@@ -113,8 +116,10 @@ class Session:
     parts_before   the parts of the run that earlier processes did
     saved_at       the time of the last checkpoint, by `time.monotonic`
 
+    own            the network, where the recipe does not say how to build one
     group          do the steps in this GraphGroup, and evaluate as a CUDA graph. The current stream must then be the
                    group's whenever a method is called. Work that cannot be captured is done plainly, with a warning.
+    ranks          the processes that share each batch; the first alone writes files
     """
 
     def __init__(
@@ -124,8 +129,11 @@ class Session:
         dataset: Dataset,
         device: torch.device,
         *,
+        own: nn.Module | None = None,
         group: GraphGroup | None = None,
+        ranks: Ranks = ALONE,
     ) -> None:
+        self.ranks = ranks
         self.recipe = recipe
         self.run = run
         self.device = device
@@ -133,11 +141,18 @@ class Session:
         self.data_sha256 = dataset.sha256
         self.task = TASKS[recipe.task](recipe, dataset, device)
         self.steps_per_epoch = steps_per_epoch(recipe, len(self.task.train))
-        model = new_network(recipe, self.num_classes)
+        model = new_network(recipe, self.num_classes) if own is None else own
         # torch's own annotation of Module.to does not know the memory format alone.
         layout = torch.channels_last if recipe.channels_last else torch.contiguous_format
         self.model = model.to(device).to(memory_format=layout)  # type: ignore[call-overload]
-        self.train_step = TrainingStep(self.model, self.task, recipe, cast_together=group is not None)
+        if own is not None:
+            check_outputs(self.model, self.task, recipe, self.num_classes)
+        if ranks.count > 1:
+            self._check_batches()
+            self.model = share_norms(self.model, device)
+        self.train_step = TrainingStep(
+            self.model, self.task, recipe, cast_together=group is not None, ranks=ranks
+        )
         self._generator = torch.Generator(device)
         self._group = group
         self._member: Member | None = None
@@ -173,6 +188,8 @@ class Session:
 
     def begin(self) -> None:
         """Begin a new run: set the records of a run without a checkpoint aside, and record the initial spectra."""
+        if not self.ranks.is_first:
+            return
         if self.run.read_metrics():
             warnings.warn(
                 f"{self.run.metrics_path} describes a run, but {self.run.checkpoints_path} has no checkpoint to go on "
@@ -197,20 +214,32 @@ class Session:
                 f"{checkpoint.epoch} epochs and {checkpoint.step_in_epoch} steps, but an epoch has "
                 f"{self.steps_per_epoch} steps; bring it back, or delete that folder to begin again"
             )
-        if checkpoint.records is None:
-            self._check_epochs(checkpoint.epoch)
-        else:
-            self.run.check_records(checkpoint.records, self.run.checkpoints_path, whole=False)
+        if self.ranks.is_first:
+            if checkpoint.records is None:
+                self._check_epochs(checkpoint.epoch)
+            else:
+                self.run.check_records(checkpoint.records, self.run.checkpoints_path, whole=False)
         restore_model(self.model, checkpoint.tensors)
         restore_optimizer(self.train_step.optimizer, self.model, checkpoint.tensors)
         self.epoch, self.step_in_epoch = checkpoint.epoch, checkpoint.step_in_epoch
         self.losses.resume(checkpoint.losses)
         self.parts_before, self._seconds_before = checkpoint.parts, checkpoint.seconds
-        if checkpoint.records is None:
-            self.run.truncate(checkpoint.epoch)
-        else:
-            self.run.cut_records(checkpoint.records)
-        remove_later(self.run, checkpoint.step)
+        if self.ranks.is_first:
+            if checkpoint.records is None:
+                self.run.truncate(checkpoint.epoch)
+            else:
+                self.run.cut_records(checkpoint.records)
+            remove_later(self.run, checkpoint.step)
+
+    def _check_batches(self) -> None:
+        """Raise a ValueError where a batch has fewer images than there are processes."""
+        images, size = len(self.task.train), self.recipe.batch_size
+        least = min(size, images - (self.steps_per_epoch - 1) * size)
+        if least < self.ranks.count:
+            raise ValueError(
+                f"{self.ranks.count} processes share each batch, but one has {least} images, with "
+                f"batch_size={size} and {images} training images; use at most {least} processes"
+            )
 
     def _check_epochs(self, epoch: int) -> None:
         """Check what can be checked of the records of an older checkpoint, which has no hash of them."""
@@ -272,7 +301,7 @@ class Session:
         if self._captured_evaluation is not None:
             with self._on_own_stream():
                 return self._captured_evaluation.read()
-        return evaluate(self.model, self.task, self.recipe, should_stop=should_stop)
+        return evaluate(self.model, self.task, self.recipe, should_stop=should_stop, ranks=self.ranks)
 
     def finish_epoch(self, measured: dict[str, float]) -> dict[str, Any]:
         """Record the epoch whose steps are all done; return its line of metrics."""
@@ -291,15 +320,15 @@ class Session:
             "learning_rate": rate,
             "seconds": round(self.seconds, 3),
         }
-        self._writer.do(lambda: self.run.append_metrics(line))
+        self._write(lambda: self.run.append_metrics(line))
         if self.epoch in self.recipe.spectrum_epochs or self.epoch == self.recipe.epochs:
             weights, epoch = stage_weights(self.model), self.epoch
-            self._writer.do(lambda: record_spectra(self.run, weights, epoch))
+            self._write(lambda: record_spectra(self.run, weights, epoch))
         return line
 
     def save(self) -> None:
         """Write a checkpoint, unless the weights are not finite: the last good one is worth more."""
-        if not has_finite_parameters(self.model):
+        if not self.ranks.is_first or not has_finite_parameters(self.model):
             return
         options, seconds = self.train_step.optimizer.param_groups[0], self.seconds
         rate = learning_rate(self.recipe, max(self.step - 1, 0), self.steps_per_epoch)
@@ -316,13 +345,13 @@ class Session:
             parts=with_part(self.parts_before, self.place, seconds - self._seconds_before),
         )
         self.saved_at = time.monotonic()
-        self._writer.do(lambda: save_checkpoint(self.run, self.recipe, checkpoint))
-        self._writer.do(self.run.drop_set_aside)
+        self._write(lambda: save_checkpoint(self.run, self.recipe, checkpoint))
+        self._write(self.run.drop_set_aside)
 
     def last_metrics(self) -> dict[str, Any]:
         """Return the newest line of metrics in the folder, {} without any; waits until all files are written."""
         self._writer.finish()
-        return next(iter(self.run.read_metrics()[-1:]), {})
+        return next(iter(self.run.read_metrics()[-1:]), {}) if self.ranks.is_first else {}
 
     def close(self) -> None:
         """Wait for the files and for the device, which must not use memory that is about to be freed."""
@@ -332,6 +361,10 @@ class Session:
             self._leave_group()
             if self.device.type == "cuda":
                 torch.cuda.current_stream(self.device).synchronize()
+
+    def _write(self, work: Callable[[], object]) -> None:
+        if self.ranks.is_first:
+            self._writer.do(work)
 
     def _on_own_stream(self) -> AbstractContextManager[None]:
         assert self._group is not None

@@ -8,8 +8,10 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 from nonloc._torch_compat import copy_all, cpu_has_bfloat16
+from nonloc_paper.training.ranks import ALONE, Ranks
 from nonloc_paper.training.recipe import Recipe
 from nonloc_paper.training.tasks import Chance, Task
 
@@ -22,10 +24,21 @@ class TrainingStep:
 
     cast_together  in bfloat16, cast the weights of all convolutions with one launch, and their gradients back with
                    one. The numbers are the same: autocast rounds the same values, with one launch for each.
+    ranks          the processes that share each batch
     """
 
-    def __init__(self, model: nn.Module, task: Task, recipe: Recipe, *, cast_together: bool = False) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        task: Task,
+        recipe: Recipe,
+        *,
+        cast_together: bool = False,
+        ranks: Ranks = ALONE,
+    ) -> None:
         self.model = model
+        self._ranks = ranks
+        self._parallel = DistributedDataParallel(model) if ranks.count > 1 else None
         self.task = task
         self.recipe = recipe
         self.optimizer = make_optimizer(model, recipe)
@@ -56,6 +69,8 @@ class TrainingStep:
         self.model.train()
         with precision_of(self.recipe, self.task.device):
             inputs, targets = self.task.train_batch(indices, chance)
+            if self._parallel is not None:
+                return self._compute_part(self._parallel, inputs, targets)
             model = self.model if self._casts is None else self._casts
             loss = self.task.loss(forward(model, inputs, self.recipe), targets)
             self.optimizer.zero_grad(set_to_none=True)
@@ -64,6 +79,20 @@ class TrainingStep:
                 self._casts.collect_gradients()
             self.optimizer.step()
         return loss.detach()
+
+    def _compute_part(self, model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
+        """Do the step with this process's part of the batch; return the loss over the whole batch.
+
+        Every process makes the whole batch, so that its augmentation and noise are those of one process.
+        """
+        part = self._ranks.part(len(inputs))
+        loss = self.task.loss(forward(model, inputs[part], self.recipe), targets[part])
+        share = loss * ((part.stop - part.start) / len(inputs))
+        self.optimizer.zero_grad(set_to_none=True)
+        # The wrapper takes the mean of the gradients over the processes, not their sum.
+        (share * self._ranks.count).backward()
+        self.optimizer.step()
+        return self._ranks.add_up(share.detach())
 
 
 class Bfloat16Weights:

@@ -44,9 +44,21 @@ class Stopping:
         """The reason to stop, as a sentence; empty without one."""
         if self.signal is not None:
             return f"It was stopped by {self.signal.name}."
-        if self._deadline is not None and time.monotonic() >= self._deadline:
+        if self.is_spent:
             return f"Its budget of {self._budget:g} s was spent."
         return ""
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether the budget is spent."""
+        return self._deadline is not None and time.monotonic() >= self._deadline
+
+    def learn(self, number: int, is_spent: bool) -> None:
+        """Take over the signal (0: none) or the spent budget of another process of the same run."""
+        if number and self.signal is None:
+            self.signal = signal.Signals(number)
+        if is_spent:
+            self._deadline = time.monotonic()
 
     @property
     def seconds_left(self) -> float | None:

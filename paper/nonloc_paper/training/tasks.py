@@ -102,6 +102,13 @@ class Classification(Task):
                 f"network={recipe.network!r} classifies, but data={dataset.name!r} has no labels; "
                 'choose labelled data such as "cifar10", or a network that restores ("restorer…")'
             )
+        for labels in (self.train.labels, self.test.labels):
+            # On CUDA, a label that is no class would end the process with an error that does not name it.
+            if int(labels.min()) < 0 or int(labels.max()) >= dataset.num_classes:
+                raise ValueError(
+                    f"data={dataset.name!r} has {dataset.num_classes} classes, so labels go from 0 to "
+                    f"{dataset.num_classes - 1}; got {int(labels.min())} to {int(labels.max())}"
+                )
         mean, deviation = pixel_statistics(self.train.images)
         scale = deviation if recipe.pixel_scale == "std" else recipe.pixel_scale
         if not scale > 0:

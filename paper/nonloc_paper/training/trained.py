@@ -13,6 +13,7 @@ from nonloc_paper.fast import accelerate
 from nonloc_paper.networks.build import build
 from nonloc_paper.runs import Run
 from nonloc_paper.training.checkpoint import Checkpoint, latest_valid, restore_model
+from nonloc_paper.training.own_network import OwnNetwork, make_own_network
 from nonloc_paper.training.plan import initialization
 from nonloc_paper.training.recipe import Recipe
 
@@ -24,8 +25,12 @@ def new_network(recipe: Recipe, num_classes: int) -> nn.Module:
     return accelerate(model)
 
 
-def trained_network(run: Run | str | os.PathLike[str], device: torch.device | str = "cpu") -> nn.Module:
+def trained_network(
+    run: Run | str | os.PathLike[str], device: torch.device | str = "cpu", *, model: OwnNetwork | None = None
+) -> nn.Module:
     """Return the network of the newest valid checkpoint of `run`, in eval mode on `device`.
+
+    model  the network of your own that `fit` was given; a new one is returned
 
     >>> from nonloc_paper import Recipe, fit, trained_network
     >>> from nonloc_paper.data import Dataset, Split
@@ -37,12 +42,19 @@ def trained_network(run: Run | str | os.PathLike[str], device: torch.device | st
     torch.Size([1, 3, 12, 12])
     """
     run = run if isinstance(run, Run) else Run.open(run)
-    return network_of(newest_checkpoint(run), Recipe.of(run), device)
+    recipe = Recipe.of(run)
+    own = None if model is None else make_own_network(model, recipe)[0]
+    return network_of(newest_checkpoint(run), recipe, device, own)
 
 
-def network_of(checkpoint: Checkpoint, recipe: Recipe, device: torch.device | str = "cpu") -> nn.Module:
-    """Return the network of `checkpoint`, accelerated as in training, in eval mode on `device`."""
-    model = new_network(recipe, checkpoint.num_classes)
+def network_of(
+    checkpoint: Checkpoint, recipe: Recipe, device: torch.device | str = "cpu", own: nn.Module | None = None
+) -> nn.Module:
+    """Return the network of `checkpoint`, accelerated as in training, in eval mode on `device`.
+
+    own  the module to load it into, where the recipe does not say how to build one
+    """
+    model = new_network(recipe, checkpoint.num_classes) if own is None else own
     restore_model(model, checkpoint.tensors)
     return model.to(device).eval()
 

@@ -1,0 +1,190 @@
+"""Stages and products with a first derivative: for torch.autograd, and as operators of torch.library, which a traced
+program calls without looking inside.
+
+Each has a forward (*tensors, settings, keeps) -> (result, *kept), whose last results are for backward alone, and a
+backward (gradient of the result, *tensors, *kept, settings) -> a gradient for each of the tensors, or None. In the
+operators, whose number of results is fixed, what is absent is an empty tensor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nonloc.ops.fused import passes, stored
+from nonloc.ops.fused.launch import Settings
+
+Tensors = tuple[Tensor | None, ...]
+
+
+class Computation:
+    """One of them, under the name nonloc::<name>.
+
+    tensors       the names of its tensors; the first three are query, key and bias
+    kept          the names of what forward keeps
+    fake          (*tensors, settings) -> shapes of the result and of what is kept
+    needs_result  backward takes the result, too, before what is kept
+    """
+
+    def __init__(
+        self,
+        name: str,
+        tensors: str,
+        kept: str,
+        forward: Callable[..., Tensors],
+        backward: Callable[..., Tensors],
+        fake: Callable[..., Tensors],
+        needs_result: bool = False,
+    ) -> None:
+        self.forward, self.backward, self.fake = forward, backward, fake
+        self.needs_result = needs_result
+        self.given = len(tensors.split())  # how many tensors
+        self.kept = len(kept.split())
+
+        class Function(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx: Any, *args: Any) -> Tensor | None:
+                *given, settings, keeps = args
+                result, *others = forward(*given, settings, keeps)
+                if keeps:
+                    ctx.save_for_backward(*given, *([result] if needs_result else []), *others)
+                    ctx.settings = settings
+                return result
+
+            @staticmethod
+            def backward(ctx: Any, gradient: Tensor) -> Tensors:
+                _check_first_derivative()
+                return *backward(gradient, *ctx.saved_tensors, ctx.settings), None, None
+
+        self.function = Function
+        arguments = ", ".join(f"Tensor{'?' if one == 'bias' else ''} {one}" for one in tensors.split())
+        settings = ", ".join(
+            f"{'float' if field == 'scale' else 'bool'} {field}" for field in Settings._fields
+        )
+        results = ", ".join(["Tensor"] * (1 + self.kept))
+        self.operator = torch.library.custom_op(
+            f"nonloc::{name}",
+            self._run,
+            mutates_args=(),
+            schema=f"({arguments}, {settings}, bool keeps) -> ({results})",
+        )
+        saved = ", ".join(f"Tensor {one}" for one in (["result"] if needs_result else []) + kept.split())
+        results = ", ".join(["Tensor"] * self.given)
+        self.backward_operator = torch.library.custom_op(
+            f"nonloc::{name}_backward",
+            self._run_backward,
+            mutates_args=(),
+            schema=f"(Tensor gradient, {arguments}, {saved}, {settings}) -> ({results})",
+        )
+        self.operator.register_fake(self._fake)
+        self.backward_operator.register_fake(self._fake_backward)
+        self.operator.register_autograd(self._gradients, setup_context=self._keep)
+
+    def __call__(self, *tensors: Tensor | None, settings: Settings) -> Tensor:
+        """The result, with its first derivative."""
+        wanted = [torch.is_grad_enabled() and one is not None and one.requires_grad for one in tensors]
+        settings = settings._replace(has_gradient=any(wanted[:3]))
+        if torch.compiler.is_compiling():
+            return self.operator(*tensors, *settings, any(wanted))[0]
+        return self.function.apply(*tensors, settings, any(wanted))
+
+    def _run(self, *args: Any) -> tuple[Tensor, ...]:
+        given, settings, keeps = args[: self.given], Settings(*args[self.given : -1]), args[-1]
+        result, *kept = self.forward(*given, settings, keeps)
+        return _filled(args[0], (result, *(kept if keeps else [None] * self.kept)))
+
+    def _fake(self, *args: Any) -> tuple[Tensor, ...]:
+        given, settings, keeps = args[: self.given], Settings(*args[self.given : -1]), args[-1]
+        result, *kept = self.fake(*given, settings)
+        return _filled(args[0], (result, *(kept if keeps else [None] * self.kept)))
+
+    def _run_backward(self, *args: Any) -> tuple[Tensor, ...]:
+        tensors, settings = args[: -len(Settings._fields)], args[-len(Settings._fields) :]
+        first, kept = tensors[: -self.kept], [_or_none(one) for one in tensors[-self.kept :]]
+        return _filled(args[1], self.backward(*first, *kept, Settings(*settings)))
+
+    def _fake_backward(self, *args: Any) -> tuple[Tensor, ...]:
+        shapes = [None if one is None else one.new_empty(one.shape) for one in args[1 : 1 + self.given]]
+        if not Settings(*args[-len(Settings._fields) :]).has_gradient:
+            shapes[:3] = [None] * 3
+        return _filled(args[1], tuple(shapes))
+
+    def _keep(self, ctx: Any, inputs: Any, output: tuple[Tensor, ...]) -> None:
+        ctx.save_for_backward(*inputs[: self.given], *(output if self.needs_result else output[1:]))
+        ctx.settings = inputs[self.given : -1]
+        ctx.mark_non_differentiable(*output[1:])
+
+    def _gradients(self, ctx: Any, gradient: Tensor, *_: Any) -> Any:
+        found = self.backward_operator(gradient, *ctx.saved_tensors, *ctx.settings)
+        return *map(_or_none, found), *[None] * (len(ctx.settings) + 1)
+
+
+def _filled(like: Tensor, results: Tensors) -> tuple[Tensor, ...]:
+    """Absent results as empty tensors; the others without shared storage, as an operator's results must be."""
+    return tuple(like.new_empty(0) if one is None else one.contiguous() for one in results)
+
+
+def _or_none(x: Tensor) -> Tensor | None:
+    return None if x.numel() == 0 else x
+
+
+def _check_first_derivative() -> None:
+    # `once_differentiable` would silently drop this term from a second derivative that has others.
+    if torch.is_grad_enabled():
+        raise ValueError(
+            'backends "fused" and "stored" have no second derivative, which create_graph=True asks for; use '
+            'backend="reference"'
+        )
+
+
+def _fake_fused(
+    query: Tensor, key: Tensor, bias: Any, x: Tensor, w_z: Tensor, w_g: Any, s: Settings
+) -> Tensors:
+    blocks, _, hidden = w_z.shape
+    g, r = (query.new_empty(blocks, *query.shape[:2], hidden) for _ in range(2))
+    lse = query.new_empty(2, *query.shape[:2], dtype=torch.float32)
+    mean = torch.empty_like(key) if s.has_gradient else None
+    return torch.empty_like(x), g, r, lse, mean, x.new_empty(blocks - 1, *x.shape)
+
+
+def _fake_product(query: Tensor, key: Tensor, bias: Any, g: Tensor, s: Settings) -> Tensors:
+    lse = query.new_empty(2, *query.shape[:2], dtype=torch.float32)
+    return torch.empty_like(g, dtype=torch.float32), lse, torch.empty_like(key) if s.has_gradient else None
+
+
+def _fake_stored(
+    query: Tensor, key: Any, bias: Any, x: Tensor, w_z: Tensor, w_g: Any, s: Settings
+) -> Tensors:
+    blocks, _, hidden = w_z.shape
+    g, r = (query.new_empty(*query.shape[:2], blocks, hidden) for _ in range(2))
+    return torch.empty_like(x), _fake_kernel(query), g, r, x.new_empty(blocks - 1, *x.shape)
+
+
+def _fake_stored_product(query: Tensor, key: Any, bias: Any, g: Tensor, s: Settings) -> Tensors:
+    return torch.empty_like(g, dtype=torch.float32), _fake_kernel(query)
+
+
+def _fake_kernel(query: Tensor) -> Tensor | None:
+    kernel = stored.new_kernel(query)
+    return kernel if kernel.shape[0] == query.shape[0] else None
+
+
+fused_stage = Computation(
+    "fused_stage", "query key bias x w_z w_g", "g r lse mean between",
+    passes.stage_forward, passes.stage_backward, _fake_fused,
+)  # fmt: skip
+stored_stage = Computation(
+    "stored_stage", "query key bias x w_z w_g", "kernel g r between",
+    stored.stage_forward, stored.stage_backward, _fake_stored,
+)  # fmt: skip
+fused_product = Computation(
+    "fused_product", "query key bias g", "lse mean",
+    passes.product_forward, passes.product_backward, _fake_product, needs_result=True,
+)  # fmt: skip
+stored_product = Computation(
+    "stored_product", "query key bias g", "kernel",
+    stored.product_forward, stored.product_backward, _fake_stored_product,
+)  # fmt: skip

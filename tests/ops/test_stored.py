@@ -1,0 +1,85 @@
+"""Stages with K stored, in Triton's interpreter: values and gradients of float64. States wider than features."""
+
+import pytest
+import torch
+from fused_problems import Problem, by, by_hand, errors, poison
+
+from nonloc.ops import Affinity, aggregate, fused, propagate
+from nonloc.ops.fused import stored
+from nonloc.ops.fused.launch import is_interpreted
+
+pytestmark = pytest.mark.skipif(
+    not is_interpreted(), reason="Triton compiles for the GPU here: test_fused_gpu.py"
+)
+
+HALF = torch.float16
+STAGES = {
+    "usual": {},
+    "original, wide features": {"differs": False, "embed": 200, "hidden": 150, "batch": 3},
+    "heat, mask, odd": {"kind": "heat", "is_masked": True, "positions": 45, "batch": 2},
+    "half, full": {"dtype": HALF, "hidden": None, "channels": 20, "embed": 5, "positions": 33},
+    "half, keys far from zero": {"dtype": HALF, "right_shift": 30.0, "size": 0.05},
+    "rows that share keys": {"size": 1e6, "copies": 3, "positions": 42, "blocks": 4},
+}
+
+
+@pytest.mark.parametrize("keywords", [pytest.param(keywords, id=name) for name, keywords in STAGES.items()])
+@pytest.mark.parametrize("samples", ["all", "one by one"])
+def test_a_stage(keywords, samples, monkeypatch):
+    if samples == "one by one":
+        monkeypatch.setattr(stored, "LARGEST_KERNEL", 1)
+    problem = Problem(**keywords)
+    truth = problem.truth()
+    actual, plain = (
+        errors(problem.solve(way), truth, problem.left_cancels) for way in (by("stored"), by_hand)
+    )
+    eps = torch.finfo(problem.dtype).eps
+    assert {name: error for name, error in actual.items() if error > 4 * max(eps, plain[name])} == {}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, HALF])
+def test_a_product(dtype):
+    left, right, z = (torch.randn(2, 40, width).to(dtype).requires_grad_() for width in (6, 6, 20))
+    cotangent = torch.randn(2, 40, 20)
+
+    def solve(backend, dtype):
+        leaves = [x.detach().to(dtype).requires_grad_() for x in (left, right, z)]
+        out = aggregate(Affinity(*leaves[:2], "gaussian", scale=0.5), leaves[2], backend=backend)
+        return [out.detach(), *torch.autograd.grad(out, leaves, cotangent.to(dtype))]
+
+    for actual, expected in zip(solve("stored", dtype), solve("reference", torch.float64), strict=True):
+        assert float((actual.double() - expected).norm() / expected.norm()) < 12 * torch.finfo(dtype).eps
+
+
+def test_every_number_is_written(monkeypatch):
+    problem = Problem("heat", blocks=3, positions=33, is_masked=True)
+    clean = problem.solve(by("stored"))
+    made = poison(monkeypatch)
+    for name, actual in problem.solve(by("stored")).items():
+        assert torch.equal(actual, clean[name]), name
+    assert len(made) > 5
+
+
+def test_a_program_holds_a_row():
+    x = torch.zeros(1, 20_000, 4)
+    assert "at most 16,384 positions, not 20,000" in fused.lacks(Affinity(x, x, "gaussian"), backend="stored")
+
+
+@pytest.mark.parametrize("backend", ["fused", "stored"])
+def test_a_state_may_be_wider_than_its_features(backend):
+    """As under autocast: the change is rounded, the state is not."""
+    problem = Problem(dtype=HALF)
+    left, right, z, outer, inner = problem.inputs
+    z = z.float()
+
+    def solve(backend, dtype):
+        leaves = [x.to(dtype or x.dtype).requires_grad_() for x in (left, right, z, outer, inner)]
+        pairs = list(zip(leaves[3], leaves[4], strict=True))
+        out = propagate(Affinity(*leaves[:2], "gaussian"), leaves[2], pairs, backend=backend)
+        gradients = torch.autograd.grad(out, leaves, problem.cotangent.to(out.dtype))
+        return [out.detach() - leaves[2].detach(), *gradients]
+
+    results = solve(backend, None)
+    assert results[0].dtype == results[3].dtype == torch.float32
+    for actual, expected in zip(results, solve("reference", torch.float64), strict=True):
+        assert float((actual.double() - expected).norm() / expected.norm()) < 4 * torch.finfo(HALF).eps
