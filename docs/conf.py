@@ -60,7 +60,7 @@ python_maximum_signature_line_length = 90
 nitpick_ignore_regex = [
     (r"py:.*", r"(collections|matplotlib|numpy|os|pathlib|torch|typing)\..*|Tensor|(dict|tuple)\[\w+"),
     # Ours that are not public: they come and go with public functions.
-    (r"py:class", r"nonloc.*\.(Costs|Dataset|Endings?|Model|RandomBand|Recorded|Session|SharedData)"),
+    (r"py:class", r"nonloc.*\.(_\w+|Costs|Dataset|Endings?|Model|RandomBand|Recorded|Session|SharedData)"),
 ]
 
 
