@@ -1,27 +1,30 @@
-"""The examples in the docstrings of `nonloc.interop`."""
+"""Every public function of `nonloc.interop` has an example in its docstring, which prints what it says."""
 
 import importlib
+import inspect
+import pkgutil
 
 import pytest
 
+import nonloc.interop
 from test_docstrings import run_examples
 
 pytestmark = pytest.mark.interop
-FUNCTIONS = (
-    "huggingface.from_pretrained",
-    "huggingface.insert",
-    "mmcv.from_nonlocal",
-    "mmcv.register",
-    "nonlocal_pytorch.from_nonlocal",
-    "timm.from_nonlocal_attn",
-)
+LIBRARIES = [one.name for one in pkgutil.iter_modules(nonloc.interop.__path__) if one.name != "blocks"]
 
 
-@pytest.mark.parametrize("function", FUNCTIONS)
+def public_functions():
+    for library in LIBRARIES:
+        module = importlib.import_module(f"nonloc.interop.{library}")
+        for name, value in vars(module).items():
+            if inspect.isfunction(value) and value.__module__ == module.__name__ and not name.startswith("_"):
+                yield pytest.param(value, id=f"{library}.{name}")
+
+
+@pytest.mark.parametrize("function", public_functions())
 @pytest.mark.usefixtures("torchvision")  # which timm and transformers import where it is installed
 def test_the_example_prints_what_it_says(function, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    module, name = function.split(".")
-    count, report = run_examples(getattr(importlib.import_module(f"nonloc.interop.{module}"), name), function)
-    assert count, f"nonloc.interop.{function} needs an example in its docstring"
+    count, report = run_examples(function, function.__name__)
+    assert count, f"{function.__module__}.{function.__name__} needs an example in its docstring"
     assert not report, report
