@@ -8,7 +8,7 @@ PIP    := $(BIN)/python -m pip install --disable-pip-version-check -c constraint
 INTEROP := .venv-interop
 DOCS := .venv-docs
 
-.PHONY: help install demo demo-full test test-slow test-long test-faults test-gpu test-interop docs lint format types clean
+.PHONY: help install demo demo-full test test-slow test-long test-faults test-gpu test-interop test-page docs lint format types clean
 .DEFAULT_GOAL := help
 
 help: ## Show the targets
@@ -60,6 +60,14 @@ $(INTEROP)/.installed: pyproject.toml constraints.txt constraints-interop.txt
 
 test-interop: $(INTEROP)/.installed ## Run the tests with other libraries, in an environment of their own; a skip fails
 	$(INTEROP)/bin/python -m pytest -q -m interop tests/interop
+
+$(VENV)/.paged: $(VENV)/.tested
+	$(PIP) -e '.[page]'
+	@touch $@
+
+test-page: $(VENV)/.paged ## Run the explorer in Chromium (Debian's package); screenshots go to build/explorer
+	command -v $(or $(CHROMIUM),chromium) > /dev/null || apt-get install -y chromium
+	$(BIN)/python -m pytest -q -m page paper/tests/explorer
 
 $(DOCS)/.installed: pyproject.toml paper/pyproject.toml constraints.txt constraints-docs.txt
 	test -x $(DOCS)/bin/python || $(PYTHON) -m venv $(DOCS)

@@ -15,8 +15,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import backends, certificates, graphs, memory, stable, stage, stage_cpu, training
-from benchmarks.shared import markdown
+from benchmarks import backends, certificates, graphs, memory, modules, stable, stage, stage_cpu, training
+from benchmarks.shared import format_size, markdown
 
 ROOT = Path(__file__).parent.parent
 DOCUMENT = ROOT / "docs" / "performance.md"
@@ -59,11 +59,38 @@ def largest_sizes(rows: Sequence[dict[str, Any]]) -> str:
     return "\n".join([header, rule, *(line for line in lines if "M^" in line)])
 
 
-def common_stages(rows: Sequence[dict[str, Any]]) -> str:
-    """Return the sizes that differ in kind by four ways; the other rows are in the record."""
-    ways = {"fused", "naive", "SDPA flash", "FlexAttention"}
-    sizes = [row for row in rows if row["positions"] != 4096 and row["captured"] is not None]
-    return stage.table([row for row in sizes if row["way"] in ways])
+def best_stages(rows: Sequence[dict[str, Any]]) -> str:
+    """Return "auto" beside the fastest public way, captured and eager; all ways are in the record."""
+    cells = []
+    for auto in (row for row in rows if row["way"] == "auto"):
+        shape = stage.Shape(*(auto[name] for name in stage.Shape._fields))
+        same = [row for row in rows if all(row[name] == auto[name] for name in stage.Shape._fields)]
+        took = [row["way"] for row in same if row["is_ours"] and row["memory"] == auto["memory"]]
+        cell = [str(shape), next((way for way in took if "auto" not in way), "–")]
+        for column in ("captured", "eager"):
+            public = [row for row in same if not row["is_ours"] and row[column] is not None]
+            best = min(public, key=lambda row: row[column])
+            cell += [
+                f"{auto[column]:.2f}",
+                f"{best[column]:.2f} ({best['way']})",
+                f"{auto[f'{column}_ratio']:.2f}×",
+            ]
+        cells.append([*cell, format_size(auto["memory"])])
+    headers = [
+        "C, d; B × M, N",
+        "auto takes",
+        "captured, ms",
+        "best public",
+        "ratio",
+        "eager, ms",
+        "best public",
+    ]
+    return markdown([*headers, "ratio", "memory"], cells)
+
+
+def eager_modules(rows: Sequence[dict[str, Any]]) -> str:
+    """Return the modules without the compiled ones, which are in the record."""
+    return modules.table([row for row in rows if "compiled" not in row["way"]])
 
 
 def without_pairs(rows: Sequence[dict[str, Any]]) -> str:
@@ -80,7 +107,8 @@ TABLES: dict[str, Callable[[Sequence[dict[str, Any]]], str]] = {
     "accuracy": largest_deviations,
     "memory": largest_sizes,
     "backends": common_backends,
-    "stage": common_stages,
+    "stage": best_stages,
+    "modules": eager_modules,
     "stage_cpu": stage_cpu.table,
     "training": without_pairs,
     "graphs": graphs.table,

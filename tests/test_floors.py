@@ -31,7 +31,8 @@ HOUSES = {
     "nonloc_paper": (
         ROOT / "paper" / "nonloc_paper",
         {
-            "commands": 7,
+            "commands": 8,
+            "explorer": 7,
             "report": 6,
             "map": 5,
             "suites": 4,

@@ -46,7 +46,7 @@ KEYWORDS = """
     batch_norm        batch normalisation over the channels, after W_Z
     layout            "channels_first" ([B, C, L], [B, C, H, W], [B, C, T, H, W]) or "positions" ([B, M, C],
                       [B, H, W, C], [B, T, H, W, C]); None is "channels_first"
-    backend           "auto", or one of "reference", "factored", "fused" and "stored"
+    backend           "auto", or one of "reference", "factored", "fused", "stored" and "attention"
     device, dtype     of the parameters, as in torch's own modules; an affinity that is a module moves there
     """
 SHARING = """

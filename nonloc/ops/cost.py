@@ -24,7 +24,8 @@ from nonloc._torch_compat import FakeTensorMode
 from nonloc.ops.affinity import DTYPES, KINDS, Affinity
 from nonloc.ops.exponential import BLOCK_ENTRIES
 from nonloc.ops.functional import choose_backend, compute_dtype
-from nonloc.ops.fused import STAGES, lacks, padded_width
+from nonloc.ops.fused import BACKENDS as GPU_BACKENDS
+from nonloc.ops.fused import lacks, padded_width
 from nonloc.ops.fused.launch import WIDEST_PRODUCT, without_launches
 from nonloc.ops.fused.passes import SLOTS
 from nonloc.ops.fused.stored import new_kernel
@@ -265,13 +266,14 @@ def _costs(affinity: Affinity, s: _Sizes) -> Costs:
         return Affinity(left, right, affinity.kind, affinity.normalize, measure=measure), z
 
     with FakeTensorMode(), without_launches():
-        serving = [name for name in STAGES if lacks(*on("cpu"), name) is None]
+        serving = [name for name in GPU_BACKENDS if lacks(*on("cpu"), name) is None]
         auto, auto_on_cuda = (
             choose_backend(*on(device), hidden=s.hidden, blocks=s.blocks // s.kernels)
             for device in ("cpu", "cuda")
         )
     costs = {"reference": _reference(affinity, s), "factored": _factored(affinity, s)}
-    costs |= {name: {"fused": _fused, "stored": _stored}[name](affinity, s) for name in serving}
+    formulas = {"fused": _fused, "stored": _stored, "attention": _attention}
+    costs |= {name: formulas[name](affinity, s) for name in serving}
     return Costs(costs, auto, auto_on_cuda)
 
 
@@ -335,12 +337,15 @@ def _factored(affinity: Affinity, s: _Sizes) -> Cost:
     macs: float
     more: float
     if affinity.kind in ("gaussian", "heat") and affinity.normalize == "row":
-        width = max(d + (affinity.kind == "heat"), s.hidden)
-        wide = width / s.hidden  # attention takes query, key and values of one width
+        depth = d + (affinity.kind == "heat")
+        width = max(depth, s.hidden)
+        wide = width / s.hidden  # attention takes query, key and values of one width: others are copied
         rows, columns = 256 if m >= 768 else 64 if m >= 192 else 32, min(512, affinity.right.shape[1])
         buffers = rows * columns * torch.get_num_threads()
-        forward = t.forward(s, 5 * wide) + buffers + 2 * (affinity.kind == "heat") * t.features
-        backward = s.blocks * t.saved(s, 4.5 * wide, 0.5) + 2 * wide * t.hidden + 2 * buffers
+        applied = 2.5 + (depth < width) + 1.5 * (s.hidden < width)
+        copied = 2 + 1.8 * (depth < width) + 0.7 * (s.hidden < width)
+        forward = t.forward(s, applied * wide) + buffers + 2 * (affinity.kind == "heat") * t.features
+        backward = s.blocks * t.saved(s, copied * wide, 0.5) + 2 * wide * t.hidden + 2 * buffers
         macs, more = 2 * s.blocks * t.kernel * width, 5 * s.blocks * t.kernel * width
     elif affinity.kind in ("gaussian", "heat"):
         block = t.kernel // m * min(m, max(1, BLOCK_ENTRIES * m // t.kernel))
@@ -404,6 +409,18 @@ def _stored(affinity: Affinity, s: _Sizes) -> Cost:
     macs = t.kernel * (s.kernels * d + s.blocks * s.hidden)
     more = t.kernel * (2 * s.blocks * s.hidden + s.kernels * d * (3 - is_kept))
     return _cost(s.dtype.itemsize, forward, backward, macs + t.maps, more + 2 * t.maps)
+
+
+def _attention(affinity: Affinity, s: _Sizes) -> Cost:
+    """As attention by hand, everything in the features' dtype."""
+    t = _Terms(affinity, s)
+    d = affinity.left.shape[-1]
+    forward = 3 * t.state + 3 * t.hidden + t.features
+    backward = (
+        s.blocks * (t.state + 3 * t.hidden + t.weights / s.blocks) + s.kernels * t.features + t.working(s)
+    )
+    macs = s.blocks * t.kernel * (d + s.hidden)
+    return _cost(s.dtype.itemsize, forward, backward, macs + t.maps, 2.5 * macs + 2 * t.maps)
 
 
 def _cost(itemsize: int, forward: float, backward: float, macs: float, more: float) -> Cost:

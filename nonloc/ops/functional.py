@@ -11,7 +11,7 @@ Derivatives, by backend; "no" is a ValueError that names another way:
     reference                 yes        yes               yes            yes
     factored                  yes        yes               yes            yes
     factored, "sinkhorn"      yes        yes               no             of the values; no grad
-    fused, stored             yes        no                no             no
+    fused, stored, attention  yes        no                no             no
     factored, SparseAffinity  yes        yes               no             no
 
 Backward is torch.autograd's. torch.func.grad behaves as the last column; forward mode is torch.func.jvp, jacfwd or dual
@@ -47,6 +47,7 @@ BACKENDS: dict[str, Callable[[Affinity, torch.dtype], Operator]] = {
     "factored": factored.prepare,
     "fused": fused.prepare,
     "stored": partial(fused.prepare, backend="stored"),
+    "attention": partial(fused.prepare, backend="attention"),
 }
 
 # Up to this many kernel entries (B · M · M') the matrix is faster than the detour around it, by measurement on a CPU
@@ -168,15 +169,13 @@ def _propagate_whole(
     backend: str,
 ) -> Tensor | None:
     """The stage as one computation, where the backend has one for it."""
-    if backend in ("fused", "stored") and fused.takes_stage(affinity, z, pairs, backend):
+    if backend in fused.BACKENDS and fused.takes_stage(affinity, z, pairs, backend):
         return fused.propagate(without_masked(affinity), z, pairs, differences, backend)
-    if backend == "factored" and exponential.takes_stage(affinity, z, _widest(pairs)):
-        return exponential.propagate(affinity, z, pairs, differences)
     return None
 
 
 def _widest(pairs: Sequence[tuple[Tensor, Tensor | None]]) -> int:
-    return max((outer.shape[-1] for outer, _ in pairs), default=0)
+    return max([0, *(outer.shape[-1] for outer, _ in pairs)])
 
 
 def kernel_matrix(affinity: Affinity | SparseAffinity) -> Tensor:
@@ -254,7 +253,7 @@ def _operator(affinity: Affinity | SparseAffinity, dtype: torch.dtype, backend: 
     if backend == "auto":
         backend = choose_backend(affinity)
         # A wider dtype than that of the features asks for more precision than these kernels have.
-        if backend in ("fused", "stored") and dtype != compute_dtype(affinity):
+        if backend in fused.BACKENDS and dtype != compute_dtype(affinity):
             backend = "factored"
     check_choice("backend", backend, ("auto", *BACKENDS))
     if isinstance(affinity, SparseAffinity):
@@ -366,7 +365,7 @@ def _prepare(affinity: AnyKernel, z: Tensor, backend: str) -> tuple[Operator, Te
         return affinity.operator, signal.to(affinity.dtype)
     if backend == "auto":
         backend = choose_backend(affinity, z)
-    if backend in ("fused", "stored"):
+    if backend in fused.BACKENDS:
         fused.check(affinity, z, backend)
     dtype = compute_dtype(affinity, z)
     return _operator(affinity, dtype, backend), signal.to(dtype)

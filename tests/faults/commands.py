@@ -58,6 +58,7 @@ FIRST = {
     "simulate": ("diffusion", "damped", "reverse", "jump"),
     "data": ("motifs", "cifar10"),
     "eval": ("run", "."),
+    "explore": ("new", "run", "."),
     "map": ("one_epoch", "ten_epochs", "ten-epochs-heat"),
     "report": ("run", "."),
     "reproduce": ("demo", "table1", "figure1"),
@@ -83,6 +84,7 @@ BEGINNINGS = shlex.split("""
     nonloc_paper.report.records.collect nonloc_paper.report.records.write_plan
     nonloc_paper.report.reproduction.write_reproduction nonloc_paper.training.observe.observe_spectra
     nonloc_paper.training.certificates.certify_run nonloc_paper.training.fit.fit
+    nonloc_paper.explorer.build.write_explorer
 """)
 LOADERS = shlex.split(
     "data suites.recheck training.fit training.observe training.scheduler training.certificates"

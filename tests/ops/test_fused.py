@@ -4,6 +4,7 @@ import pytest
 import torch
 from fused_problems import Problem, by, by_hand, errors, poison
 
+from nonloc._torch_compat import FakeTensorMode
 from nonloc.ops import (
     Affinity,
     SparseAffinity,
@@ -15,7 +16,7 @@ from nonloc.ops import (
     prepare,
     propagate,
 )
-from nonloc.ops.fused import launch
+from nonloc.ops.fused import choice, launch
 from nonloc.ops.fused.launch import Launcher, _groups, is_interpreted
 from nonloc.ops.fused.operators import fused_product, fused_stage, stored_product, stored_stage
 
@@ -298,6 +299,66 @@ def test_auto_does_not_come_here_on_the_cpu(dtype, launches):
     propagate(affinity, z, [torch.eye(4, dtype=dtype)])
     prepare(affinity, torch.float32).apply(z.float())
     assert launches == []
+
+
+@pytest.mark.parametrize("state", [HALF, torch.float32])
+def test_auto_takes_the_same_in_a_traced_program(state, monkeypatch):
+    monkeypatch.setattr(choice, "_is_measured", lambda affinity: True)
+    left, right, z = features(HALF, 16), features(HALF, 16), features(state, 16)
+    weights = [torch.randn(4, 4) for _ in range(2)]
+    graphs = []
+
+    def look(graph, inputs):
+        graphs.append(graph)
+        return graph
+
+    def stage(left, right, z):
+        return propagate(Affinity(left, right, "gaussian"), z, weights)
+
+    torch.compiler.reset()
+    out = torch.compile(stage, backend=look, fullgraph=True)(left, right, z)
+    assert "nonloc.fused_stage" in graphs[0].code
+    assert torch.equal(out, stage(left, right, z))
+    # An exported program should run without this library.
+    assert "nonloc" not in torch.export.export(Calling(stage), (left, right, z)).graph_module.code
+
+
+class Calling(torch.nn.Module):
+    def __init__(self, function):
+        super().__init__()
+        self.forward = function
+
+
+@pytest.mark.parametrize(
+    ("shape", "blocks", "expected"),
+    [
+        ((128, 1024, 32), 4, "fused"),
+        ((128, 1024, 32), 1, "fused"),
+        ((16, 3136, 64), 4, "fused"),
+        ((64, 197, 64), 4, "attention"),
+        ((32, 784, 128), 4, "stored"),
+        ((32, 784, 128), 1, "attention"),
+        ((8, 3136, 128), 2, "attention"),
+        ((32, 784, 256), 2, "stored"),
+        ((8, 1024, 512), 2, "stored"),
+        ((1, 65_536, 32), 4, "fused"),
+    ],
+)
+def test_auto_takes_what_was_fastest(shape, blocks, expected):
+    with FakeTensorMode(), launch.without_launches():
+        x = torch.empty(shape, device="cuda", dtype=torch.bfloat16)
+        assert choose_backend(Affinity(x, x, "gaussian"), x, hidden=shape[-1], blocks=blocks) == expected
+
+
+@pytest.mark.parametrize("depth", [8, 32, 64, 128, 200, 512])
+@pytest.mark.parametrize("positions", [49, 784, 3136, 16_384, 65_536])
+def test_auto_computes_in_half_precision_wherever_it_can(depth, positions):
+    """What it cannot: features beyond every attention at more positions than a program holds."""
+    with FakeTensorMode(), launch.without_launches():
+        x = torch.empty(8, positions, depth, device="cuda", dtype=torch.bfloat16)
+        for blocks in (1, 4):
+            chosen = choose_backend(Affinity(x, x, "gaussian"), x, hidden=depth, blocks=blocks)
+            assert (chosen in fused.BACKENDS) is not (depth > 256 and positions > 16_384)
 
 
 def test_a_second_derivative_is_an_error():

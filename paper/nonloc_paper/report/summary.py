@@ -60,15 +60,15 @@ def errors_table(runs: Table1Runs, backbone: str) -> Table:
             for form, shared in (("original", False), ("diffusive", False), ("diffusive", True))
         )
         if original or own or one:
-            less = own_less_one(runs, blocks, backbone, _counting(backbone)).format()
+            less = own_less_one(runs, blocks, backbone, deciding_seeds(backbone)).format()
             scores = (_score(original), _published(original), _score(own), _score(one), _published(own, one))
             lines.append((str(blocks), *scores, less))
     proposed = ("proposed, own affinities", "proposed, one affinity")
     return Table(("blocks", "original", "published", *proposed, "published", "own less one"), lines)
 
 
-def _counting(backbone: str) -> Container[int] | None:
-    """The seeds that decide: with n = 3 not the one that had been seen."""
+def deciding_seeds(backbone: str) -> Container[int] | None:
+    """Return the seeds that decide, None for all: with n = 3 not the one that had been seen."""
     return CONFIRMING if backbone == N3 else None
 
 
@@ -116,7 +116,7 @@ def corners_table(runs: Table1Runs, trained: TrainabilityMap) -> Table:
             )
             means = [mean_of([Contrast("", ((1.0, row),)) for row in rows]) for rows in (own, one)]
             less = mean_of(
-                [difference(*pair, "", _counting(backbone)) for pair in zip(own, one, strict=True)]
+                [difference(*pair, "", deciding_seeds(backbone)) for pair in zip(own, one, strict=True)]
             )
             if any(mean.values or mean.lost for mean in means):
                 title = f"error, n = {3 if backbone == N3 else 2}"
@@ -169,7 +169,7 @@ def forest_figure(runs: Table1Runs) -> Figure | None:
             axes.tick_params(axis="y", length=0)
             for place, (_, colour, contrast) in enumerate(lines):
                 if contrast is not None:
-                    _draw(axes, -place, colour, contrast, _counting(backbone))
+                    _draw(axes, -place, colour, contrast, deciding_seeds(backbone))
         looks = {
             "mean, 95 %": ("s", INK),
             "a seed": ("o", INK),

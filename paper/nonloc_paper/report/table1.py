@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from nonloc_paper.report.contrasts import difference
+from nonloc_paper.report.contrasts import Contrast, difference
 from nonloc_paper.report.records import RowRecord
 from nonloc_paper.report.table1_runs import Setting, Table1Runs, setting
 from nonloc_paper.report.tables import Table, format_number, format_score, rows_by, score_columns
@@ -23,16 +23,21 @@ def rows_table(rows: Sequence[RowRecord]) -> Table:
     return rows_by(columns, rows)
 
 
-def differences_table(runs: Table1Runs) -> Table:
-    """Return for every row with blocks: less the baseline, less the original form with as many blocks, as published."""
-    lines = []
+def row_differences(runs: Table1Runs) -> Iterator[tuple[RowRecord, Contrast, Contrast]]:
+    """Yield every row with blocks, less the baseline, and less the original form with as many blocks."""
     for row, what in _with_stages(runs):
         baseline = runs.find(form=None, backbone=what.backbone)
         twin = None
         if what.form == "diffusive" and what.weight == "factored":
             names = ("backbone", "blocks", "places", "start", "rate", "other")
             twin = runs.find(form="original", **{name: getattr(what, name) for name in names})
-        pairs = [difference(row, other) for other in (baseline, twin)]
+        yield row, difference(row, baseline), difference(row, twin)
+
+
+def differences_table(runs: Table1Runs) -> Table:
+    """Return for every row with blocks: less the baseline, less the original form, each as published, too."""
+    lines = []
+    for row, *pairs in row_differences(runs):
         cells = [cell for one in pairs for cell in (one.format(), one.format_published())]
         lines.append((runs.name(row), *cells))
     header = ("network", "less the baseline", "published", "less the original form", "published")

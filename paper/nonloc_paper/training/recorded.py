@@ -50,18 +50,22 @@ class Recorded:
     recipe: Recipe
 
 
-def models() -> list[str]:
+def models(records: str | os.PathLike[str] | None = None) -> list[str]:
     """Return the names of the recorded networks that have weights: <suite>/<row>, as their folders say.
+
+    records  the folder of kept records; None: the checkout's, or NONLOC_RESULTS
 
     >>> from nonloc_paper import models
     >>> "table1-n3/5-block-proposed-own-affinities" in models()
     True
     """
-    return sorted(_runs())
+    return sorted(_runs(records))
 
 
-def load(name: str, device: torch.device | str = "cpu") -> Recorded:
-    """Return a recorded network by its name; `models()` lists them.
+def load(
+    name: str, device: torch.device | str = "cpu", *, records: str | os.PathLike[str] | None = None
+) -> Recorded:
+    """Return a recorded network by its name; `models(records)` lists them.
 
     >>> from nonloc_paper import load
     >>> one = load("table1-n3/5-block-proposed-own-affinities")
@@ -70,7 +74,7 @@ def load(name: str, device: torch.device | str = "cpu") -> Recorded:
     >>> one.model(one.preprocess(torch.zeros(1, 3, 32, 32, dtype=torch.uint8))).shape
     torch.Size([1, 10])
     """
-    runs = _runs()
+    runs = _runs(records)
     if name not in runs:
         raise ValueError(f"{shown(name)} is no recorded network; choose one of {', '.join(sorted(runs))}")
     run = runs[name]
@@ -87,9 +91,9 @@ def load(name: str, device: torch.device | str = "cpu") -> Recorded:
     )
 
 
-def _runs() -> dict[str, Run]:
+def _runs(records: str | os.PathLike[str] | None) -> dict[str, Run]:
     """The recorded runs that have weights, by name: of a row one seed, the first where there are several."""
-    root = results_folder()
+    root = results_folder() if records is None else Path(records)
     if not root.is_dir():
         raise ValueError(
             f"{root} is not there: recorded networks are in a checkout of the repository; name its paper/results in "

@@ -1,0 +1,70 @@
+"""write_explorer: the page's files and, as scripts, the data of each panel; the same records give the same data."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from nonloc_paper.explorer import affinity_maps, map_data, play, tables_data, training_data
+from nonloc_paper.paths import real_path
+from nonloc_paper.report.reproduction import has_records
+from nonloc_paper.runs import write_atomically
+
+PAGE = Path(__file__).parent / "page"
+# By the id of a panel, which page/ID.js has, too: from the folder of records to its data.
+PANELS: dict[str, Callable[[Path], dict[str, Any]]] = {
+    "click": affinity_maps.data,
+    "play": play.data,
+    "training": training_data.data,
+    "map": map_data.data,
+    "tables": tables_data.data,
+}
+
+
+def write_explorer(
+    folder: str | os.PathLike[str],
+    records: str | os.PathLike[str],
+    *,
+    demo: str | os.PathLike[str] | None = None,
+) -> list[Path]:
+    """Write the explorer of some records into a folder, and return its files.
+
+    demo  the folder of a finished demo, to show its networks, too
+    """
+    root = Path(folder)
+    _check_folder(root, Path(records))
+    contents = {
+        path.relative_to(PAGE): path.read_bytes() for path in sorted(PAGE.rglob("*")) if path.is_file()
+    }
+    for name, data in (PANELS | {"click": partial(affinity_maps.data, demo=demo)}).items():
+        contents[Path("data", f"{name}.js")] = as_script(name, data(Path(records)))
+    for path, content in contents.items():
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(root / path, content)
+    return [root / path for path in contents]
+
+
+def as_script(name: str, data: dict[str, Any]) -> bytes:
+    """Return data as a script, for pages that are opened from disk cannot read JSON."""
+    text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return f"explorer.data.{name} = {text};\n".encode()
+
+
+def from_script(name: str, content: bytes) -> Any:
+    """Return the data of a script that `as_script` made."""
+    return json.loads(content.decode().removeprefix(f"explorer.data.{name} = ").rstrip().removesuffix(";"))
+
+
+def _check_folder(root: Path, records: Path) -> None:
+    """Refuse a folder with other things in it, and the records themselves."""
+    if not has_records(records):
+        raise ValueError(f"{records} has no kept records; name a folder that has, such as paper/results")
+    if real_path(records) in (real_path(root), *real_path(root).parents):
+        raise ValueError(f"{root} is in the records {records}; name a folder elsewhere")
+    is_other = root.is_dir() and any(root.iterdir()) and not (root / "frame.js").is_file()
+    if is_other or (root.exists() and not root.is_dir()):
+        raise ValueError(f"{root} is there and is no explorer; name a new folder")

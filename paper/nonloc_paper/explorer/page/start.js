@@ -1,0 +1,3 @@
+// The last script: all panels have joined.
+"use strict";
+explorer.start();

@@ -1,0 +1,99 @@
+"""The paired differences of the README's forest and of Table 1's page, and the README's tables. No torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from nonloc_paper.explorer.rounding import rounded
+from nonloc_paper.report.contrasts import Contrast
+from nonloc_paper.report.map.cells import TrainabilityMap, read_map
+from nonloc_paper.report.matching import BLOCKS, N3, hypothesis_sentence
+from nonloc_paper.report.records import RowRecord
+from nonloc_paper.report.reproduction import MAP
+from nonloc_paper.report.summary import deciding_seeds, forest_lines, summary_sections
+from nonloc_paper.report.table1 import row_differences
+from nonloc_paper.report.table1_runs import NAMES, Table1Runs, read_table1_runs, setting
+from nonloc_paper.report.tables import Table
+from nonloc_paper.report.verdicts import signed
+
+OTHERS = "other starts, weights, rates and places, less baseline"
+TWINS = "proposed less original form, the same otherwise"
+LABELS = {"1": "1 block", "mean": f"mean of {BLOCKS[0]} to {BLOCKS[-1]} blocks"}
+AFFINITIES: dict[bool | str | None, str] = {True: "one", False: "own"}
+
+
+def data(records: Path) -> dict[str, Any]:
+    """Return the differences with their seeds, means, intervals and published numbers, and the tables."""
+    return of_runs(read_table1_runs(records), read_map(records / MAP))
+
+
+def of_runs(runs: Table1Runs, trained: TrainabilityMap) -> dict[str, Any]:
+    literal = runs.protocol.backbone
+    return {
+        "backbones": {literal: "n = 2, the literal reading", N3: "n = 3, the backbone that matches"},
+        "differences": [line for line in _differences(runs) if line["seeds"] or line["lost"]],
+        "hypothesis": hypothesis_sentence(runs).replace("**", ""),
+        "tables": [
+            {
+                "title": section.title,
+                "about": [one for one in section.contents if isinstance(one, str)],
+                "tables": [
+                    {"header": one.header, "lines": one.lines}
+                    for one in section.contents
+                    if isinstance(one, Table)
+                ],
+            }
+            for section in summary_sections(runs, trained)
+            if section.title
+        ],
+    }
+
+
+def _differences(runs: Table1Runs) -> Iterator[dict[str, Any]]:
+    shown = set()
+    for backbone in (runs.protocol.backbone, N3):
+        title = ""
+        for label, _, contrast in forest_lines(runs, backbone):
+            row = None if contrast is None else contrast.terms[0][1]
+            if contrast is None:
+                title = label
+            elif row is not None:
+                is_pair = title.startswith("own less one")
+                shown |= set() if is_pair else {setting(row.recipe)}
+                yield _line(
+                    title, LABELS.get(label, f"{label} blocks"), row, contrast, "both" if is_pair else None
+                )
+    every = list(row_differences(runs))
+    for row, less_baseline, _ in every:
+        if setting(row.recipe) not in shown:
+            yield _line(OTHERS, runs.name(row), row, less_baseline)
+    for row, _, less_original in every:
+        yield _line(TWINS, runs.name(row), row, less_original)
+
+
+def _line(
+    title: str, label: str, row: RowRecord, every: Contrast, affinity: str | None = None
+) -> dict[str, Any]:
+    """A difference: every seed, and the mean and the interval of those that decide."""
+    what = setting(row.recipe)
+    decides = replace(every, seeds=deciding_seeds(what.backbone))
+    found = decides.interval
+    alone = "; ".join(f"seed {seed}: {signed(value)}" for seed, value in every.values.items())
+    ends = (None, None) if found is None or found.n < 2 else (found.low, found.high)
+    return {
+        "comparison": title,
+        "label": label,
+        "backbone": what.backbone,
+        "form": NAMES[str(what.form)],
+        "affinity": affinity or AFFINITIES.get(what.shared, str(what.shared)),
+        "seeds": [[seed, rounded(value), seed in decides.values] for seed, value in every.values.items()],
+        "mean": None if found is None else rounded(found.mean),
+        "ends": [rounded(end) for end in ends],
+        "published": rounded(every.published),
+        "text": decides.format() if decides.values or decides.lost else f"{alone}; decides nothing",
+        "published_text": decides.format_published(),
+        "lost": every.lost,
+    }
