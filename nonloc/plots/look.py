@@ -141,7 +141,10 @@ def save_figure(figure: Figure, kind: str, *, salt: str = "nonloc", **keywords: 
         figure.draw_without_rendering()
         figure.set_layout_engine("none")
     buffer = io.BytesIO()
-    metadata = {"Date": None, "Creator": None} if kind == "svg" else {"Software": None}
+    undated: dict[str, Any] = {
+        "svg": {"Date": None, "Creator": None},
+        "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
+    }
     with matplotlib.rc_context({**STYLE, "svg.hashsalt": salt}):
-        figure.savefig(buffer, format=kind, metadata=metadata, **keywords)
+        figure.savefig(buffer, format=kind, metadata=undated.get(kind, {"Software": None}), **keywords)
     return buffer.getvalue()
