@@ -65,7 +65,14 @@ class NonlocalModule(nn.Module, ABC):
     channels          C, of the input and the output
     num_blocks        N
     share_affinity    True: ω is computed once, from the module's input; False: from the current state, each with its
-                      own embedding.{SHARING}{KEYWORDS}{SUBSAMPLE}"""
+                      own embedding.{SHARING}{KEYWORDS}{SUBSAMPLE}
+    >>> from nonloc.nn import DiffusiveStage, NonlocalModule
+    >>> stage = DiffusiveStage(4, num_blocks=2)
+    >>> isinstance(stage, NonlocalModule)
+    True
+    >>> [list(state.shape) for state in stage.states(torch.zeros(1, 4, 3, 3))]
+    [[1, 4, 3, 3], [1, 4, 3, 3], [1, 4, 3, 3]]
+    """
 
     form: ClassVar[str]
     uses_differences: ClassVar[bool]

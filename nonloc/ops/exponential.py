@@ -290,6 +290,11 @@ def logit_spread(affinity: Affinity) -> Tensor:
 
     For kernels with logits, "gaussian" and "heat". Masked givers and givers of weight 0 do not count; a masked row has
     0. Memory is linear in M.
+
+    >>> from nonloc import Affinity, logit_spread
+    >>> x = torch.tensor([[[0.0], [1.0], [2.0]]])
+    >>> logit_spread(Affinity(x, x, "heat")).tolist()
+    [[4.0, 1.0, 4.0]]
     """
     if not isinstance(affinity, Affinity) or affinity.kind not in ("gaussian", "heat"):
         got = repr(affinity.kind) if isinstance(affinity, Affinity) else type(affinity).__name__
@@ -314,7 +319,13 @@ def logit_spread(affinity: Affinity) -> Tensor:
 
 
 def kernel_logit_spreads(affinities: Iterable[Affinity | SparseAffinity]) -> list[float]:
-    """The largest spread of each kernel that has logits; an affinity that sub-blocks share counts once."""
+    """The largest spread of each kernel that has logits; an affinity that sub-blocks share counts once.
+
+    >>> from nonloc.ops import Affinity, kernel_logit_spreads
+    >>> near, far = torch.tensor([[[0.0], [1.0]]]), torch.tensor([[[0.0], [2.0]]])
+    >>> kernel_logit_spreads([Affinity(near, near, "heat"), Affinity(far, far, "heat")])
+    [1.0, 4.0]
+    """
     kernels = {id(one): one for one in affinities}.values()
     return [
         float(logit_spread(one).amax()) if one.batch else 0.0
@@ -324,6 +335,12 @@ def kernel_logit_spreads(affinities: Iterable[Affinity | SparseAffinity]) -> lis
 
 
 def largest_logit_spread(affinities: Iterable[Affinity | SparseAffinity]) -> float | None:
-    """The largest spread of all kernels; None where none has logits, NaN where one has NaN."""
+    """The largest spread of all kernels; None where none has logits, NaN where one has NaN.
+
+    >>> from nonloc.ops import Affinity, largest_logit_spread
+    >>> near, far = torch.tensor([[[0.0], [1.0]]]), torch.tensor([[[0.0], [2.0]]])
+    >>> largest_logit_spread([Affinity(near, near, "heat"), Affinity(far, far, "heat")])
+    4.0
+    """
     spreads = kernel_logit_spreads(affinities)
     return float(torch.tensor(spreads, dtype=torch.float64).max()) if spreads else None
