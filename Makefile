@@ -8,9 +8,10 @@ PIP    := $(BIN)/python -m pip install --disable-pip-version-check -c constraint
 INTEROP := .venv-interop
 OLDEST  := .venv-oldest
 MINIMAL := .venv-minimal
+DOCS    := .venv-docs
 RUNNERS := pytest pytest-timeout pytest-xdist hypothesis
 
-.PHONY: help install demo demo-full test test-slow test-long test-faults test-gpu test-interop test-oldest test-minimal test-page lint format types clean
+.PHONY: help install demo demo-full test test-slow test-long test-faults test-gpu test-interop test-oldest test-minimal test-page docs lint format types clean
 .DEFAULT_GOAL := help
 
 help: ## Show the targets
@@ -88,6 +89,15 @@ test-page: $(VENV)/.paged ## Run the explorer in Chromium (Debian's package); sc
 	command -v $(or $(CHROMIUM),chromium) > /dev/null || apt-get install -y chromium
 	$(BIN)/python -m pytest -q -m page paper/tests/explorer
 
+$(DOCS)/.installed: pyproject.toml paper/pyproject.toml constraints.txt constraints-docs.txt
+	test -x $(DOCS)/bin/python || $(PYTHON) -m venv $(DOCS)
+	$(DOCS)/bin/python -m pip install --disable-pip-version-check -c constraints.txt -c constraints-docs.txt -e '.[plots,graphs,docs]' -e ./paper
+	@touch $@
+
+docs: $(DOCS)/.installed ## Build the site into docs/_build/html, and run its tutorials; a warning is an error
+	$(DOCS)/bin/python -m sphinx -q -E -n -W --keep-going -b html -c docs . docs/_build/html
+	@echo "Open docs/_build/html/index.html"
+
 lint: $(VENV)/.linted ## Check style and types, with tools that are installed here first
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
 
@@ -95,4 +105,4 @@ format: $(VENV)/.linted ## Rewrite the files in the house style
 	$(BIN)/ruff check --fix . ; $(BIN)/ruff format .
 
 clean: ## Remove what the commands above made, but no run folder
-	rm -rf $(VENV) $(INTEROP) $(OLDEST) $(MINIMAL) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(INTEROP) $(OLDEST) $(MINIMAL) $(DOCS) docs/_build docs/api .pytest_cache .mypy_cache .ruff_cache .hypothesis

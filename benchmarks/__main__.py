@@ -31,7 +31,7 @@ SUBJECTS = {
         "                CPU: factored against naive. What is far from float64 is not timed",
         "",
     ),
-    "modules": ("whole modules under autocast, eager and compiled, against the same by hand (CUDA)", ""),
+    "modules": ("whole modules as people call them, against the same by hand", ""),
     "graphs": ("a graph of a million points, ten steps, against scikit-learn and scipy by hand", "cpu"),
     "estimators": ("DiffusionMap and LabelDiffusion against what scikit-learn has for it", "cpu"),
     "certificates": (
@@ -89,8 +89,9 @@ def main(arguments: list[str] | None = None) -> int:
 
         subject, output = options.subject, Output(options)
         options.device = device = device_or_best(options.device or SUBJECTS[subject][1] or None)
-        name = "stage_cpu" if subject == "stage" and device.type == "cpu" else subject
-        module = importlib.import_module(f"benchmarks.{name}")
+        on_cpu = subject in ("stage", "modules") and device.type == "cpu"
+        name = f"{subject}_cpu" if on_cpu else subject
+        module = importlib.import_module(f"benchmarks.{'stage_cpu' if name == 'stage_cpu' else subject}")
         rows = module.measure(options, output.talk)
         text = module.table(rows)
         value = {

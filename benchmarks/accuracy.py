@@ -16,7 +16,7 @@ from torch import Tensor
 
 from benchmarks import double_loop
 from benchmarks.shared import markdown
-from nonloc.ops import BACKENDS, KINDS, NORMALIZATIONS, Affinity, propagate
+from nonloc.ops import BACKENDS, KINDS, NORMALIZATIONS, Affinity, fused, propagate
 from nonloc.ops.fused import is_available
 
 VALUE_LIMIT = {"reference": 1e-12, "factored": 1e-10}
@@ -53,7 +53,7 @@ def measure(options: Namespace, talk: Callable[[str], None]) -> list[dict[str, A
 
 def deviations(trials: int = 3, positions: int = 6, seed: int = 0) -> Iterator[Deviation]:
     """One `Deviation` for each cell. Masks and measures are in every other trial."""
-    exact = [backend for backend in BACKENDS if backend not in ("fused", "stored")]
+    exact = [backend for backend in BACKENDS if backend not in fused.BACKENDS]
     for kind in KINDS:
         for normalize in NORMALIZATIONS:
             worst = dict.fromkeys(exact, (0.0, 0.0))

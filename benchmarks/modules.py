@@ -1,6 +1,7 @@
-"""Whole modules under autocast, forward and backward, as people call them: eager and compiled (CUDA).
+"""Whole modules, forward and backward, as people call them. On CUDA under autocast, eager and compiled.
 
-Beside each stage stands the same written by hand with `scaled_dot_product_attention`.
+Beside each stage stands the same written by hand with `scaled_dot_product_attention`; on the CPU with the matrix, too,
+as mmcv and timm compute it.
 """
 
 from __future__ import annotations
@@ -25,14 +26,16 @@ MODULES = (
     ("original", 64, 4, (128, 64, 32, 32)),
     ("diffusive", 512, 2, (32, 512, 28, 28)),
 )
+ON_THE_CPU = (("original", 64, 1, (4, 64, 32, 32)), ("diffusive", 64, 4, (4, 64, 32, 32)))
 
 
 class ByHand(nn.Module):
     """A stage of N sub-blocks as one writes it: the original form computes its affinity anew in each."""
 
-    def __init__(self, form: str, channels: int, blocks: int) -> None:
+    def __init__(self, form: str, channels: int, blocks: int, *, has_matrix: bool = False) -> None:
         super().__init__()
         self.is_diffusive = form == "diffusive"
+        self.apply_kernel = _by_matrix if has_matrix else _by_attention
         hidden = channels // 2
 
         def maps(count: int, inputs: int, outputs: int) -> nn.ModuleList:
@@ -46,21 +49,37 @@ class ByHand(nn.Module):
         z = x.flatten(2).transpose(1, 2)
         for n, (w_g, w_z) in enumerate(zip(self.w_g, self.w_z, strict=True)):
             if n < len(self.theta):
-                q, k = self.theta[n](z).unsqueeze(1), self.phi[n](z).unsqueeze(1)
+                q, k = self.theta[n](z), self.phi[n](z)
             g = w_g(z)
-            change = scaled_dot_product_attention(q, k, g.unsqueeze(1), scale=1.0).squeeze(1)
+            change = self.apply_kernel(q, k, g)
             z = z + w_z(change - g if self.is_diffusive else change)
         return z.transpose(1, 2).reshape(x.shape)
+
+
+def _by_attention(q: Tensor, k: Tensor, g: Tensor) -> Tensor:
+    q, k, g = (x.unsqueeze(1) for x in (q, k, g))
+    return scaled_dot_product_attention(q, k, g, scale=1.0).squeeze(1)
+
+
+def _by_matrix(q: Tensor, k: Tensor, g: Tensor) -> Tensor:
+    return torch.softmax(q @ k.transpose(1, 2), -1) @ g
 
 
 def measure(options: Namespace, talk: Callable[[str], None]) -> list[dict[str, Any]]:
     """Return a row for each module, input dtype, and way: milliseconds and bytes at the peak above the input."""
     device, rows = options.device, []
-    for form, channels, blocks, shape in MODULES:
-        for dtype in (torch.bfloat16, torch.float32):
+    on_cuda = device.type == "cuda"
+    for form, channels, blocks, shape in MODULES if on_cuda else ON_THE_CPU:
+        for dtype in (torch.bfloat16, torch.float32) if on_cuda else (torch.float32,):
             stage = {"diffusive": DiffusiveStage, "original": OriginalStage}[form](channels, blocks)
-            made = {"nonloc": stage.to(device), "by hand": ByHand(form, channels, blocks).to(device)}
-            made |= {f"{name}, compiled": _compiled(one) for name, one in list(made.items())}
+            made: dict[str, Any] = {
+                "nonloc": stage.to(device),
+                "by hand": ByHand(form, channels, blocks).to(device),
+            }
+            if on_cuda:
+                made |= {f"{name}, compiled": _compiled(one) for name, one in list(made.items())}
+            else:
+                made["by hand, with the matrix"] = ByHand(form, channels, blocks, has_matrix=True)
             x = torch.randn(shape, device=device).to(dtype).requires_grad_()
             works = {name: _work(one, x) for name, one in made.items()}
             mine: list[dict[str, Any]] = [
@@ -90,7 +109,7 @@ def _compiled(module: nn.Module) -> Callable[[Tensor], Tensor]:
 
 def _work(module: Callable[[Tensor], Tensor], x: Tensor) -> Callable[[], None]:
     def work() -> None:
-        with torch.autocast(x.device.type, torch.bfloat16):
+        with torch.autocast(x.device.type, torch.bfloat16, enabled=x.is_cuda):
             y = module(x)
         y.backward(x.detach().to(y.dtype))
 

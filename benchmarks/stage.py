@@ -151,7 +151,7 @@ WAYS = {
     "auto": Way(lambda: ours("auto"), is_ours=True),
     "fused": Way(lambda: ours("fused"), is_ours=True),
     "stored": Way(lambda: ours("stored"), is_ours=True, has_matrix=True),
-    "factored": Way(lambda: ours("factored"), is_ours=True),
+    "attention": Way(lambda: ours("attention"), is_ours=True),
     "naive": Way(lambda: naive, has_matrix=True),
     "SDPA flash": Way(lambda: by_attention(scaled_dot_product_attention, SDPBackend.FLASH_ATTENTION)),
     "SDPA cuDNN": Way(lambda: by_attention(scaled_dot_product_attention, SDPBackend.CUDNN_ATTENTION)),

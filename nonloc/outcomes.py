@@ -34,6 +34,10 @@ class Outcome:
     Files say "converged" for "finished"; both spellings are accepted. `epoch` and `step` say where it ended: for a
     diverged run, the first step (counted from 0 over the whole run) whose loss was not finite. `metrics` holds the last
     numbers that were measured.
+
+    >>> from nonloc import Outcome
+    >>> Outcome("diverged", epoch=2, step=700).sentence
+    'The run diverged: its values did not stay finite, or were on their way out (epoch 2, step 700).'
     """
 
     ending: str

@@ -37,6 +37,11 @@ class Spectrum:
     """The eigenvalues of one symmetric matrix.
 
     eigenvalues  [C] float64, on the CPU, by magnitude, the largest first
+
+    >>> from nonloc import Spectrum
+    >>> spectrum = Spectrum([1.0, -3.0, 2.0])
+    >>> spectrum.eigenvalues.tolist(), spectrum.trace, spectrum.negative_energy
+    ([-3.0, 2.0, 1.0], 0.0, 9.0)
     """
 
     eigenvalues: Tensor
@@ -107,7 +112,12 @@ class Spectrum:
 
 
 def weight_spectrum(w: Tensor) -> Spectrum:
-    """Return the spectrum of (W + Wᵀ)/2 for W [C, C], computed in float64."""
+    """Return the spectrum of (W + Wᵀ)/2 for W [C, C], computed in float64.
+
+    >>> from nonloc import weight_spectrum
+    >>> weight_spectrum(torch.tensor([[0.1, 1.0], [-1.0, 0.1]])).eigenvalues
+    tensor([0.1000, 0.1000], dtype=torch.float64)
+    """
     _check_square(w)
     if w.dim() != 2:
         raise ValueError(f"w must be one matrix [C, C], got {list(w.shape)}; take the spectra one by one")

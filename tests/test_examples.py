@@ -10,7 +10,6 @@ EXAMPLES = Path(__file__).parent.parent / "examples"
 # By example: words of its output, and smaller settings.
 CASES = {
     "denoise": ("one diffusion step", {"SIZE": 16, "RADII": (1,), "BANDWIDTHS": (0.08,)}),
-    "drop_in": ("the output changed by", {}),
     "local_stage": ("one pixel depends on", {}),
     "over_smoothing": ("growth ×", {"BLOCKS": 2, "STEPS": 1}),
     "point_cloud": ("mean moved by", {"POINTS": 100, "WALKERS": 100}),

@@ -41,6 +41,12 @@ class DiffusionMap(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
 
     New points get the mean of ψ_k over their row of the same kernel, divided by λ_k (Nyström). At the place of a fitted
     point that is its own coordinate.
+
+    >>> from nonloc.estimators import DiffusionMap
+    >>> line = [[0.0], [1.0], [2.0], [3.0]]
+    >>> place = DiffusionMap(n_components=1, n_neighbors=2).fit_transform(line)[:, 0]
+    >>> bool((place[0] - place[1]) * (place[2] - place[3]) > 0)  # in order, left to right or back
+    True
     """
 
     def __init__(

@@ -41,6 +41,11 @@ class LabelDiffusion(ClassifierMixin, BaseEstimator):
 
     Points that no label reaches get the frequencies of the labels. New points get the mean of f over their row
     of the same kernel.
+
+    >>> from nonloc.estimators import LabelDiffusion
+    >>> points, labels = [[0.0], [1.0], [10.0], [11.0]], [0, -1, 1, -1]
+    >>> LabelDiffusion(n_neighbors=1).fit(points, labels).transduction_.tolist()
+    [0, 0, 1, 1]
     """
 
     def __init__(

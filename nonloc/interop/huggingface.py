@@ -27,6 +27,14 @@ def insert(
            {"form": "diffusive", "num_blocks": 4, "layout": "positions"}
 
     `model.save_pretrained` then saves all that `from_pretrained` of this module needs.
+
+    >>> from transformers import SwinConfig, SwinForImageClassification
+    >>> from nonloc.interop import huggingface
+    >>> model = SwinForImageClassification(SwinConfig(embed_dim=12, depths=[1], num_heads=[2]))
+    >>> stage = {"form": "diffusive", "num_blocks": 2, "layout": "positions"}
+    >>> inserted = huggingface.insert(model, {"swin.encoder.layers.0": stage})
+    >>> model.config.nonloc_stages["swin.encoder.layers.0"]["num_blocks"]
+    2
     """
     config = getattr(model, "config", None)
     if config is None or not hasattr(model, "save_pretrained"):
@@ -52,6 +60,16 @@ def from_pretrained(kind: type[Any], path: Any, **keywords: Any) -> Any:
     """Return kind.from_pretrained(path, …) with the stages that were inserted before it was saved.
 
     kind  a class of transformers that is itself a model, such as SwinForImageClassification; not an Auto class
+
+    >>> from transformers import SwinConfig, SwinForImageClassification
+    >>> from nonloc.interop import huggingface
+    >>> model = SwinForImageClassification(SwinConfig(embed_dim=12, depths=[1], num_heads=[2]))
+    >>> stage = {"form": "diffusive", "num_blocks": 2, "layout": "positions"}
+    >>> inserted = huggingface.insert(model, {"swin.encoder.layers.0": stage})
+    >>> model.save_pretrained("with-a-stage")
+    >>> loaded = huggingface.from_pretrained(SwinForImageClassification, "with-a-stage")
+    >>> loaded.state_dict().keys() == model.state_dict().keys()
+    True
     """
 
     def initialize(self: Any, config: Any, *args: Any, **options: Any) -> None:

@@ -18,6 +18,12 @@ def from_nonlocal(module: nn.Module) -> stage.OriginalBlock:
 
     All four modes, `use_scale`, `sub_sample`, and batch normalisation after the last convolution. The block is in
     the module's mode, training or evaluation, on its device and in its dtype.
+
+    >>> from mmcv.cnn.bricks.non_local import NonLocal2d
+    >>> from nonloc.interop.mmcv import from_nonlocal
+    >>> theirs, x = NonLocal2d(4, zeros_init=False).eval(), torch.ones(1, 4, 3, 3)
+    >>> torch.allclose(from_nonlocal(theirs)(x), theirs(x), atol=1e-5)
+    True
     """
     missing = [
         name
@@ -80,6 +86,12 @@ def register(registry: Any = None) -> None:
     """Let configurations name our blocks: dict(type="DiffusiveStage", in_channels=64, num_blocks=4).
 
     registry  where to register them; None: mmengine's MODELS, in which mmcv looks for plugins
+
+    >>> from mmengine.registry import MODELS
+    >>> from nonloc.interop.mmcv import register
+    >>> register()
+    >>> MODELS.build({"type": "DiffusiveStage", "in_channels": 64, "num_blocks": 4}).channels
+    64
     """
     if registry is None:
         registry = importlib.import_module("mmengine.registry").MODELS

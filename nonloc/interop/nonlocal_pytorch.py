@@ -18,6 +18,12 @@ def from_nonlocal(source: nn.Module | Mapping[str, Tensor], mode: str | None = N
 
     Batch normalisation and sub-sampling are found by their weights, too. From a state dict the block is in evaluation
     mode.
+
+    >>> from nonloc.interop.nonlocal_pytorch import from_nonlocal
+    >>> state = {"g.weight": torch.ones(2, 4, 1, 1), "W.weight": torch.zeros(4, 2, 1, 1)}
+    >>> block, x = from_nonlocal(state), torch.ones(1, 4, 3, 3)  # no θ and φ: mode "gaussian"
+    >>> torch.equal(block(x), x)
+    True
     """
     state = dict(source.state_dict() if isinstance(source, nn.Module) else source)
     if not any(key.startswith("g.") for key in state) or not any(key.startswith("W.") for key in state):

@@ -15,6 +15,12 @@ def from_nonlocal_attn(module: nn.Module) -> OriginalBlock:
 
     Its logits are divided by √C, where `scaled=True` of ours divides by √d. The block is in the module's mode,
     training or evaluation, on its device and in its dtype.
+
+    >>> from timm.layers import NonLocalAttn
+    >>> from nonloc.interop.timm import from_nonlocal_attn
+    >>> theirs, x = NonLocalAttn(16).eval(), torch.ones(1, 16, 3, 3)
+    >>> torch.allclose(from_nonlocal_attn(theirs)(x), theirs(x), atol=1e-5)
+    True
     """
     if missing := [name for name in ("scale", "t", "p", "g", "z", "norm") if not hasattr(module, name)]:
         raise ValueError(

@@ -28,6 +28,12 @@ class PairwiseAffinity(nn.Module):
     scale      multiply the logits by this number, instead of `scaled`
     bias       give θ and φ a bias; it has no effect without an embedding
     device, dtype  of θ and φ, as in torch's own modules
+
+    >>> from nonloc.nn import AFFINITIES, PairwiseAffinity
+    >>> all(issubclass(one, PairwiseAffinity) for one in AFFINITIES.values())
+    True
+    >>> [name for name, one in AFFINITIES.items() if one.is_embedded]
+    ['embedded_gaussian', 'dot', 'concat', 'heat']
     """
 
     kind: ClassVar[str]
@@ -144,7 +150,12 @@ class PairwiseAffinity(nn.Module):
 
 
 class Gaussian(PairwiseAffinity):
-    """ω = exp(x_i·x_j)."""
+    """ω = exp(x_i·x_j).
+
+    >>> from nonloc.nn import Gaussian
+    >>> Gaussian(4)(torch.zeros(1, 5, 4))
+    Affinity(gaussian, row, B = 1, M = 5, d = 4)
+    """
 
     kind = "gaussian"
     default_shared = True
@@ -152,13 +163,23 @@ class Gaussian(PairwiseAffinity):
 
 
 class EmbeddedGaussian(PairwiseAffinity):
-    """ω = exp(θ(x_i)·φ(x_j)): the softmax of Wang et al. when normalised by rows."""
+    """ω = exp(θ(x_i)·φ(x_j)): the softmax of Wang et al. when normalised by rows.
+
+    >>> from nonloc.nn import EmbeddedGaussian
+    >>> EmbeddedGaussian(4, scaled=True, embed=16)(torch.zeros(1, 5, 4))
+    Affinity(gaussian, row, B = 1, M = 5, d = 16, scale = 0.25)
+    """
 
     kind = "gaussian"
 
 
 class DotProduct(PairwiseAffinity):
-    """ω = θ(x_i)·φ(x_j), divided by the number of positions."""
+    """ω = θ(x_i)·φ(x_j), divided by the number of positions.
+
+    >>> from nonloc.nn import DotProduct
+    >>> DotProduct(4)(torch.zeros(1, 5, 4))
+    Affinity(dot, count, B = 1, M = 5, d = 2)
+    """
 
     kind = "dot"
     default_normalize = "count"
@@ -169,6 +190,10 @@ class Concatenation(PairwiseAffinity):
 
     With linear embeddings, w·[θ(x_i), φ(x_j)] = a·x_i + b·x_j exactly, with a = θᵀw₁ and b = φᵀw₂. So the
     parameters are a and b themselves, one map to one number for each side: embeddings of any width are the same.
+
+    >>> from nonloc.nn import Concatenation
+    >>> Concatenation(4)(torch.zeros(1, 5, 4))
+    Affinity(concat, count, B = 1, M = 5, d = 1)
     """
 
     kind = "concat"
@@ -178,14 +203,26 @@ class Concatenation(PairwiseAffinity):
 
 
 class Heat(PairwiseAffinity):
-    """ω = exp(−|θ(x_i) − φ(x_j)|²), at most 1; symmetric with a shared embedding, the default."""
+    """ω = exp(−|θ(x_i) − φ(x_j)|²), at most 1; symmetric with a shared embedding, the default.
+
+    >>> from nonloc.nn import Heat
+    >>> affinity = Heat(4)(torch.zeros(1, 5, 4))
+    >>> affinity.left is affinity.right
+    True
+    """
 
     kind = "heat"
     default_shared = True
 
 
 class Delta(PairwiseAffinity):
-    """ω = 1 if i = j, else 0: the local limit. Original blocks are z + W z, diffusive ones the identity."""
+    """ω = 1 if i = j, else 0: the local limit. Original blocks are z + W z, diffusive ones the identity.
+
+    >>> from nonloc import kernel_matrix
+    >>> from nonloc.nn import Delta
+    >>> kernel_matrix(Delta(4)(torch.zeros(1, 2, 4))).tolist()
+    [[[1.0, 0.0], [0.0, 1.0]]]
+    """
 
     kind = "delta"
     default_shared = True
@@ -211,6 +248,12 @@ def make_affinity(name_or_module: AffinityLike, channels: int, **keywords: Any) 
 
     name_or_module  one of AFFINITIES, built with `keywords`; a module x [B, M, C] -> Affinity or SparseAffinity,
                     taken as it is; or a factory channels -> module (a class will do)
+
+    >>> from nonloc.nn import Heat, make_affinity
+    >>> make_affinity("dot", 4, normalize="row").normalize
+    'row'
+    >>> make_affinity(lambda channels: Heat(channels, 8), 4).width
+    8
     """
     if isinstance(name_or_module, str):
         check_choice("affinity", name_or_module, AFFINITIES)

@@ -29,6 +29,11 @@ def freeze(model: Model, *, sinkhorn_steps: int = 60) -> Model:
     In its stages weight="stable" becomes a product of two matrices, parametrizations become plain weights, and batch
     normalisation becomes a part of W_Z. Other modules stay as they are. An affinity module of your own says
     `Affinity(…, sinkhorn_steps=…)` itself.
+
+    >>> from nonloc import DiffusiveStage, freeze
+    >>> frozen = freeze(DiffusiveStage(4, 2, weight="stable"))
+    >>> frozen.training, any(parameter.requires_grad for parameter in frozen.parameters())
+    (False, False)
     """
     if not isinstance(model, nn.Module):
         raise ValueError(f"model must be a torch module, got {type(model).__name__}")

@@ -32,6 +32,10 @@ class After(nn.Module):
 
     A model may read other attributes of its submodules: nn.TransformerEncoder reads `self_attn` of its first layer.
     The base answers, except for its tensors: computing with those would skip the stage.
+
+    >>> from nonloc.nn import After, DiffusiveBlock
+    >>> After(torch.nn.Conv2d(3, 8, 1), DiffusiveBlock(8))(torch.zeros(1, 3, 6, 6)).shape
+    torch.Size([1, 8, 6, 6])
     """
 
     def __init__(self, base: nn.Module, stage: nn.Module) -> None:
@@ -98,6 +102,11 @@ class Inserted:
     channels    C; None for a module that does not say
     num_blocks  its sub-blocks; None for a module that has no such number
     positions   M in the example's forward pass; None without an example
+
+    >>> from nonloc.nn import DiffusiveBlock, insert
+    >>> model = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 1))
+    >>> [one.path for one in insert(model, {"0": DiffusiveBlock(8)})]
+    ['0.stage']
     """
 
     name: str
@@ -127,6 +136,11 @@ def insert(model: nn.Module, where: Mapping[str, Value], *, example: Inputs | No
     Load the weights of the plain model before, or afterwards with strict=False. Make the optimizer afterwards: the
     modules are new parameters. They move to the device and dtype of the submodules they follow. If anything is wrong
     with any entry, a ValueError says what, and nothing is changed. One place takes one stage.
+
+    >>> from nonloc import DiffusiveStage, insert
+    >>> model = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.ReLU())
+    >>> insert(model, {"1": lambda channels: DiffusiveStage(channels, 4)}, example=torch.zeros(1, 3, 6, 6))
+    [Inserted(name='1', path='1.stage', channels=8, num_blocks=4, positions=16)]
     """
     if not isinstance(where, Mapping):
         raise ValueError(

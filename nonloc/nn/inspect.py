@@ -70,6 +70,11 @@ def feature_trace(model: nn.Module, inputs: Inputs) -> list[dict[str, Any]]:
                   the energy falls by 2 ⟨g, ΔZ⟩ to first order. None where g is only rounding, or keys are sub-sampled
         linear    2 ⟨Z, ΔZ⟩ / ⟨Z, Z⟩, both centred over positions: the part of the relative change of the variance that
                   is linear in ΔZ. The rest, ⟨ΔZ, ΔZ⟩ / ⟨Z, Z⟩, is never negative. None where the variance is 0
+
+    >>> from nonloc import DiffusiveStage, feature_trace
+    >>> (stage,) = feature_trace(DiffusiveStage(4, 2, init="zero"), torch.ones(1, 4, 3, 3))
+    >>> [block["after"]["norm"] for block in stage["blocks"]]  # √(4 · 3 · 3), as before: W = 0
+    [6.0, 6.0]
     """
     with evaluating(model):
         return [_trace(*one) for one in stage_inputs(model, inputs)]
@@ -85,6 +90,10 @@ def logit_spreads(model: nn.Module, inputs: Inputs) -> dict[str, list[float]]:
     The result is {name of a nonlocal module: [one number for each of its kernels]}, over all rows of the batch: one
     number where the sub-blocks share an affinity, N in their order where each computes its own. Modules whose kernels
     have no logits are left out: only "gaussian", "embedded_gaussian" and "heat" have them.
+
+    >>> from nonloc import DiffusiveStage, logit_spreads
+    >>> logit_spreads(DiffusiveStage(4, 2), torch.zeros(1, 4, 3, 3))  # all positions alike
+    {'': [0.0]}
     """
     spreads: dict[str, list[float]] = {}
     with evaluating(model):
@@ -99,6 +108,11 @@ def stage_inputs(model: nn.Module, inputs: Inputs) -> list[tuple[str, NonlocalMo
     """Run the model once on `inputs`; return (name, module, x, mask) of every nonlocal module that ran.
 
     x and mask are copies. It is a ValueError if none of them ran.
+
+    >>> from nonloc.nn import DiffusiveBlock, stage_inputs
+    >>> model = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 1), DiffusiveBlock(8))
+    >>> [(name, x.shape) for name, _, x, _ in stage_inputs(model, torch.zeros(1, 3, 6, 6))]
+    [('1', torch.Size([1, 8, 6, 6]))]
     """
     seen: list[tuple[str, NonlocalModule, Tensor, Tensor | None]] = []
 

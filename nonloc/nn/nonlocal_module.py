@@ -46,7 +46,7 @@ KEYWORDS = """
     batch_norm        batch normalisation over the channels, after W_Z
     layout            "channels_first" ([B, C, L], [B, C, H, W], [B, C, T, H, W]) or "positions" ([B, M, C],
                       [B, H, W, C], [B, T, H, W, C]); None is "channels_first"
-    backend           "auto", or one of "reference", "factored", "fused" and "stored"
+    backend           "auto", or one of "reference", "factored", "fused", "stored" and "attention"
     device, dtype     of the parameters, as in torch's own modules; an affinity that is a module moves there
     """
 SHARING = """
@@ -65,7 +65,14 @@ class NonlocalModule(nn.Module, ABC):
     channels          C, of the input and the output
     num_blocks        N
     share_affinity    True: ω is computed once, from the module's input; False: from the current state, each with its
-                      own embedding.{SHARING}{KEYWORDS}{SUBSAMPLE}"""
+                      own embedding.{SHARING}{KEYWORDS}{SUBSAMPLE}
+    >>> from nonloc.nn import DiffusiveStage, NonlocalModule
+    >>> stage = DiffusiveStage(4, num_blocks=2)
+    >>> isinstance(stage, NonlocalModule)
+    True
+    >>> [list(state.shape) for state in stage.states(torch.zeros(1, 4, 3, 3))]
+    [[1, 4, 3, 3], [1, 4, 3, 3], [1, 4, 3, 3]]
+    """
 
     form: ClassVar[str]
     uses_differences: ClassVar[bool]

@@ -46,6 +46,10 @@ class StageOptions:
     """Options of `OriginalStage` and `DiffusiveStage` that JSON can hold; None is the stage's own default.
 
     The metadata of each field has its "help" text and its "check".
+
+    >>> from nonloc_paper import StageOptions
+    >>> StageOptions(scaled=True).keywords()
+    {'scaled': True}
     """
 
     affinity: str | None = _choice("the kernel ω: ", AFFINITY_NAMES)

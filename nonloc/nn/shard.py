@@ -23,6 +23,14 @@ def shard(model: _M, group: Any = None) -> _M:
     With `subsample`, each process pools its own positions: cut the input between pooled windows, as between frames.
 
     group  of torch.distributed; None is all processes
+
+    >>> from nonloc.nn import DiffusiveBlock, shard
+    >>> store = torch.distributed.HashStore()  # torchrun does this, with more processes
+    >>> torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    >>> block, x = DiffusiveBlock(4, init="torch"), torch.ones(1, 4, 6)
+    >>> torch.allclose(shard(block)(x), x)  # a constant does not diffuse
+    True
+    >>> torch.distributed.destroy_process_group()
     """
     found = [stage for _, stage in stages(model)]
     if not found:

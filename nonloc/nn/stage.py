@@ -69,7 +69,12 @@ class Diffusive(NonlocalModule):
 class OriginalBlock(Original):
     __doc__ = f"""Z = X + W_Z Σ_j ω(X_i, X_j) W_g X_j / 𝒞_i: the nonlocal block of Wang et al.
 
-    channels          C, of the input and the output{KEYWORDS}{SUBSAMPLE}"""
+    channels          C, of the input and the output{KEYWORDS}{SUBSAMPLE}
+    >>> from nonloc import OriginalBlock
+    >>> x = torch.ones(1, 4, 8, 8)
+    >>> torch.equal(OriginalBlock(4, init="zero")(x), x)
+    True
+    """
 
     @_explain_unknown_keywords
     def __init__(
@@ -91,7 +96,12 @@ class OriginalBlock(Original):
 class DiffusiveBlock(Diffusive):
     __doc__ = f"""Z = X + W_Z Σ_j ω(X_i, X_j) (W_g X_j − W_g X_i) / 𝒞_i: one sub-block of the paper's stage.
 
-    channels          C, of the input and the output{KEYWORDS}"""
+    channels          C, of the input and the output{KEYWORDS}
+    >>> from nonloc import DiffusiveBlock
+    >>> x = torch.ones(1, 4, 8, 8)  # a constant does not diffuse
+    >>> torch.allclose(DiffusiveBlock(4, init="torch")(x), x)
+    True
+    """
 
     @_explain_unknown_keywords
     def __init__(
@@ -117,7 +127,14 @@ class OriginalStage(Original):
     num_blocks        N, the number of blocks
     share_affinity    False: each block computes ω from the current state, with its own embedding, as published.
                       True: one ω, computed from the stage's input.
-                      Such stages still train from larger initial maps.{SHARING}{KEYWORDS}{SUBSAMPLE}"""
+                      Such stages still train from larger initial maps.{SHARING}{KEYWORDS}{SUBSAMPLE}
+    >>> from nonloc import OriginalStage
+    >>> stage = OriginalStage(4, num_blocks=3, subsample=2)
+    >>> stage(torch.zeros(1, 4, 8, 8)).shape
+    torch.Size([1, 4, 8, 8])
+    >>> len(stage.weights()), stage.weights()[0].shape
+    (3, torch.Size([4, 4]))
+    """
 
     @_explain_unknown_keywords
     def __init__(
@@ -143,7 +160,14 @@ class DiffusiveStage(Diffusive):
     num_blocks        N, the number of sub-blocks
     share_affinity    True: one ω, computed from the stage's input X, as published.
                       False: each sub-block computes ω from the current state, with its own embedding;
-                      the stage that diverged most often in the map (paper/pages/map.md).{SHARING}{KEYWORDS}"""
+                      the stage that diverged most often in the map (paper/pages/map.md).{SHARING}{KEYWORDS}
+    >>> from nonloc import DiffusiveStage
+    >>> stage = DiffusiveStage(4, num_blocks=3, scaled=True)
+    >>> stage(torch.zeros(1, 4, 8, 8)).shape
+    torch.Size([1, 4, 8, 8])
+    >>> stage.affinity(torch.zeros(1, 4, 8, 8))
+    Affinity(gaussian, row, B = 1, M = 64, d = 2, scale = 0.707107)
+    """
 
     @_explain_unknown_keywords
     def __init__(
@@ -164,7 +188,13 @@ class DiffusiveStage(Diffusive):
 
 # fmt: on
 def stages(model: "nn.Module") -> "Iterator[tuple[str, NonlocalModule]]":
-    """Yield (name, module) of the outermost nonlocal modules of a model, in its order; the model itself is ""."""
+    """Yield (name, module) of the outermost nonlocal modules of a model, in its order; the model itself is "".
+
+    >>> from nonloc.nn import DiffusiveBlock, stages
+    >>> model = torch.nn.Sequential(torch.nn.Identity(), DiffusiveBlock(4))
+    >>> [name for name, _ in stages(model)]
+    ['1']
+    """
     if not isinstance(model, nn.Module):
         raise ValueError(f"model must be a torch module, got {type(model).__name__}")
     if isinstance(model, NonlocalModule):

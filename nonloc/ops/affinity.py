@@ -45,6 +45,14 @@ class Affinity:
     measure  [M]        quadrature weights μ_j ≥ 0 of the continuum; 1 each when left out
     sinkhorn_steps      with "sinkhorn": take this many steps towards u, whatever they reach, and differentiate through
                         them; None: until rows sum to 1. For programs that cannot look at their numbers (`freeze`)
+
+    >>> from nonloc import Affinity, kernel_matrix
+    >>> x = torch.tensor([[[0.0], [1.0]]])  # one sample, two positions, one feature
+    >>> Affinity(x, x, "heat")
+    Affinity(heat, row, B = 1, M = 2, d = 1)
+    >>> kernel_matrix(Affinity(x, x, "heat", normalize="none"))
+    tensor([[[1.0000, 0.3679],
+             [0.3679, 1.0000]]])
     """
 
     left: Tensor

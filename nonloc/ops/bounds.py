@@ -29,7 +29,13 @@ STOCHASTIC = ("row", "sinkhorn")
 
 
 def row_sums(affinity: Affinity | SparseAffinity) -> Tensor:
-    """Σ_j K_ij [B, M], the degrees of the positions (B = 1 for a sparse affinity)."""
+    """Σ_j K_ij [B, M], the degrees of the positions (B = 1 for a sparse affinity).
+
+    >>> from nonloc.ops import SparseAffinity, row_sums
+    >>> path = torch.tensor([[0.0, 1, 0], [1, 0, 1], [0, 1, 0]]).to_sparse_csr()
+    >>> row_sums(SparseAffinity(path, normalize="none")).tolist()
+    [[1.0, 2.0, 1.0]]
+    """
     with torch.no_grad():
         return prepare(affinity).sums.squeeze(-1)
 
@@ -39,6 +45,11 @@ def self_adjoint_weights(affinity: Affinity | SparseAffinity) -> Tensor | None:
 
     None when Ω is not symmetric by value, and when it has row sums 𝒞_i below 0 under "row", where π = μ 𝒞 is no
     weight. Masked positions weigh 0. π matters up to a factor: where 𝒞 would overflow, it is scaled to stay finite.
+
+    >>> from nonloc.ops import SparseAffinity, self_adjoint_weights
+    >>> path = torch.tensor([[0.0, 1, 0], [1, 0, 1], [0, 1, 0]]).to_sparse_csr()
+    >>> self_adjoint_weights(SparseAffinity(path, normalize="row")).tolist()
+    [[1.0, 2.0, 1.0]]
     """
     with torch.no_grad():
         if not has_symmetric_kernel(affinity):

@@ -24,7 +24,8 @@ from nonloc._torch_compat import FakeTensorMode
 from nonloc.ops.affinity import DTYPES, KINDS, Affinity
 from nonloc.ops.exponential import BLOCK_ENTRIES
 from nonloc.ops.functional import choose_backend, compute_dtype
-from nonloc.ops.fused import STAGES, lacks, padded_width
+from nonloc.ops.fused import BACKENDS as GPU_BACKENDS
+from nonloc.ops.fused import lacks, padded_width
 from nonloc.ops.fused.launch import WIDEST_PRODUCT, without_launches
 from nonloc.ops.fused.passes import SLOTS
 from nonloc.ops.fused.stored import new_kernel
@@ -54,6 +55,11 @@ class Cost:
     forward_bytes, forward_macs    a forward pass without gradients: peak memory, multiply-adds
     backward_bytes, backward_macs  forward and backward together, with gradients for everything: the peak of both,
                                    and the multiply-adds in addition to forward_macs
+
+    >>> from nonloc import estimate
+    >>> cost = estimate("dot", batch=1, positions=100, channels=8)["reference"]
+    >>> cost.backward_macs // cost.forward_macs
+    2
     """
 
     forward_bytes: int
@@ -127,6 +133,11 @@ def estimate(
     By default glibc keeps freed memory: a process may then grow to 1 to 3 times the estimate, and to 5 times where
     blocks of rows are made and freed. MALLOC_MMAP_THRESHOLD_=131072 in the environment makes it return them.
     Multiply-adds are those of matrix products; "sinkhorn" is counted with 40 steps.
+
+    >>> from nonloc import estimate
+    >>> costs = estimate("gaussian", batch=1, positions=65_536, channels=64)
+    >>> costs.auto, costs["reference"].forward_bytes > 100 * costs["factored"].forward_bytes
+    ('factored', True)
     """
     sizes = {"batch": batch, "positions": positions, "channels": channels}
     if isinstance(kind, nn.Module):
@@ -255,13 +266,14 @@ def _costs(affinity: Affinity, s: _Sizes) -> Costs:
         return Affinity(left, right, affinity.kind, affinity.normalize, measure=measure), z
 
     with FakeTensorMode(), without_launches():
-        serving = [name for name in STAGES if lacks(*on("cpu"), name) is None]
+        serving = [name for name in GPU_BACKENDS if lacks(*on("cpu"), name) is None]
         auto, auto_on_cuda = (
             choose_backend(*on(device), hidden=s.hidden, blocks=s.blocks // s.kernels)
             for device in ("cpu", "cuda")
         )
     costs = {"reference": _reference(affinity, s), "factored": _factored(affinity, s)}
-    costs |= {name: {"fused": _fused, "stored": _stored}[name](affinity, s) for name in serving}
+    formulas = {"fused": _fused, "stored": _stored, "attention": _attention}
+    costs |= {name: formulas[name](affinity, s) for name in serving}
     return Costs(costs, auto, auto_on_cuda)
 
 
@@ -397,6 +409,18 @@ def _stored(affinity: Affinity, s: _Sizes) -> Cost:
     macs = t.kernel * (s.kernels * d + s.blocks * s.hidden)
     more = t.kernel * (2 * s.blocks * s.hidden + s.kernels * d * (3 - is_kept))
     return _cost(s.dtype.itemsize, forward, backward, macs + t.maps, more + 2 * t.maps)
+
+
+def _attention(affinity: Affinity, s: _Sizes) -> Cost:
+    """As attention by hand, everything in the features' dtype."""
+    t = _Terms(affinity, s)
+    d = affinity.left.shape[-1]
+    forward = 3 * t.state + 3 * t.hidden + t.features
+    backward = (
+        s.blocks * (t.state + 3 * t.hidden + t.weights / s.blocks) + s.kernels * t.features + t.working(s)
+    )
+    macs = s.blocks * t.kernel * (d + s.hidden)
+    return _cost(s.dtype.itemsize, forward, backward, macs + t.maps, 2.5 * macs + 2 * t.maps)
 
 
 def _cost(itemsize: int, forward: float, backward: float, macs: float, more: float) -> Cost:

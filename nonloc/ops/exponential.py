@@ -9,14 +9,12 @@ than q, and for a stride above 1 in the last dimension: all three are avoided.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager
 from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
-from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.nn.functional import linear, pad, scaled_dot_product_attention
+from torch.nn.functional import pad, scaled_dot_product_attention
 from torch.utils.checkpoint import checkpoint
 
 from nonloc._torch_compat import is_exporting, is_fake, is_forward_mode, is_open_size, is_transformed
@@ -34,12 +32,6 @@ if TYPE_CHECKING:
 # cleared each time, which took three times as long as the arithmetic.
 BLOCK_ENTRIES = 2**20
 WIDEST_ATTENTION = 256
-ATTENTION = [
-    SDPBackend.CUDNN_ATTENTION,
-    SDPBackend.FLASH_ATTENTION,
-    SDPBackend.EFFICIENT_ATTENTION,
-    SDPBackend.MATH,
-]
 # Attention's backward makes K from a rounded log-sum-exp; rows of K may then miss 1 by this much.
 LARGEST_MISS = 2**-10
 
@@ -72,40 +64,6 @@ def prepare(affinity: Affinity, dtype: torch.dtype) -> Operator:
     # Where no giver has weight, LOG_ZERO is on both sides of the quotient and would cancel.
     givers = (weights != 0).unsqueeze(-1).to(dtype)
     return Operator(lambda z: keep * kernel(givers * z), keep * kernel(givers * ones))
-
-
-def takes_stage(affinity: Affinity, z: Tensor, widest: int) -> bool:
-    """Return whether attention in half precision serves a whole stage with up to `widest` hidden channels."""
-    is_plain = affinity.kind == "gaussian" and affinity.normalize == "row" and affinity.is_square
-    if (
-        not is_plain
-        or affinity.mask is not None
-        or affinity.measure is not None
-        or not _half_serves(affinity)
-    ):
-        return False
-    if z.dtype not in (affinity.left.dtype, torch.float32):
-        return False
-    return max(affinity.left.shape[-1], widest) <= WIDEST_ATTENTION
-
-
-def propagate(
-    affinity: Affinity, z: Tensor, pairs: Iterable[tuple[Tensor, Tensor | None]], differences: bool
-) -> Tensor:
-    """A whole stage by attention, with products and maps in the features' dtype and the state in z's."""
-    query, key = affinity.scale * affinity.left, affinity.right
-    with _fastest_attention():
-        for outer, inner in pairs:
-            hidden = z.to(key.dtype)
-            hidden = hidden if inner is None else linear(hidden, inner.to(key.dtype))
-            change = _softmax(query, key, None, hidden)
-            z = z + linear(change - hidden if differences else change, outer.to(key.dtype))
-    return z
-
-
-def _fastest_attention() -> AbstractContextManager[None]:
-    """cuDNN's kernels first, on the GPUs that were measured (`docs/performance.md`)."""
-    return sdpa_kernel(ATTENTION, set_priority=True)
 
 
 def logit_factors(affinity: Affinity, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -333,6 +291,11 @@ def logit_spread(affinity: Affinity) -> Tensor:
 
     For kernels with logits, "gaussian" and "heat". Masked givers and givers of weight 0 do not count; a masked row has
     0. Memory is linear in M.
+
+    >>> from nonloc import Affinity, logit_spread
+    >>> x = torch.tensor([[[0.0], [1.0], [2.0]]])
+    >>> logit_spread(Affinity(x, x, "heat")).tolist()
+    [[4.0, 1.0, 4.0]]
     """
     if not isinstance(affinity, Affinity) or affinity.kind not in ("gaussian", "heat"):
         got = repr(affinity.kind) if isinstance(affinity, Affinity) else type(affinity).__name__
@@ -357,7 +320,13 @@ def logit_spread(affinity: Affinity) -> Tensor:
 
 
 def kernel_logit_spreads(affinities: Iterable[Affinity | SparseAffinity]) -> list[float]:
-    """The largest spread of each kernel that has logits; an affinity that sub-blocks share counts once."""
+    """The largest spread of each kernel that has logits; an affinity that sub-blocks share counts once.
+
+    >>> from nonloc.ops import Affinity, kernel_logit_spreads
+    >>> near, far = torch.tensor([[[0.0], [1.0]]]), torch.tensor([[[0.0], [2.0]]])
+    >>> kernel_logit_spreads([Affinity(near, near, "heat"), Affinity(far, far, "heat")])
+    [1.0, 4.0]
+    """
     kernels = {id(one): one for one in affinities}.values()
     return [
         float(logit_spread(one).amax()) if one.batch else 0.0
@@ -367,6 +336,12 @@ def kernel_logit_spreads(affinities: Iterable[Affinity | SparseAffinity]) -> lis
 
 
 def largest_logit_spread(affinities: Iterable[Affinity | SparseAffinity]) -> float | None:
-    """The largest spread of all kernels; None where none has logits, NaN where one has NaN."""
+    """The largest spread of all kernels; None where none has logits, NaN where one has NaN.
+
+    >>> from nonloc.ops import Affinity, largest_logit_spread
+    >>> near, far = torch.tensor([[[0.0], [1.0]]]), torch.tensor([[[0.0], [2.0]]])
+    >>> largest_logit_spread([Affinity(near, near, "heat"), Affinity(far, far, "heat")])
+    4.0
+    """
     spreads = kernel_logit_spreads(affinities)
     return float(torch.tensor(spreads, dtype=torch.float64).max()) if spreads else None

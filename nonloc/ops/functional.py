@@ -11,7 +11,7 @@ Derivatives, by backend; "no" is a ValueError that names another way:
     reference                 yes        yes               yes            yes
     factored                  yes        yes               yes            yes
     factored, "sinkhorn"      yes        yes               no             of the values; no grad
-    fused, stored             yes        no                no             no
+    fused, stored, attention  yes        no                no             no
     factored, SparseAffinity  yes        yes               no             no
 
 Backward is torch.autograd's. torch.func.grad behaves as the last column; forward mode is torch.func.jvp, jacfwd or dual
@@ -47,6 +47,7 @@ BACKENDS: dict[str, Callable[[Affinity, torch.dtype], Operator]] = {
     "factored": factored.prepare,
     "fused": fused.prepare,
     "stored": partial(fused.prepare, backend="stored"),
+    "attention": partial(fused.prepare, backend="attention"),
 }
 
 # Up to this many kernel entries (B · M · M') the matrix is faster than the detour around it, by measurement on a CPU
@@ -63,6 +64,12 @@ class Prepared:
     operator    products and row sums, in the compute dtype
     dtype       the compute dtype
     is_sharded  whether the other positions are in other processes
+
+    >>> from nonloc import Affinity, prepare
+    >>> same = torch.zeros(1, 2, 1)
+    >>> kernel = prepare(Affinity(same, same, "heat", normalize="none"))
+    >>> kernel.sums.flatten().tolist(), kernel.dtype
+    ([2.0, 2.0], torch.float32)
     """
 
     affinity: Affinity | SparseAffinity
@@ -85,7 +92,13 @@ AnyKernel = Affinity | SparseAffinity | Prepared
 
 
 def aggregate(affinity: AnyKernel, z: Tensor, *, backend: str = "auto") -> Tensor:
-    """(K z)_i = Σ_j K_ij z_j [B, M, C]: the original operation. z is [B, M', C] with sub-sampled givers."""
+    """(K z)_i = Σ_j K_ij z_j [B, M, C]: the original operation. z is [B, M', C] with sub-sampled givers.
+
+    >>> from nonloc import Affinity, aggregate
+    >>> same = torch.zeros(1, 2, 1)  # two positions alike: every weight is 1/2
+    >>> aggregate(Affinity(same, same, "heat"), torch.tensor([[[0.0], [1.0]]])).flatten().tolist()
+    [0.5, 0.5]
+    """
     source = _source(affinity)
     _check_z(source, z, source.right.shape[1] if isinstance(source, Affinity) else source.positions)
     with full_precision(z):
@@ -94,7 +107,13 @@ def aggregate(affinity: AnyKernel, z: Tensor, *, backend: str = "auto") -> Tenso
 
 
 def diffuse(affinity: AnyKernel, z: Tensor, *, backend: str = "auto") -> Tensor:
-    """Σ_j K_ij (z_j − z_i) = (K z)_i − (Σ_j K_ij) z_i [B, M, C]: the proposed operation, ℒʰ z."""
+    """Σ_j K_ij (z_j − z_i) = (K z)_i − (Σ_j K_ij) z_i [B, M, C]: the proposed operation, ℒʰ z.
+
+    >>> from nonloc import Affinity, diffuse
+    >>> same = torch.zeros(1, 2, 1)  # two positions alike: every weight is 1/2
+    >>> diffuse(Affinity(same, same, "heat"), torch.tensor([[[0.0], [1.0]]])).flatten().tolist()
+    [0.5, -0.5]
+    """
     _check_square(affinity, z, "diffuse")
     with full_precision(z):
         operator, signal = _prepare(affinity, z, backend)
@@ -114,6 +133,12 @@ def propagate(
     weights      N items or a tensor [N, C, C]; an item is W [C, C], or a pair (W_Z [C, r], W_g [r, C]) that stands
                  for W_Z W_g and is never multiplied out: the kernel then works on r channels instead of C
     differences  False: z ← z + aggregate(affinity, z) W_nᵀ, the original form
+
+    >>> from nonloc import Affinity, propagate
+    >>> same, z = torch.zeros(1, 2, 1), torch.tensor([[[0.0], [1.0]]])
+    >>> weights = torch.full((2, 1, 1), 0.5)  # two sub-blocks with W = 1/2
+    >>> propagate(Affinity(same, same, "heat"), z, weights).flatten().tolist()
+    [0.375, 0.625]
     """
     mask = _check_square(affinity, z, "propagate").mask
     check_flag("differences", differences)
@@ -144,10 +169,8 @@ def _propagate_whole(
     backend: str,
 ) -> Tensor | None:
     """The stage as one computation, where the backend has one for it."""
-    if backend in ("fused", "stored") and fused.takes_stage(affinity, z, pairs, backend):
+    if backend in fused.BACKENDS and fused.takes_stage(affinity, z, pairs, backend):
         return fused.propagate(without_masked(affinity), z, pairs, differences, backend)
-    if backend == "factored" and exponential.takes_stage(affinity, z, _widest(pairs)):
-        return exponential.propagate(affinity, z, pairs, differences)
     return None
 
 
@@ -156,7 +179,13 @@ def _widest(pairs: Sequence[tuple[Tensor, Tensor | None]]) -> int:
 
 
 def kernel_matrix(affinity: Affinity | SparseAffinity) -> Tensor:
-    """The dense normalised kernel K [B, M, M'], in the affinity's dtype (B = 1 for a sparse one). For small M."""
+    """The dense normalised kernel K [B, M, M'], in the affinity's dtype (B = 1 for a sparse one). For small M.
+
+    >>> from nonloc import Affinity, kernel_matrix
+    >>> x = torch.eye(2)[None]
+    >>> kernel_matrix(Affinity(x, x, "dot", normalize="count")).tolist()
+    [[[0.5, 0.0], [0.0, 0.5]]]
+    """
     if isinstance(affinity, SparseAffinity):
         affinity = affinity.as_dense()
     dtype = compute_dtype(affinity)
@@ -168,7 +197,13 @@ def kernel_matrix(affinity: Affinity | SparseAffinity) -> Tensor:
 
 
 def dirichlet_energy(affinity: AnyKernel, z: Tensor, *, backend: str = "auto") -> Tensor:
-    """½ Σ_ij K_ij |z_i − z_j|² of each sample [B]: the roughness of z, as the kernel weighs it."""
+    """½ Σ_ij K_ij |z_i − z_j|² of each sample [B]: the roughness of z, as the kernel weighs it.
+
+    >>> from nonloc import Affinity, dirichlet_energy
+    >>> same = torch.zeros(1, 2, 1)
+    >>> dirichlet_energy(Affinity(same, same, "heat"), torch.tensor([[[0.0], [1.0]]])).item()
+    0.5
+    """
     _check_square(affinity, z, "dirichlet_energy")
     if isinstance(affinity, Prepared) and affinity.is_sharded:
         raise ValueError(
@@ -196,6 +231,12 @@ def prepare(
     """K prepared once for many products: what `aggregate` and `diffuse` do before each product.
 
     dtype  to compute in; None is the affinity's own, and at least float32
+
+    >>> from nonloc import Affinity, diffuse, prepare
+    >>> same, z = torch.zeros(1, 2, 1), torch.tensor([[[0.0], [1.0]]])
+    >>> kernel = prepare(Affinity(same, same, "heat"))
+    >>> [diffuse(kernel, factor * z).flatten().tolist() for factor in (1, 2)]
+    [[0.5, -0.5], [1.0, -1.0]]
     """
     check_kind(affinity)
     if dtype is None:
@@ -212,7 +253,7 @@ def _operator(affinity: Affinity | SparseAffinity, dtype: torch.dtype, backend: 
     if backend == "auto":
         backend = choose_backend(affinity)
         # A wider dtype than that of the features asks for more precision than these kernels have.
-        if backend in ("fused", "stored") and dtype != compute_dtype(affinity):
+        if backend in fused.BACKENDS and dtype != compute_dtype(affinity):
             backend = "factored"
     check_choice("backend", backend, ("auto", *BACKENDS))
     if isinstance(affinity, SparseAffinity):
@@ -226,7 +267,13 @@ def _operator(affinity: Affinity | SparseAffinity, dtype: torch.dtype, backend: 
 
 
 def apply_adjoint(affinity: Affinity | SparseAffinity, p: Tensor) -> Tensor:
-    """Kᵀ p [B, M', C] for p [B, M, C]: how laws move when K_ij is the probability of i → j."""
+    """Kᵀ p [B, M', C] for p [B, M, C]: how laws move when K_ij is the probability of i → j.
+
+    >>> from nonloc.ops import SparseAffinity, apply_adjoint
+    >>> path = torch.tensor([[0.0, 1, 0], [1, 0, 1], [0, 1, 0]]).to_sparse_csr()
+    >>> apply_adjoint(SparseAffinity(path), torch.tensor([[[0.0], [1.0], [0.0]]])).flatten().tolist()
+    [0.5, 0.0, 0.5]
+    """
     check_kind(affinity)
     _check_z(affinity, p, affinity.positions, "p")
     dtype = compute_dtype(affinity, p)
@@ -240,6 +287,12 @@ def adjoint(affinity: Affinity | SparseAffinity, dtype: torch.dtype | None = Non
     """p -> Kᵀ p, prepared once for many products; p in `dtype` (the affinity's own when left out).
 
     Kᵀ = diag(b) Ωᵀ diag(a), and Ωᵀ is Ω with left and right exchanged: memory stays linear in M.
+
+    >>> from nonloc.ops import SparseAffinity, adjoint
+    >>> path = torch.tensor([[0.0, 1, 0], [1, 0, 1], [0, 1, 0]]).to_sparse_csr()
+    >>> move = adjoint(SparseAffinity(path))  # a walker in the middle goes either way
+    >>> move(torch.tensor([[[0.0], [1.0], [0.0]]])).flatten().tolist()
+    [0.5, 0.0, 0.5]
     """
     check_kind(affinity)
     dtype = compute_dtype(affinity) if dtype is None else dtype
@@ -279,6 +332,11 @@ def choose_backend(
 
     hidden  r, the channels that the kernel works on; those of z, or else d, when left out
     blocks  N, the sub-blocks that share the affinity
+
+    >>> from nonloc.ops import Affinity, choose_backend
+    >>> x = torch.zeros(1, 16, 4)
+    >>> choose_backend(Affinity(x, x, "heat"))
+    'reference'
     """
     check_kind(affinity)
     if isinstance(affinity, SparseAffinity) or affinity.kind in ("dot", "delta"):
@@ -307,7 +365,7 @@ def _prepare(affinity: AnyKernel, z: Tensor, backend: str) -> tuple[Operator, Te
         return affinity.operator, signal.to(affinity.dtype)
     if backend == "auto":
         backend = choose_backend(affinity, z)
-    if backend in ("fused", "stored"):
+    if backend in fused.BACKENDS:
         fused.check(affinity, z, backend)
     dtype = compute_dtype(affinity, z)
     return _operator(affinity, dtype, backend), signal.to(dtype)

@@ -33,6 +33,12 @@ class Operator(NamedTuple):
 
     apply  z [B, M', C] -> K z [B, M, C], in the compute dtype; may be called many times
     sums   [B, M, 1], the row sums Σ_j K_ij
+
+    >>> from nonloc import Affinity, prepare
+    >>> same = torch.zeros(1, 2, 1)
+    >>> operator = prepare(Affinity(same, same, "heat", normalize="none")).operator
+    >>> operator.apply(torch.tensor([[[0.0], [1.0]]])).flatten().tolist()
+    [1.0, 1.0]
     """
 
     apply: Callable[[Tensor], Tensor]

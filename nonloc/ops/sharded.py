@@ -40,6 +40,15 @@ def prepare_sharded(
     affinity  of this process's positions: left, right and measure have its rows alone
     dtype     as in `prepare`
     group     of torch.distributed; None is all processes
+
+    >>> from nonloc.ops import Affinity, diffuse, prepare_sharded
+    >>> store = torch.distributed.HashStore()  # torchrun does this, with more processes
+    >>> torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    >>> same = torch.zeros(1, 2, 1)
+    >>> kernel = prepare_sharded(Affinity(same, same, "heat"))
+    >>> diffuse(kernel, torch.tensor([[[0.0], [1.0]]])).flatten().tolist()
+    [0.5, -0.5]
+    >>> torch.distributed.destroy_process_group()
     """
     affinity = _checked(affinity)
     gather = _gather(affinity.right, group)

@@ -28,6 +28,11 @@ class SparseAffinity:
 
     Gradients for z take memory linear in M. Those for the entries of a matrix that requires them are torch's, dense
     [M, M], with numbers where nothing is stored: learn a large graph's weights by other means.
+
+    >>> from nonloc import SparseAffinity, diffuse
+    >>> path = torch.tensor([[0.0, 1, 0], [1, 0, 1], [0, 1, 0]]).to_sparse_csr()
+    >>> diffuse(SparseAffinity(path), torch.tensor([[[1.0], [0.0], [0.0]]])).flatten().tolist()
+    [-1.0, 0.5, 0.0]
     """
 
     matrix: Tensor

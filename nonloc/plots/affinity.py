@@ -49,6 +49,13 @@ def plot_affinity(
 
     The colour begins at the smallest weight on another position, and is full at the largest: the legend has both. A
     stage that is not trained gives almost equal weights. Memory is linear in the number of positions.
+
+    >>> from nonloc import Affinity
+    >>> from nonloc.plots import plot_affinity
+    >>> x = torch.arange(6.0).view(1, 6, 1)
+    >>> ax = plot_affinity(Affinity(x, x, "heat"), position=(0, 1), size=(2, 3))
+    >>> ax.get_legend().texts[0].get_text()
+    '(0, 1): others 0 to 0.21, itself 0.57'
     """
     affinity, size = _unpacked(subject, x, mask, block, size)
     positions = [_number(one, size) for one in (position if isinstance(position, list) else [position])]

@@ -35,6 +35,13 @@ def animate_trajectory(
     size          (height, width) of the picture
     what          the curve: "variance", "energy" or "mean"
     shared_scale  as for `plot_trajectory`, as is sample
+
+    >>> from nonloc import Affinity, Diffusion, simulate
+    >>> from nonloc.plots import animate_trajectory
+    >>> same, z = torch.zeros(1, 2, 1), torch.tensor([[[0.0], [1.0]]])
+    >>> path = simulate(Diffusion(Affinity(same, same, "heat")), z, num_steps=1, step_size=0.5)
+    >>> animate_trajectory(path, "path.gif", size=(1, 2)).name
+    'path.gif'
     """
     check_trajectory(trajectory)
     check_whole("frames_per_second", frames_per_second, most=100)

@@ -38,6 +38,12 @@ def plot_features(
            another label to compare two models
 
     A falling variance with a steady norm is smoothing; a falling norm is damping.
+
+    >>> from nonloc import DiffusiveStage, feature_trace
+    >>> from nonloc.plots import plot_features
+    >>> trace = feature_trace(DiffusiveStage(4, 2), torch.ones(1, 4, 3, 3))
+    >>> plot_features(trace, "norm").get_lines()[0].get_xdata().tolist()
+    [0, 1, 2]
     """
     check_choice("what", what, LABELS)
     if not isinstance(trace, Sequence) or not trace or not all(_is_trace(stage) for stage in trace):

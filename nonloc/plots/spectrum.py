@@ -33,6 +33,12 @@ def plot_spectrum(
     top      how many eigenvalues of each, by magnitude
 
     The number of negative bars says nothing: a factored W has as many as positive ones. See `nonloc.spectrum`.
+
+    >>> from nonloc import weight_spectrum
+    >>> from nonloc.plots import plot_spectrum
+    >>> ax = plot_spectrum(weight_spectrum(torch.diag(torch.tensor([1.0, -2.0]))))
+    >>> [float(bar.get_height()) for bar in ax.patches]
+    [-2.0, 1.0]
     """
     check_whole("top", top)
     if isinstance(spectra, NonlocalModule):

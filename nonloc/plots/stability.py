@@ -68,6 +68,13 @@ def plot_stability(
 
     Above 1 some signal grows, in the norm of the certificates. For a stage the limit is where a symmetric W ≥ 0 with
     the same largest singular value would become unstable. A large affinity, or stage, takes a while.
+
+    >>> from nonloc import Affinity
+    >>> from nonloc.plots import plot_stability
+    >>> same = torch.zeros(1, 2, 1, dtype=torch.float64)
+    >>> ax = plot_stability(Affinity(same, same, "heat"), steps=[1, 2, 3])
+    >>> ax.get_lines()[0].get_ydata().round(6).tolist()
+    [1.0, 1.0, 2.0]
     """
     label, where = "step h", None if limit is None else limit.limit
     if isinstance(subject, NonlocalModule):

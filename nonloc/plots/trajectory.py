@@ -43,6 +43,13 @@ def plot_trajectory(
                   in [0, 1], the mean of others is a map. When left out, all states are one map over time and position
     shared_scale  whether the maps of a strip have one scale; else each has its own
     sample        whose states, from 0
+
+    >>> from nonloc import Affinity, Diffusion, simulate
+    >>> from nonloc.plots import plot_trajectory
+    >>> same, z = torch.zeros(1, 2, 1), torch.tensor([[[0.0], [1.0]]])
+    >>> path = simulate(Diffusion(Affinity(same, same, "heat")), z, num_steps=2, step_size=0.5)
+    >>> plot_trajectory(path, "variance").get_lines()[0].get_ydata().tolist()
+    [0.25, 0.0625, 0.015625]
     """
     check_trajectory(trajectory)
     check_choice("what", what, WHAT)

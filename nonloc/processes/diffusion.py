@@ -71,6 +71,13 @@ class Diffusion(_KernelProcess):
 
     The matrix of a fixed gaussian or heat kernel is stored up to 256 MiB (M = 5,792 in float64). `prepare` alone would
     not store it for one product; many products are then several times as fast.
+
+    >>> from nonloc import Affinity, Diffusion
+    >>> same, z = torch.zeros(1, 2, 1), torch.tensor([[[0.0], [1.0]]])
+    >>> Diffusion(Affinity(same, same, "heat")).rate(z).flatten().tolist()
+    [0.5, -0.5]
+    >>> Diffusion(Affinity(same, same, "heat"), backwards=True).rate(z).flatten().tolist()
+    [-0.5, 0.5]
     """
 
     def rate(self, z: Tensor) -> Tensor:
@@ -118,6 +125,12 @@ class DampedFlow(_KernelProcess):
     backwards  True: time runs backwards, and the signals grow
 
     The matrix of a fixed kernel is stored as in `Diffusion`.
+
+    >>> from nonloc import Affinity
+    >>> from nonloc.processes import DampedFlow
+    >>> same, z = torch.zeros(1, 2, 1), torch.tensor([[[0.0], [1.0]]])
+    >>> DampedFlow(Affinity(same, same, "heat")).rate(z).flatten().tolist()
+    [-0.5, -0.5]
     """
 
     def rate(self, z: Tensor) -> Tensor:

@@ -52,6 +52,12 @@ def neighbors(
     scale         "auto": 1 / r², with r the median distance to the k-th neighbour. A number that makes all weights
                   underflow to 0 is refused, one that does so to most of them warns; both name the scale that fits
     include_self  each position is its own neighbour besides the k others
+
+    >>> from nonloc.ops import row_sums
+    >>> from nonloc.processes import neighbors
+    >>> line = torch.tensor([[0.0], [1.0], [3.0]])
+    >>> row_sums(neighbors(line, k=1, kind="constant", normalize="none", include_self=False)).tolist()
+    [[1.0, 2.0, 1.0]]
     """
     points, positions = _checked_points(points)
     size = positions.shape[0]
@@ -91,6 +97,12 @@ def horizon(
                   not all of them 0
     include_self  False: no entry (i, i); a position without another within the radius then has an empty row and
                   does not move
+
+    >>> from nonloc.ops import row_sums
+    >>> from nonloc.processes import horizon
+    >>> line = torch.arange(4.0)[:, None]
+    >>> row_sums(horizon(line, radius=1.0, normalize="none", include_self=False)).tolist()
+    [[1.0, 2.0, 2.0, 1.0]]
     """
     points, positions = _checked_points(points)
     size = positions.shape[0]
@@ -134,12 +146,23 @@ def from_scipy(
     It holds the weights of a graph (its adjacency matrix), not the Laplacian, which is what the processes make of them.
 
     symmetrize  True: Ω = (A + Aᵀ) / 2. False takes A as it is: "symmetric" and "sinkhorn" then ask for A = Aᵀ
+
+    >>> from scipy.sparse import diags_array
+    >>> from nonloc.processes import from_scipy
+    >>> path = from_scipy(diags_array([[1.0, 1.0], [1.0, 1.0]], offsets=[-1, 1]))
+    >>> path.positions, path.normalize
+    (3, 'row')
     """
     return _from_scipy(matrix, torch.device("cpu"), normalize, symmetrize, measure)
 
 
 def to_scipy(affinity: SparseAffinity) -> Any:
-    """Ω as a scipy CSR array [M, M] on the CPU: a copy, without normalisation and measure."""
+    """Ω as a scipy CSR array [M, M] on the CPU: a copy, without normalisation and measure.
+
+    >>> from nonloc.processes import from_edge_index, to_scipy
+    >>> to_scipy(from_edge_index(torch.tensor([[0, 2], [1, 1]]))).toarray().tolist()
+    [[0.0, 0.0, 0.0], [1.0, 0.0, 1.0], [0.0, 0.0, 0.0]]
+    """
     _require_scipy()
     matrix = _checked_sparse(affinity).matrix.detach()
     parts = (
@@ -163,6 +186,12 @@ def from_edge_index(
     edge_weight  [E] ≥ 0; 1 each when left out
     num_nodes    M; the largest index + 1 when left out
     symmetrize   True: Ω = (A + Aᵀ) / 2
+
+    >>> from nonloc import kernel_matrix
+    >>> from nonloc.processes import from_edge_index
+    >>> edges = torch.tensor([[0, 2], [1, 1]])  # position 1 takes from 0 and from 2
+    >>> kernel_matrix(from_edge_index(edges)).tolist()
+    [[[0.0, 0.0, 0.0], [0.5, 0.0, 0.5], [0.0, 0.0, 0.0]]]
     """
     _require_scipy()
     if (
@@ -193,6 +222,11 @@ def to_edge_index(affinity: SparseAffinity) -> tuple[Tensor, Tensor]:
     """Ω as PyTorch Geometric's edge_index [2, E] (int64) and edge_weight [E], without normalisation and measure.
 
     The edge of Ω_ij goes from j to i.
+
+    >>> from nonloc.processes import from_edge_index, to_edge_index
+    >>> edges, weights = to_edge_index(from_edge_index(torch.tensor([[0, 2], [1, 1]])))
+    >>> edges.tolist(), weights.tolist()
+    ([[0, 2], [1, 1]], [1.0, 1.0])
     """
     matrix = _checked_sparse(affinity).matrix
     takers, givers = matrix.to_sparse_coo().indices()

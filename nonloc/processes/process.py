@@ -30,6 +30,13 @@ class Process(ABC):
 
             def rate(self, z):
                 return self.kernel.apply(z) - self.kernel.sums * z + z - z**3
+
+    >>> from nonloc.processes import Process, simulate
+    >>> class Decay(Process):
+    ...     def rate(self, z):
+    ...         return -z
+    >>> simulate(Decay(), torch.ones(1, 1, 1), num_steps=2, step_size=0.5).final.item()
+    0.25
     """
 
     affinity: Affinity | SparseAffinity | None = None

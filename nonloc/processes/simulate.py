@@ -60,6 +60,12 @@ def simulate(
                 trajectory has no weighted_mean
     progress    show a bar
     Nothing is learned here, and there is no gradient: `propagate` is the differentiable form.
+
+    >>> from nonloc import Affinity, Diffusion, simulate
+    >>> same, z = torch.zeros(1, 2, 1), torch.tensor([[[0.0], [1.0]]])
+    >>> path = simulate(Diffusion(Affinity(same, same, "heat")), z, num_steps=2, step_size=0.5)
+    >>> path.states.squeeze().tolist()
+    [[0.0, 1.0], [0.25, 0.75], [0.375, 0.625]]
     """
     _check(process, z0, num_steps, step_size, save_every)
     check_choice("stepper", stepper, STEPPERS)

@@ -21,7 +21,18 @@ STALLED = 4  # rounds without progress
 
 
 class NotSolvedError(NonlocError):
-    """No solution of an implicit step; the message names the residual and the fix."""
+    """No solution of an implicit step; the message names the residual and the fix.
+
+    >>> from nonloc import Affinity, Diffusion, simulate
+    >>> from nonloc.processes import NotSolvedError
+    >>> same, z = torch.zeros(1, 2, 1), torch.tensor([[[0.0], [1.0]]])
+    >>> back = Diffusion(Affinity(same, same, "heat"), backwards=True)  # I − h A is singular for h = 1
+    >>> try:
+    ...     path = simulate(back, z, num_steps=1, stepper="implicit")
+    ... except NotSolvedError:
+    ...     print("another step size")
+    another step size
+    """
 
 
 def solve_implicit(apply: Apply, z: Tensor, step: float, weights: Tensor | None) -> Tensor:

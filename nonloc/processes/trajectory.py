@@ -49,6 +49,12 @@ class Trajectory:
     outcome        how it ended: "finished" where all steps were taken, which does not mean that a steady state was
                    reached, or "diverged"; `outcome.step` is then the first state that is not finite, or, where all
                    are finite, the first from which on Euler steps beyond the limit of stability run away
+
+    >>> from nonloc import Affinity, Diffusion, simulate
+    >>> same, z = torch.zeros(1, 2, 1), torch.tensor([[[0.0], [1.0]]])
+    >>> path = simulate(Diffusion(Affinity(same, same, "heat")), z, num_steps=2, step_size=0.5)
+    >>> path.mean.flatten().tolist(), path.variance.flatten().tolist(), path.outcome.ending
+    ([0.5, 0.5, 0.5], [0.25, 0.0625, 0.015625], 'finished')
     """
 
     states: Tensor

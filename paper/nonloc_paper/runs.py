@@ -40,6 +40,10 @@ class Run:
     """A run folder, new or existing; making a Run writes nothing.
 
     A file, or a folder with other files and no recipe.json, is refused.
+
+    >>> from nonloc_paper import Run
+    >>> Run("runs/first").exists
+    False
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:

@@ -22,27 +22,50 @@ LITERAL, MATCHING = "preresnet20", "preresnet29"
 
 
 def read_runs():
-    """Return (network, share_affinity, recipe, result) of every record."""
+    """Return (network, share_affinity, recipe, result, folder) of every record."""
     for path in sorted(PAPER.glob("results/*/*/*/result.json")):
         recipe = json.loads((path.parent / "recipe.json").read_text())
-        yield recipe["network"], recipe["stage"]["share_affinity"], recipe, json.loads(path.read_text())
+        yield (
+            recipe["network"],
+            recipe["stage"]["share_affinity"],
+            recipe,
+            json.loads(path.read_text()),
+            path.parent,
+        )
 
 
 RUNS = list(read_runs())
 
 
+def select(pattern, one=None, **changes):
+    """Return (recipe, result, folder) of the runs of Table 1 on networks like `pattern`.
+
+    one      whether blocks share one affinity; None: either
+    changes  of the options of their stages
+    """
+    found = []
+    for name, shared, recipe, result, folder in RUNS:
+        is_wanted = re.fullmatch(pattern, name) and PLAIN.items() <= recipe.items()
+        if is_wanted and "/baseline" not in name:
+            shares = "diffusive" in name if shared is None else shared
+            is_wanted = (PLAIN_STAGE | changes).items() <= recipe["stage"].items() and shares in (
+                (True, False) if one is None else (one,)
+            )
+            is_wanted &= recipe["stage"]["shared_embedding"] is None
+        if is_wanted:
+            found.append((recipe, result, folder))
+    return found
+
+
+def has_diverged(result):
+    return result["outcome"]["ending"] == "diverged"
+
+
 def errors(network, one=None):
     """Return the error of each seed of a row, None where it diverged; `one`: whether blocks share one affinity."""
     found = {}
-    for name, shared, recipe, result in RUNS:
-        is_plain = PLAIN.items() <= recipe.items()
-        if "/baseline" not in name:
-            shares = "diffusive" in name if shared is None else shared
-            is_plain &= PLAIN_STAGE.items() <= recipe["stage"].items() and shares is one
-            is_plain &= recipe["stage"]["shared_embedding"] is None
-        if name == network and is_plain:
-            diverged = result["outcome"]["ending"] == "diverged"
-            found.setdefault(recipe["seed"], None if diverged else result["metrics"]["error"])
+    for recipe, result, _ in select(network, one):
+        found.setdefault(recipe["seed"], None if has_diverged(result) else result["metrics"]["error"])
     return found
 
 
@@ -96,7 +119,9 @@ def score(row):
 
 
 def numbers(text):
-    return [one.replace("−", "-") for one in re.findall(r"[+−]?\d+(?:\.\d+)?", text)]
+    """Return the numbers of a text without its links; digits of a name such as bfloat16 are none."""
+    text = re.sub(r"\]\([^)]*\)", "]", re.sub(r"(?<=\d),(?=\d{3})", "", text))
+    return [one.replace("−", "-") for one in re.findall(r"(?<![A-Za-z\d.])[+−]?\d+(?:\.\d+)?", text)]
 
 
 def assert_shown(text, expected):
@@ -117,16 +142,14 @@ def table(title):
 def test_the_hypothesis():
     found, lost = own_less_one(MATCHING, (2, 3, 4, 5, 6), (1, 2, 3, 4))
     seen, _ = own_less_one(MATCHING, (2, 3, 4, 5, 6), (0,))
-    word, shown = "not yet run", summed_up(found)
-    if len(found) == 1:
-        word = "undecided"
-    elif found:
+    word, shown = "undecided", summed_up(found)
+    if len(found) > 1 and len(found) + len(lost) == 4:
         word = "held" if shown[2] < 0 else "refuted" if shown[1] > -0.1 else "undecided"
     sentence = TEXT.strip().partition("\n")[0]
-    assert f"**{word}, n = {len(found)}**" in sentence
+    assert sentence.startswith(f"The hypothesis is **{word}, n = {len(found)}**")
     if found or lost:
         assert_shown(
-            re.search(r"seeds 1 to 4: (.*?)\.(?: Seed| The rows|$)", sentence)[1], summed_up(found, lost)
+            re.search(r"2 to 6 blocks: (.*?)\.(?: Seed| The rows|$)", sentence)[1], summed_up(found, lost)
         )
     assert_shown(re.search(r"(?:has (\S+) and decides|$)", sentence)[1] or "", list(seen.values()))
     inside = []
@@ -169,12 +192,18 @@ def test_table_1_with_n_2():
     check_table("Table 1 with n = 2, the literal reading", LITERAL, None)
 
 
+def map_lines(*parts):
+    """Return every run of these parts of the map."""
+    texts = [(PAPER / "results" / "map" / f"{part}.jsonl").read_text() for part in parts]
+    return [json.loads(line) for text in texts for line in text.splitlines()]
+
+
 def map_endings(part, form):
     """Return whether each run of a part of the map diverged."""
-    path = PAPER / "results" / "map" / f"{part}.jsonl"
-    lines = [json.loads(line) for line in path.read_text().splitlines()]
     return {
-        (x["blocks"], x["init"], x["seed"]): x["ending"] == "diverged" for x in lines if x["form"] == form
+        (x["blocks"], x["init"], x["seed"]): x["ending"] == "diverged"
+        for x in map_lines(part)
+        if x["form"] == form
     }
 
 
@@ -195,7 +224,7 @@ def start_counts(form, one):
     """Return how many of the runs from larger starts with n = 3 diverged, of how many."""
     endings = [
         result["outcome"]["ending"]
-        for network, shared, recipe, result in RUNS
+        for network, shared, recipe, result, _ in RUNS
         if network.startswith(f"{MATCHING}/{form.replace('proposed', 'diffusive')}-")
         and recipe["epochs"] == 10
         and ("diffusive" in network if shared is None else shared) is one
@@ -230,3 +259,110 @@ def test_form_by_affinity():
                 seeds = (1, 2, 3, 4) if backbone == MATCHING else None
                 assert_shown(less, summed_up(*own_less_one(backbone, blocks, seeds)))
     assert ("error, n = 2", 2, "original") in errors_shown
+
+
+def diverged(lines):
+    """Return how many runs of the map diverged, of how many."""
+    return [sum(line["ending"] == "diverged" for line in lines), len(lines)]
+
+
+def lost_runs(found):
+    """Return how many selected runs diverged, of how many."""
+    return [sum(has_diverged(result) for _, result, _ in found), len(found)]
+
+
+def accuracy(n, backbone):
+    """Return the numbers of the sentence on a backbone."""
+    baseline = errors(f"{backbone}/baseline")
+    ended = [value for value in baseline.values() if value is not None]
+    shown = [n, np.median(ended), PUBLISHED["baseline"], 2, 4]
+    rows = {
+        (form, one): [stage(backbone, form, blocks, one) for blocks in (2, 3, 4)]
+        for form, one in (("original", False), ("diffusive", False), ("diffusive", True))
+    }
+    sums = [([*some, baseline], [1 / 3] * 3 + [-1]) for some in rows.values()]
+    sums.append((rows["diffusive", True] + rows["original", False], [1 / 3] * 3 + [-1 / 3] * 3))
+    for some, factors in sums:
+        values, lost = combined(some, factors)
+        shown += summed_up(values, lost) if values else []
+    return shown
+
+
+def spread(line):
+    """Return the largest spread of logits at the end of a run, or 50 steps before it diverged; None if not seen."""
+    seen = [line["after"]] if line.get("after") else []
+    if line["ending"] == "diverged":
+        seen = [one for one in line.get("before") or [] if one["step"] <= line["step"] - 50]
+    values = [one.get("logit_spread") for one in seen[-1]["stages"]] if seen else []
+    return max((value for value in values if value is not None), default=None)
+
+
+def logits():
+    lines = map_lines("ten_epochs", "ten_epochs_shared", "ten_epochs_recomputed")
+    shown = [50]
+    for is_lost in (True, False):
+        values = [spread(line) for line in lines if (line["ending"] == "diverged") is is_lost]
+        values = [value for value in values if value is not None]
+        shown += [len(values), float(f"{np.median(values):.3g}")]
+    return shown
+
+
+def spectra():
+    shares, counts = [], []
+    for form, one in (("original", False), ("diffusive", True), ("diffusive", False)):
+        negative = []
+        for n, backbone in ((3, MATCHING), (2, LITERAL)):
+            parts = []
+            for _, result, folder in select(rf"{backbone}/{form}-\d+@2", one):
+                if not has_diverged(result):
+                    stages = json.loads((folder / "spectrum.json").read_text())["stages"]
+                    values = [np.array(w["eigenvalues"]) for x in stages for w in x["weights"]]
+                    energies = [[(v[v < 0] ** 2).sum(), (v**2).sum()] for v in values]
+                    parts.append(100 * np.divide(*np.sum(energies, axis=0)))
+                    negative += [(v[:32] < 0).sum() for v in values]
+            shares += [min(parts), max(parts), n] if parts else []
+        counts += [min(negative), max(negative)]
+    return [*shares, 32, *counts]
+
+
+def test_the_sentences():
+    """Every number of each sentence, in its order."""
+    shared = [map_counts(form) for form in ("original", "proposed")]
+    stable = select(r"preresnet20/diffusive-\d+@2", weight="stable")
+    deepest = max(int(recipe["network"].split("-")[-1][:-2]) for recipe, *_ in stable)
+    four = {start: select(r"preresnet\d+/original-4@2", False, init_std=start) for start in (0.01, 0.07)}
+    places = [
+        select(rf"preresnet\d+/{form}-1@\d,\d,\d", scaled=scaled)
+        for scaled in (False, True)
+        for form in ("original", "diffusive")
+    ]
+    divided = [run for run in RUNS if run[2]["stage"]["scaled"] and PLAIN.items() <= run[2].items()]
+    expected = {
+        "Divide the logits by √d.": [
+            *diverged(map_lines("ten_epochs_scaled", "ten_epochs_recomputed_scaled")),
+            *lost_runs([run[2:] for run in divided]),
+        ],
+        "Or share the affinity.": [x for own, one, n, _ in shared for x in (own, n, one)],
+        "Sharing is no guarantee.": [
+            *diverged([line for line in map_lines("ten_epochs") if line["form"] == "stable"]),
+            *(0.01, *lost_runs(stable), deepest),
+        ],
+        "Start small.": [*lost_runs(four[0.01]), 0.01, *lost_runs(four[0.07]), 0.07],
+        "Accuracy, n = 3": accuracy(3, MATCHING),
+        "Accuracy, n = 2": accuracy(2, LITERAL),
+        "Different places": [0.01, *(x for some in places for x in lost_runs(some))],
+        "Logits": logits(),
+        "Spectra": spectra(),
+    }
+    shown = dict(re.findall(r"^- \*\*(.+?)\*\*(.*)$", TEXT, re.MULTILINE))
+    conditions = shown.pop("Conditions:")
+    assert shown.keys() == expected.keys()
+    for title, text in shown.items():
+        assert_shown(title + text, expected[title])
+    made = [run for run in RUNS if "/baseline" not in run[0] and PLAIN.items() <= run[2].items()]
+    for _, _, recipe, result, _ in made:
+        versions = result["versions"]
+        parts = [f"batch {recipe['batch_size']}", recipe["precision"], f"{recipe['epochs']} epochs"]
+        parts += [result["machine"]["device"], f"torch {versions['torch']}", f"Triton {versions['triton']}"]
+        parts.append(f"Python {versions['python']}")
+        assert conditions == f" {', '.join(parts)}."

@@ -408,10 +408,10 @@ def make_recorded(folder: Path) -> None:
 
 def page_tables(folder: Path) -> str:
     from nonloc_paper.report import page, sentences
-    from nonloc_paper.report.figure_page import energy_table, factors_table, growth_table
     from nonloc_paper.report.records import collect
     from nonloc_paper.report.signs import weights_at
     from nonloc_paper.report.tables import results_table
+    from nonloc_paper.report.trained_stages import energy_table, factors_table, growth_table
 
     collection = collect(folder)
     rows = collection.rows
@@ -437,18 +437,18 @@ def page_tables(folder: Path) -> str:
 def reproduction_tables(folder: Path) -> str:
     from nonloc_paper.report import reproduction as pages
     from nonloc_paper.report.claims import judge
-    from nonloc_paper.report.figure_page import (
+    from nonloc_paper.report.map import tables as map_tables
+    from nonloc_paper.report.map.cells import read_map
+    from nonloc_paper.report.signs import weights_at
+    from nonloc_paper.report.table1 import differences_table, missing_table, rows_table
+    from nonloc_paper.report.table1_runs import read_table1_runs
+    from nonloc_paper.report.trained_stages import (
         energy_table,
         factors_table,
         growth_summary,
         growth_table,
         lost_table,
     )
-    from nonloc_paper.report.map import tables as map_tables
-    from nonloc_paper.report.map.cells import read_map
-    from nonloc_paper.report.signs import weights_at
-    from nonloc_paper.report.table1 import apart_table, differences_table, missing_table, rows_table
-    from nonloc_paper.report.table1_runs import read_table1_runs
 
     runs, trained = read_table1_runs(folder), read_map(folder / "map")
     verdicts = tuple(judge(runs, trained))
@@ -470,7 +470,7 @@ def reproduction_tables(folder: Path) -> str:
         map_tables.runs_table(trained),
         map_tables.safe_starts_table(trained),
     ]
-    more = [apart_table(runs), map_tables.logits_table(trained), map_tables.corners_table(trained)]
+    more = [map_tables.logits_table(trained), map_tables.corners_table(trained)]
     shown = [table for table in (*tables, *more) if table]
     text = "".join(table.as_html() + table.as_markdown() for table in shown)
     return text + pages.time_sentence(runs)

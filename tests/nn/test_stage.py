@@ -310,11 +310,11 @@ def test_materializing_from_meta_draws_all_that_the_constructor_draws(kind, keyw
 @pytest.mark.parametrize(
     ("kind", "share", "keywords"),
     [
-        (OriginalStage, True, {"normalize": "count"}),
         (OriginalStage, False, {}),
-        (DiffusiveStage, True, {}),
         (DiffusiveStage, True, {"weight": "stable"}),
-        (DiffusiveStage, False, {"normalize": "count"}),
+        pytest.param(OriginalStage, True, {"normalize": "count"}, marks=pytest.mark.slow),
+        pytest.param(DiffusiveStage, True, {}, marks=pytest.mark.slow),
+        pytest.param(DiffusiveStage, False, {"normalize": "count"}, marks=pytest.mark.slow),
     ],
 )
 def test_compiles_as_one_graph(kind, share, keywords, image):
@@ -343,11 +343,15 @@ def test_compiles_with_the_default_compiler(kind, keywords, image):
     ("kind", "options"),
     [
         (DiffusiveStage, {}),
-        (DiffusiveStage, {"affinity": "heat", "normalize": "symmetric", "backend": "factored"}),
-        (DiffusiveStage, {"weight": "stable"}),
         (OriginalStage, {"normalize": "count", "init_std": 0.01}),
+        pytest.param(DiffusiveStage, {"weight": "stable"}, marks=pytest.mark.slow),
+        pytest.param(
+            DiffusiveStage,
+            {"affinity": "heat", "normalize": "symmetric", "backend": "factored"},
+            marks=pytest.mark.slow,
+        ),
     ],
-    ids=["attention", "blocks", "stable", "original"],
+    ids=["attention", "original", "stable", "blocks"],
 )
 def test_exports_for_any_size(kind, options):
     """60 × 60 positions are beyond where "auto" changes, and in several blocks; the traced input is in neither."""

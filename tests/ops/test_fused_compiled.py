@@ -43,7 +43,8 @@ def programs(kernel):
     return min(REGISTERS // registers, SHARED // (kernel["shared"] + 1024))
 
 
-@pytest.mark.parametrize("blocks", [4, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 5))])
+@pytest.mark.slow
+@pytest.mark.parametrize("blocks", [1, 4, 5])
 def test_the_papers_stage_keeps_a_multiprocessor_busy(tmp_path, blocks):
     kernels = compiled(tmp_path, "bfloat16", 32, 64, blocks)
     assert {"first_mean", "query", "key"} <= kernels.keys()

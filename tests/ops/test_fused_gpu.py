@@ -40,7 +40,7 @@ def problem(**keywords):
 
 def check(one, solve=None, way="fused"):
     """As near to float64 as the dtype allows, in value and in all gradients."""
-    backend = "reference" if one.positions <= 4096 else "factored"
+    backend = "reference" if one.positions <= 4096 else "attention"
     truth = one.solve(by(backend), torch.float64)
     actual = errors(one.solve(by(way)) if solve is None else solve, truth, one.left_cancels)
     plain = errors(one.solve(by_hand), truth, one.left_cancels)
@@ -76,7 +76,7 @@ def test_cuda_stage_against_float64(name, backend):
     check(problem(**STAGES[name]), way=backend)
 
 
-@pytest.mark.parametrize("backend", ["stored", "factored"])
+@pytest.mark.parametrize("backend", ["stored", "attention"])
 @pytest.mark.parametrize("dtype", [BF16, torch.float16])
 @pytest.mark.parametrize("differs", [True, False])
 def test_cuda_wide_features(backend, dtype, differs):
@@ -84,7 +84,7 @@ def test_cuda_wide_features(backend, dtype, differs):
     check(problem(**wide, dtype=dtype, differs=differs), way=backend)
 
 
-@pytest.mark.parametrize("backend", ["fused", "stored", "factored"])
+@pytest.mark.parametrize("backend", ["fused", "stored", "attention"])
 def test_cuda_a_state_in_float32(backend):
     """As under autocast: the change is rounded, the state is not."""
     one = problem(batch=2)
@@ -222,7 +222,7 @@ def test_cuda_auto():
     assert chosen(BF16) == chosen(torch.float16) == chosen(BF16, "heat") == "fused"
     assert chosen(torch.float32) == chosen(BF16, normalize="count") == "reference"
     assert chosen(BF16, z_dtype=torch.float32) == "fused"
-    assert chosen(BF16, "dot") == "factored"
+    assert chosen(BF16, "dot") == "attention"
 
 
 def made(backend):
@@ -256,7 +256,7 @@ def test_cuda_a_stage_under_autocast(launches):
     assert launches.count("key_kernel") == launches.count("finish_kernel") == 1
 
 
-@pytest.mark.parametrize("backend", ["auto", "fused", "stored", "factored"])
+@pytest.mark.parametrize("backend", ["auto", "fused", "stored", "attention"])
 def test_cuda_a_compiled_stage(backend):
     torch._dynamo.reset()
     stage = made(backend)

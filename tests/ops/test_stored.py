@@ -65,7 +65,16 @@ def test_a_program_holds_a_row():
     assert "at most 16,384 positions, not 20,000" in fused.lacks(Affinity(x, x, "gaussian"), backend="stored")
 
 
-@pytest.mark.parametrize("backend", ["fused", "stored"])
+@pytest.mark.parametrize("differs", [True, False])
+def test_attention_is_the_same_stage(differs):
+    problem = Problem(dtype=HALF, embed=40, hidden=24, differs=differs)
+    truth = problem.truth()
+    actual, plain = (errors(problem.solve(way), truth) for way in (by("attention"), by_hand))
+    eps = torch.finfo(HALF).eps
+    assert {name: error for name, error in actual.items() if error > 4 * max(eps, plain[name])} == {}
+
+
+@pytest.mark.parametrize("backend", ["fused", "stored", "attention"])
 def test_a_state_may_be_wider_than_its_features(backend):
     """As under autocast: the change is rounded, the state is not."""
     problem = Problem(dtype=HALF)

@@ -1,4 +1,4 @@
-"""Gaussian and heat kernels with row normalisation on a GPU, in Triton: two backends, for whole stages and products.
+"""Gaussian and heat kernels with row normalisation on a GPU: three backends, for whole stages and products.
 
 "fused" never stores K. A stage allows more than attention libraries can use:
 
@@ -11,7 +11,8 @@ Rounding in δ would give the rows of the logits' gradient K (dK − δ) a sum, 
 the keys, and larger than the gradient where rows of K are nearly one number (`docs/performance.md`). The pass over the
 rows removes it.
 
-"stored" has K for some samples at a time (stored.py), and is faster where features are wide.
+"stored" has K for some samples at a time (stored.py), and is faster where features are wide. "attention" is that of the
+vendor (attention.py), for gaussian kernels without a mask. All three are for Triton's GPUs.
 
 Half precision uses tensor cores with float32 logits, sums and accumulators; between sub-blocks the state has the
 input's dtype, which may be float32 where the features are narrower. float32 is three tf32 products, as exact as
@@ -30,6 +31,7 @@ from torch.nn.functional import pad
 from nonloc._torch_compat import TRITON_SINCE, has_triton, is_forward_mode, is_transformed
 from nonloc.ops.affinity import Affinity, valid_positions
 from nonloc.ops.arithmetic import LOG_ZERO
+from nonloc.ops.fused import attention
 from nonloc.ops.fused.launch import Settings, is_interpreted, is_launching
 from nonloc.ops.fused.operators import Computation, fused_product, fused_stage, stored_product, stored_stage
 from nonloc.ops.fused.passes import SMALLEST
@@ -42,6 +44,7 @@ WIDEST_STATE = 512  # C
 LARGEST_BATCH = 65_535  # what a launch takes in its second direction
 
 
+BACKENDS = ("fused", "stored", "attention")
 STAGES: dict[str, Computation] = {"fused": fused_stage, "stored": stored_stage}
 PRODUCTS: dict[str, Computation] = {"fused": fused_product, "stored": stored_product}
 
@@ -50,6 +53,8 @@ def prepare(affinity: Affinity, dtype: torch.dtype, backend: str = "fused") -> O
     """K prepared; products are in the features' dtype with float32 sums."""
     check(affinity, backend=backend)
     sums = valid_positions(affinity).unsqueeze(-1).to(dtype)
+    if backend == "attention":
+        return Operator(lambda z: sums * attention.product(affinity, z).to(dtype), sums)
     return Operator(lambda z: sums * _product(affinity, z, backend).to(dtype), sums)
 
 
@@ -61,6 +66,8 @@ def propagate(
     backend: str = "fused",
 ) -> Tensor:
     """A whole stage; masked features are zeros already, masked positions come back as they are."""
+    if backend == "attention":
+        return attention.propagate(affinity, z, pairs, differences)
     dtype = affinity.left.dtype
     w_z = torch.stack([outer for outer, _ in pairs]).to(dtype)
     inners = [inner for _, inner in pairs if inner is not None]
@@ -79,10 +86,12 @@ def takes_stage(
 ) -> bool:
     """Return whether the state and all weights fit into one computation."""
     ranks = {(outer.shape[-1], inner is None) for outer, inner in pairs}
-    if lacks(affinity, z, backend) is not None or len(ranks) != 1:
+    if lacks(affinity, z, backend) is not None:
         return False
-    if backend == "stored":
-        return True
+    if backend == "attention":
+        return all(rank <= attention.WIDEST for rank, _ in ranks)
+    if backend == "stored" or len(ranks) != 1:
+        return len(ranks) == 1
     return z.shape[-1] <= WIDEST_STATE and next(iter(ranks))[0] <= WIDEST_FEATURES
 
 
@@ -107,8 +116,11 @@ def lacks(affinity: Affinity | SparseAffinity, z: Tensor | None = None, backend:
         return f"as many givers as receivers, not {affinity.right.shape[1]} and {affinity.positions}"
     if affinity.batch > LARGEST_BATCH:
         return f"a batch of at most {LARGEST_BATCH:,}, not {affinity.batch:,}"
-    if backend == "fused" and affinity.left.shape[-1] > WIDEST_FEATURES:
-        return f"features of d ≤ {WIDEST_FEATURES}, not {affinity.left.shape[-1]}"
+    if backend == "attention" and (affinity.kind != "gaussian" or affinity.mask is not None):
+        return 'kind "gaussian" without a mask'
+    widest = {"fused": WIDEST_FEATURES, "attention": attention.WIDEST}.get(backend)
+    if widest is not None and affinity.left.shape[-1] > widest:
+        return f"features of d ≤ {widest}, not {affinity.left.shape[-1]}"
     if backend == "stored" and affinity.positions > WIDEST_ROW:
         return f"at most {WIDEST_ROW:,} positions, not {affinity.positions:,}"
     dtype, others = affinity.left.dtype, [affinity.right.dtype]
@@ -117,6 +129,8 @@ def lacks(affinity: Affinity | SparseAffinity, z: Tensor | None = None, backend:
     if any(one != dtype for one in others) or dtype not in (torch.float32, torch.float16, torch.bfloat16):
         names = " and ".join(sorted({str(one).removeprefix("torch.") for one in (dtype, *others)}))
         return f"features in one dtype of float32, float16 and bfloat16, and z in that or in float32, not {names}"
+    if backend == "attention" and dtype == torch.float32:
+        return "features in float16 or bfloat16, not float32"
     # Inside a traced program nothing can be asked about the machine; the operator says it when it runs.
     if not torch.compiler.is_compiling() and is_launching() and not is_available(affinity.left.device):
         device = f"a CUDA device of compute capability 8 or more, and Triton, not {affinity.left.device}"

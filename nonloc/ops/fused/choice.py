@@ -8,6 +8,7 @@ from torch import Tensor
 from nonloc._torch_compat import is_exporting
 from nonloc.ops.affinity import Affinity
 from nonloc.ops.fused import lacks
+from nonloc.ops.fused.attention import WIDEST
 from nonloc.ops.fused.stored import LARGEST_KERNEL
 
 HALF = (torch.float16, torch.bfloat16)
@@ -21,13 +22,9 @@ def choose(affinity: Affinity, z: Tensor | None, hidden: int, blocks: int) -> st
     if not _is_measured(affinity):
         return None
     # An exported program should not need this library where it runs.
-    orders = ("factored",) if is_exporting() else _order(affinity, hidden, blocks)
-    for backend in orders:
-        if backend == "factored":
-            is_masked = affinity.mask is not None or affinity.kind == "heat"
-            if affinity.normalize == "row" and not is_masked:
-                return backend
-        elif lacks(affinity, z, backend) is None:
+    order = ("attention",) if is_exporting() else _order(affinity, hidden, blocks)
+    for backend in order:
+        if lacks(affinity, z, backend) is None and (backend != "attention" or hidden <= WIDEST):
             return backend
     return None
 
@@ -37,16 +34,16 @@ def _is_measured(affinity: Affinity) -> bool:
 
 
 def _order(affinity: Affinity, hidden: int, blocks: int) -> tuple[str, ...]:
-    """What to try, fastest first. "factored" is the vendor's attention here."""
+    """What to try, fastest first."""
     batch, positions, depth = affinity.left.shape
     width = max(depth, hidden)
     if width <= 32:
-        return "fused", "factored"
+        return "fused", "attention"
     if width <= 64:
-        return ("fused", "factored") if positions >= 512 else ("factored", "fused")
+        return ("fused", "attention") if positions >= 512 else ("attention", "fused")
     is_small = batch * positions * positions * affinity.left.element_size() <= LARGEST_KERNEL
     if width <= 128:
         return (
-            ("stored", "factored", "fused") if is_small and blocks >= 3 else ("factored", "fused", "stored")
+            ("stored", "attention", "fused") if is_small and blocks >= 3 else ("attention", "fused", "stored")
         )
-    return "stored", "factored"
+    return "stored", "attention"

@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import cache
 from typing import Any, NamedTuple
 
 import torch
@@ -36,8 +37,9 @@ def is_launching() -> bool:
     return _is_launching.get()
 
 
+@cache
 def is_interpreted() -> bool:
-    """Return whether Triton interprets its kernels on the CPU, for tests."""
+    """Return whether Triton interprets its kernels on the CPU, for tests; Triton, too, asks once."""
     return has_triton() and os.environ.get("TRITON_INTERPRET") == "1"
 
 

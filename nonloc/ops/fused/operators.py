@@ -56,7 +56,7 @@ class Computation:
 
             @staticmethod
             def backward(ctx: Any, gradient: Tensor) -> Tensors:
-                _check_first_derivative()
+                check_first_derivative()
                 return *backward(gradient, *ctx.saved_tensors, ctx.settings), None, None
 
         self.function = Function
@@ -131,12 +131,12 @@ def _or_none(x: Tensor) -> Tensor | None:
     return None if x.numel() == 0 else x
 
 
-def _check_first_derivative() -> None:
+def check_first_derivative() -> None:
     # `once_differentiable` would silently drop this term from a second derivative that has others.
     if torch.is_grad_enabled():
         raise ValueError(
-            'backends "fused" and "stored" have no second derivative, which create_graph=True asks for; use '
-            'backend="reference"'
+            'backends "fused", "stored" and "attention" have no second derivative, which create_graph=True asks for; '
+            'use backend="reference"'
         )
 
 

@@ -50,6 +50,11 @@ class Continuum:
     normalize  "none" is the operator above; "row" and "sinkhorn" make a jump process of it
 
     quadrature, points [M, d], weights [M] and affinity are what it is made of. Everything is float64.
+
+    >>> from nonloc.processes import Continuum
+    >>> line = Continuum(lambda x, y: torch.tensor(1.0), num_cells=4)  # ℒz is the mean of z, less z
+    >>> line.apply(line.sample(lambda x: x[:, 0])).flatten().tolist()
+    [0.375, 0.125, -0.125, -0.375]
     """
 
     def __init__(
@@ -162,6 +167,11 @@ def hilbert_schmidt_norm(continuum: Continuum, part: str = "integral") -> float:
 
     "integral"        (Σ_ij ρ_ij² μ_i μ_j)^½, which tends to (∬ ρ²)^½ under refinement
     "multiplication"  (Σ_i d_i²)^½, which tends to infinity
+
+    >>> from nonloc.processes import Continuum, hilbert_schmidt_norm
+    >>> line = Continuum(lambda x, y: torch.tensor(1.0), num_cells=4)
+    >>> hilbert_schmidt_norm(line), hilbert_schmidt_norm(line, "multiplication")
+    (1.0, 2.0)
     """
     if not isinstance(continuum, Continuum):
         raise ValueError(f"continuum must be a Continuum, got {type(continuum).__name__}")
@@ -212,6 +222,11 @@ def cell_kernel(
     form     "average": the mean of p(x_i, ·) over cell j, as the paper writes it; rows sum to M
              "probability": its integral over cell j, P(x_i → cell j); rows sum to 1
     nodes    Gauss–Legendre points an axis in each cell
+
+    >>> from nonloc.processes import cell_kernel
+    >>> cell_kernel(lambda x, y: torch.tensor(1.0), num_cells=2)
+    tensor([[0.5000, 0.5000],
+            [0.5000, 0.5000]], dtype=torch.float64)
     """
     check_choice("form", form, FORMS)
     if not callable(density):

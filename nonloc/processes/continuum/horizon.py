@@ -26,6 +26,10 @@ class HorizonKernel:
     On a mesh, a cell at the edge of the ball counts by its part inside. A factor 1 + O(h²/δ²) adjusts the height so
     that the sum over the mesh is 2d too. The limit δ → 0 then holds with any number of cells in the ball, and not only
     where h shrinks faster than δ.
+
+    >>> from nonloc.processes import HorizonKernel
+    >>> HorizonKernel(0.5).height(dimension=1)
+    24.0
     """
 
     radius: float

@@ -22,6 +22,12 @@ def local_laplacian(
     """The finite-difference Laplacian on the centres of num_cells ** dimension cells, with reflecting boundary.
 
     As an affinity: 1/h² between cells that share a face, so that `diffuse` is Δʰ, and `Diffusion` the heat equation.
+
+    >>> from nonloc import diffuse
+    >>> from nonloc.processes import local_laplacian, quadrature
+    >>> squares = quadrature(4).points[None] ** 2
+    >>> diffuse(local_laplacian(4), squares).flatten()[1:3].tolist()  # (x²)″ away from the boundary
+    [2.0, 2.0]
     """
     size = len(quadrature(num_cells, dimension=dimension).weights)
     index = torch.arange(size, device=device).view([num_cells] * dimension)
@@ -49,6 +55,11 @@ class ReversalGrowth:
     nonlocal_rate   of the discrete nonlocal equation, which tends to a limit under refinement where degrees are bounded
     largest_degree  max_x ∫ ρ(x, y) dy on the mesh: nonlocal_rate is at most twice that for a symmetric ρ ≥ 0, and at
                     most that where ρ is positive semi-definite
+
+    >>> from nonloc.processes import reversal_growth
+    >>> coarse, fine = reversal_growth(8), reversal_growth(16)
+    >>> round(fine.local_rate / coarse.local_rate), round(fine.nonlocal_rate / coarse.nonlocal_rate)
+    (4, 1)
     """
 
     num_cells: int
@@ -69,6 +80,11 @@ def reversal_growth(
     The reversed heat equation is ill-posed. The reversed nonlocal equation is not, where degrees are bounded.
 
     kernel  of the nonlocal equation, as for `Continuum`; symmetric
+
+    >>> from nonloc.processes import reversal_growth
+    >>> rates = reversal_growth(100)
+    >>> round(rates.local_rate), rates.nonlocal_rate < 1
+    (39990, True)
     """
     continuum = Continuum(kernel, num_cells, dimension=dimension, scale=scale)
     if len(continuum.points) > LARGEST_DENSE:

@@ -20,6 +20,11 @@ class Quadrature:
 
     points   [M, d]  float64, the first coordinate running slowest
     weights  [M]     positive, their sum is 1
+
+    >>> from nonloc.processes import quadrature
+    >>> rule = quadrature(2, rule="gauss")
+    >>> rule.integral(rule.points**3)  # of x³, which is 1/4
+    tensor([0.2500], dtype=torch.float64)
     """
 
     points: Tensor
@@ -41,6 +46,12 @@ def quadrature(
 
     rule  "midpoint": the centres of equal cells, of second order for smooth integrands;
           "gauss": Gauss–Legendre, exact for polynomials of degree 2 num_cells − 1 in each coordinate
+
+    >>> from nonloc.processes import quadrature
+    >>> quadrature(2).points.tolist(), quadrature(2).weights.tolist()
+    ([[0.25], [0.75]], [0.5, 0.5])
+    >>> quadrature(3, dimension=2).points.shape
+    torch.Size([9, 2])
     """
     check_whole("num_cells", num_cells)
     check_dimension(dimension)

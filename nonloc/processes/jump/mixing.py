@@ -43,6 +43,12 @@ class SpectralGap:
     kind      "exact": from all eigenvalues; "estimate": by Lanczos, from above, for its λ₂ is never too large
     absolute  whether it is that of discrete time with h = 1
     residual  [B]   of Lanczos: an eigenvalue lies this close to its λ₂; None for "exact"
+
+    >>> from nonloc.processes import JumpProcess, from_edge_index
+    >>> path = from_edge_index(torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]]))  # eigenvalues 1, 0 and −1
+    >>> gap = JumpProcess(path).spectral_gap()
+    >>> round(float(gap.value), 6), gap.kind
+    (1.0, 'exact')
     """
 
     value: Tensor
@@ -64,6 +70,13 @@ class MixingTime:
                     never comes (the gap is then 0); NaN where epsilon is so small that rounding hides when it comes
     kind      "certified": the bound holds; "estimate": its gap was estimated from above, so it may be too small
     discrete  whether times are steps of the chain with h = 1
+
+    >>> from nonloc import Affinity
+    >>> from nonloc.processes import JumpProcess
+    >>> same = torch.zeros(1, 4, 1, dtype=torch.float64)  # one jump leads anywhere
+    >>> time = JumpProcess(Affinity(same, same, "heat")).mixing_time(epsilon=0.01, discrete=True)
+    >>> time.exact.tolist(), time.kind
+    ([1.0], 'certified')
     """
 
     bound: Tensor

@@ -38,6 +38,11 @@ class JumpProcess(Process):
 
     affinity   normalize "row" or "sinkhorn", so that rows sum to 1, and nowhere negative. A gaussian or heat kernel is
                stored as a matrix up to 256 MiB, as in `Diffusion`
+
+    >>> from nonloc.processes import JumpProcess, from_edge_index
+    >>> path = from_edge_index(torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]]))
+    >>> JumpProcess(path).stationary_law()
+    tensor([[0.2500, 0.5000, 0.2500]], dtype=torch.float64)
     """
 
     def __init__(self, affinity: Affinity | SparseAffinity) -> None:

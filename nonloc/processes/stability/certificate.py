@@ -34,6 +34,12 @@ class Certificate:
     witness   z [M, C] that grows by `growth`, for "unstable"
     weights   π [M] of the norm; None where it was not needed
     sample    of the batch: the worst one
+
+    >>> from nonloc import Affinity, certify
+    >>> same = torch.zeros(1, 2, 1, dtype=torch.float64)
+    >>> certificate = certify(Affinity(same, same, "heat"), 4.0)
+    >>> certificate.verdict, round(certificate.growth, 6), certificate.witness.shape
+    ('unstable', 3.0, torch.Size([2, 1]))
     """
 
     verdict: str

@@ -55,6 +55,11 @@ def certify(
 
     The kernel is held as it is at x. A stage with a bias or a batch normalisation (taken as in evaluation) adds the
     same to every state: the certificate is then about the distance of two states. See `Certificate`.
+
+    >>> from nonloc import Affinity, certify
+    >>> same = torch.zeros(1, 2, 1, dtype=torch.float64)  # I − w L has the eigenvalues 1 and 1 − w
+    >>> [certify(Affinity(same, same, "heat"), w).verdict for w in (0.9, 3.0)]
+    ['stable', 'unstable']
     """
     check_whole("exact_up_to", exact_up_to, least=0)
     # The search for a signal that grows needs gradients.

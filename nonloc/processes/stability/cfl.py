@@ -34,6 +34,11 @@ class CFLLimit:
     reason    how it is known
     estimate  for a certified limit, the one by Lanczos or by the eigenvalues. Lanczos finds λ_max from below, so this
               may be too large: an estimate, never a certificate. None where there is none
+
+    >>> from nonloc import Affinity, cfl_limit
+    >>> same = torch.zeros(1, 2, 1, dtype=torch.float64)
+    >>> [cfl_limit(Affinity(same, same, "heat"), exact_up_to=most).kind for most in (1024, 0)]
+    ['exact', 'certified']
     """
 
     limit: float
@@ -48,6 +53,11 @@ def cfl_limit(affinity: Affinity | SparseAffinity, *, exact_up_to: int = EXACT_P
 
     exact_up_to  M up to which the eigenvalues are computed; above it the limit is a bound from below, by what the
                  kernel is or by its degrees. The smallest limit of the batch is returned.
+
+    >>> from nonloc import Affinity, cfl_limit
+    >>> same = torch.zeros(1, 2, 1, dtype=torch.float64)  # L has the eigenvalues 0 and 1
+    >>> round(cfl_limit(Affinity(same, same, "heat")).limit, 6)
+    2.0
     """
     check_affinity(affinity)
     check_whole("exact_up_to", exact_up_to, least=0)

@@ -47,7 +47,7 @@ def of_runs(runs: Table1Runs, trained: TrainabilityMap) -> dict[str, Any]:
                 ],
             }
             for section in summary_sections(runs, trained)
-            if section.title
+            if any(isinstance(one, Table) for one in section.contents)
         ],
     }
 

@@ -27,6 +27,10 @@ def build(spec: str | NetworkSpec, num_classes: int = 10, **stage_options: Any) 
     num_classes    of a preresnet; a restorer ignores it
     stage_options  the fields of `StageOptions`, for all stages; None is the stage's default. They are checked for a
                    baseline too, which does not use them
+
+    >>> from nonloc_paper import build
+    >>> build("preresnet20/diffusive-5@2", scaled=True)(torch.zeros(1, 3, 32, 32)).shape
+    torch.Size([1, 10])
     """
     if not isinstance(spec, NetworkSpec):
         spec = NetworkSpec.parse(spec)

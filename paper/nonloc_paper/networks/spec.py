@@ -43,6 +43,11 @@ class NetworkSpec:
     form        "original", "diffusive", or None for a baseline
     num_blocks  N at each place; 0 for a baseline
     places      the residual blocks, from 1, that have a nonlocal stage after them
+
+    >>> from nonloc_paper import NetworkSpec
+    >>> spec = NetworkSpec.parse("preresnet20/diffusive-5@2")
+    >>> spec.form, spec.num_blocks, spec.places, str(spec)
+    ('diffusive', 5, (2,), 'preresnet20/diffusive-5@2')
     """
 
     family: str

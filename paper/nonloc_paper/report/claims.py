@@ -252,9 +252,15 @@ def judge(runs: Table1Runs, trained: TrainabilityMap) -> list[tuple[Claim, Verdi
     judged = []
     for claim in CLAIMS:
         if claim.kind in RULES:
+            others: dict[tuple[str, str], Sequence[Part]] = {}
+            for key, changes in elsewhere.items():
+                parts = _parts(claim, claim.rows, runs, changes)
+                # A sentence on original blocks alone has the same rows whatever proposed ones share.
+                if parts not in others.values():
+                    others[key] = parts
             verdict = settle(
                 _parts(claim, claim.rows, runs, {}),
-                {key: _parts(claim, claim.rows, runs, changes) for key, changes in elsewhere.items()},
+                others,
                 varies=claim.varies,
                 protocol=f"start {runs.start}",
             )

@@ -42,7 +42,6 @@ table { border-collapse: collapse; font-size: .9rem; font-variant-numeric: tabul
 .results td { white-space: nowrap; }
 .prose th, .prose td, .prose tbody th { text-align: left; white-space: normal; vertical-align: top; font-weight: 400; }
 .prose th, .prose td { min-width: 6rem; overflow-wrap: anywhere; }
-@media (max-width: 40rem) { main { padding: 1.25rem .6rem; } .prose { font-size: .8rem; } }
 .results .group th { color: var(--soft); font-weight: 400; padding-top: .9rem; }
 .images th { width: 6.8rem; padding: 0 .3rem .3rem; text-align: left; vertical-align: bottom; }
 .images th { font-weight: 600; font-size: .8rem; line-height: 1.25; }
@@ -52,6 +51,12 @@ code, pre { font: .88em/1.5 ui-monospace, monospace; background: var(--tint); bo
 code { padding: .1em .3em; }
 pre { padding: .7rem .9rem; overflow-x: auto; }
 summary { cursor: pointer; color: var(--soft); margin: .6rem 0; }
+@media (max-width: 40rem) {
+  main { padding: 1.25rem .6rem; }
+  .results { font-size: .8rem; }
+  .results th, .results td, .results tbody th { padding: .3rem .25rem; white-space: normal; }
+  .prose th, .prose td { min-width: 0; overflow-wrap: break-word; }
+}
 """
 
 
@@ -73,11 +78,15 @@ class Data:
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure with the name of its file and its caption; false without a figure."""
+    """A figure with the name of its file and its caption; false without a figure.
+
+    pdf  whether there is a PDF, too, which the Markdown links
+    """
 
     name: str
     figure: Figure | None
     caption: str
+    pdf: bool = False
 
     def __bool__(self) -> bool:
         return self.figure is not None
@@ -128,7 +137,8 @@ class Document:
         found: dict[str, Figure | Table] = {}
         for content in (content for section in self.sections for content in section.contents):
             if isinstance(content, Picture) and content.figure is not None:
-                found[f"{FIGURES}/{content.name}.svg"] = content.figure
+                for kind in ("svg", "pdf") if content.pdf else ("svg",):
+                    found[f"{FIGURES}/{content.name}.{kind}"] = content.figure
             elif isinstance(content, Data) and content:
                 found[f"{DATA}/{content.name}.csv"] = content.table
         return found
@@ -168,7 +178,10 @@ def write_documents(documents: Sequence[Document], folder: Path, title: str, abo
         # Before its figures, which it names: what is interrupted can be written again.
         write(folder / f"{document.name}.md", as_markdown(document).encode())
         for name, content in document.files().items():
-            write(folder / name, svg(content) if isinstance(content, Figure) else content.as_csv().encode())
+            if isinstance(content, Table):
+                write(folder / name, content.as_csv().encode())
+            else:
+                write(folder / name, save_figure(content, "pdf") if name.endswith(".pdf") else svg(content))
     write(page, as_page(documents, title, about).encode())
     return written
 
@@ -215,7 +228,8 @@ def _markdown(content: Content) -> str:
         case Data():
             return f"[{content.summary}]({DATA}/{content.name}.csv) (CSV, {len(content.table.lines)} lines)."
         case Picture():
-            return f"![{content.name}]({FIGURES}/{content.name}.svg)\n\n*{content.caption}*"
+            link = f" [PDF]({FIGURES}/{content.name}.pdf)" if content.pdf else ""
+            return f"![{content.name}]({FIGURES}/{content.name}.svg)\n\n*{content.caption}*{link}"
         case Details():
             inside = "\n\n".join(_markdown(one) for one in content.contents if one)
             return f"<details><summary>{escape(content.summary)}</summary>\n\n{inside}\n\n</details>"
@@ -244,12 +258,15 @@ def _html(content: Content) -> str:
         case Html():
             return content.text
         case str():
-            return f"<p>{_linked(content)}</p>"
-    return f"<ul>{''.join(f'<li>{_linked(item)}</li>' for item in content)}</ul>"
+            return f"<p>{_inline(content)}</p>"
+    return f"<ul>{''.join(f'<li>{_inline(item)}</li>' for item in content)}</ul>"
 
 
-def _linked(text: str) -> str:
-    return re.sub(r"\[([^\]]+)\]\(([^)]+)\)", r'<a href="\2">\1</a>', escape(text))
+def _inline(text: str) -> str:
+    """Markdown's links, strong words and code as HTML."""
+    text = re.sub(r"\[([^\]]+)\]\(([^)]+)\)", r'<a href="\2">\1</a>', escape(text))
+    text = re.sub(r"\*\*([^*]+)\*\*", r"<strong>\1</strong>", text)
+    return re.sub(r"`([^`]+)`", r"<code>\1</code>", text)
 
 
 def figure_html(content: str, caption: str) -> str:

@@ -1,365 +1,146 @@
-"""Figures 1 to 4 of the paper, and trained stages: what they do to features, and what they could do to others."""
+"""The page of Figures 1 to 4 of the paper, and of trained stages."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from nonloc_paper.networks.spec import NetworkSpec
-from nonloc_paper.report import figures
+from nonloc_paper.report import paper_figures
 from nonloc_paper.report.document import Content, Data, Picture, Section
-from nonloc_paper.report.records import RowRecord, RunRecord
-from nonloc_paper.report.rules import norm_ratio
-from nonloc_paper.report.signs import Weight, count_negative, has_band, negative_share, share_band, weights_at
-from nonloc_paper.report.table1_runs import NAMES, Table1Runs, median_run, setting, start_of
-from nonloc_paper.report.tables import Table, format_number, join_words, with_minus
+from nonloc_paper.report.matching import N3
+from nonloc_paper.report.records import RowRecord
+from nonloc_paper.report.signs import weights_at
+from nonloc_paper.report.table1_runs import Table1Runs, setting
+from nonloc_paper.report.tables import join_words
+from nonloc_paper.report.trained_stages import Networks, energy_table, stage_sections
 from nonloc_paper.suites import SUITES, Row
 
 READING = [
-    "Each figure shows the run with the median error of its row, of two in the middle the lower.",
-    "Spectra: the 32 eigenvalues of (W + Wᵀ)/2 of largest magnitude, in their order; blue above 0, orange below.",
+    "n counts the bottlenecks of a group: 3 is the backbone that matches, 2 the literal reading. Where n = 3 has no "
+    "run yet, a figure has those of n = 2.",
+    "Spectra: the 32 eigenvalues of (W + Wᵀ)/2 of largest magnitude, in their order, a bar for each seed; blue above "
+    "0, orange below. Panels of a figure have one scale.",
+    "In each panel: how much of the energy Σλ² and how many of the 32 are negative, from the least seed to the most.",
     "A W of rank C/2 or less has as many positive as negative eigenvalues, whatever was learned. Training decides the "
     "sign of the large ones.",
     "Shaded, and “chance” in the tables: 95 % of random weights of the same rank and norm.",
 ]
-ABOUT_FACTORS = [
-    "Every run that came to its end, from the beginning of a stage to its end.",
-    "linear and rest: the variance changes by (2 ⟨Z, ΔZ⟩ + ⟨ΔZ, ΔZ⟩) / ⟨Z, Z⟩, centred, with ΔZ what a sub-block adds. "
-    "The two parts, over all sub-blocks; the second can only add.",
-    "W symmetric: the share of Σ w_ij² in (W + Wᵀ)/2, over all W of the network. The rest turns features into each "
-    "other; no spectrum shows it.",
-    "W along the features: ⟨g, ΔZ⟩ / ⟨g, g⟩ of each sub-block in turn, with g what the kernel brings.",
-    "kernel spread: e to the entropy of the kernel's rows, over the number of positions; 1 for a uniform kernel.",
-    "rows apart: mean distance of the rows from their mean, in total variation; 0 if all positions have the same row.",
-    "logits apart: the largest difference of two logits in a row, over 32 test images.",
-]
-GROWTH = "Whether trained stages can make a signal grow"
-ABOUT_GROWTH = (
-    "`nonloc stability` on trained networks, with the kernels of the first test images. The norm is the kernel's own, "
-    "or the plain one where sub-blocks have no common one. Unstable: a signal that grows is known; growth is that of "
-    "the worst one found, of the stage and of a sub-block alone. A symmetric W ≥ 0 below the limit would be stable."
-)
-ABOUT_LOST = (
-    "The newest checkpoint before the divergence, stage by stage; columns as in [figures.md](figures.md). A kernel "
-    "whose rows have one entry each has the spread 0.00098 after residual block 2, 0.0039 after 4, 0.016 after 6. Runs "
-    "without numbers diverged before anything was saved."
-)
-KERNEL = {"spread": "kernel spread", "apart": "rows apart", "logit_spread": "logits apart"}
 
-
-Networks = list[tuple[str, RunRecord, list[Weight]]]  # label, run, its W
+Drawn = tuple[list[Content], Networks]  # contents of a section, networks whose spectra are in it
 
 
 def figure_sections(runs: Table1Runs) -> list[Section]:
-    """Return one section a figure; a figure without a run is named."""
-    spectra = {name: _spectra(runs, name) for name in ("figure1", "figure3", "figure4")}
-    during, epochs = _epochs(runs)
-    networks = [*spectra["figure1"][1], *epochs, *spectra["figure3"][1], *spectra["figure4"][1]]
+    """Return one section a figure; what has no run is named."""
+    drawn = {
+        f"figure{n}": draw(runs) for n, draw in enumerate((_figure1, _figure2, _figure3, _figure4), start=1)
+    }
+    networks = [network for _, some in drawn.values() for network in some]
     energies = Data("figures-spectra", "Trace and energies of every W in the figures", energy_table(networks))
     return [
         Section("How to read them", (READING, energies)),
-        Section(SUITES["figure1"].title, tuple(spectra["figure1"][0])),
-        Section(SUITES["figure2"].title, tuple(during)),
-        Section(SUITES["figure3"].title, (*_curves(runs), *spectra["figure3"][0])),
-        Section(SUITES["figure4"].title, tuple(spectra["figure4"][0])),
-        Section("Damping, seen directly: the features through the sub-blocks", tuple(_features(runs))),
-        Section(GROWTH, tuple(_growth(runs))),
+        *(Section(SUITES[name].title, tuple(contents)) for name, (contents, _) in drawn.items()),
+        *stage_sections(runs),
     ]
 
 
-def find_row(runs: Table1Runs, row: Row) -> RowRecord | None:
-    """Return the recorded row that a row of a figure asks for, under the figure's label; None without a run."""
-    wanted = setting(row.recipe)
-    known = next((one for one in runs.recorded if setting(one.recipe) == wanted), None)
-    # Without its group, which would be drawn by dashes: a figure has one group.
-    return None if known is None else replace(known, label=row.label, group="")
+def find_row(runs: Table1Runs, row: Row, **what: Any) -> RowRecord | None:
+    """Return the recorded row that a row of a figure asks for: with n = 3, or with n = 2 where that is not recorded."""
+    asked = setting(row.recipe)
+    wanted = {"form": asked.form, "blocks": asked.blocks, "rate": asked.rate} | what
+    known = runs.find(**wanted, backbone=N3) or runs.find(**wanted)
+    return known and replace(known, label=row.label)
 
 
-def _spectra(runs: Table1Runs, name: str) -> tuple[list[Content], Networks]:
-    suite = SUITES[name]
-    shown: Networks = []
-    wanted = {panel.row for panel in suite.panels if panel.kind == "spectrum"}
-    rows = [row for row in suite.rows if row.label in wanted]
-    for row in rows:
-        run = _run(runs, row)
-        if run is not None and (weights := weights_at(run)):
-            shown.append((row.label, run, weights))
-    figure = figures.spectra([(label, {"stages": [{"weights": weights}]}) for label, _, weights in shown])
-    there = {label for label, *_ in shown}
-    absent = _absent([row.label for row in rows if row.label not in there])
-    return [Picture(f"{name}b" if name == "figure3" else name, figure, suite.title), absent], shown
+def _size(row: RowRecord) -> str:
+    return f"n = {3 if setting(row.recipe).backbone == N3 else 2}"
 
 
-def _epochs(runs: Table1Runs) -> tuple[list[Content], Networks]:
-    suite = SUITES["figure2"]
-    run = _run(runs, suite.rows[0])
-    chosen = [panel.epoch for panel in suite.panels if panel.epoch is not None]
-    figure = None if run is None else figures.epochs(run, chosen)
-    if run is None or figure is None:
-        return [_absent([suite.rows[0].label])], []
-    weights = [(f"{suite.rows[0].label}, epoch {epoch}", run, weights_at(run, epoch)[:1]) for epoch in chosen]
-    return [Picture("figure2", figure, suite.title)], weights
-
-
-def _curves(runs: Table1Runs) -> list[Content]:
-    known = {row.label: find_row(runs, row) for row in SUITES["figure3"].rows}
-    rows = [row for row in known.values() if row is not None]
-    absent = _absent([label for label, row in known.items() if row is None])
-    return [Picture("figure3a", figures.curves(rows) if rows else None, figures.CURVES_CAPTION), absent]
-
-
-def _features(runs: Table1Runs) -> list[Content]:
-    rows = []
-    for row in runs.rows:
-        what, run = setting(row.recipe), median_run(row)
-        # Blocks in one place, at the default start.
-        is_of_table = what.form and what == runs.wanted(form=what.form, blocks=what.blocks, rate=what.rate)
-        if is_of_table and run is not None:
-            rows.append(replace(row, runs=(run,), group=""))
-    figure = figures.features(rows)
-    if figure is None:
-        return ["No run of Table 1 has recorded its features yet."]
-    action = action_table(runs)
-    return [
-        Picture("features", figure, figures.FEATURES_CAPTION),
-        f"Start {runs.start}, blocks in one place, each form with its own affinity:" if action else "",
-        action,
-        Data("figures-features", "Every run, every quantity", factors_table(runs.rows)),
-        ABOUT_FACTORS,
-    ]
-
-
-def _growth(runs: Table1Runs) -> list[Content]:
-    every = Data("figures-growth", "Every certificate", growth_table(runs.rows))
-    if not every:
-        return ["No run has been certified yet: `nonloc stability RUN --keep`."]
-    return [ABOUT_GROWTH, growth_summary(runs.rows), every]
-
-
-def _run(runs: Table1Runs, row: Row) -> RunRecord | None:
-    known = find_row(runs, row)
-    return None if known is None else median_run(known)
-
-
-def _absent(labels: Sequence[str]) -> str:
-    return f"Not recorded yet: {', '.join(labels)}." if labels else ""
-
-
-def energy_table(networks: Networks) -> Table:
-    """Return trace, energies and the negative share of every W, and between which shares random weights lie."""
-    lines = []
-    for label, run, weights in networks:
-        for number, weight in enumerate(weights, start=1):
-            share, chance = negative_share([weight]), ("–", "–")
-            if has_band([weight]) and run.recipe.stage.weight != "stable":
-                low, high = share_band([weight])
-                chance = (f"{100 * low:.0f}", f"{100 * high:.0f}")
-            energies = (
-                with_minus(f"{weight[key]:.3g}") for key in ("trace", "positive_energy", "negative_energy")
-            )
-            shown = "–" if share is None else f"{100 * share:.0f}"
-            counted = str(count_negative([weight]))
-            lines.append((label, str(run.recipe.seed), str(number), *energies, shown, *chance, counted))
-    shares = (
-        "negative share (%)",
-        "chance from (%)",
-        "chance to (%)",
-        f"negative of the {figures.TOP} largest",
-    )
-    return Table(("network", "seed", "block", "trace", "positive energy", "negative energy", *shares), lines)
-
-
-def factors_table(rows: Sequence[RowRecord]) -> Table:
-    """Return a line for each stage of each run: what it does to norm, variance and energy, and its W and kernel."""
-    lines = []
-    for row in rows:
-        for run in (run for run in row.started if norm_ratio(run) is not None):
-            kernels = {kernel.get("stage"): kernel for kernel in run.observations.get("affinity", [])}
-            for stage in run.observations["features"]:
-                parts = _changes(stage)
-                quotients = [block.get("quotient") for block in stage["blocks"]]
-                lines.append(
-                    (
-                        _name(row),
-                        str(run.recipe.seed),
-                        stage["name"],
-                        *(_factor(stage, name) for name in ("norm", "variance")),
-                        *(("–", "–") if parts is None else (_percent(part, "") for part in parts)),
-                        _factor(stage, "energy"),
-                        _symmetric_share(run),
-                        " ".join("–" if value is None else _signed(value) for value in quotients),
-                        *(_kernel_number(kernels.get(stage["name"], {}), name) for name in KERNEL),
-                    )
-                )
-    changes = ("norm ×", "variance ×", "linear (%)", "rest (%)", "Dirichlet energy ×")
-    header = ("network", "seed", "stage", *changes, "W symmetric", "W along the features", *KERNEL.values())
-    return Table(header, lines)
-
-
-def _name(row: RowRecord) -> str:
-    start = start_of(row.recipe)
-    return row.label if f"deviation {start}" in row.label else f"{row.label}, start {start}"
-
-
-def _factor(stage: dict[str, Any], name: str) -> str:
-    # Block by block: the energies before and after one are of its own kernel, which the next need not have.
-    pairs = [(block["before"][name], block["after"][name]) for block in stage["blocks"]]
-    is_known = all(before and after is not None for before, after in pairs)
-    return f"{math.prod(after / before for before, after in pairs):.3g}" if is_known else "–"
-
-
-def _symmetric_share(run: RunRecord) -> str:
-    """How much of the energy Σ w_ij² of all W is in their symmetric parts, which is what the spectra show."""
-    weights = weights_at(run)
-    if not weights or any("norm" not in weight for weight in weights):
-        return "–"
-    symmetric = sum(weight["positive_energy"] + weight["negative_energy"] for weight in weights)
-    energy = sum(weight["norm"] ** 2 for weight in weights)
-    return f"{symmetric / energy:.2f}" if energy else "–"
-
-
-def _signed(value: float) -> str:
-    """To two decimals; to three where two would show a sign and nothing else, and no sign where three would."""
-    for digits in (2, 3):
-        if round(value, digits):
-            return with_minus(f"{value:.{digits}f}")
-    return "0.00"
-
-
-def action_table(runs: Table1Runs) -> Table:
-    """Return for each form what W does to features, of Table 1's blocks in one place."""
-    lines = []
-    for form, name in NAMES.items():
-        known = [
-            (row, run)
-            for row in runs.recorded
-            if (what := setting(row.recipe)) == runs.wanted(form=form, blocks=what.blocks)
-            for run in row.started
-            if _quotients(run) and negative_share(weights_at(run)) is not None
-        ]
-        if not known:
-            continue
-        blocks = join_words(map(str, sorted({setting(row.recipe).blocks for row, _ in known})))
-        shares = [100 * (negative_share(weights_at(run)) or 0) for _, run in known]
-        first = [_quotients(run)[0] < 0 for _, run in known]
-        later = [value < 0 for _, run in known for value in _quotients(run)[1:]]
-        changes = [one for _, run in known if (one := _changes(run.observations["features"][0])) is not None]
-        ranges = [f"{_percent(min(part))} to {_percent(max(part))}" for part in zip(*changes, strict=True)]
-        share = f"{min(shares):.0f} to {max(shares):.0f} %"
-        counts = (f"{sum(some)} of {len(some)}" for some in (first, later))
-        lines.append((f"{name}, {blocks} blocks", share, *counts, *(ranges or ("–", "–"))))
-    along = ("W along the features < 0, first sub-block", "later ones")
-    return Table(("stages", "negative energy of sym(W)", *along, "variance, linear", "rest"), lines)
-
-
-def _quotients(run: RunRecord) -> list[float]:
-    """Of a run that came to its end, of the sub-blocks of its stages; empty where one is not recorded."""
-    if not run.has_finished:
+def _networks(row: RowRecord | None, epoch: int | None = None) -> Networks:
+    """Every run of a row that came to its end, with its W after `epoch`, by default the last."""
+    if row is None:
         return []
-    blocks = [block for stage in run.observations.get("features", []) for block in stage["blocks"]]
-    values = [block.get("quotient") for block in blocks]
-    return [] if None in values else values
+    label = f"{row.label}, {_size(row)}" + ("" if epoch is None else f", epoch {epoch}")
+    ended = [(label, run, weights_at(run, epoch)) for run in row.started if run.has_finished]
+    return [network for network in ended if network[2]]
 
 
-def _changes(stage: dict[str, Any]) -> tuple[float, float] | None:
-    """Of the variance from the beginning of a stage to its end, relative: the linear part and the rest."""
-    start, end = stage["blocks"][0]["before"]["variance"], stage["blocks"][-1]["after"]["variance"]
-    parts = [(block.get("linear"), block["before"]["variance"]) for block in stage["blocks"]]
-    if not start or end is None or any(None in part for part in parts):
-        return None
-    linear = sum(part * variance for part, variance in parts) / start
-    return linear, end / start - 1 - linear
+def _panels(networks: Networks) -> list[paper_figures.Panel]:
+    """A panel for every W of a row, with the W of all seeds."""
+    weights = list(zip(*(some for _, _, some in networks), strict=True))
+    return [(f"block {number} of {len(weights)}", some) for number, some in enumerate(weights, start=1)]
 
 
-def _percent(value: float, unit: str = " %") -> str:
-    """Whole ones; below one a decimal more."""
-    return with_minus(f"{100 * value:+.{0 if abs(value) >= 0.01 else 1}f}{unit}")
-
-
-def _kernel_number(kernel: dict[str, Any], name: str) -> str:
-    """Two decimals; two digits below 0.1; none from 100 on."""
-    value = kernel.get(name)
-    if value is None:
-        return "–"
-    return f"{value:{'.0f' if value >= 100 else '.2f' if value >= 0.1 else '.2g'}}"
-
-
-def lost_table(rows: Sequence[RowRecord]) -> Table:
-    """Return a line for each stage of each run that diverged, with its last saved kernel; empty if none was saved."""
-    lines = []
-    for row in rows:
-        for run in row.diverged:
-            seen = run.observations.get("step")
-            for kernel in run.observations.get("affinity") or [{}]:
-                where = (str(run.diverged_at), format_number(seen, "d"), kernel.get("stage", "–"))
-                numbers = (_kernel_number(kernel, name) for name in KERNEL)
-                lines.append((_name(row), str(run.recipe.seed), *where, *numbers))
-    header = ("network", "seed", "diverged at step", "seen after step", "stage", *KERNEL.values())
-    return Table(header, lines if any(set(line[5:]) != {"–"} for line in lines) else [])
-
-
-def _certified(rows: Sequence[RowRecord]) -> Iterator[tuple[RowRecord, RunRecord, dict[str, Any]]]:
-    """Every stage with a recorded certificate."""
-    return (
-        (row, run, stage) for row in rows for run in row.started for stage in run.stability.get("stages", [])
+def _picture(
+    name: str, lines: Sequence[tuple[str, Sequence[paper_figures.Panel]]], networks: Networks
+) -> Picture:
+    """A figure of spectra, and in its caption whose they are."""
+    seeds: dict[str, list[str]] = {}
+    for label, run, _ in networks:
+        seeds.setdefault(label, []).append(str(run.recipe.seed))
+    rows = "; ".join(
+        f"{label}: seed{'s' * (len(some) > 1)} {join_words(some)}" for label, some in seeds.items()
     )
+    return Picture(name, paper_figures.spectra(lines), f"{rows}.", pdf=True)
 
 
-def growth_table(rows: Sequence[RowRecord]) -> Table:
-    """Return a line for each recorded certificate."""
-    lines = []
-    for row, run, stage in _certified(rows):
-        blocks = stage["blocks"]
-        limits = [block["limit"] for block in blocks if block["limit"] is not None]
-        lowest = _lowest(stage)
-        lines.append(
-            (
-                _name(row),
-                str(run.recipe.seed),
-                stage.get("name", "–"),
-                stage["verdict"],
-                _grown([stage]),
-                _grown(blocks),
-                f"{max(block['largest'] for block in blocks):.2f}",
-                "–" if lowest is None else _signed(lowest),
-                format_number(min(limits, default=None), ".2f"),
-            )
-        )
-    numbers = ("growth", "of a sub-block", "largest of W", "lowest of sym(W)", "limit")
-    return Table(("network", "seed", "stage", "verdict", *numbers), lines)
+def _figure1(runs: Table1Runs) -> Drawn:
+    rows = {row.label: _networks(find_row(runs, row)) for row in SUITES["figure1"].rows}
+    panels = [panel for some in rows.values() for panel in _panels(some)]
+    lines = [("", panels[start : start + 3]) for start in range(0, len(panels), 3)]
+    networks = [network for some in rows.values() for network in some]
+    return [_picture("figure1", lines, networks), _absent(rows)], networks
 
 
-def growth_summary(rows: Sequence[RowRecord]) -> Table:
-    """Return by kind of stage: how many are certified unstable, how much signals grow, how negative sym(W) is."""
-    kinds: dict[str, list[dict[str, Any]]] = {}
-    for row, _, stage in _certified(rows):
-        form = NAMES[NetworkSpec.parse(row.recipe.network).form or "original"]
-        kinds.setdefault("stable" if row.recipe.stage.weight == "stable" else form, []).append(stage)
+def _figure2(runs: Table1Runs) -> Drawn:
+    suite = SUITES["figure2"]
+    row = find_row(runs, suite.rows[0])
+    epochs = [panel.epoch for panel in suite.panels if panel.epoch is not None]
+    found = {epoch: some for epoch in epochs if (some := _networks(row, epoch))}
+    panels = [(f"epoch {epoch}", [weights[0] for _, _, weights in some]) for epoch, some in found.items()]
+    networks = [network for some in found.values() for network in some]
+    return [_picture("figure2", [("", panels)], networks), _absent({suite.rows[0].label: networks})], networks
 
-    def span(values: Sequence[float | None], form: Callable[[float], str]) -> str:
-        known = [value for value in values if value is not None]
-        return f"{form(min(known))} to {form(max(known))}" if known else "–"
 
-    lines = [
-        (
-            kind,
-            f"{sum(stage['verdict'] == 'unstable' for stage in stages)} of {len(stages)}",
-            span([stage["growth"] for stage in stages], "{:.3f}".format),
-            span([_lowest(stage) for stage in stages], _signed),
-        )
-        for kind, stages in kinds.items()
+def _figure3(runs: Table1Runs) -> Drawn:
+    """The curves, and the spectra of the network at the lower rate."""
+    rows = {row.label: find_row(runs, row) for row in SUITES["figure3"].rows}
+    *_, slow = rows
+    networks = _networks(rows[slow])
+    picture = Picture(
+        "figure3a", paper_figures.curves(curve_rows(runs)), paper_figures.CURVES_CAPTION, pdf=True
+    )
+    return [picture, _picture("figure3b", [("", _panels(networks))], networks), _absent(rows)], networks
+
+
+def curve_rows(runs: Table1Runs) -> dict[str, list[RowRecord]]:
+    """Return the rows of Figure 3 by backbone, with a baseline and four blocks at the rate of the others.
+
+    n = 2 is left out as soon as n = 3 has all of them.
+    """
+    *_, slow = SUITES["figure3"].rows
+    wanted: list[tuple[str, dict[str, Any]]] = [
+        ("baseline", {"form": None}),
+        *((f"{n} original block{'s' * (n > 1)}", {"form": "original", "blocks": n}) for n in (1, 2, 3, 4)),
+        (slow.label, {"form": "original", "blocks": 4, "rate": slow.recipe.learning_rate}),
     ]
-    return Table(("trained stages", "unstable", "growth", "lowest of sym(W)"), lines)
+    columns = {}
+    for title, backbone in (("n = 3", N3), ("n = 2", runs.protocol.backbone)):
+        found = [(label, runs.find(**what, backbone=backbone)) for label, what in wanted]
+        columns[title] = [replace(row, label=label) for label, row in found if row is not None]
+        if len(columns[title]) == len(wanted):
+            break
+    return columns
 
 
-def _lowest(stage: dict[str, Any]) -> float | None:
-    """The lowest eigenvalue of sym(W): below 0 a signal can grow although W is below the limit."""
-    return min((block["lowest"] for block in stage["blocks"] if "lowest" in block), default=None)
+def _figure4(runs: Table1Runs) -> Drawn:
+    (row,) = SUITES["figure4"].rows
+    one = _networks(find_row(runs, row))
+    own = _networks(find_row(runs, replace(row, label=f"{row.label}, own affinities"), shared=False))
+    lines = [("one affinity", _panels(one)), ("own affinities", _panels(own))]
+    return [_picture("figure4", lines, [*one, *own]), _absent({row.label: one})], [*one, *own]
 
 
-def _grown(parts: Sequence[dict[str, Any]]) -> str:
-    """The largest growth factor; one that was not finite was recorded as null."""
-    known = [part["growth"] for part in parts]
-    return "not finite" if None in known else f"{max(known):.3f}"
+def _absent(found: Mapping[str, object]) -> str:
+    labels = [label for label, some in found.items() if not some]
+    return f"Not recorded yet: {', '.join(labels)}." if labels else ""

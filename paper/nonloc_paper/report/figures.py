@@ -94,7 +94,7 @@ def curves(rows: Sequence[RowRecord]) -> Figure:
                         marker="o" if len(steps) == 1 else None,
                     )
                     if run.diverged_at is not None:
-                        _cross(axes, run.diverged_at, values, looks[row.label]["color"])
+                        mark_divergence(axes, run.diverged_at, values, looks[row.label]["color"])
         left.set(xlabel="step", ylabel=f"training loss ({loss})", yscale="log")
         plain_numbers(left)
         for axes in (left, right):
@@ -236,6 +236,12 @@ def plain_numbers(axes: Axes) -> None:
     axes.yaxis.set_minor_formatter(NullFormatter())
 
 
+def mark_divergence(axes: Axes, x: float, values: Sequence[float], color: str) -> None:
+    """Draw a cross at the height of the last of the values; at the upper edge if there is none."""
+    edge: dict[str, Any] = {} if values else {"transform": axes.get_xaxis_transform(), "clip_on": False}
+    axes.plot([x], values[-1:] or [1], "x", color=color, markersize=8, **edge)
+
+
 def _spectrum(axes: Axes, weight: dict[str, Any]) -> None:
     values = np.asarray(weight["eigenvalues"][:TOP])
     order = np.arange(1, len(values) + 1)
@@ -281,9 +287,3 @@ def _segments(blocks: Sequence[dict[str, Any]], name: str) -> tuple[list[float],
 
 def _number(value: float | None) -> float:
     return math.nan if value is None else value
-
-
-def _cross(axes: Axes, step: int, values: Sequence[float], color: str) -> None:
-    """At the height of the last of the values; at the upper edge if there is none."""
-    edge: dict[str, Any] = {} if values else {"transform": axes.get_xaxis_transform(), "clip_on": False}
-    axes.plot([step], values[-1:] or [1], "x", color=color, markersize=8, **edge)

@@ -13,7 +13,7 @@ from nonloc_paper.report.records import RowRecord
 from nonloc_paper.report.table1 import rows_table
 from nonloc_paper.report.table1_runs import NAMES, Table1Runs, setting
 from nonloc_paper.report.tables import Table
-from nonloc_paper.report.verdicts import Interval, signed
+from nonloc_paper.report.verdicts import signed
 from nonloc_paper.suites import SUITES
 from nonloc_paper.suites.matching_tables import MATCHING
 
@@ -47,10 +47,11 @@ def primary(runs: Table1Runs, backbone: str = N3, seeds: Container[int] | None =
     return mean_of(every, "own less one affinity, the mean over 2 to 6 blocks")
 
 
-def hypothesis_word(found: Interval | None) -> str:
-    """Return held, refuted, undecided, or not yet run."""
-    if found is None:
-        return "not yet run"
+def hypothesis_word(contrast: Contrast) -> str:
+    """Return held, refuted or undecided; undecided until every confirming seed has ended."""
+    found = contrast.interval
+    if found is None or len(contrast.values) + len(contrast.lost) < len(CONFIRMING):
+        return "undecided"
     if found.high < 0:
         return "held"
     return "refuted" if found.low > REFUTED_ABOVE else "undecided"
@@ -59,13 +60,12 @@ def hypothesis_word(found: Interval | None) -> str:
 def hypothesis_sentence(runs: Table1Runs) -> str:
     """Return the verdict on the hypothesis with n, and what was measured."""
     contrast, seen = primary(runs), primary(runs, seeds=(0,)).values
-    found = contrast.interval
     text = (
-        "The hypothesis that the proposed blocks reach the paper's accuracy if each computes its own affinity, and not "
-        f"with one for all: **{hypothesis_word(found)}, n = {0 if found is None else found.n}**."
+        f"The hypothesis is **{hypothesis_word(contrast)}, n = {len(contrast.values)}**: proposed blocks reach the "
+        "paper's accuracy if each computes its own affinity, and not with one for all. Seeds 1 to 4 decide it."
     )
     if contrast.values or contrast.lost:
-        text += f" Own less one affinity, mean over 2 to 6 blocks, seeds 1 to 4: {contrast.format()}."
+        text += f" Own less one affinity, mean over 2 to 6 blocks: {contrast.format()}."
     own = [runs.find(form="diffusive", blocks=n, backbone=N3, shared=False) for n in BLOCKS]
     inside = [Contrast("", ((1.0, row),), CONFIRMING).is_inside for row in own]
     if known := [one for one in inside if one is not None]:

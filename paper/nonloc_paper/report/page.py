@@ -27,13 +27,13 @@ from nonloc_paper.report.document import (
     page_html,
     sections_html,
 )
-from nonloc_paper.report.figure_page import ABOUT_GROWTH, GROWTH, energy_table, factors_table, growth_table
 from nonloc_paper.report.records import Collection, RowRecord, collect, of_stage, score_name
 from nonloc_paper.report.signs import weights_at
 from nonloc_paper.report.surprise import surprise
 from nonloc_paper.report.table1 import rows_table
 from nonloc_paper.report.table1_runs import Table1Runs
 from nonloc_paper.report.tables import results_table
+from nonloc_paper.report.trained_stages import ABOUT_GROWTH, GROWTH, energy_table, factors_table, growth_table
 from nonloc_paper.runs import write_atomically
 
 PAPER = "Tao, Sun, Du and Liu, “Nonlocal Neural Networks, Nonlocal Diffusion and Nonlocal Modeling”, 2018"

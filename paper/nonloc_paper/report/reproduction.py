@@ -21,7 +21,7 @@ from nonloc_paper.report.document import (
     as_markdown,
     write_documents,
 )
-from nonloc_paper.report.figure_page import ABOUT_LOST, figure_sections, lost_table
+from nonloc_paper.report.figure_page import figure_sections
 from nonloc_paper.report.map import figures as map_figures
 from nonloc_paper.report.map import tables as map_tables
 from nonloc_paper.report.map.cells import TrainabilityMap, read_map
@@ -35,6 +35,7 @@ from nonloc_paper.report.table1 import (
 )
 from nonloc_paper.report.table1_runs import OTHER, TABLE, Table1Runs, read_table1_runs
 from nonloc_paper.report.tables import Table
+from nonloc_paper.report.trained_stages import ABOUT_LOST, lost_table
 from nonloc_paper.report.verdicts import DEPENDS, NOT_REPRODUCED, REPRODUCED, UNDECIDED, Part, Verdict
 from nonloc_paper.runs import write_atomically
 from nonloc_paper.suites.archive import read_spent
@@ -128,7 +129,7 @@ def with_summary(text: str, summary: Document, folder: str) -> str:
     if not end:
         return text
     made = as_markdown(summary).partition("\n\n")[2]
-    made = re.sub(r"\]\((figures|data)/", rf"]({folder}/\1/", made)
+    made = re.sub(r"\]\((?=(?:figures|data)/|\w+\.md)", f"]({folder}/", made)
     return f"{before}{begin}\n{made}\n{end}{after}"
 
 

@@ -1,4 +1,4 @@
-"""What paper/README.md shows: the hypothesis, a forest of paired differences, the tables, form by affinity."""
+"""What paper/README.md shows: the hypothesis, advice, a forest of paired differences, the tables, form by affinity."""
 
 from __future__ import annotations
 
@@ -8,15 +8,18 @@ from dataclasses import replace
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
 
 from nonloc.plots import CHANCE, INK, style
 from nonloc_paper.report import matching
+from nonloc_paper.report.advice import advice
 from nonloc_paper.report.contrasts import Contrast, difference, mean_of
 from nonloc_paper.report.document import Picture, Section
-from nonloc_paper.report.figures import SHADES, WIDTH
+from nonloc_paper.report.figures import SHADES
 from nonloc_paper.report.map.cells import TrainabilityMap, format_blocks
 from nonloc_paper.report.map.tables import EACH, ONE, by_affinity
 from nonloc_paper.report.matching import BLOCKS, CONFIRMING, N3, divergence_counts, own_less_one, primary
+from nonloc_paper.report.paper_figures import WIDTH
 from nonloc_paper.report.records import RowRecord
 from nonloc_paper.report.table1_runs import NAMES, Table1Runs
 from nonloc_paper.report.tables import Table, format_range, format_score
@@ -41,9 +44,10 @@ ABOUT_CORNERS = (
 def summary_sections(runs: Table1Runs, trained: TrainabilityMap) -> tuple[Section, ...]:
     """Return the results in short, the hypothesis first."""
     literal, deeper = (errors_table(runs, backbone) for backbone in (runs.protocol.backbone, N3))
-    forest = Picture("forest", forest_figure(runs), FOREST_CAPTION)
+    forest = Picture("forest", forest_figure(runs), FOREST_CAPTION, pdf=True)
     return (
-        Section("", (matching.hypothesis_sentence(runs), forest)),
+        Section("", (matching.hypothesis_sentence(runs),)),
+        Section("What was found, advice first", (advice(runs, trained), forest)),
         Section("Table 1 with n = 3, the backbone that matches", (deeper,)),
         Section("Table 1 with n = 2, the literal reading", (literal, ABOUT_TABLES)),
         Section("Form by affinity", (corners_table(runs, trained), ABOUT_CORNERS)),
@@ -136,8 +140,8 @@ def forest_lines(runs: Table1Runs, backbone: str) -> Lines:
     lines.append(("mean", INK, primary(runs, backbone, None)))
     for title, form, is_one, blocks in (
         ("original less baseline", "original", False, (1, 2, 3, 4)),
-        ("proposed, own, less baseline", "diffusive", False, BLOCKS),
-        ("proposed, one, less baseline", "diffusive", True, BLOCKS),
+        ("proposed, own affinities, less baseline", "diffusive", False, BLOCKS),
+        ("proposed, one affinity, less baseline", "diffusive", True, BLOCKS),
     ):
         colour = SHADES[form][1 if is_one else 0]
         lines.append((title, colour, None))
@@ -153,7 +157,7 @@ def forest_lines(runs: Table1Runs, backbone: str) -> Lines:
 
 def forest_figure(runs: Table1Runs) -> Figure | None:
     """Draw the differences of both backbones side by side; None where none is recorded."""
-    panels = {backbone: forest_lines(runs, backbone) for backbone in (runs.protocol.backbone, N3)}
+    panels = {backbone: forest_lines(runs, backbone) for backbone in (N3, runs.protocol.backbone)}
     drawn = [contrast for lines in panels.values() for _, _, contrast in lines if contrast is not None]
     values = [value for contrast in drawn for value in contrast.values.values()]
     if not values:
@@ -164,12 +168,19 @@ def forest_figure(runs: Table1Runs) -> Figure | None:
         for axes, (backbone, lines) in zip(figure.subplots(1, 2, sharey=True), panels.items(), strict=True):
             axes.axvline(0, color=CHANCE, linewidth=1)
             axes.set(title=f"n = {3 if backbone == N3 else 2}", xlabel="points of error", xlim=limits)
-            axes.set_yticks(range(0, -len(lines), -1), [label for label, *_ in lines])
+            axes.set(ylim=(0.4 - len(lines), 0.5))
+            axes.xaxis.set_major_locator(MaxNLocator(5))
+            numbers = {
+                -place: label for place, (label, _, contrast) in enumerate(lines) if contrast is not None
+            }
+            axes.set_yticks(list(numbers), list(numbers.values()))
             axes.yaxis.grid(False)
             axes.tick_params(axis="y", length=0)
-            for place, (_, colour, contrast) in enumerate(lines):
+            for place, (label, colour, contrast) in enumerate(lines):
                 if contrast is not None:
                     _draw(axes, -place, colour, contrast, deciding_seeds(backbone))
+                elif backbone == N3:
+                    axes.text(limits[0] + 0.03, -place, label, va="center", fontsize=9, color=colour)
         looks = {
             "mean, 95 %": ("s", INK),
             "a seed": ("o", INK),
@@ -182,7 +193,7 @@ def forest_figure(runs: Table1Runs) -> Figure | None:
             )
             for text, (mark, face) in looks.items()
         ]
-        figure.legend(handles=handles, loc="outside lower center", ncols=len(handles))
+        figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), columnspacing=1)
     return figure
 
 

@@ -63,14 +63,15 @@ class Table:
         return "\n".join(f"| {' | '.join(map(_markdown_cell, line))} |" for line in lines)
 
     def as_html(self) -> str:
-        head = "".join(f'<th scope="col">{escape(cell)}</th>' for cell in self.header)
+        head = "".join(f'<th scope="col">{_html_cell(cell)}</th>' for cell in self.header)
         body = ""
         for first, *others in self.lines:
-            cells = "".join(f"<td>{escape(cell)}</td>" for cell in others)
+            cells = "".join(f"<td>{_html_cell(cell)}</td>" for cell in others)
+            name, all_columns = _html_cell(first), len(self.header)
             body += (
-                f'<tr><th scope="row">{escape(first)}</th>{cells}</tr>'
+                f'<tr><th scope="row">{name}</th>{cells}</tr>'
                 if others
-                else f'<tr class="group"><th scope="rowgroup" colspan="{len(self.header)}">{escape(first)}</th></tr>'
+                else f'<tr class="group"><th scope="rowgroup" colspan="{all_columns}">{name}</th></tr>'
             )
         return (
             f'<div class="scroll"><table class="results{" prose" if self.prose else ""}"><thead><tr>{head}</tr></thead>'
@@ -88,6 +89,11 @@ class Table:
 def _markdown_cell(text: str) -> str:
     """The text in one line, where neither | nor < has a meaning; "< 0" has none."""
     return re.sub(r"<(?=\S)", "&lt;", " ".join(text.splitlines()).replace("|", r"\|"))
+
+
+def _html_cell(text: str) -> str:
+    """The text escaped; on a narrow page "n = 5" stays in one line."""
+    return escape(text).replace(" = ", "\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}")
 
 
 def results_table(collection: Collection, score: str) -> Table:

@@ -151,6 +151,14 @@ def fit(
     on_epoch          called with the metrics of every epoch that this call finishes, once they are recorded:
                       lambda m: writer.add_scalar("error", m["error"], m["epoch"]) for TensorBoard, wandb.log for
                       Weights & Biases. An error in it ends the call, and the same call goes on later.
+
+    >>> from nonloc_paper import Recipe, fit
+    >>> from nonloc_paper.data import Dataset, Split
+    >>> images = Split(torch.zeros(4, 3, 12, 12, dtype=torch.uint8))
+    >>> mine = Dataset("mine", images, images)
+    >>> recipe = Recipe("restorer4/diffusive-2@1", "mine", epochs=1)
+    >>> fit(recipe, "runs/first", data=mine, device="cpu", progress=False).sentence
+    'The run ran to its end (epoch 1, step 1).'
     """
     if on_epoch is not None and not callable(on_epoch):
         raise ValueError(f"on_epoch must be a function of the metrics, got {shown_value(on_epoch)}")

@@ -41,6 +41,11 @@ class Recipe:
     """What to train, on what, and how. The defaults are the paper's recipe for CIFAR-10.
 
     The metadata of each field has its "help" text.
+
+    >>> from nonloc_paper import Recipe
+    >>> recipe = Recipe(network="preresnet20/diffusive-5@2", seed=1)
+    >>> Recipe.from_dict(recipe.to_dict()) == recipe, recipe.with_(epochs=10).differences(recipe)
+    (True, ['epochs is 10, was 164'])
     """
 
     network: str = _option(

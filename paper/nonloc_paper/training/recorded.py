@@ -54,6 +54,10 @@ def models(records: str | os.PathLike[str] | None = None) -> list[str]:
     """Return the names of the recorded networks that have weights: <suite>/<row>, as their folders say.
 
     records  the folder of kept records; None: the checkout's, or NONLOC_RESULTS
+
+    >>> from nonloc_paper import models
+    >>> "table1-n3/5-block-proposed-own-affinities" in models()
+    True
     """
     return sorted(_runs(records))
 
@@ -61,7 +65,15 @@ def models(records: str | os.PathLike[str] | None = None) -> list[str]:
 def load(
     name: str, device: torch.device | str = "cpu", *, records: str | os.PathLike[str] | None = None
 ) -> Recorded:
-    """Return a recorded network by its name; `models(records)` lists them."""
+    """Return a recorded network by its name; `models(records)` lists them.
+
+    >>> from nonloc_paper import load
+    >>> one = load("table1-n3/5-block-proposed-own-affinities")
+    >>> one.classes[:3], one.recipe.network
+    (('airplane', 'automobile', 'bird'), 'preresnet29/diffusive-5@2')
+    >>> one.model(one.preprocess(torch.zeros(1, 3, 32, 32, dtype=torch.uint8))).shape
+    torch.Size([1, 10])
+    """
     runs = _runs(records)
     if name not in runs:
         raise ValueError(f"{shown(name)} is no recorded network; choose one of {', '.join(sorted(runs))}")

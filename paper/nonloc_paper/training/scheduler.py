@@ -128,6 +128,16 @@ def fit_many(
     data          {name: Dataset}; others are loaded from `data_dir`
     choose        returns which run to begin next; by default the first in order
     begun, ended  called with the number of each run, and how it ended
+
+    >>> from nonloc_paper import Recipe, fit_many
+    >>> from nonloc_paper.data import Dataset, Split
+    >>> images = Split(torch.zeros(4, 3, 12, 12, dtype=torch.uint8))
+    >>> mine = Dataset("mine", images, images)
+    >>> recipes = [Recipe("restorer4/diffusive-2@1", "mine", epochs=1, seed=seed) for seed in (0, 1)]
+    >>> data, folders = {"mine": mine}, ["runs/seed-0", "runs/seed-1"]
+    >>> endings = fit_many(recipes, folders, data=data, device="cpu", progress=False)
+    >>> [ending.outcome.ending for ending in endings.all]
+    ['finished', 'finished']
     """
     if len(recipes) != len(runs):
         raise ValueError(f"recipes and runs must be as many, got {len(recipes)} and {len(runs)}")

@@ -31,6 +31,15 @@ def trained_network(
     """Return the network of the newest valid checkpoint of `run`, in eval mode on `device`.
 
     model  the network of your own that `fit` was given; a new one is returned
+
+    >>> from nonloc_paper import Recipe, fit, trained_network
+    >>> from nonloc_paper.data import Dataset, Split
+    >>> images = Split(torch.zeros(4, 3, 12, 12, dtype=torch.uint8))
+    >>> mine = Dataset("mine", images, images)
+    >>> recipe = Recipe("restorer4/diffusive-2@1", "mine", epochs=1)
+    >>> outcome = fit(recipe, "runs/second", data=mine, device="cpu", progress=False)
+    >>> trained_network("runs/second")(torch.zeros(1, 3, 12, 12)).shape
+    torch.Size([1, 3, 12, 12])
     """
     run = run if isinstance(run, Run) else Run.open(run)
     recipe = Recipe.of(run)

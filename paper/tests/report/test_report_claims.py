@@ -63,6 +63,16 @@ def test_no_records_leave_everything_undecided():
     assert {answer.text for _, answer in judge(arranged(), EMPTY)} == {"undecided at n = 0"}
 
 
+def test_a_sentence_on_original_blocks_is_asked_once_on_each_backbone():
+    found = arranged(
+        records("table1", {"4-block (original)": [8.0]}),
+        records("table1-n3", {"4-block (original)": [7.5], "4-block (proposed), own affinities": [7.4]}),
+    )
+    asked = {claim.key: [condition for condition, _ in answer.parts] for claim, answer in judge(found, EMPTY)}
+    assert asked["four"] == ["start 0.01", "preresnet29"]
+    assert asked["positive"] == ["start 0.01", "preresnet29, own affinities"]
+
+
 def test_places_with_divided_logits_decide_nothing():
     labels = [f"3 blocks in different places ({form}), logits / √d" for form in ("proposed", "original")]
     found = arranged(records("table1-beside", dict(zip(labels, ([8.0, 8.1], [9.0, 9.1]), strict=True))))

@@ -7,7 +7,6 @@ from nonloc_paper.report.contrasts import Contrast, difference
 from nonloc_paper.report.map.cells import TrainabilityMap, group_cells
 from nonloc_paper.report.matching import hypothesis_sentence, hypothesis_word, matching_sections, primary
 from nonloc_paper.report.summary import corners_table, errors_table, forest_figure, forest_lines
-from nonloc_paper.report.verdicts import interval
 from nonloc_paper.suites import SUITES
 from nonloc_paper.suites.matching_tables import MATCHING
 
@@ -29,8 +28,8 @@ def table1(own_less_one, lost=()):
 @pytest.mark.parametrize(
     ("values", "word"),
     [
-        ([], "not yet run"),
-        ([-0.5], "undecided"),
+        ([], "undecided"),
+        ([-0.5, -0.4, -0.5], "undecided"),
         ([-0.5, -0.4, -0.5, -0.4], "held"),
         ([-0.5, 0.4, -0.5, 0.4], "undecided"),
         ([-0.05, 0.05, -0.05, 0.05], "refuted"),
@@ -39,7 +38,7 @@ def table1(own_less_one, lost=()):
     ],
 )
 def test_the_hypothesis_is_held_below_0_and_refuted_above_a_tenth(values, word):
-    assert hypothesis_word(interval(values)) == word
+    assert hypothesis_word(primary(arranged(table1([9.0, *values])))) == word
 
 
 def test_seeds_1_to_4_decide_and_seed_0_is_shown():
@@ -51,13 +50,15 @@ def test_seeds_1_to_4_decide_and_seed_0_is_shown():
     assert "The rows with own affinities predict 2 of 5 published errors." in sentence
     assert sentence.endswith("Seed 0, seen before the rules were written, has +5.00 and decides nothing.")
     only = hypothesis_sentence(arranged(table1([-0.5])))
-    assert "**not yet run, n = 0**" in only
+    assert "**undecided, n = 0**" in only
 
 
 def test_a_seed_with_a_diverged_run_has_no_average_and_is_counted():
     runs = arranged(table1([0.0, -0.5, -0.4, -0.5, -0.4], lost={(3, 2), (4, 0)}))
     assert list(primary(runs).values) == [1, 3, 4]
-    assert "n = 3; 1 of 4 seeds lost by divergence." in hypothesis_sentence(runs)
+    sentence = hypothesis_sentence(runs)
+    assert "n = 3; 1 of 4 seeds lost by divergence." in sentence
+    assert "**held, n = 3**" in sentence, "all four seeds have ended"
 
 
 def sections(*lists):
@@ -174,18 +175,20 @@ def test_the_forest_has_every_seed_the_interval_and_the_published_difference():
     )
     labels = [label for label, *_ in forest_lines(runs, N3)]
     assert labels.count("own less one affinity") == 1
-    left, right = forest_figure(runs).axes
-    assert not left.texts
-    assert [text.get_text() for text in right.texts] == ["◇ +6.83 ▸"]
+    first, second = forest_figure(runs).axes
+    assert not second.texts
+    titles = [label for label, _, contrast in forest_lines(runs, N3) if contrast is None]
+    assert [text.get_text() for text in first.texts] == [*titles[:2], "◇ +6.83 ▸", *titles[2:]]
+    assert all(first.get_ylim()[0] < mark.get_ydata()[0] < first.get_ylim()[1] for mark in first.lines[1:])
 
-    def marks(marker, axes=right, face=None):
+    def marks(marker, axes=first, face=None):
         found = [line for line in axes.lines if line.get_marker() == marker]
         return [line.get_xdata()[0] for line in found if face in (None, line.get_markerfacecolor())]
 
     five = -labels.index("5")
     means = {
         (line.get_ydata()[0], round(line.get_xdata()[0], 6))
-        for line in right.lines
+        for line in first.lines
         if line.get_marker() == "s"
     }
     assert (five, -0.3) in means, "of seeds 1 and 2"

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 from made_records import arranged, certified, records, stability, write
 
-from nonloc_paper.report.figure_page import action_table, factors_table, growth_table, lost_table
 from nonloc_paper.report.table1_runs import read_table1_runs
+from nonloc_paper.report.trained_stages import action_table, factors_table, growth_table, lost_table
 
 
 def test_a_network_with_several_stages_has_a_line_for_each(tmp_path):

@@ -212,13 +212,13 @@ def logits_table(trained: TrainabilityMap) -> Table:
             ]
             values = [value for line in runs if (value := spread_of(line)) is not None]
             if values:
-                low, middle, high = map(_digits, (min(values), median(values), max(values)))
+                low, middle, high = map(format_spread, (min(values), median(values), max(values)))
                 seen, calm = f"{len(values)} of {len(runs)}", sum(value < CALM for value in values)
                 spread = (middle, f"{low} to {high}", f"{calm} of {len(values)}")
                 lines.append((part.change or "nothing", when, seen, *spread))
     return Table(("changed", "runs seen", "of runs", "median spread", "range", f"below {CALM}"), lines)
 
 
-def _digits(value: float) -> str:
+def format_spread(value: float) -> str:
     """Three digits, and never an exponent: 32,500, 138, 9.33."""
     return f"{float(f'{value:.3g}'):,.0f}" if value >= 100 else f"{value:.3g}"

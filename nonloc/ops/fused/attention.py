@@ -1,0 +1,71 @@
+"""The vendor's attention in half precision: where a stage has few sub-blocks and wide features, nothing is faster."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import linear, scaled_dot_product_attention
+
+from nonloc.ops.affinity import Affinity
+from nonloc.ops.fused.operators import check_first_derivative
+
+WIDEST = 256  # d of the features and r of the hidden channels
+# cuDNN's is the fastest on an H200, where it applies (`docs/performance.md`).
+KERNELS = [
+    SDPBackend.CUDNN_ATTENTION,
+    SDPBackend.FLASH_ATTENTION,
+    SDPBackend.EFFICIENT_ATTENTION,
+    SDPBackend.MATH,
+]
+
+
+def propagate(
+    affinity: Affinity, z: Tensor, pairs: Sequence[tuple[Tensor, Tensor | None]], differences: bool
+) -> Tensor:
+    """A whole stage, with products and maps in the features' dtype and the state in z's."""
+    dtype = affinity.left.dtype
+    query, key = affinity.left.unsqueeze(1), affinity.right.unsqueeze(1)
+    with sdpa_kernel(KERNELS, set_priority=True):
+        for outer, inner in pairs:
+            hidden = z.to(dtype)
+            hidden = hidden if inner is None else linear(hidden, inner.to(dtype))
+            change = _apply(query, key, hidden, affinity.scale)
+            z = z + linear(change - hidden if differences else change, outer.to(dtype))
+    return _guarded(z)
+
+
+def product(affinity: Affinity, z: Tensor) -> Tensor:
+    """K z [B, M, C], in the features' dtype."""
+    dtype = affinity.left.dtype
+    with sdpa_kernel(KERNELS, set_priority=True):
+        pieces = [
+            _apply(affinity.left.unsqueeze(1), affinity.right.unsqueeze(1), piece.to(dtype), affinity.scale)
+            for piece in z.split(WIDEST, -1)
+        ]
+    return _guarded(pieces[0] if len(pieces) == 1 else torch.cat(pieces, -1))
+
+
+def _apply(query: Tensor, key: Tensor, z: Tensor, scale: float) -> Tensor:
+    return scaled_dot_product_attention(query, key, z.unsqueeze(1), scale=scale).squeeze(1)
+
+
+def _guarded(x: Tensor) -> Tensor:
+    needs = torch.is_grad_enabled() and x.requires_grad and not torch.compiler.is_compiling()
+    return _FirstDerivative.apply(x) if needs else x
+
+
+class _FirstDerivative(torch.autograd.Function):
+    """The identity; a second derivative, which torch's attention lacks, is an error that names the fix."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        check_first_derivative()
+        return gradient
