@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from matplotlib.animation import FFMpegWriter
-from matplotlib.colors import to_rgba
+from matplotlib.colors import to_rgb, to_rgba
 from matplotlib.figure import Figure
 from PIL import Image
 
@@ -33,7 +33,7 @@ from nonloc.plots import (
     plot_stability,
     plot_trajectory,
 )
-from nonloc.plots.affinity import MOST_OPAQUE
+from nonloc.plots.affinity import COLORS, MOST_OPAQUE
 from nonloc.plots.look import NEGATIVE, POSITIVE
 from nonloc.spectrum import random_band
 
@@ -78,15 +78,31 @@ def test_a_stage_has_the_row_of_its_block_and_the_size_of_its_input(stage, x):
 def test_positions_over_an_image_are_most_opaque_where_they_look_most(affinity):
     numbers = [0, 7, 19]
     ax = plot_affinity(affinity, position=numbers, size=SIZE, image=torch.rand(3, 8, 10))
-    image, *layers = ax.images
+    image, layer = ax.images
     assert np.asarray(image.get_array()).shape == (8, 10)
-    for number, layer in zip(numbers, layers, strict=True):
-        row = kernel_matrix(affinity)[0, number].clone()
-        row[number] = -1
-        opacity = np.asarray(layer.get_array())[..., 3].flatten()
-        assert opacity[int(row.argmax())] == pytest.approx(MOST_OPAQUE)
-        row[number] = 2
-        assert opacity[int(row.argmin())] == 0
+    drawn = np.asarray(layer.get_array()).reshape(-1, 4)
+    shares = []
+    for number in numbers:
+        row = kernel_matrix(affinity)[0, number].numpy()
+        others = np.delete(row, number)
+        shares.append(np.clip((row - others.min()) / (others.max() - others.min()), 0, 1))
+        assert drawn[int(np.argmax(shares[-1])), 3] == pytest.approx(MOST_OPAQUE)
+    # Where several look the colours mix: none hides another.
+    np.testing.assert_allclose(drawn[:, 3], MOST_OPAQUE * np.sqrt(np.max(shares, 0)), rtol=1e-12)
+    colors = np.array([to_rgb(color) for color in COLORS[:3]])
+    mixed = np.einsum("pm,pc->mc", shares, colors) / np.sum(shares, 0)[:, None]
+    np.testing.assert_allclose(drawn[:, :3], mixed, rtol=1e-12)
+
+
+def test_what_is_not_finite_is_not_drawn(affinity, stage):
+    left = affinity.left.clone()
+    left[0, 3, 0] = torch.nan
+    with pytest.raises(ValueError, match="not finite; look for NaN in the features"):
+        plot_affinity(replace(affinity, left=left), position=3, size=SIZE)
+    with torch.no_grad():
+        next(stage.maps[0].parameters()).fill_(torch.nan)
+    with pytest.raises(ValueError, match="weights that are not finite, so it has no spectrum"):
+        plot_spectrum(stage)
 
 
 def test_bars_are_the_eigenvalues_by_sign_and_a_band_lies_behind_each(stage):

@@ -64,7 +64,8 @@ def _run(words: Sequence[str]) -> int:
         raise ValueError(f"name a command: {', '.join(commands)}; `nonloc --help` explains them")
     name, *options = words
     if name not in commands:
-        raise unknown_name(name, "command", commands, "choose one of")
+        only = "" if "reproduce" in commands else "; the others come with nonloc-paper: pip install ./paper"
+        raise ValueError(f"{unknown_name(name, 'command', commands, 'choose one of')}{only}")
     command = load_command(commands[name])
     parser = make_command_parser(name, command)
     try:

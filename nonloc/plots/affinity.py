@@ -71,7 +71,7 @@ def plot_affinity(
         # Black would hide the colours.
         darkest = grey.min() - 0.5 * (grey.max() - grey.min())
         ax.imshow(grey, cmap="gray", vmin=darkest, extent=extent, interpolation="nearest")
-    handles = []
+    handles, shares = [], []
     for row, number, color in zip(rows, positions, COLORS, strict=False):
         place = divmod(number, size[1])
         others = np.delete(row.flatten(), number)
@@ -80,21 +80,30 @@ def plot_affinity(
             drawn = ax.imshow(row, vmin=low, vmax=high, extent=extent, interpolation="nearest")
             ax.figure.colorbar(drawn, ax=ax, label="weight", fraction=0.04)
         else:
-            layer = np.empty((*size, 4))
-            layer[..., :3] = to_rgb(color)
             share = (row - low) / (high - low) if high - low > NOTHING * abs(high) else np.zeros(size)
-            layer[..., 3] = MOST_OPAQUE * np.sqrt(np.clip(share, 0, 1))
-            ax.imshow(layer, extent=extent, interpolation="nearest")
+            shares.append(np.clip(share, 0, 1))
         corner = (place[1] - 0.5, place[0] - 0.5)
         for edge, width in (("white", 3.5), (color, 2.0)):
             ax.add_patch(Rectangle(corner, 1, 1, fill=False, edgecolor=edge, linewidth=width))
         least = f"{low:.3g}" if abs(low) > 1e-3 * abs(high) else "0"
         label = f"{place}: others {least} to {high:.3g}, itself {row[place]:.3g}"
         handles.append(Patch(facecolor=color, label=label))
+    if shares:
+        ax.imshow(_mixed(np.stack(shares)), extent=extent, interpolation="nearest")
     ax.legend(
         handles=handles, loc="upper center", bbox_to_anchor=(0.5, -0.02), frameon=False, fontsize="small"
     )
     return ax
+
+
+def _mixed(shares: NDArray[np.float64]) -> NDArray[np.float64]:
+    """One layer [H, W, 4] of the shares [P, H, W], each in its colour: where several look, the colours mix."""
+    colors = np.array([to_rgb(color) for color in COLORS[: len(shares)]])
+    total = np.maximum(shares.sum(0), np.finfo(float).tiny)
+    layer = np.empty((*shares.shape[1:], 4))
+    layer[..., :3] = np.einsum("phw,pc->hwc", shares, colors) / total[..., None]
+    layer[..., 3] = MOST_OPAQUE * np.sqrt(shares.max(0))
+    return np.clip(layer, 0, 1)
 
 
 def _unpacked(
@@ -148,7 +157,12 @@ def _kernel_rows(
     units = torch.zeros(affinity.batch, affinity.positions, len(positions), dtype=torch.float64)
     units[:, positions, range(len(positions))] = 1
     with torch.no_grad():
-        return apply_adjoint(affinity, units.to(like.device))[sample].mT.double().cpu().numpy()
+        rows = apply_adjoint(affinity, units.to(like.device))[sample].mT.double().cpu().numpy()
+    if not np.isfinite(rows).all():
+        raise ValueError(
+            "the affinity has weights that are not finite; look for NaN in the features, or mask them"
+        )
+    return rows
 
 
 def _grey(image: Any, sample: int) -> NDArray[Any]:

@@ -77,6 +77,10 @@ def plot_spectrum(
 def _of_stage(stage: NonlocalModule, band: Any) -> tuple[list[Spectrum], Any]:
     """The spectrum of every W of a stage, and their bands where none are given and there can be some."""
     weights = [weight.detach() for weight in stage.weights()]
+    if not all(bool(weight.isfinite().all()) for weight in weights):
+        raise ValueError(
+            "the stage has weights that are not finite, so it has no spectrum; its training diverged"
+        )
     ranks = [one.rank for one in stage.maps if isinstance(one, WeightMap)]
     if band is None and len(ranks) == len(weights):
         band = [

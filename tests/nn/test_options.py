@@ -75,7 +75,7 @@ def test_the_four_signatures_have_the_defaults_of_the_base(kind):
 
 @pytest.mark.parametrize("kind", MODULES)
 def test_docstrings_explain_every_keyword_once_and_name_every_choice(kind):
-    text = inspect.getdoc(kind)
+    text = inspect.getdoc(kind).partition(">>>")[0]
     lines = [line for line in text.splitlines()[1:] if line[:1].strip()]
     explained = [name for line in lines for name in line.partition("  ")[0].split(", ")]
     assert sorted(explained) == sorted(inspect.signature(kind).parameters)

@@ -75,7 +75,7 @@ def test_without_edges_all_count_alike():
 def example():
     """The class that Process's docstring shows."""
     text = inspect.getdoc(Process)
-    code = textwrap.dedent(text[text.index("    class Reaction") :])
+    code = textwrap.dedent(text[text.index("    class Reaction") : text.index(">>>")])
     names = {"Process": Process, "prepare": prepare, "torch": torch}
     exec(code, names)
     return names["Reaction"]

@@ -177,13 +177,14 @@ def run(options: Namespace) -> int:
         f"{len(progress.done)} of {len(progress.done) + len(progress.left)} runs are done. {progress.reason}".rstrip(),
         f"Continue with: {command}",
     ]
+    done = "" if seconds >= 1 or progress.left else "Everything had been trained before. "
     lines = [
         *(left if progress.left else []),
         *_keep_lines(report),
         *_result_lines(collection, surprise(collection)),
     ]
     output.result(
-        "\n".join([*lines, f"{format_duration(plan['seconds'])} in all", str(path)]),
+        "\n".join([*lines, f"{done}{format_duration(plan['seconds'])} in all", str(path)]),
         {
             **summary(collection),
             "report": str(path),

@@ -56,7 +56,10 @@ def _grows(run: RunRecord) -> str:
     factors = [stage["growth"] for stage in unstable if stage["growth"] is not None]
     if not factors:
         return ""
-    return f"The certificate calls it unstable: some signal grows × {max(factors):.3g} in its stage."
+    return (
+        f"The certificate calls it unstable: some signal grows × {max(factors):.3g} in its stage. That is no fault of "
+        'this network, whose last layers are trained with it; weight="stable" forbids it where it would be one.'
+    )
 
 
 def _why(run: RunRecord) -> str:

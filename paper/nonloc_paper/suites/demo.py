@@ -65,7 +65,7 @@ DEMO = Suite(
     ),
     notes=(
         "The demo is not in the paper: it asks the paper's question of a task that two processor cores can train.",
-        "2 original and 4 diffusive blocks are not equally many; the table has the numbers of parameters.",
+        "Rows with more blocks have more parameters; the table has their numbers.",
         "Rows with a small start train for 500 steps, rows with a large one for 300.",
         "The large start is chosen to show the two forms apart; with a small one both train.",
         "The forms differ in two things, differences and an affinity that is computed once; the last two rows have one "
