@@ -31,6 +31,11 @@ class HelpFormatter(argparse.RawDescriptionHelpFormatter):
     def __init__(self, prog: str) -> None:
         super().__init__(prog, max_help_position=32, width=112)
 
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        """The help with its default, where there is one to tell."""
+        is_told = "default" in (action.help or "") or action.default in (None, False, argparse.SUPPRESS)
+        return action.help if is_told else f"{action.help} (default: %(default)s)"
+
 
 class Parser(argparse.ArgumentParser):
     """An ArgumentParser that raises ArgumentError instead of ending the process."""
