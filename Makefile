@@ -35,10 +35,10 @@ $(VENV)/.linted: $(VENV)/.tested
 install: $(STAMP) ## Make the virtual environment with both distributions, and what running them needs
 
 demo: $(STAMP) ## Train six small networks (under two minutes on two idle cores) and write demo/report.html
-	$(BIN)/nonloc reproduce demo --output demo --seeds 1 --rows 1 3 4 5 6 7
+	$(BIN)/nonloc reproduce demo --output demo --seeds 1 --rows 1 3 4 5 6 7 --processes 2
 
 demo-full: $(STAMP) ## Train all 17 networks of the demo, several seeds a row; goes on from what `make demo` did
-	$(BIN)/nonloc reproduce demo --output demo
+	$(BIN)/nonloc reproduce demo --output demo --processes 2
 
 test: $(VENV)/.tested ## Run the tests of both distributions, on all cores
 	$(BIN)/python -m pytest -q -n auto

@@ -53,7 +53,7 @@ Runs that the --kept folder has count as done and are copied to DIR/runs, whiche
 --keep adds what is finished to that folder: <kept>/<suite>/<row>/<seed>/, small files, and the final weights of
 each row's median seed, or of the seed nearest to it whose weights are available.
 
-  nonloc reproduce demo                                        a few minutes on two cores
+  nonloc reproduce demo --processes 2                          a few minutes on two cores
   nonloc reproduce demo --quick                                half a minute: two rows, one seed, half the steps
   nonloc reproduce table1 --seeds 1 --rows baseline 5-block --device cuda --budget 25m
   nonloc reproduce table1 --device cuda --side-by-side 6
@@ -88,6 +88,9 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
     parser.add_argument("--engine", default="local", help=f"what trains the runs: {' or '.join(ENGINES)}")
     add_optional(parser, "--threads", "processor threads; null is the suite's own choice", int)
+    parser.add_argument(
+        "--processes", type=int, default=1, help="on the CPU: train in so many processes, each with --threads"
+    )
     add_output_arguments(parser)
 
 
@@ -145,6 +148,11 @@ def run(options: Namespace) -> int:
     where = device_or_best(options.device if is_local else "cpu")
     if options.side_by_side is not None:
         check_whole("side_by_side", options.side_by_side)
+    check_whole("processes", options.processes)
+    if options.processes > 1 and (where.type != "cpu" or not is_local):
+        raise ValueError(
+            f"--processes {options.processes} is for the CPU of this machine; use --side-by-side on a GPU"
+        )
     before = read_plan(folder)
     if before and before["name"] != suite.name:
         raise ValueError(
@@ -308,7 +316,7 @@ def _train(
     import torch
 
     from nonloc_paper.runs import Run
-    from nonloc_paper.suites.train_all import train_all
+    from nonloc_paper.suites.processes import train_all_by_processes
 
     if suite.threads is not None:
         torch.set_num_threads(suite.threads)
@@ -331,9 +339,10 @@ def _train(
 
             progress = train_all_by_ray(todo, folder / "runs", **common)
         else:
-            progress = train_all(
+            progress = train_all_by_processes(
                 todo,
                 folder / "runs",
+                processes=options.processes,
                 progress=shown,
                 others=[(recipe, Run(folder / "runs" / recipe.name)) for recipe in known],
                 label=suite.run_label,
@@ -347,6 +356,7 @@ def command_line(options: Namespace, folder: Path) -> str:
     """The command that makes the same again, or goes on with it."""
     words = ["nonloc", "reproduce", options.suite, "--output", str(folder)]
     words += [] if options.engine == "local" else ["--engine", options.engine]
+    words += [] if options.processes == 1 else ["--processes", str(options.processes)]
     for name in ("seeds", "threads", "device", "side_by_side", "data_dir"):
         if getattr(options, name) is not None:
             words += [f"--{name.replace('_', '-')}", str(getattr(options, name))]

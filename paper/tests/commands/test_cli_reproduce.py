@@ -264,7 +264,7 @@ def test_side_by_side_it_makes_the_same_table(demo, tmp_path, capsys):
 
 
 def test_what_cannot_be_run_does_not_become_the_plan(tmp_path, capsys):
-    for words in (["--device", "bread"], ["--side-by-side", "0"]):
+    for words in (["--device", "bread"], ["--side-by-side", "0"], ["--processes", "0"]):
         assert main(["reproduce", "demo", "--output", str(tmp_path / "work"), *words]) == 2
         assert not (tmp_path / "work").exists()
     assert "bread" in capsys.readouterr().err
