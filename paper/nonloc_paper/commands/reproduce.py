@@ -149,6 +149,8 @@ def run(options: Namespace) -> int:
     if options.side_by_side is not None:
         check_whole("side_by_side", options.side_by_side)
     check_whole("processes", options.processes)
+    if options.quick and is_local and where.type == "cpu":
+        options.processes = max(2, options.processes)  # its rows are two
     if options.processes > 1 and (where.type != "cpu" or not is_local):
         raise ValueError(
             f"--processes {options.processes} is for the CPU of this machine; use --side-by-side on a GPU"
