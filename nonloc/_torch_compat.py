@@ -70,9 +70,8 @@ def needs_plain_torch() -> bool:
 
 def is_exporting() -> bool:
     """Return whether a program is being exported; with torch 2.6, only by `torch.export.export(…, strict=False)`."""
-    if hasattr(torch.compiler, "is_exporting"):
-        return torch.compiler.is_exporting()
-    return torch.compiler._is_compiling_flag
+    # torch.compiler.is_exporting reads this flag, but torch 2.11 takes it for True in every program that it compiles.
+    return getattr(torch.compiler, "_is_exporting_flag", torch.compiler._is_compiling_flag)
 
 
 def is_open_size(size: int) -> bool:

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from nonloc._checks import check_choice, check_flag, check_positive, check_takes_one, check_whole
+from nonloc._torch_compat import is_untouched
 from nonloc.nn.options import NORMALIZATIONS
-from nonloc.nn.weight import Device, apply_map, check_factory, initialize_map, make_map
+from nonloc.nn.weight import Device, apply_map, check_factory, initialize_map, is_matrix, make_map
 from nonloc.ops import Affinity, SparseAffinity
 
 Pool = Callable[[Tensor], Tensor]
@@ -127,6 +128,16 @@ class PairwiseAffinity(nn.Module):
             embedding = self.phi if self.phi is not None else self.theta
             right = source if embedding is None else apply_map(embedding, source)
         return left, right if pool is None else pool(right)
+
+    def matrices(self) -> tuple[Tensor, Tensor] | None:
+        """Return θ and φ [d, C] where they are all that there is: exp(scale · θ(x_i)·φ(x_j)), normalised by rows.
+
+        None where the module, θ or φ must be called, as with a bias or a hook.
+        """
+        is_gaussian = is_untouched(self, EmbeddedGaussian) and self.normalize == "row"
+        if not is_gaussian or self.phi is None or not (is_matrix(self.theta) and is_matrix(self.phi)):
+            return None
+        return self.theta.weight, self.phi.weight
 
     def _check(self, name: str, value: Any) -> None:
         if isinstance(value, Tensor) and value.dim() == 3 and value.shape[-1] == self.channels:

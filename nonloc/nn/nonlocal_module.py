@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, ClassVar, cast
 
@@ -20,6 +20,7 @@ from nonloc.nn.stable_weight import StableWeightMap, check_stable, known_limit
 from nonloc.nn.weight import Device, WeightMap, check_factory
 from nonloc.ops import BACKENDS, Affinity, Prepared, choose_backend, prepare, prepare_sharded, propagate
 from nonloc.ops.functional import compute_dtype
+from nonloc.ops.fused.embedded import propagate_embedded
 
 # The part of the docstrings that all forms share; SUBSAMPLE is for the original forms alone.
 KEYWORDS = """
@@ -193,12 +194,24 @@ class NonlocalModule(nn.Module, ABC):
         parts = [factors] if self.shares_affinity else [[one] for one in factors]
         first = z
         for n, weights in enumerate(parts):
-            affinity = self._affinity_at(n, self._source(first, z), x.shape, valid)
-            if self.is_sharded:
-                z = propagate(self._prepare(affinity, z), z, weights, differences=self.uses_differences)
-            else:
-                z = propagate(affinity, z, weights, differences=self.uses_differences, backend=self.backend)
+            source = self._source(first, z)
+            moved = self._propagate_embedded(n, z, weights) if source is z and valid is None else None
+            if moved is None:
+                affinity = self._affinity_at(n, source, x.shape, valid)
+                kernel = self._prepare(affinity, z) if self.is_sharded else affinity
+                backend = "auto" if self.is_sharded else self.backend
+                moved = propagate(kernel, z, weights, differences=self.uses_differences, backend=backend)
+            z = moved
         return self._leave(z, x, mask)
+
+    def _propagate_embedded(self, n: int, z: Tensor, weights: Sequence[Any]) -> Tensor | None:
+        """Return the state after `weights`, with the embedding inside one fast computation; None without one."""
+        embedding = self._embedding_at(n)
+        maps = embedding.matrices() if isinstance(embedding, PairwiseAffinity) else None
+        if maps is None or self.is_sharded:
+            return None
+        scale, differs = cast(PairwiseAffinity, embedding).scale, self.uses_differences
+        return propagate_embedded(z, maps, weights, scale=scale, differences=differs, backend=self.backend)
 
     def _as_leaf(self, x: Proxy, mask: Any) -> Any:
         """Return the call of this module in a program that torch.fx traces, which cannot look inside."""
@@ -290,8 +303,11 @@ class NonlocalModule(nn.Module, ABC):
         """Return what the affinity of a sub-block is computed from: the module's input or the current state."""
         return first if self.share_affinity in (True, "input") else z
 
+    def _embedding_at(self, n: int) -> nn.Module:
+        return self.embeddings[n if len(self.embeddings) > 1 else 0]
+
     def _affinity_at(self, n: int, z: Tensor, shape: torch.Size, mask: Tensor | None) -> AnyAffinity:
-        embedding = self.embeddings[n if len(self.embeddings) > 1 else 0]
+        embedding = self._embedding_at(n)
         # A module of the user need not know of sub-sampling: it gets keys, or pool, only where there are some.
         if self.subsample is None:
             affinity = embedding(z)

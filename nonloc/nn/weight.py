@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any, TypeGuard, cast
 
 import torch
 from torch import Tensor, nn
@@ -78,7 +78,7 @@ def apply_map(linear: nn.Linear, x: Tensor) -> Tensor:
         ) from error
 
 
-def _is_matrix(linear: nn.Linear) -> bool:
+def is_matrix(linear: nn.Linear | None) -> TypeGuard[nn.Linear]:
     """Return whether calling the map is the same as multiplying with its weight."""
     if not is_untouched(linear, nn.Linear, parametrized=True):
         return False
@@ -144,11 +144,11 @@ class WeightMap(nn.Module):
         None where the map is more than the matrix W: with a bias, a normalisation, hooks, another module in its
         place, or another kind of tensor for its weight. `inner` and `outer` must then be called.
         """
-        if self.norm is not None or not _is_matrix(self.w_z):
+        if self.norm is not None or not is_matrix(self.w_z):
             return None
         if self.w_g is None:
             return self.w_z.weight
-        return (self.w_z.weight, self.w_g.weight) if _is_matrix(self.w_g) else None
+        return (self.w_z.weight, self.w_g.weight) if is_matrix(self.w_g) else None
 
     def matrix(self) -> Tensor:
         """Return W [C, C], differentiable; batch normalisation is folded in with its running statistics."""

@@ -21,7 +21,8 @@ from triton.compiler import ASTSource
 
 from nonloc.ops import Affinity, propagate
 from nonloc.ops.fused import kernels
-from nonloc.ops.fused.launch import Launcher, without_launches
+from nonloc.ops.fused.launch import Launcher, Settings, without_launches
+from nonloc.ops.fused.operators import embedded_stage
 
 TOOLS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
 TYPES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
@@ -49,8 +50,13 @@ def launches(dtype: torch.dtype, width: int, channels: int, blocks: int) -> dict
 
     left, right, z = empty(1, 1024, width), empty(1, 1024, width), empty(1, 1024, channels)
     pairs = [(empty(channels, width), empty(width, channels)) for _ in range(blocks)]
+    theta, phi = empty(width, channels), empty(width, channels)
+    w_z, w_g = (torch.stack(list(one)) for one in zip(*pairs, strict=True))
+    settings = Settings(1.0, True, False, dtype=dtype)
     with without_launches():
         propagate(Affinity(left, right, "gaussian"), z, pairs, backend="fused").sum().backward()
+        # Its "finish" does more.
+        embedded_stage(z, theta, phi, w_z, w_g, settings=settings).sum().backward()
     return seen
 
 

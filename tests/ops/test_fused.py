@@ -1,10 +1,13 @@
 """The fused kernels in Triton's interpreter: values and gradients of float64, and what they refuse."""
 
+import copy
+
 import pytest
 import torch
 from fused_problems import Problem, by, by_hand, errors, poison
 
 from nonloc._torch_compat import FakeTensorMode
+from nonloc.nn import DiffusiveStage, OriginalStage
 from nonloc.ops import (
     Affinity,
     SparseAffinity,
@@ -18,7 +21,13 @@ from nonloc.ops import (
 )
 from nonloc.ops.fused import choice, launch
 from nonloc.ops.fused.launch import Launcher, _groups, is_interpreted
-from nonloc.ops.fused.operators import fused_product, fused_stage, stored_product, stored_stage
+from nonloc.ops.fused.operators import (
+    embedded_stage,
+    fused_product,
+    fused_stage,
+    stored_product,
+    stored_stage,
+)
 
 pytestmark = [
     pytest.mark.skipif(not is_interpreted(), reason="no interpreted Triton; on a GPU: test_fused_gpu.py"),
@@ -472,12 +481,80 @@ def test_a_traced_program_carries_it_whole_for_any_batch_and_positions(function)
 def test_the_operators_of_torch_are_as_they_say(has_bias):
     q, k, x, w_z, w_g = leaf(2, 20, 16), leaf(2, 20, 16), leaf(2, 20, 16), leaf(2, 16, 16), leaf(2, 16, 16)
     bias = leaf(2, 20) if has_bias else None
-    torch.library.opcheck(fused_stage.operator, (q, k, bias, x, w_z, w_g, 0.7, True, False, True, True))
-    torch.library.opcheck(fused_product.operator, (q, k, bias, x, 0.7, False, False, True, True))
-    torch.library.opcheck(stored_stage.operator, (q, k, bias, x, w_z, w_g, 0.7, True, False, True, True))
-    torch.library.opcheck(stored_product.operator, (q, k, bias, x, 0.7, False, False, True, True))
+    torch.library.opcheck(fused_stage.operator, (q, k, bias, x, w_z, w_g, 0.7, True, False, True, None, True))
+    torch.library.opcheck(fused_product.operator, (q, k, bias, x, 0.7, False, False, True, None, True))
+    torch.library.opcheck(
+        stored_stage.operator, (q, k, bias, x, w_z, w_g, 0.7, True, False, True, None, True)
+    )
+    torch.library.opcheck(stored_product.operator, (q, k, bias, x, 0.7, False, False, True, None, True))
+    if not has_bias:
+        settings = (0.7, True, False, True, torch.float32, True)
+        torch.library.opcheck(embedded_stage.operator, (x, leaf(16, 16), leaf(16, 16), w_z, w_g, *settings))
     with torch.no_grad():
-        torch.library.opcheck(fused_stage.operator, (q, k, bias, x, w_z, w_g, 0.7, True, True, False, False))
+        torch.library.opcheck(
+            fused_stage.operator, (q, k, bias, x, w_z, w_g, 0.7, True, True, False, None, False)
+        )
+
+
+def stage_results(stage, x, dtype=None):
+    """The value, and the gradients of the input and of all parameters."""
+    x = x.clone().requires_grad_()
+    with torch.autocast("cpu", dtype, enabled=dtype is not None):
+        value = stage(x)
+    gradients = torch.autograd.grad(value, [x, *stage.parameters()], torch.ones_like(value).cumsum(1))
+    names = ["value", "x", *(name for name, _ in stage.named_parameters())]
+    return dict(zip(names, [value.detach(), *gradients], strict=True))
+
+
+@pytest.mark.parametrize(
+    ("stage", "is_deterministic", "x_dtype"),
+    [
+        (DiffusiveStage(16, 2, hidden=16, embed=16), False, torch.float32),
+        (OriginalStage(32, 2), False, HALF),
+        pytest.param(DiffusiveStage(32, 2, scaled=True), True, torch.float32, marks=pytest.mark.slow),
+        pytest.param(
+            DiffusiveStage(32, 2, share_affinity=False), False, torch.float32, marks=pytest.mark.slow
+        ),
+    ],
+    ids=["shared", "original", "deterministic", "own"],
+)
+def test_a_stage_with_its_embedding_inside(launches, stage, is_deterministic, x_dtype):
+    """As far from float64 as with θ called outside, which a hook asks for."""
+    stage = copy.deepcopy(stage)
+    stage.init = "fan_in"
+    stage.backend = "fused"
+    stage.reset_parameters()
+    x = torch.randn(2, stage.channels, 5, 6).to(x_dtype)
+    truth = copy.deepcopy(stage).double()
+    truth.backend = "reference"
+    truth = stage_results(truth, x.double())
+    torch.use_deterministic_algorithms(is_deterministic)
+    try:
+        inside = stage_results(stage, x, HALF)
+        count = 1 if stage.shares_affinity else stage.num_blocks
+        assert [c["EMBEDS"] for kernel, c in launches if kernel == "finish_kernel"] == [True] * count
+        launches.clear()
+        for embedding in stage.embeddings:
+            embedding.theta.register_forward_hook(lambda *_: None)
+        outside = stage_results(stage, x, HALF)
+        assert not any(constants.get("EMBEDS", False) for _, constants in launches)
+    finally:
+        torch.use_deterministic_algorithms(False)
+    actual, plain = errors(inside, truth), errors(outside, truth)
+    eps = torch.finfo(HALF).eps
+    assert {n: e for n, e in actual.items() if e > FACTOR * max(eps, plain[n])} == {}
+
+
+@pytest.mark.parametrize(
+    ("keywords", "masked"),
+    [({"bias": True}, False), ({"embed": 8}, False), ({"normalize": "sinkhorn"}, False), ({}, True)],
+)
+def test_other_stages_call_their_embedding(launches, keywords, masked):
+    stage = DiffusiveStage(32, 1, **keywords)
+    mask = torch.ones(1, 4, 4, dtype=torch.bool) if masked else None
+    with torch.autocast("cpu", HALF):
+        stage(torch.zeros(1, 32, 4, 4), mask)
+    assert not any(constants.get("EMBEDS", False) for _, constants in launches)
 
 
 @pytest.mark.parametrize(("setting", "expected"), [("tf32", "tf32"), ("ieee", "tf32x3")])

@@ -7,7 +7,7 @@ import pytest
 import torch
 from fused_problems import Problem, by, by_hand, errors, poison
 
-from nonloc.nn.stage import DiffusiveStage
+from nonloc.nn.stage import DiffusiveStage, OriginalStage
 from nonloc.ops import Affinity, choose_backend, propagate
 from nonloc.ops.fused.launch import Launcher
 
@@ -225,9 +225,9 @@ def test_cuda_auto():
     assert chosen(BF16, "dot") == "attention"
 
 
-def made(backend):
+def made(backend, kind=DiffusiveStage, **keywords):
     torch.manual_seed(0)
-    return DiffusiveStage(64, 4, init="torch", backend=backend).cuda()
+    return kind(64, 4, init="torch", backend=backend, **keywords).cuda()
 
 
 def solve_stage(stage, x, cotangent):
@@ -237,10 +237,12 @@ def solve_stage(stage, x, cotangent):
     return {"value": out.detach(), **dict(zip(names, gradients, strict=True))}
 
 
-def stage_is_as_near_as(expected, actual, size):
+def stage_is_as_near_as(expected, actual, size, dtype=BF16):
     """Whether `actual` is as near to float64 under autocast as the stage `expected`, but for a factor of 6."""
-    x, cotangent = (torch.randn(*size, device="cuda").to(BF16) for _ in range(2))
-    truth = solve_stage(made("reference").double(), x.double(), cotangent.double())
+    x, cotangent = (torch.randn(*size, device="cuda").to(BF16).to(dtype) for _ in range(2))
+    exact = copy.deepcopy(expected).double()
+    exact.backend = "reference"
+    truth = solve_stage(exact, x.double(), cotangent.double())
     with torch.autocast("cuda", BF16):
         plain, other = (errors(solve_stage(stage, x, cotangent), truth) for stage in (expected, actual))
     quarter = torch.finfo(BF16).eps / 4
@@ -254,6 +256,19 @@ def test_cuda_a_stage_under_autocast(launches):
     # The first sub-block has its adjoint in the pass over the keys.
     assert launches.count("adjoint_kernel") == 3
     assert launches.count("key_kernel") == launches.count("finish_kernel") == 1
+
+
+@pytest.mark.parametrize("dtype", [BF16, torch.float32])
+@pytest.mark.parametrize(
+    ("kind", "keywords"), [(OriginalStage, {}), (DiffusiveStage, {"share_affinity": False})]
+)
+@pytest.mark.parametrize("height", [32, 31])
+def test_cuda_own_affinities_with_their_embeddings_inside(launches, kind, keywords, dtype, height):
+    stages = made("reference", kind, **keywords), made("auto", kind, **keywords)
+    assert stage_is_as_near_as(*stages, (8, 64, 32, height), dtype)
+    assert launches == (["begin_kernel", "forward_kernel"] * 4) + (
+        ["turn_kernel", "query_kernel", "key_kernel", "finish_kernel"] * 4
+    )
 
 
 @pytest.mark.parametrize("backend", ["auto", "fused", "stored", "attention"])

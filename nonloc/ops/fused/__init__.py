@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -68,17 +69,26 @@ def propagate(
     """A whole stage; masked features are zeros already, masked positions come back as they are."""
     if backend == "attention":
         return attention.propagate(affinity, z, pairs, differences)
-    dtype = affinity.left.dtype
-    w_z = torch.stack([outer for outer, _ in pairs]).to(dtype)
-    inners = [inner for _, inner in pairs if inner is not None]
-    if inners:
-        w_g = torch.stack(inners).to(dtype)
-    else:
-        w_g = torch.eye(z.shape[-1], dtype=dtype, device=z.device).expand(len(pairs), -1, -1)
+    w_z, w_g = stack_weights(pairs)
+    if backend == "stored":
+        w_z, w_g = w_z.to(affinity.left.dtype), w_g.to(affinity.left.dtype)
     keep = None if affinity.mask is None else affinity.mask.unsqueeze(-1)
     state = z if keep is None else torch.where(keep, z, 0)
     result = stage(affinity, state, w_z, w_g, differences, backend)
     return result if keep is None else torch.where(keep, result, z)
+
+
+def stack_weights(pairs: Sequence[Any]) -> tuple[Tensor, Tensor]:
+    """W_Z [N, C, r] and W_g [N, r, C]; without an inner factor W_g is the identity."""
+    if len(pairs) == 1 and pairs[0][1] is not None:
+        outer, inner = pairs[0]
+        return outer.unsqueeze(0), inner.unsqueeze(0)
+    w_z = torch.stack([outer for outer, _ in pairs])
+    inners = [inner for _, inner in pairs if inner is not None]
+    if inners:
+        return w_z, torch.stack(inners)
+    identity = torch.eye(w_z.shape[-1], dtype=w_z.dtype, device=w_z.device)
+    return w_z, identity.expand(len(pairs), -1, -1)
 
 
 def takes_stage(

@@ -22,8 +22,9 @@ def choose(affinity: Affinity, z: Tensor | None, hidden: int, blocks: int) -> st
     if not _is_measured(affinity):
         return None
     # An exported program should not need this library where it runs.
-    order = ("attention",) if is_exporting() else _order(affinity, hidden, blocks)
-    for backend in order:
+    batch, positions, depth = affinity.left.shape
+    ordered = order(batch, positions, depth, hidden, blocks, affinity.left.dtype)
+    for backend in ("attention",) if is_exporting() else ordered:
         if lacks(affinity, z, backend) is None and (backend != "attention" or hidden <= WIDEST):
             return backend
     return None
@@ -33,15 +34,16 @@ def _is_measured(affinity: Affinity) -> bool:
     return affinity.left.is_cuda and affinity.left.dtype in HALF
 
 
-def _order(affinity: Affinity, hidden: int, blocks: int) -> tuple[str, ...]:
-    """What to try, fastest first."""
-    batch, positions, depth = affinity.left.shape
+def order(
+    batch: int, positions: int, depth: int, hidden: int, blocks: int, dtype: torch.dtype
+) -> tuple[str, ...]:
+    """What to try, fastest first, for features [batch, positions, depth]."""
     width = max(depth, hidden)
     if width <= 32:
         return "fused", "attention"
     if width <= 64:
         return ("fused", "attention") if positions >= 512 else ("attention", "fused")
-    is_small = batch * positions * positions * affinity.left.element_size() <= LARGEST_KERNEL
+    is_small = batch * positions * positions * dtype.itemsize <= LARGEST_KERNEL
     if width <= 128:
         return (
             ("stored", "attention", "fused") if is_small and blocks >= 3 else ("attention", "fused", "stored")

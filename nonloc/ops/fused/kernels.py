@@ -5,8 +5,8 @@ as float32 has it. Where logits are large that is not near enough for rows that 
 2^(s_ij − LSE_i) RATIO_i.
 Backward the ratio is a factor of dR_i instead, which is stored with it: Kᵀ dR, dK and δ need no other.
 
-Shapes: Q, K, MEAN [B, M, D]; G, R, dR [N, B, M, H]; Z, dZ [B, M, C]; WZ [C, H]; WG [H, C]; BIAS, LSE, RATIO, DELTA
-[B, M]. Z and dZ may be float32 where the others are narrower.
+Shapes: Q, K, MEAN [B, M, D]; G, R, dR [N, B, M, H]; Z, dZ [B, M, C]; WZ [C, H]; WG [H, C]; THETA, PHI [D, C]; BIAS,
+LSE, RATIO, DELTA [B, M]. Z, dZ and the weights may be float32 where the others are narrower.
 A program holds BLOCK positions of one sample and goes over all the others, STEP at a time. D, H, C, BLOCK and STEP
 are powers of two. EVEN: BLOCK and STEP divide M, so that nothing needs a mask.
 """
@@ -73,26 +73,41 @@ def _load_all(
 
 @triton.jit
 def begin_kernel(
-    X, WG, K, G, KNORM, M,
+    X, WG, THETA, PHI, Q, K, G, KNORM, M,
     D: tl.constexpr, H: tl.constexpr, C: tl.constexpr, CHUNK: tl.constexpr, BLOCK: tl.constexpr,
-    NORMS: tl.constexpr, PROJECTS: tl.constexpr, EVEN: tl.constexpr, PRECISION: tl.constexpr,
+    NORMS: tl.constexpr, PROJECTS: tl.constexpr, EMBEDS: tl.constexpr, EVEN: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """G = X WGᵀ, and the largest |k_j|² of the block."""
+    """G = X WGᵀ, and the largest |k_j|² of the block. EMBEDS: also Q = X THETAᵀ and K = X PHIᵀ."""
     sample = tl.program_id(1).to(tl.int64)
     rows = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    if NORMS:
-        k = _load(K + sample * M * D, rows, tl.arange(0, D), D, M, EVEN).to(tl.float32)
-        largest = tl.max(tl.sum(k * k, 1), 0)
-        tl.store(KNORM + sample * tl.num_programs(0) + tl.program_id(0), largest)
+    depth = tl.arange(0, D)
     if PROJECTS:
         hidden = tl.arange(0, H)
         g = tl.zeros([BLOCK, H], tl.float32)
+        if EMBEDS:
+            q = tl.zeros([BLOCK, D], tl.float32)
+            k = tl.zeros([BLOCK, D], tl.float32)
         for start in tl.static_range(0, C, CHUNK):
             channels = start + tl.arange(0, CHUNK)
-            x = _load(X + sample * M * C, rows, channels, C, M, EVEN)
-            w = tl.load(WG + hidden[None, :] * C + channels[:, None])
-            g = tl.dot(x.to(w.dtype), w, g, input_precision=PRECISION)
+            x = _load(X + sample * M * C, rows, channels, C, M, EVEN).to(G.dtype.element_ty)
+            w = tl.load(WG + hidden[None, :] * C + channels[:, None]).to(x.dtype)
+            g = tl.dot(x, w, g, input_precision=PRECISION)
+            if EMBEDS:
+                w = tl.load(THETA + depth[None, :] * C + channels[:, None]).to(x.dtype)
+                q = tl.dot(x, w, q, input_precision=PRECISION)
+                w = tl.load(PHI + depth[None, :] * C + channels[:, None]).to(x.dtype)
+                k = tl.dot(x, w, k, input_precision=PRECISION)
         _store(G + sample * M * H, rows, hidden, g, H, M, EVEN)
+    if EMBEDS:
+        _store(Q + sample * M * D, rows, depth, q, D, M, EVEN)
+        k = k.to(K.dtype.element_ty)
+        _store(K + sample * M * D, rows, depth, k, D, M, EVEN)
+    elif NORMS:
+        k = _load(K + sample * M * D, rows, depth, D, M, EVEN)
+    if NORMS:
+        k = k.to(tl.float32)
+        largest = tl.max(tl.sum(k * k, 1), 0)
+        tl.store(KNORM + sample * tl.num_programs(0) + tl.program_id(0), largest)
 
 
 @triton.jit
@@ -205,11 +220,11 @@ def forward_kernel(
         for start in tl.static_range(0, C, CHUNK):
             channels = start + tl.arange(0, CHUNK)
             z = _load(Z + sample * M * C, rows, channels, C, M, EVEN)
-            w = tl.load(WZ + channels[None, :] * H + hidden[:, None])
+            w = tl.load(WZ + channels[None, :] * H + hidden[:, None]).to(change.dtype)
             z = (z.to(tl.float32) + tl.dot(change, w, input_precision=PRECISION)).to(z.dtype)
             _store(ZOUT + sample * M * C, rows, channels, z, C, M, EVEN)
             if HAS_NEXT:
-                w = tl.load(WG + hidden[None, :] * C + channels[:, None])
+                w = tl.load(WG + hidden[None, :] * C + channels[:, None]).to(change.dtype)
                 following = tl.dot(z.to(w.dtype), w, following, input_precision=PRECISION)
         if HAS_NEXT:
             _store(GOUT + sample * M * H, rows, hidden, following, H, M, EVEN)
@@ -235,7 +250,7 @@ def turn_kernel(
         for start in tl.static_range(0, C, CHUNK):
             channels = start + tl.arange(0, CHUNK)
             dz = _load(DZ + sample * M * C, rows, channels, C, M, EVEN)
-            w = tl.load(WZ + channels[:, None] * H + hidden[None, :])
+            w = tl.load(WZ + channels[:, None] * H + hidden[None, :]).to(DR.dtype.element_ty)
             dr = tl.dot(dz.to(w.dtype), w, dr, input_precision=PRECISION)
     else:
         dr = _load(DZ + sample * M * H, rows, hidden, H, M, EVEN).to(tl.float32)
@@ -247,22 +262,35 @@ def turn_kernel(
 
 @triton.jit
 def _adjoint_update(
-    dg, RATIO, R, DZ, WG, DZOUT, Z, DW, WZ_BEFORE, R_BEFORE, G_BEFORE, DR_BEFORE, DELTA, rows, M,
-    H: tl.constexpr, C: tl.constexpr, CHUNK: tl.constexpr, SLOTS: tl.constexpr,
-    DIFFERS: tl.constexpr, HAS_PREVIOUS: tl.constexpr, EVEN: tl.constexpr, PRECISION: tl.constexpr,
+    dg, RATIO, R, DZ, WG, DZOUT, Z, DW, WZ_BEFORE, R_BEFORE, G_BEFORE, DR_BEFORE, DELTA,
+    dq, dk, THETA, PHI, DE, rows, M,
+    D: tl.constexpr, H: tl.constexpr, C: tl.constexpr, CHUNK: tl.constexpr, SLOTS: tl.constexpr,
+    DIFFERS: tl.constexpr, HAS_PREVIOUS: tl.constexpr, EMBEDS: tl.constexpr,
+    EVEN: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """What follows dG: the weights' gradients, and of the sub-block before dZ, dR and its part of δ."""
+    """What follows dG: the weights' gradients, and of the sub-block before dZ, dR and its part of δ.
+
+    EMBEDS: dZ has the part of dQ and dK, too. DW is [SLOTS, 2, C · H]: of WG and WZ; DE [SLOTS, 2, C · D]: of THETA and
+    PHI; each matrix as the weight has it.
+    """
     sample = tl.program_id(1).to(tl.int64)
+    depth = tl.arange(0, D)
     hidden = tl.arange(0, H)
     before = tl.zeros([rows.shape[0], H], tl.float32)
     for start in tl.static_range(0, C, CHUNK):
         channels = start + tl.arange(0, CHUNK)
         dz = _load(DZ + sample * M * C, rows, channels, C, M, EVEN)
-        w = tl.load(WG + hidden[:, None] * C + channels[None, :])
-        dz = (dz.to(tl.float32) + tl.dot(dg, w, input_precision=PRECISION)).to(dz.dtype)
+        w = tl.load(WG + hidden[:, None] * C + channels[None, :]).to(dg.dtype)
+        added = tl.dot(dg, w, input_precision=PRECISION)
+        if EMBEDS:
+            w = tl.load(THETA + depth[:, None] * C + channels[None, :]).to(dg.dtype)
+            added = tl.dot(dq, w, added, input_precision=PRECISION)
+            w = tl.load(PHI + depth[:, None] * C + channels[None, :]).to(dg.dtype)
+            added = tl.dot(dk, w, added, input_precision=PRECISION)
+        dz = (dz.to(tl.float32) + added).to(dz.dtype)
         _store(DZOUT + sample * M * C, rows, channels, dz, C, M, EVEN)
         if HAS_PREVIOUS:
-            w = tl.load(WZ_BEFORE + channels[:, None] * H + hidden[None, :])
+            w = tl.load(WZ_BEFORE + channels[:, None] * H + hidden[None, :]).to(dg.dtype)
             before = tl.dot(dz.to(w.dtype), w, before, input_precision=PRECISION)
     if HAS_PREVIOUS:
         before *= _load_vector(RATIO + sample * M, rows, M, 1.0, EVEN)[:, None]
@@ -280,13 +308,19 @@ def _adjoint_update(
         change = _load(R + sample * M * H, rows, hidden, H, M, EVEN)
         for start in tl.static_range(0, C, CHUNK):
             channels = start + tl.arange(0, CHUNK)
-            z = _load(Z + sample * M * C, rows, channels, C, M, EVEN)
-            dz = _load(DZ + sample * M * C, rows, channels, C, M, EVEN)
-            d_inner = tl.dot(tl.trans(z.to(dg.dtype)), dg, input_precision=PRECISION)
-            d_outer = tl.dot(tl.trans(dz.to(change.dtype)), change, input_precision=PRECISION)
-            place = DW + slot * (2 * C * H) + channels[:, None] * H + hidden[None, :]
-            tl.atomic_add(place, d_inner, sem="relaxed")
-            tl.atomic_add(place + C * H, d_outer, sem="relaxed")
+            z = _load(Z + sample * M * C, rows, channels, C, M, EVEN).to(dg.dtype)
+            dz = _load(DZ + sample * M * C, rows, channels, C, M, EVEN).to(change.dtype)
+            d_inner = tl.dot(tl.trans(z), dg, input_precision=PRECISION)
+            d_outer = tl.dot(tl.trans(dz), change, input_precision=PRECISION)
+            place = DW + slot * (2 * C * H)
+            if EMBEDS:
+                d_theta = tl.dot(tl.trans(z), dq, input_precision=PRECISION)
+                d_phi = tl.dot(tl.trans(z), dk, input_precision=PRECISION)
+                embedding = DE + slot * (2 * C * D) + depth[None, :] * C + channels[:, None]
+                tl.atomic_add(embedding, d_theta, sem="relaxed")
+                tl.atomic_add(embedding + C * D, d_phi, sem="relaxed")
+            tl.atomic_add(place + hidden[None, :] * C + channels[:, None], d_inner, sem="relaxed")
+            tl.atomic_add(place + C * H + channels[:, None] * H + hidden[None, :], d_outer, sem="relaxed")
 
 
 @triton.jit
@@ -334,23 +368,30 @@ def adjoint_kernel(
         _store(DG + sample * M * H, rows, hidden, dg, H, M, EVEN)
     if UPDATES:
         _adjoint_update(
-            dg, RATIO, R, DZ, WG, DZOUT, Z, DW, WZ_BEFORE, R_BEFORE, G_BEFORE, DR_BEFORE, DELTA, rows, M,
-            H, C, CHUNK, SLOTS, DIFFERS, HAS_PREVIOUS, EVEN, PRECISION,
+            dg, RATIO, R, DZ, WG, DZOUT, Z, DW, WZ_BEFORE, R_BEFORE, G_BEFORE, DR_BEFORE, DELTA,
+            None, None, None, None, None, rows, M,
+            D, H, C, CHUNK, SLOTS, DIFFERS, HAS_PREVIOUS, False, EVEN, PRECISION,
         )  # fmt: skip
 
 
 @triton.jit
 def finish_kernel(
-    DG, R, DZ, WG, DZOUT, Z, DW, M,
-    H: tl.constexpr, C: tl.constexpr, CHUNK: tl.constexpr, BLOCK: tl.constexpr, SLOTS: tl.constexpr,
-    EVEN: tl.constexpr, PRECISION: tl.constexpr,
+    DG, R, DZ, WG, DZOUT, Z, DW, DQ, DK, THETA, PHI, DE, M,
+    D: tl.constexpr, H: tl.constexpr, C: tl.constexpr, CHUNK: tl.constexpr, BLOCK: tl.constexpr, SLOTS: tl.constexpr,
+    EMBEDS: tl.constexpr, EVEN: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """The rest of the first sub-block backward, after `key_kernel` has computed its dG."""
+    sample = tl.program_id(1).to(tl.int64)
     rows = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    dg = _load(DG + tl.program_id(1).to(tl.int64) * M * H, rows, tl.arange(0, H), H, M, EVEN)
+    dg = _load(DG + sample * M * H, rows, tl.arange(0, H), H, M, EVEN)
+    dq = None
+    dk = None
+    if EMBEDS:
+        dq = _load(DQ + sample * M * D, rows, tl.arange(0, D), D, M, EVEN)
+        dk = _load(DK + sample * M * D, rows, tl.arange(0, D), D, M, EVEN)
     _adjoint_update(
-        dg, None, R, DZ, WG, DZOUT, Z, DW, None, None, None, None, None, rows, M,
-        H, C, CHUNK, SLOTS, False, False, EVEN, PRECISION,
+        dg, None, R, DZ, WG, DZOUT, Z, DW, None, None, None, None, None, dq, dk, THETA, PHI, DE, rows, M,
+        D, H, C, CHUNK, SLOTS, False, False, EMBEDS, EVEN, PRECISION,
     )  # fmt: skip
 
 

@@ -90,6 +90,7 @@ class Tile(NamedTuple):
 # share a multiprocessor, and then one wave more or less decides.
 NARROW = {
     "begin": Tile(256, 0, 4, 1),
+    "embed": Tile(128, 0, 4, 1),
     "first": Tile(128, 64, 4, 3, 128),
     "first_mean": Tile(64, 64, 4, 3),
     "next": Tile(128, 64, 4, 3, 128),
@@ -106,6 +107,7 @@ DEEP = NARROW | {"query": Tile(128, 64, 8, 2, 128)}
 # Wider features, and float32, need more shared memory and registers for each position.
 WIDE = {
     "begin": Tile(64, 0, 4, 1),
+    "embed": Tile(64, 0, 8, 1),
     "first": Tile(64, 64, 4, 2),
     "first_mean": Tile(64, 64, 4, 2),
     "next": Tile(64, 64, 4, 2),
@@ -134,12 +136,14 @@ class Settings(NamedTuple):
     differs        R = K G − G, the diffusive form, or R = K G, the original one
     deterministic  no atomic sums, whose order changes from run to run
     has_gradient   q, k or b have one
+    dtype          of the features; None where they are given
     """
 
     scale: float
     differs: bool
     deterministic: bool
     has_gradient: bool = False
+    dtype: torch.dtype | None = None
 
 
 class Adjoint(NamedTuple):
@@ -148,7 +152,7 @@ class Adjoint(NamedTuple):
     dr                  dR, the gradient of R, times RATIO
     r, dz, w_g, dz_out  R; the gradient of the sub-block's output; W_g; output: the gradient of its input
     dg                  output: dG; None where dw is not None
-    z, dw               the sub-block's input; [slots, 2, C, H] to add the gradients of W_gᵀ and W_Z to
+    z, dw               the sub-block's input; [slots, 2, C · H] to add the gradients of W_g and W_Z to
 
     Without dz there is only R, and dG is the only output.
     """
@@ -167,6 +171,16 @@ class Adjoint(NamedTuple):
         return 0 if self.dw is None else self.dw.shape[0]
 
 
+class Embedded(NamedTuple):
+    """The embedding backward: dq, dk, θ, φ; de: [slots, 2, d, C] to add the gradients of θ and φ to."""
+
+    dq: Tensor
+    dk: Tensor
+    theta: Tensor
+    phi: Tensor
+    de: Tensor | None
+
+
 class Before(NamedTuple):
     """The previous sub-block: its W_Z, R and G; outputs: its dR, and δ, to which it adds its part."""
 
@@ -175,6 +189,10 @@ class Before(NamedTuple):
     g: Tensor
     dr: Tensor
     delta: Tensor
+
+
+Embedding = tuple[Tensor, Tensor] | None
+"""θ and φ [d, C], where q and k are computed from the state."""
 
 
 class Launcher:
@@ -224,18 +242,22 @@ class Launcher:
             getattr(kernels, kernel), (-(-m // tile.block), self.batch), tensors, constants, options
         )
 
-    def begin(self, x: Tensor | None, w_g: Tensor | None, g: Tensor | None, norms: Tensor | None) -> None:
+    def begin(
+        self, x: Tensor | None, w_g: Tensor | None, g: Tensor | None, norms: Tensor | None, embedding: Embedding = None
+    ) -> None:  # fmt: skip
+        """With an embedding, q and k are outputs."""
         self.launch(
-            "begin", "begin_kernel", x, w_g, self.k, g, norms, self.positions,
+            "begin" if embedding is None else "embed", "begin_kernel",
+            x, w_g, *(embedding or (None, None)), self.q, self.k, g, norms, self.positions,
             D=self.depth, H=self.hidden, C=self.channels, CHUNK=self.chunk,
-            NORMS=norms is not None, PROJECTS=g is not None,
+            NORMS=norms is not None, PROJECTS=g is not None, EMBEDS=embedding is not None,
         )  # fmt: skip
 
-    def make_norms(self) -> Tensor | None:
+    def make_norms(self, embedding: Embedding = None) -> Tensor | None:
         """An empty tensor for the largest |k|² of every block; None with a bias, where it is not used."""
         if self.bias is not None:
             return None
-        blocks = -(-self.positions // self.tiles["begin"].block)
+        blocks = -(-self.positions // self.tiles["begin" if embedding is None else "embed"].block)
         return torch.empty(self.batch, blocks, device=self.q.device, dtype=torch.float32)
 
     def forward(
@@ -274,16 +296,16 @@ class Launcher:
         )  # fmt: skip
 
     def affinity_gradient(
-        self, lse: Tensor, mean: Tensor, delta: Tensor, dr: Tensor, g: Tensor, first: Adjoint
-    ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """dq, dk, db from dR and G [N, B, M, H], a few sub-blocks at a time; and the adjoint of the first."""
+        self, lse: Tensor, mean: Tensor, delta: Tensor, dr: Tensor, g: Tensor, dg: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor | None, Tensor]:
+        """dq, dk, db from dR and G [N, B, M, H], a few sub-blocks at a time; and dG of the first, in `dg` if given."""
         stride = g[0].numel()
         groups = _groups(len(g), self.hidden, stride)
         dtype = torch.float32 if len(groups) > 1 else self.q.dtype
         dk = torch.empty_like(self.k, dtype=dtype)
         dq = torch.empty_like(self.q, dtype=dtype)
         db = None if self.bias is None else torch.empty_like(delta)
-        dg = torch.empty_like(first.dr) if first.dg is None else first.dg
+        dg = torch.empty_like(dr[0]) if dg is None else dg
         left = None if len(groups) == 1 else torch.empty_like(delta)
         has_bias = self.bias is not None
         # The rows first, all of them: they make δ exact, which the columns need.
@@ -302,13 +324,16 @@ class Launcher:
                 self.positions, stride, self.scale, self.factor,
                 **self._widths(count), ADDS=start > 0, TRANSPOSES=start == 0, DIFFERS=self.differs, HAS_BIAS=has_bias,
             )  # fmt: skip
-        if first.dz is not None:
-            self.launch(
-                "finish", "finish_kernel", dg,
-                first.r, first.dz, first.w_g, first.dz_out, first.z, first.dw, self.positions,
-                H=self.hidden, C=self.channels, CHUNK=self.chunk, SLOTS=first.slots,
-            )  # fmt: skip
-        return dq.to(self.q.dtype), dk.to(self.k.dtype), db
+        return dq.to(self.q.dtype), dk.to(self.k.dtype), db, dg
+
+    def finish(self, a: Adjoint, embedded: Embedded | None = None) -> None:
+        """The rest of the first sub-block, whose dG is known."""
+        self.launch(
+            "finish", "finish_kernel",
+            a.dg, a.r, a.dz, a.w_g, a.dz_out, a.z, a.dw, *(embedded or (None,) * 5), self.positions,
+            D=self.depth, H=self.hidden, C=self.channels, CHUNK=self.chunk,
+            SLOTS=a.slots, EMBEDS=embedded is not None,
+        )  # fmt: skip
 
     def _widths(self, count: int) -> dict[str, int]:
         """Of a pass over `count` sub-blocks, one or two powers of two."""

@@ -23,7 +23,7 @@ Tensors = tuple[Tensor | None, ...]
 class Computation:
     """One of them, under the name nonloc::<name>.
 
-    tensors       the names of its tensors; the first three are query, key and bias
+    tensors       the names of its tensors; without the first three, the affinity has no gradient
     kept          the names of what forward keeps
     fake          (*tensors, settings) -> shapes of the result and of what is kept
     needs_result  backward takes the result, too, before what is kept
@@ -61,9 +61,8 @@ class Computation:
 
         self.function = Function
         arguments = ", ".join(f"Tensor{'?' if one == 'bias' else ''} {one}" for one in tensors.split())
-        settings = ", ".join(
-            f"{'float' if field == 'scale' else 'bool'} {field}" for field in Settings._fields
-        )
+        kinds = {"scale": "float", "dtype": "ScalarType?"}
+        settings = ", ".join(f"{kinds.get(field, 'bool')} {field}" for field in Settings._fields)
         results = ", ".join(["Tensor"] * (1 + self.kept))
         self.operator = torch.library.custom_op(
             f"nonloc::{name}",
@@ -94,7 +93,7 @@ class Computation:
     def _run(self, *args: Any) -> tuple[Tensor, ...]:
         given, settings, keeps = args[: self.given], Settings(*args[self.given : -1]), args[-1]
         result, *kept = self.forward(*given, settings, keeps)
-        return _filled(args[0], (result, *(kept if keeps else [None] * self.kept)))
+        return _separate(_filled(args[0], (result, *(kept if keeps else [None] * self.kept))))
 
     def _fake(self, *args: Any) -> tuple[Tensor, ...]:
         given, settings, keeps = args[: self.given], Settings(*args[self.given : -1]), args[-1]
@@ -104,7 +103,7 @@ class Computation:
     def _run_backward(self, *args: Any) -> tuple[Tensor, ...]:
         tensors, settings = args[: -len(Settings._fields)], args[-len(Settings._fields) :]
         first, kept = tensors[: -self.kept], [_or_none(one) for one in tensors[-self.kept :]]
-        return _filled(args[1], self.backward(*first, *kept, Settings(*settings)))
+        return _separate(_filled(args[1], self.backward(*first, *kept, Settings(*settings))))
 
     def _fake_backward(self, *args: Any) -> tuple[Tensor, ...]:
         shapes = [None if one is None else one.new_empty(one.shape) for one in args[1 : 1 + self.given]]
@@ -123,8 +122,13 @@ class Computation:
 
 
 def _filled(like: Tensor, results: Tensors) -> tuple[Tensor, ...]:
-    """Absent results as empty tensors; the others without shared storage, as an operator's results must be."""
+    """Absent results as empty tensors."""
     return tuple(like.new_empty(0) if one is None else one.contiguous() for one in results)
+
+
+def _separate(results: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """Each with a storage of its own, as an operator's results must be."""
+    return tuple(one if one.untyped_storage().nbytes() == one.nbytes else one.clone() for one in results)
 
 
 def _or_none(x: Tensor) -> Tensor | None:
@@ -148,6 +152,11 @@ def _fake_fused(
     lse = query.new_empty(2, *query.shape[:2], dtype=torch.float32)
     mean = torch.empty_like(key) if s.has_gradient else None
     return torch.empty_like(x), g, r, lse, mean, x.new_empty(blocks - 1, *x.shape)
+
+
+def _fake_embedded(x: Tensor, theta: Tensor, phi: Any, w_z: Tensor, w_g: Any, s: Settings) -> Tensors:
+    query, key = (x.new_empty(*x.shape[:2], theta.shape[0], dtype=s.dtype) for _ in range(2))
+    return *_fake_fused(query, key, None, x, w_z, w_g, s), query, key
 
 
 def _fake_product(query: Tensor, key: Tensor, bias: Any, g: Tensor, s: Settings) -> Tensors:
@@ -175,6 +184,10 @@ def _fake_kernel(query: Tensor) -> Tensor | None:
 fused_stage = Computation(
     "fused_stage", "query key bias x w_z w_g", "g r lse mean between",
     passes.stage_forward, passes.stage_backward, _fake_fused,
+)  # fmt: skip
+embedded_stage = Computation(
+    "embedded_stage", "x theta phi w_z w_g", "g r lse mean between query key",
+    passes.embedded_forward, passes.embedded_backward, _fake_embedded,
 )  # fmt: skip
 stored_stage = Computation(
     "stored_stage", "query key bias x w_z w_g", "kernel g r between",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from nonloc.ops.fused.launch import Adjoint, Before, Launcher, Settings
+from nonloc.ops.fused.launch import Adjoint, Before, Embedded, Embedding, Launcher, Settings
 
 SMALLEST = 16  # what a tensor core can multiply
 SLOTS = 32  # partial sums of the weights' gradients, so that programs seldom add to the same place
@@ -20,8 +20,12 @@ def stage_forward(
     w_g: Tensor,
     s: Settings,
     keeps: bool,
+    embedding: Embedding = None,
 ) -> tuple[Tensor, Tensor, Tensor | None, Tensor, Tensor | None, Tensor]:
-    """Return the last state, and G, R, LSE and RATIO, K k and the states between, which backward needs."""
+    """Return the last state, and G, R, LSE and RATIO, K k and the states between, which backward needs.
+
+    embedding  θ and φ: q and k are then outputs
+    """
     blocks, channels, hidden = w_z.shape
     batch, positions, _ = query.shape
     kernels = Launcher(query, key, bias, hidden, channels, blocks, s)
@@ -33,8 +37,8 @@ def stage_forward(
     r = query.new_empty(blocks, batch, positions, hidden) if keeps else None
     lse = torch.empty(2, *query.shape[:2], device=query.device, dtype=torch.float32)
     mean = torch.empty_like(key) if s.has_gradient else None
-    norms = kernels.make_norms()
-    kernels.begin(x, w_g[0], g[0], norms)
+    norms = kernels.make_norms(embedding)
+    kernels.begin(x, w_g[0], g[0], norms, embedding)
     state = x
     for n in range(blocks):
         left = blocks - 1 - n
@@ -61,12 +65,16 @@ def stage_backward(
     r: Tensor,
     lse: Tensor,
     mean: Tensor | None,
-    between: Tensor,
+    between: Tensor | None,
     s: Settings,
+    embedding: Embedding = None,
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None, Tensor, Tensor, Tensor]:
-    """Return the gradients of q, k, b, where `mean` was kept, and of x, W_Z and W_g."""
+    """Return the gradients of q, k, b, where `mean` was kept, and of x, W_Z and W_g.
+
+    embedding  θ and φ: their gradients are then in the place of those of q and k
+    """
     blocks, channels, hidden = w_z.shape
-    states = [x, *between]
+    states = [x] if between is None else [x, *between]
     kernels = Launcher(query, key, bias, hidden, channels, blocks, s)
     d_state = d_state.contiguous()
     dr = torch.empty_like(g)
@@ -74,7 +82,10 @@ def stage_backward(
     rooms = blocks if s.deterministic else min(blocks, 2)
     dz = [torch.empty_like(d_state) for _ in range(rooms)]
     dg = torch.empty_like(g) if s.deterministic else None
-    dw = None if s.deterministic else g.new_zeros(blocks, SLOTS, 2, channels, hidden, dtype=torch.float32)
+    rooms_of_weights = blocks if embedding is None else blocks + 1
+    dw = None
+    if not s.deterministic:
+        dw = g.new_zeros(rooms_of_weights, SLOTS, 2, channels * hidden, dtype=torch.float32)
     kernels.turn(lse, d_state, dr[-1], delta, r[-1], g=g[-1], w_z=w_z[-1])
     after, afters = d_state, [d_state] * blocks
     for n in reversed(range(blocks)):
@@ -86,15 +97,61 @@ def stage_backward(
         if n > 0:
             kernels.adjoint(lse, step, Before(w_z[n - 1], r[n - 1], g[n - 1], dr[n - 1], delta))
         after = dz[n % rooms]
-    dq, dk, db = _first(kernels, lse, mean, delta, dr, g, step)
+    dq, dk, db = None, None, None
+    if mean is None:
+        kernels.adjoint(lse, step)
+    else:
+        dq, dk, db, first = kernels.affinity_gradient(lse, mean, delta, dr, g, step.dg)
+        embedded = None
+        if embedding is not None:
+            embedded = Embedded(dq, dk, *embedding, None if dw is None else dw[-1])
+        kernels.finish(step._replace(dg=first), embedded)
     if dw is not None:
         sums = dw.sum(1)
-        d_wg, d_wz = sums[:, 0].mT, sums[:, 1]
+        d_wg, d_wz = sums[:blocks, 0].view_as(w_g), sums[:blocks, 1].view_as(w_z)
+        d_embedding = sums[-1]
     else:
         assert dg is not None
         d_wg = torch.stack([_outer(dg[n], states[n]) for n in range(blocks)])
         d_wz = torch.stack([_outer(afters[n], r[n]) for n in range(blocks)])
+        if embedding is not None and dq is not None and dk is not None:
+            d_embedding = torch.stack([_outer(dq, x), _outer(dk, x)])
+    if embedding is not None and mean is not None:
+        dq, dk = (
+            one.view_as(weight).to(weight.dtype) for one, weight in zip(d_embedding, embedding, strict=True)
+        )
     return dq, dk, db, after, d_wz.to(w_z.dtype), d_wg.to(w_g.dtype)
+
+
+def embedded_forward(
+    x: Tensor, theta: Tensor, phi: Tensor, w_z: Tensor, w_g: Tensor, s: Settings, keeps: bool
+) -> tuple[Tensor | None, ...]:
+    """Of a stage with q = x θᵀ and k = x φᵀ: as `stage_forward`, and q and k for backward."""
+    query, key = (torch.empty(*x.shape[:2], len(theta), dtype=s.dtype, device=x.device) for _ in range(2))
+    return *stage_forward(query, key, None, x, w_z, w_g, s, keeps, (theta, phi)), query, key
+
+
+def embedded_backward(
+    d_state: Tensor,
+    x: Tensor,
+    theta: Tensor,
+    phi: Tensor,
+    w_z: Tensor,
+    w_g: Tensor,
+    g: Tensor,
+    r: Tensor,
+    lse: Tensor,
+    mean: Tensor | None,
+    between: Tensor | None,
+    query: Tensor,
+    key: Tensor,
+    s: Settings,
+) -> tuple[Tensor | None, Tensor | None, Tensor | None, Tensor, Tensor]:
+    """Return the gradients of x, θ and φ, where `mean` was kept, and of W_Z and W_g."""
+    d_theta, d_phi, _, dx, d_wz, d_wg = stage_backward(
+        d_state, query, key, None, x, w_z, w_g, g, r, lse, mean, between, s, (theta, phi)
+    )
+    return None if mean is None else dx, d_theta, d_phi, d_wz, d_wg
 
 
 def product_forward(
@@ -128,17 +185,10 @@ def product_backward(
     delta = torch.empty_like(lse[0])
     dr, dg = torch.empty_like(g), torch.empty_like(g)
     kernels.turn(lse, d_result.contiguous(), dr, delta, result)
-    return *_first(kernels, lse, mean, delta, dr[None], g[None], Adjoint(dr, dg=dg)), dg
-
-
-def _first(
-    kernels: Launcher, lse: Tensor, mean: Tensor | None, delta: Tensor, dr: Tensor, g: Tensor, step: Adjoint
-) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    """The first sub-block backward, with the affinity's gradient dq, dk, db where it is needed."""
     if mean is not None:
-        return kernels.affinity_gradient(lse, mean, delta, dr, g, step)
-    kernels.adjoint(lse, step)
-    return None, None, None
+        return kernels.affinity_gradient(lse, mean, delta, dr[None], g[None], dg)
+    kernels.adjoint(lse, Adjoint(dr, dg=dg))
+    return None, None, None, dg
 
 
 def _outer(a: Tensor, b: Tensor) -> Tensor:

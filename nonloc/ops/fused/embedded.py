@@ -1,0 +1,81 @@
+"""A stage whose features are linear maps of its own state: embedding, kernel and update as one computation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from nonloc._torch_compat import is_exporting, is_forward_mode, is_transformed
+from nonloc.ops.arithmetic import full_precision
+from nonloc.ops.fused import (
+    LARGEST_BATCH,
+    WIDEST_STATE,
+    choice,
+    is_available,
+    padded_width,
+    stack_weights,
+)
+from nonloc.ops.fused.launch import Settings
+from nonloc.ops.fused.operators import embedded_stage
+
+WIDEST = 64  # d = r: with more, the last kernel backward has not enough registers
+
+Pair = tuple[Tensor, Tensor]
+
+
+def propagate_embedded(
+    z: Tensor,
+    embedding: Pair,
+    pairs: Sequence[Tensor | Pair],
+    *,
+    scale: float,
+    differences: bool,
+    backend: str,
+) -> Tensor | None:
+    """As `propagate` with Affinity(z θᵀ, z φᵀ, "gaussian", scale=scale), for embedding (θ, φ) [d, C] under autocast.
+
+    None where there is no such computation, or where the backend is, or "auto" would be, another one.
+    """
+    if backend not in ("auto", "fused") or (backend == "auto" and not z.is_cuda) or z.is_meta:
+        return None
+    dtype = _features_dtype(z)
+    if not _takes(z, dtype, embedding, pairs):
+        return None
+    batch, positions, _ = z.shape
+    width = embedding[0].shape[0]
+    if backend == "auto" and choice.order(batch, positions, width, width, len(pairs), dtype)[0] != "fused":
+        return None
+    settings = Settings(scale, differences, torch.are_deterministic_algorithms_enabled(), dtype=dtype)
+    with full_precision(z):
+        tensors = (one.contiguous() for one in (z, *embedding, *stack_weights(pairs)))
+        return embedded_stage(*tensors, settings=settings)
+
+
+def _features_dtype(z: Tensor) -> torch.dtype:
+    """The dtype of linear(z)."""
+    kind = z.device.type
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else z.dtype
+
+
+def _takes(z: Tensor, dtype: torch.dtype, embedding: Pair, pairs: Sequence[Tensor | Pair]) -> bool:
+    if is_exporting() or is_transformed() or is_forward_mode():
+        return False
+    if dtype not in choice.HALF or z.dtype not in (dtype, torch.float32):
+        return False
+    factors = [one for pair in (embedding, *pairs) if isinstance(pair, tuple) for one in pair]
+    width, channels = embedding[0].shape
+    shapes = {(channels, width), (width, channels)}
+    if len(factors) != 2 * len(pairs) + 2 or any(one.shape not in shapes for one in factors):
+        return False
+    if any(padded_width(one) != one for one in (width, channels)):
+        return False
+    if width > WIDEST or channels > WIDEST_STATE or len(z) > LARGEST_BATCH:
+        return False
+    # Where torch asks for another dtype, the usual way says so.
+    dtypes = (torch.float32, *choice.HALF) if torch.is_autocast_enabled(z.device.type) else (z.dtype,)
+    if any(one.device != z.device or one.dtype not in dtypes for one in factors):
+        return False
+    # Inside a traced program nothing can be asked about the machine; the operator says it when it runs.
+    return torch.compiler.is_compiling() or is_available(z.device)
