@@ -322,7 +322,8 @@ def _adjoint_update(
             z = _load(Z + sample * M * C, rows, channels, C, M, EVEN).to(dg.dtype)
             dz = _load(DZ + sample * M * C, rows, channels, C, M, EVEN).to(change.dtype)
             d_inner = tl.dot(tl.trans(z), dg, input_precision=PRECISION)
-            d_outer = tl.dot(tl.trans(dz), change, input_precision=PRECISION)
+            # Transposed twice: of dzᵀ change Triton 3.6 makes wrong code, where dz is float32 and z is used again.
+            d_outer = tl.trans(tl.dot(tl.trans(change), dz, input_precision=PRECISION))
             place = DW + slot * (2 * C * H)
             if EMBEDS:
                 d_theta = tl.dot(tl.trans(z), dq, input_precision=PRECISION)
