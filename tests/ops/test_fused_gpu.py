@@ -225,9 +225,9 @@ def test_cuda_auto():
     assert chosen(BF16, "dot") == "factored"
 
 
-def made(backend, kind=DiffusiveStage, **keywords):
+def made(backend, kind=DiffusiveStage, channels=64, **keywords):
     torch.manual_seed(0)
-    return kind(64, 4, init="torch", backend=backend, **keywords).cuda()
+    return kind(channels, 4, init="torch", backend=backend, **keywords).cuda()
 
 
 def solve_stage(stage, x, cotangent):
@@ -262,11 +262,14 @@ def test_cuda_a_stage_under_autocast(launches):
 @pytest.mark.parametrize(
     ("kind", "keywords"), [(OriginalStage, {}), (DiffusiveStage, {"share_affinity": False})]
 )
-@pytest.mark.parametrize("height", [32, 31])
-def test_cuda_own_affinities_with_their_embeddings_inside(launches, kind, keywords, dtype, height):
-    stages = made("reference", kind, **keywords), made("auto", kind, **keywords)
-    assert farther_than(*stages, (8, 64, 32, height), dtype) == {}
-    assert launches == ["begin_kernel", "forward_kernel"] * 4 + ["query_kernel", "key_kernel"] * 4
+@pytest.mark.parametrize(("channels", "height"), [(64, 32), (64, 31), (128, 31)])
+def test_cuda_own_affinities_with_their_embeddings_inside(launches, kind, keywords, dtype, channels, height):
+    stages = [made(backend, kind, channels, **keywords) for backend in ("reference", "auto")]
+    assert farther_than(*stages, (8, channels, 32, height), dtype) == {}
+    backward = ["query_kernel", "key_kernel"]
+    if channels > 64:  # features wider than 32
+        backward = ["turn_kernel", *backward, "finish_kernel"]
+    assert launches == ["begin_kernel", "forward_kernel"] * 4 + backward * 4
 
 
 @pytest.mark.parametrize("backend", ["auto", "fused", "stored", "attention"])
