@@ -85,9 +85,9 @@ $(VENV)/.paged: $(VENV)/.tested
 	$(PIP) -e '.[page]'
 	@touch $@
 
-test-page: $(VENV)/.paged ## Run the explorer in Chromium (Debian's package); screenshots go to build/explorer
+test-page: $(VENV)/.paged ## Run the explorer and reports in Chromium (Debian's package); screenshots go to build/
 	command -v $(or $(CHROMIUM),chromium) > /dev/null || apt-get install -y chromium
-	$(BIN)/python -m pytest -q -m page paper/tests/explorer
+	$(BIN)/python -m pytest -q -m page paper/tests/explorer paper/tests/report
 
 $(DOCS)/.installed: pyproject.toml paper/pyproject.toml constraints.txt constraints-docs.txt
 	test -x $(DOCS)/bin/python || $(PYTHON) -m venv $(DOCS)

@@ -118,7 +118,8 @@ def _counts_table(runs: Table1Runs) -> Table:
         (f"{NAMES[form]}, {'one affinity' if is_one else 'own affinities'}", f"{gone} of {started}")
         for (form, is_one), (gone, started) in divergence_counts(runs).items()
     ]
-    return Table(("stages", "diverged within ten epochs"), lines)
+    header = ("stages", "diverged within ten epochs")
+    return Table(header, lines, key=header[1])
 
 
 def _effects(runs: Table1Runs, one_state: RowRecord | None, own_input: RowRecord | None) -> Table:

@@ -170,7 +170,7 @@ def verdict_table(verdicts: Sequence[tuple[Claim, Verdict]]) -> Table:
         word = UNDECIDED if verdict.text.startswith(f"{UNDECIDED} at") else verdict.text
         shown = f"{BADGES[verdict.word]} {word}{f' ({claim.short})' if claim.short else ''}"
         lines.append((f"{place}. “{claim.quote}”", shown, f"{part.name}: {number}; n = {verdict.n}"))
-    return Table(("the paper's words", "verdict", "number"), lines, prose=True)
+    return Table(("the paper's words", "verdict", "number"), lines, prose=True, key="verdict")
 
 
 def parts_table(verdict: Verdict) -> Table:
@@ -181,7 +181,7 @@ def parts_table(verdict: Verdict) -> Table:
 
     lines = [(condition, line(part)) for condition, part in verdict.parts]
     lines += [("decides nothing", line(part)) for part in verdict.context]
-    return Table.grouped(("compared", "measured", "rule"), lines, prose=True)
+    return Table.grouped(("compared", "measured", "rule"), lines, prose=True, key="rule")
 
 
 def _verdict_sections(verdicts: Sequence[tuple[Claim, Verdict]]) -> tuple[Section, ...]:
@@ -257,7 +257,7 @@ def spent_table(root: Path) -> Table:
         devices = ", ".join(sorted({str(entry.get("device", "unknown")) for entry in entries}))
         lines.append((str(folder.relative_to(root)), f"{minutes:.0f}", devices))
     lines += [("in all", f"{total:.0f}", "")] if lines else []
-    return Table(("folder", "minutes on the clock", "device"), lines)
+    return Table(("folder", "minutes on the clock", "device"), lines, key="minutes on the clock")
 
 
 def time_sentence(runs: Table1Runs) -> str:

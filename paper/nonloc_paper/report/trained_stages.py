@@ -108,7 +108,8 @@ def energy_table(networks: Networks) -> Table:
         "chance to (%)",
         f"negative of the {TOP} largest",
     )
-    return Table(("network", "seed", "block", "trace", "positive energy", "negative energy", *shares), lines)
+    header = ("network", "seed", "block", "trace", "positive energy", "negative energy", *shares)
+    return Table(header, lines, key=shares[0])
 
 
 def factors_table(rows: Sequence[RowRecord]) -> Table:
@@ -135,7 +136,7 @@ def factors_table(rows: Sequence[RowRecord]) -> Table:
                 )
     changes = ("norm ×", "variance ×", "linear (%)", "rest (%)", "Dirichlet energy ×")
     header = ("network", "seed", "stage", *changes, "W symmetric", "W along the features", *KERNEL.values())
-    return Table(header, lines)
+    return Table(header, lines, key="variance ×")
 
 
 def _name(row: RowRecord) -> str:
@@ -237,7 +238,9 @@ def lost_table(rows: Sequence[RowRecord]) -> Table:
                 numbers = (_kernel_number(kernel, name) for name in KERNEL)
                 lines.append((_name(row), str(run.recipe.seed), *where, *numbers))
     header = ("network", "seed", "diverged at step", "seen after step", "stage", *KERNEL.values())
-    return Table(header, lines if any(set(line[5:]) != {"–"} for line in lines) else [])
+    return Table(
+        header, lines if any(set(line[5:]) != {"–"} for line in lines) else [], key="diverged at step"
+    )
 
 
 def _certified(rows: Sequence[RowRecord]) -> Iterator[tuple[RowRecord, RunRecord, dict[str, Any]]]:
@@ -268,7 +271,7 @@ def growth_table(rows: Sequence[RowRecord]) -> Table:
             )
         )
     numbers = ("growth", "of a sub-block", "largest of W", "lowest of sym(W)", "limit")
-    return Table(("network", "seed", "stage", "verdict", *numbers), lines)
+    return Table(("network", "seed", "stage", "verdict", *numbers), lines, key="verdict")
 
 
 def growth_summary(rows: Sequence[RowRecord]) -> Table:
@@ -291,7 +294,7 @@ def growth_summary(rows: Sequence[RowRecord]) -> Table:
         )
         for kind, stages in kinds.items()
     ]
-    return Table(("trained stages", "unstable", "growth", "lowest of sym(W)"), lines)
+    return Table(("trained stages", "unstable", "growth", "lowest of sym(W)"), lines, key="unstable")
 
 
 def _lowest(stage: dict[str, Any]) -> float | None:
