@@ -48,13 +48,14 @@ ANSWERS = {True: "holds", False: "fails", None: "open"}
 
 ABOUT_TABLE = (
     "Error on the CIFAR-10 test images after the last epoch; lower is better. Published: the paper's median of 5 runs. "
-    "n: seeds that ran to their end, which median and range are over. Seconds: the median run, several at once on one "
-    "device."
+    "Seeds: those that ran to their end, which median and range are over. Seconds: the median run, several at once on "
+    "one device."
 )
 ABOUT_DIFFERENCES = (
     "Mean of the differences seed by seed, in points of error, with the 95 % interval of Student's t; below 0 is "
     "better. Pairs with a diverged run are counted and not averaged. Published: the same difference in the paper, "
-    "inside or outside the interval that ours predict for a median of 5 runs. With n = 3, seed 0 had been seen before."
+    "inside or outside the interval that ours predict for a median of 5 runs. With 3 bottlenecks a group, seed 0 had "
+    "been seen before."
 )
 ABOUT_VERDICTS = (
     "[The rules](../protocol.md#the-sentences-and-their-rules) were written before the runs, with later amendments. "

@@ -37,9 +37,10 @@ ABOUT_FACTORS = [
 ]
 GROWTH = "Whether trained stages can make a signal grow"
 ABOUT_GROWTH = (
-    "`nonloc stability` on trained networks, with the kernels of the first test images. The norm is the kernel's own, "
-    "or the plain one where sub-blocks have no common one. Unstable: a signal that grows is known; growth is that of "
-    "the worst one found, of the stage and of a sub-block alone. A symmetric W ≥ 0 below the limit would be stable."
+    "`nonloc stability` on trained networks, with the kernels of the first test images, the worst of which counts. The "
+    "norm is the kernel's own, or the plain one where sub-blocks have no common one. Unstable: a "
+    "signal that grows is known; growth is that of the worst one found, of the stage and of a sub-block alone. A "
+    "symmetric W ≥ 0 below the limit would be stable."
 )
 ABOUT_LOST = (
     "The newest checkpoint before the divergence, stage by stage; columns as in [figures.md](figures.md). A kernel "
@@ -262,6 +263,7 @@ def growth_table(rows: Sequence[RowRecord]) -> Table:
                 _name(row),
                 str(run.recipe.seed),
                 stage.get("name", "–"),
+                format_number(run.stability.get("images"), "d"),
                 stage["verdict"],
                 _grown([stage]),
                 _grown(blocks),
@@ -271,7 +273,7 @@ def growth_table(rows: Sequence[RowRecord]) -> Table:
             )
         )
     numbers = ("growth", "of a sub-block", "largest of W", "lowest of sym(W)", "limit")
-    return Table(("network", "seed", "stage", "verdict", *numbers), lines, key="verdict")
+    return Table(("network", "seed", "stage", "images", "verdict", *numbers), lines, key="verdict")
 
 
 def growth_summary(rows: Sequence[RowRecord]) -> Table:

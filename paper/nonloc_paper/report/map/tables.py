@@ -23,7 +23,7 @@ from nonloc_paper.report.verdicts import sign_test
 BACK = 50  # steps before a divergence: nearer to it, everything is large
 CALM = 100  # a spread of logits to count by
 
-EACH, ONE = "an affinity for each block", "one affinity for all blocks"
+EACH, ONE = "own affinities", "one affinity"
 # A form and an affinity, and the part of the map that has them.
 CORNERS = {
     ("original", EACH): TEN_EPOCHS,
