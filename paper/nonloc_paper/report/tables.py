@@ -124,7 +124,9 @@ def results_table(collection: Collection, score: str) -> Table:
         columns[f"published ({UNITS[score]})"] = lambda row: format_score(row.published)
     noisy = collection.input_psnr
     if score == "psnr" and noisy is not None:
-        columns["above input (dB)"] = lambda row: "–" if row.median is None else f"{row.median - noisy:+.2f}"
+        columns["above input (dB)"] = lambda row: (
+            "–" if row.median is None else with_minus(f"{row.median - noisy:+.2f}")
+        )
     columns["parameters"] = lambda row: format_number(row.parameters, ",")
     columns["seconds a run"] = lambda row: format_number(row.seconds, ".0f")
     return rows_by(columns, rows)
