@@ -10,6 +10,7 @@ from nonloc.cli.output import Output, add_output_arguments
 from nonloc.outcomes import EXIT_DONE
 from nonloc_paper.commands.parser import CommandParser, add_optional
 from nonloc_paper.paths import results_folder
+from nonloc_paper.suites.rows import PLAN
 
 DEMO = "demo"
 PARSER = CommandParser
@@ -42,7 +43,7 @@ def run(options: Namespace) -> int:
 
     from nonloc_paper.explorer.build import write_explorer
 
-    demo = options.demo or (DEMO if Path(DEMO).is_dir() else None)
+    demo = options.demo or (DEMO if Path(DEMO, PLAN).is_file() else None)
     files = write_explorer(options.out, options.records, demo=demo)
     size = sum(path.stat().st_size for path in files)
     page = str(Path(options.out) / "index.html")
