@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import importlib
 import sys
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
 from importlib.util import find_spec
 from types import ModuleType
@@ -21,6 +22,7 @@ from torch._C import _functorch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.autograd import forward_ad
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.modules.batchnorm import _NormBase as NormBase
 from torch.nn.modules.conv import _ConvNd as ConvBase
 from torch.nn.utils.parametrize import is_parametrized
@@ -154,6 +156,25 @@ def is_untouched(
         "forward" in module.__dict__ or module._compiled_call_impl is not None
     )
     return not is_replaced
+
+
+def attention_order(kernels: list[SDPBackend]) -> AbstractContextManager[None]:
+    """Have attention take the first of these kernels that applies."""
+    # Torch's own way does the same in more calls, and is the one that the compiler knows.
+    if torch.compiler.is_compiling():
+        return sdpa_kernel(kernels, set_priority=True)
+    return _attention_order(kernels)
+
+
+@contextmanager
+def _attention_order(kernels: list[SDPBackend]) -> Iterator[None]:
+    before = torch._C._get_sdp_priority_order()
+    first = [one.value for one in kernels]
+    torch._C._set_sdp_priority_order([*first, *(one for one in before if one not in first)])
+    try:
+        yield
+    finally:
+        torch._C._set_sdp_priority_order(before)
 
 
 def copy_all(targets: list[Tensor], sources: list[Tensor]) -> None:

@@ -36,5 +36,10 @@ def zero_or_nan(x: Tensor, dim: int) -> Tensor:
 
 def full_precision(x: Tensor) -> AbstractContextManager[None]:
     """Switch autocast off: inside, products of logits stay in the chosen dtype."""
-    # Meta tensors are never autocast, and older versions of torch refuse to switch it off for them.
-    return nullcontext() if x.is_meta else torch.autocast(x.device.type, enabled=False)
+    # Meta tensors are never autocast, and older versions of torch refuse to ask or to switch it off for them.
+    kind = x.device.type
+    return (
+        torch.autocast(kind, enabled=False)
+        if kind != "meta" and torch.is_autocast_enabled(kind)
+        else nullcontext()
+    )

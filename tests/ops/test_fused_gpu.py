@@ -40,7 +40,7 @@ def problem(**keywords):
 
 def check(one, solve=None, way="fused"):
     """As near to float64 as the dtype allows, in value and in all gradients."""
-    backend = "reference" if one.positions <= 4096 else "attention"
+    backend = "reference" if one.positions <= 4096 else "factored"
     truth = one.solve(by(backend), torch.float64)
     actual = errors(one.solve(by(way)) if solve is None else solve, truth, one.left_cancels)
     plain = errors(one.solve(by_hand), truth, one.left_cancels)
@@ -222,7 +222,7 @@ def test_cuda_auto():
     assert chosen(BF16) == chosen(torch.float16) == chosen(BF16, "heat") == "fused"
     assert chosen(torch.float32) == chosen(BF16, normalize="count") == "reference"
     assert chosen(BF16, z_dtype=torch.float32) == "fused"
-    assert chosen(BF16, "dot") == "attention"
+    assert chosen(BF16, "dot") == "factored"
 
 
 def made(backend, kind=DiffusiveStage, **keywords):
@@ -237,8 +237,8 @@ def solve_stage(stage, x, cotangent):
     return {"value": out.detach(), **dict(zip(names, gradients, strict=True))}
 
 
-def stage_is_as_near_as(expected, actual, size, dtype=BF16):
-    """Whether `actual` is as near to float64 under autocast as the stage `expected`, but for a factor of 6."""
+def farther_than(expected, actual, size, dtype=BF16):
+    """What of `actual` is 6 times as far from float64 under autocast as of the stage `expected`."""
     x, cotangent = (torch.randn(*size, device="cuda").to(BF16).to(dtype) for _ in range(2))
     exact = copy.deepcopy(expected).double()
     exact.backend = "reference"
@@ -246,16 +246,16 @@ def stage_is_as_near_as(expected, actual, size, dtype=BF16):
     with torch.autocast("cuda", BF16):
         plain, other = (errors(solve_stage(stage, x, cotangent), truth) for stage in (expected, actual))
     quarter = torch.finfo(BF16).eps / 4
-    return {name: e for name, e in other.items() if e > 6 * max(plain[name], quarter)} == {}
+    return {name: (e, plain[name]) for name, e in other.items() if e > 6 * max(plain[name], quarter)}
 
 
 def test_cuda_a_stage_under_autocast(launches):
     """As near to float64 as the reference under the same autocast; W is rounded to bfloat16 as linear maps are."""
-    assert stage_is_as_near_as(made("reference"), made("auto"), (8, 64, 32, 32))
+    assert farther_than(made("reference"), made("auto"), (8, 64, 32, 32)) == {}
     assert launches.count("forward_kernel") == 4
     # The first sub-block has its adjoint in the pass over the keys.
     assert launches.count("adjoint_kernel") == 3
-    assert launches.count("key_kernel") == launches.count("finish_kernel") == 1
+    assert launches.count("key_kernel") == 1
 
 
 @pytest.mark.parametrize("dtype", [BF16, torch.float32])
@@ -265,14 +265,12 @@ def test_cuda_a_stage_under_autocast(launches):
 @pytest.mark.parametrize("height", [32, 31])
 def test_cuda_own_affinities_with_their_embeddings_inside(launches, kind, keywords, dtype, height):
     stages = made("reference", kind, **keywords), made("auto", kind, **keywords)
-    assert stage_is_as_near_as(*stages, (8, 64, 32, height), dtype)
-    assert launches == (["begin_kernel", "forward_kernel"] * 4) + (
-        ["turn_kernel", "query_kernel", "key_kernel", "finish_kernel"] * 4
-    )
+    assert farther_than(*stages, (8, 64, 32, height), dtype) == {}
+    assert launches == ["begin_kernel", "forward_kernel"] * 4 + ["query_kernel", "key_kernel"] * 4
 
 
 @pytest.mark.parametrize("backend", ["auto", "fused", "stored", "attention"])
 def test_cuda_a_compiled_stage(backend):
     torch._dynamo.reset()
     stage = made(backend)
-    assert stage_is_as_near_as(stage, torch.compile(stage), (2, 64, 16, 16))
+    assert farther_than(stage, torch.compile(stage), (2, 64, 16, 16)) == {}

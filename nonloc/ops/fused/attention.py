@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.attention import SDPBackend
 from torch.nn.functional import linear, scaled_dot_product_attention
 
+from nonloc._torch_compat import attention_order
 from nonloc.ops.affinity import Affinity
 from nonloc.ops.fused.operators import check_first_derivative
 
@@ -29,7 +29,7 @@ def propagate(
     """A whole stage, with products and maps in the features' dtype and the state in z's."""
     dtype = affinity.left.dtype
     query, key = affinity.left.unsqueeze(1), affinity.right.unsqueeze(1)
-    with sdpa_kernel(KERNELS, set_priority=True):
+    with attention_order(KERNELS):
         for outer, inner in pairs:
             hidden = z.to(dtype)
             hidden = hidden if inner is None else linear(hidden, inner.to(dtype))
@@ -41,7 +41,7 @@ def propagate(
 def product(affinity: Affinity, z: Tensor) -> Tensor:
     """K z [B, M, C], in the features' dtype."""
     dtype = affinity.left.dtype
-    with sdpa_kernel(KERNELS, set_priority=True):
+    with attention_order(KERNELS):
         pieces = [
             _apply(affinity.left.unsqueeze(1), affinity.right.unsqueeze(1), piece.to(dtype), affinity.scale)
             for piece in z.split(WIDEST, -1)
@@ -54,18 +54,7 @@ def _apply(query: Tensor, key: Tensor, z: Tensor, scale: float) -> Tensor:
 
 
 def _guarded(x: Tensor) -> Tensor:
-    needs = torch.is_grad_enabled() and x.requires_grad and not torch.compiler.is_compiling()
-    return _FirstDerivative.apply(x) if needs else x
-
-
-class _FirstDerivative(torch.autograd.Function):
-    """The identity; a second derivative, which torch's attention lacks, is an error that names the fix."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        return x.view_as(x)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        check_first_derivative()
-        return gradient
+    """x; a second derivative, which torch's attention lacks, is an error that names the fix."""
+    if x.grad_fn is not None and not torch.compiler.is_compiling():
+        x.grad_fn.register_prehook(lambda _: check_first_derivative())
+    return x

@@ -233,20 +233,19 @@ def forward_kernel(
 
 
 @triton.jit
-def turn_kernel(
-    DZ, WZ, R, G, RATIO, DR, DELTA, M,
-    H: tl.constexpr, C: tl.constexpr, CHUNK: tl.constexpr, BLOCK: tl.constexpr,
+def _turn(
+    DZ, WZ, R, G, RATIO, DR, rows, M,
+    H: tl.constexpr, C: tl.constexpr, CHUNK: tl.constexpr,
     UPDATES: tl.constexpr, DIFFERS: tl.constexpr, EVEN: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Where backward begins: dR = dZ WZ, or dZ itself without UPDATES, and its δ_i = dR_i · (K G)_i."""
+    """dR = dZ WZ, or dZ itself without UPDATES, which is stored, and its δ_i = dR_i · (K G)_i."""
     sample = tl.program_id(1).to(tl.int64)
-    rows = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     hidden = tl.arange(0, H)
     output = _load(R + sample * M * H, rows, hidden, H, M, EVEN).to(tl.float32)
     if DIFFERS:
         output += _load(G + sample * M * H, rows, hidden, H, M, EVEN).to(tl.float32)
     if UPDATES:
-        dr = tl.zeros([BLOCK, H], tl.float32)
+        dr = tl.zeros([rows.shape[0], H], tl.float32)
         for start in tl.static_range(0, C, CHUNK):
             channels = start + tl.arange(0, CHUNK)
             dz = _load(DZ + sample * M * C, rows, channels, C, M, EVEN)
@@ -257,7 +256,19 @@ def turn_kernel(
     dr *= _load_vector(RATIO + sample * M, rows, M, 1.0, EVEN)[:, None]
     dr = dr.to(DR.dtype.element_ty)
     _store(DR + sample * M * H, rows, hidden, dr, H, M, EVEN)
-    _store_vector(DELTA + sample * M, rows, tl.sum(dr.to(tl.float32) * output, 1), M, EVEN)
+    return dr, tl.sum(dr.to(tl.float32) * output, 1)
+
+
+@triton.jit
+def turn_kernel(
+    DZ, WZ, R, G, RATIO, DR, DELTA, M,
+    H: tl.constexpr, C: tl.constexpr, CHUNK: tl.constexpr, BLOCK: tl.constexpr,
+    UPDATES: tl.constexpr, DIFFERS: tl.constexpr, EVEN: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Where backward begins: dR and δ of the last sub-block."""
+    rows = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    _, delta = _turn(DZ, WZ, R, G, RATIO, DR, rows, M, H, C, CHUNK, UPDATES, DIFFERS, EVEN, PRECISION)
+    _store_vector(DELTA + tl.program_id(1).to(tl.int64) * M, rows, delta, M, EVEN)
 
 
 @triton.jit
@@ -311,7 +322,8 @@ def _adjoint_update(
             z = _load(Z + sample * M * C, rows, channels, C, M, EVEN).to(dg.dtype)
             dz = _load(DZ + sample * M * C, rows, channels, C, M, EVEN).to(change.dtype)
             d_inner = tl.dot(tl.trans(z), dg, input_precision=PRECISION)
-            d_outer = tl.dot(tl.trans(dz), change, input_precision=PRECISION)
+            # Transposed twice: of dzᵀ change Triton 3.6 makes wrong code, where dz is float32 and z is used again.
+            d_outer = tl.trans(tl.dot(tl.trans(change), dz, input_precision=PRECISION))
             place = DW + slot * (2 * C * H)
             if EMBEDS:
                 d_theta = tl.dot(tl.trans(z), dq, input_precision=PRECISION)
@@ -397,17 +409,18 @@ def finish_kernel(
 
 @triton.jit
 def key_kernel(
-    Q, K, BIAS, LSE, RATIO, DELTA, DR, G, DK, DBIAS, DG, M, stride, scale, factor,
-    D: tl.constexpr, H: tl.constexpr, WIDE: tl.constexpr, REST: tl.constexpr,
-    BLOCK: tl.constexpr, STEP: tl.constexpr,
-    ADDS: tl.constexpr, TRANSPOSES: tl.constexpr, DIFFERS: tl.constexpr, HAS_BIAS: tl.constexpr,
-    EVEN: tl.constexpr, PRECISION: tl.constexpr,
+    Q, K, BIAS, LSE, RATIO, DELTA, DR, G, DK, DBIAS, DG, R, DZ, WG, DZOUT, Z, DW, DQ, THETA, PHI, DE,
+    M, stride, scale, factor,
+    D: tl.constexpr, H: tl.constexpr, C: tl.constexpr, CHUNK: tl.constexpr, WIDE: tl.constexpr, REST: tl.constexpr,
+    BLOCK: tl.constexpr, STEP: tl.constexpr, SLOTS: tl.constexpr,
+    ADDS: tl.constexpr, TRANSPOSES: tl.constexpr, FINISHES: tl.constexpr, EMBEDS: tl.constexpr,
+    DIFFERS: tl.constexpr, HAS_BIAS: tl.constexpr, EVEN: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """The columns' share of the affinity's gradient, for several sub-blocks at once.
 
     Σ_n dR_n,i · G_n,j is one product with inner dimension WIDE + REST = n·H. ADDS: add to what is there, and leave δ
     out, which belongs to the first sub-blocks alone. TRANSPOSES: find dG of the first of them, too, which is the last
-    thing that backward needs Kᵀ for.
+    thing that backward needs Kᵀ for. FINISHES: and all that `finish_kernel` does.
     """
     sample = tl.program_id(1).to(tl.int64)
     rows = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
@@ -449,21 +462,33 @@ def key_kernel(
     dk *= factor
     if ADDS:
         dk += _load(DK + sample * M * D, rows, depth, D, M, EVEN)
-    _store(DK + sample * M * D, rows, depth, dk, D, M, EVEN)
+    if not EMBEDS or SLOTS == 0:
+        _store(DK + sample * M * D, rows, depth, dk, D, M, EVEN)
     if HAS_BIAS:
         if ADDS:
             d_bias += _load_vector(DBIAS + sample * M, rows, M, 0.0, EVEN)
         _store_vector(DBIAS + sample * M, rows, d_bias, M, EVEN)
     if TRANSPOSES:
         dg = _less_own(total, sample_dr, RATIO + sample * M, rows, M, H, DIFFERS, EVEN)
-        _store(DG + sample * M * H, rows, tl.arange(0, H), dg, H, M, EVEN)
+        if not FINISHES or SLOTS == 0:
+            _store(DG + sample * M * H, rows, tl.arange(0, H), dg, H, M, EVEN)
+    if FINISHES:
+        dq = None
+        if EMBEDS:
+            dq = _load(DQ + sample * M * D, rows, depth, D, M, EVEN)
+        _adjoint_update(
+            dg, None, R, DZ, WG, DZOUT, Z, DW, None, None, None, None, None,
+            dq, dk.to(dg.dtype), THETA, PHI, DE, rows, M,
+            D, H, C, CHUNK, SLOTS, False, False, EMBEDS, EVEN, PRECISION,
+        )  # fmt: skip
 
 
 @triton.jit
 def query_kernel(
-    Q, K, BIAS, LSE, RATIO, MEAN, DELTA, LEFT, DR, G, DQ, M, stride, scale, factor,
-    D: tl.constexpr, H: tl.constexpr, WIDE: tl.constexpr, REST: tl.constexpr,
+    Q, K, BIAS, LSE, RATIO, MEAN, DELTA, LEFT, DR, G, DQ, DZ, WZ, R, M, stride, scale, factor,
+    D: tl.constexpr, H: tl.constexpr, C: tl.constexpr, CHUNK: tl.constexpr, WIDE: tl.constexpr, REST: tl.constexpr,
     BLOCK: tl.constexpr, STEP: tl.constexpr, ADDS: tl.constexpr, LAST: tl.constexpr, ONES: tl.constexpr,
+    TURNS: tl.constexpr, UPDATES: tl.constexpr, DIFFERS: tl.constexpr,
     HAS_BIAS: tl.constexpr, EVEN: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """The rows' share of the affinity's gradient, for several sub-blocks at once; ADDS as in `key_kernel`.
@@ -471,18 +496,22 @@ def query_kernel(
     A row of dS = K (dK − δ) sums to 0, but δ was made of rounded numbers: what is left of that sum, LEFT, would be a
     gradient that no loss has, as large as the keys. The LAST pass takes it out of DQ, and out of DELTA for the columns.
     ONES: the sum is a product with ones, which in half precision takes fewer instructions, and in float32 many more.
+    TURNS: of the only sub-block; find its dR and δ first, as `turn_kernel` does.
     """
     sample = tl.program_id(1).to(tl.int64)
     rows = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     depth = tl.arange(0, D)
+    if TURNS:
+        dr, delta = _turn(DZ, WZ, R, G, RATIO, DR, rows, M, H, C, CHUNK, UPDATES, DIFFERS, EVEN, PRECISION)
     G += sample * M * H
     DR += sample * M * H
     q = _load(Q + sample * M * D, rows, depth, D, M, EVEN)
-    dr = _load_all(DR, rows, 0, WIDE, stride, H, M, EVEN)
+    if not TURNS:
+        dr = _load_all(DR, rows, 0, WIDE, stride, H, M, EVEN)
+        delta = _load_vector(DELTA + sample * M, rows, M, 0.0, EVEN)
     if REST > 0:
         dr_rest = _load_all(DR, rows, WIDE, REST, stride, H, M, EVEN)
     lse = _load_vector(LSE + sample * M, rows, M, float("inf"), EVEN)
-    delta = _load_vector(DELTA + sample * M, rows, M, 0.0, EVEN)
     dq = tl.zeros([BLOCK, D], tl.float32)
     if ONES:
         sums = tl.zeros([BLOCK, 16], tl.float32)  # 16 times the same, the fewest that a product can have

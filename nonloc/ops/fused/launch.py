@@ -171,6 +171,14 @@ class Adjoint(NamedTuple):
         return 0 if self.dw is None else self.dw.shape[0]
 
 
+class Turn(NamedTuple):
+    """Where backward begins: the stage's gradient, W_Z and R of the last sub-block; without W_Z there is only R."""
+
+    dz: Tensor
+    w_z: Tensor | None
+    r: Tensor
+
+
 class Embedded(NamedTuple):
     """The embedding backward: dq, dk, θ, φ; de: [slots, 2, d, C] to add the gradients of θ and φ to."""
 
@@ -220,6 +228,8 @@ class Launcher:
         if query.dtype == torch.float32 and torch.backends.cuda.matmul.fp32_precision != "tf32":
             self.precision = "tf32x3"
         self.chunk = min(channels, 64)
+        # Small kernels inside large ones cost registers; with wider features, programs that would run beside.
+        self.merges = query.dtype != torch.float32 and max(self.depth, hidden) <= 32
 
     def launch(self, name: str, kernel: str, *tensors: Any, **constants: Any) -> None:
         tile = self.tiles[name]
@@ -277,13 +287,10 @@ class Launcher:
             HAS_BIAS=self.bias is not None,
         )  # fmt: skip
 
-    def turn(
-        self, lse: Tensor, dz: Tensor, dr: Tensor, delta: Tensor, r: Tensor, *,
-        g: Tensor | None = None, w_z: Tensor | None = None,
-    ) -> None:  # fmt: skip
+    def turn(self, lse: Tensor, turn: Turn, dr: Tensor, delta: Tensor, g: Tensor) -> None:
         self.launch(
-            "turn", "turn_kernel", dz, w_z, r, g, lse[1], dr, delta, self.positions,
-            H=self.hidden, C=self.channels, CHUNK=self.chunk, UPDATES=w_z is not None, DIFFERS=self.differs,
+            "turn", "turn_kernel", *turn, g, lse[1], dr, delta, self.positions,
+            H=self.hidden, C=self.channels, CHUNK=self.chunk, UPDATES=turn.w_z is not None, DIFFERS=self.differs,
         )  # fmt: skip
 
     def adjoint(self, lse: Tensor, a: Adjoint, before: Before | None = None) -> None:
@@ -296,35 +303,52 @@ class Launcher:
         )  # fmt: skip
 
     def affinity_gradient(
-        self, lse: Tensor, mean: Tensor, delta: Tensor, dr: Tensor, g: Tensor, dg: Tensor | None
-    ) -> tuple[Tensor, Tensor, Tensor | None, Tensor]:
-        """dq, dk, db from dR and G [N, B, M, H], a few sub-blocks at a time; and dG of the first, in `dg` if given."""
+        self, lse: Tensor, mean: Tensor, delta: Tensor, dr: Tensor, g: Tensor, dg: Tensor | None,
+        turn: Turn | None = None, step: Adjoint | None = None, embedding: Embedding = None, de: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor, Tensor | None]:  # fmt: skip
+        """dq, dk, db from dR and G [N, B, M, H], a few sub-blocks at a time; and dG of the first, in `dg` if given.
+
+        turn           of the only sub-block: dR and δ are outputs
+        step           the first sub-block, whose gradients are found, too
+        embedding, de  and those of θ and φ, in de: [slots, 2, C · H]; dk is then only scratch
+        """
         stride = g[0].numel()
         groups = _groups(len(g), self.hidden, stride)
         dtype = torch.float32 if len(groups) > 1 else self.q.dtype
         dk = torch.empty_like(self.k, dtype=dtype)
         dq = torch.empty_like(self.q, dtype=dtype)
         db = None if self.bias is None else torch.empty_like(delta)
-        dg = torch.empty_like(dr[0]) if dg is None else dg
         left = None if len(groups) == 1 else torch.empty_like(delta)
         has_bias = self.bias is not None
+        merged = step if len(groups) == 1 and self.merges else None
+        dg = torch.empty_like(dr[0]) if dg is None and merged is None else dg
+        rest: Sequence[Any] = (None,) * 10
+        if merged is not None:
+            _, r, dz, w_g, dz_out, _, z, dw = merged
+            rest = (r, dz, w_g, dz_out, z, dw, dq, *(embedding or (None, None)), de)
         # The rows first, all of them: they make δ exact, which the columns need.
         for start, count in groups:
             self.launch(
                 "query", "query_kernel",
-                self.q, self.k, self.bias, *lse, mean, delta, left, dr[start], g[start], dq,
+                self.q, self.k, self.bias, *lse, mean, delta, left, dr[start], g[start], dq, *(turn or (None,) * 3),
                 self.positions, stride, self.scale, self.factor,
                 **self._widths(count), ADDS=start > 0, LAST=start == groups[-1][0],
-                ONES=self.q.dtype != torch.float32, HAS_BIAS=has_bias,
+                ONES=self.q.dtype != torch.float32, TURNS=turn is not None,
+                UPDATES=turn is not None and turn.w_z is not None, DIFFERS=self.differs, HAS_BIAS=has_bias,
             )  # fmt: skip
         for start, count in groups:
             self.launch(
                 "key", "key_kernel",
-                self.q, self.k, self.bias, *lse, delta, dr[start], g[start], dk, db, dg,
+                self.q, self.k, self.bias, *lse, delta, dr[start], g[start], dk, db, dg, *rest,
                 self.positions, stride, self.scale, self.factor,
-                **self._widths(count), ADDS=start > 0, TRANSPOSES=start == 0, DIFFERS=self.differs, HAS_BIAS=has_bias,
+                **self._widths(count), SLOTS=0 if merged is None else merged.slots,
+                ADDS=start > 0, TRANSPOSES=start == 0, FINISHES=merged is not None,
+                EMBEDS=merged is not None and embedding is not None, DIFFERS=self.differs, HAS_BIAS=has_bias,
             )  # fmt: skip
-        return dq.to(self.q.dtype), dk.to(self.k.dtype), db, dg
+        dq, dk = dq.to(self.q.dtype), dk.to(self.k.dtype)
+        if step is not None and merged is None:
+            self.finish(step._replace(dg=dg), None if embedding is None else Embedded(dq, dk, *embedding, de))
+        return dq, dk, db
 
     def finish(self, a: Adjoint, embedded: Embedded | None = None) -> None:
         """The rest of the first sub-block, whose dG is known."""
@@ -341,6 +365,8 @@ class Launcher:
         return {
             "D": self.depth,
             "H": self.hidden,
+            "C": self.channels,
+            "CHUNK": self.chunk,
             "WIDE": wide * self.hidden,
             "REST": (count - wide) * self.hidden,
         }

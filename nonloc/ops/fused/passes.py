@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from nonloc.ops.fused.launch import Adjoint, Before, Embedded, Embedding, Launcher, Settings
+from nonloc.ops.fused.launch import Adjoint, Before, Embedding, Launcher, Settings, Turn
 
 SMALLEST = 16  # what a tensor core can multiply
 SLOTS = 32  # partial sums of the weights' gradients, so that programs seldom add to the same place
@@ -86,7 +86,11 @@ def stage_backward(
     dw = None
     if not s.deterministic:
         dw = g.new_zeros(rooms_of_weights, SLOTS, 2, channels * hidden, dtype=torch.float32)
-    kernels.turn(lse, d_state, dr[-1], delta, r[-1], g=g[-1], w_z=w_z[-1])
+    turn = Turn(d_state, w_z[-1], r[-1])
+    # Of the only sub-block, the rows' share of the affinity's gradient turns, too.
+    turns_first = blocks > 1 or mean is None or not kernels.merges
+    if turns_first:
+        kernels.turn(lse, turn, dr[-1], delta, g[-1])
     after, afters = d_state, [d_state] * blocks
     for n in reversed(range(blocks)):
         afters[n] = after
@@ -101,11 +105,10 @@ def stage_backward(
     if mean is None:
         kernels.adjoint(lse, step)
     else:
-        dq, dk, db, first = kernels.affinity_gradient(lse, mean, delta, dr, g, step.dg)
-        embedded = None
-        if embedding is not None:
-            embedded = Embedded(dq, dk, *embedding, None if dw is None else dw[-1])
-        kernels.finish(step._replace(dg=first), embedded)
+        dq, dk, db = kernels.affinity_gradient(
+            lse, mean, delta, dr, g, step.dg,
+            None if turns_first else turn, step, embedding, None if dw is None else dw[-1],
+        )  # fmt: skip
     if dw is not None:
         sums = dw.sum(1)
         d_wg, d_wz = sums[:blocks, 0].view_as(w_g), sums[:blocks, 1].view_as(w_z)
@@ -184,9 +187,13 @@ def product_backward(
     kernels = Launcher(query, key, bias, g.shape[-1], SMALLEST, 1, s)
     delta = torch.empty_like(lse[0])
     dr, dg = torch.empty_like(g), torch.empty_like(g)
-    kernels.turn(lse, d_result.contiguous(), dr, delta, result)
+    turn = Turn(d_result.contiguous(), None, result)
+    turns_first = mean is None or not kernels.merges
+    if turns_first:
+        kernels.turn(lse, turn, dr, delta, g)
     if mean is not None:
-        return kernels.affinity_gradient(lse, mean, delta, dr[None], g[None], dg)
+        rest = None if turns_first else turn
+        return *kernels.affinity_gradient(lse, mean, delta, dr[None], g[None], dg, rest), dg
     kernels.adjoint(lse, Adjoint(dr, dg=dg))
     return None, None, None, dg
 

@@ -70,20 +70,21 @@ def stage_backward(
     d_state = d_state.contiguous()
     d_x = torch.empty_like(d_state)
     dr = torch.empty_like(g)
-    d_wz, d_wg = ([torch.zeros(())] * blocks for _ in range(2))
+    d_wz, d_wg = torch.empty_like(w_z), torch.empty_like(w_g)
     gradients = _AffinityGradients(query, key, bias, kernel, s)
     for part in parts(query):
         k = gradients.kernel(part)
+        is_first = part.start == 0
         dz = d_state[part]
         for n in reversed(range(blocks)):
             z = x[part] if n == 0 else between[n - 1, part]
             d_change = _product(dz, w_z[n], out=dr[part, :, n])
             dg = torch.baddbmm(d_change, k.transpose(1, 2), d_change, beta=-1 if s.differs else 0)
-            for sums, outer in ((d_wz, _outer(dz, r[part, :, n])), (d_wg, _outer(dg, z))):
-                sums[n] = outer if part.start == 0 else sums[n] + outer
+            _outer(dz, r[part, :, n], d_wz[n], is_first)
+            _outer(dg, z, d_wg[n], is_first)
             dz = _added(dz, dg, w_g[n], out=d_x[part] if n == 0 else None)
         gradients.add(part, k, dr[part].flatten(2), g[part].flatten(2))
-    return *gradients.results, d_x, torch.stack(d_wz), torch.stack(d_wg)
+    return *gradients.results, d_x, d_wz, d_wg
 
 
 def product_forward(
@@ -184,7 +185,7 @@ def store(query: Tensor, key: Tensor, bias: Tensor | None, out: Tensor, s: Setti
 
 def _centred(key: Tensor) -> Tensor:
     """The keys without their mean. A row of the logits' gradient sums to 0 but for rounding, which this keeps small."""
-    return key - key.mean(1, keepdim=True, dtype=torch.float32).to(key.dtype)
+    return key - key.mean(1, keepdim=True)
 
 
 def _launch_rows(name: str, like: Tensor, *arguments: Any, **constants: Any) -> None:
@@ -223,10 +224,10 @@ def _added(z: Tensor, change: Tensor, w: Tensor, out: Tensor | None) -> Tensor:
     return result.view_as(z)
 
 
-def _outer(a: Tensor, b: Tensor) -> Tensor:
-    """Σ over samples and positions of a bᵀ, in the narrower dtype of both."""
-    dtype = min(a.dtype, b.dtype, key=lambda one: one.itemsize)
-    return torch.mm(a.flatten(0, 1).to(dtype).t(), b.flatten(0, 1).to(dtype))
+def _outer(a: Tensor, b: Tensor, out: Tensor, is_first: bool) -> None:
+    """Set `out` to Σ over samples and positions of a bᵀ, in its dtype; add to it where that is not the first."""
+    a, b = a.flatten(0, 1).to(out.dtype).t(), b.flatten(0, 1).to(out.dtype)
+    torch.addmm(out, a, b, beta=0 if is_first else 1, out=out)
 
 
 def _wide_product(a: Tensor, b: Tensor) -> Tensor:
