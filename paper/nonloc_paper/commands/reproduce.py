@@ -173,6 +173,8 @@ def run(options: Namespace) -> int:
     slow = next(filter(None, (slow_precision(row.recipe, where) for row in suite.rows)), "")
     if slow and is_local:
         output.talk(f"{slow}: --set precision=float32 channels_last=false")
+    if options.processes > 1:
+        output.talk(f"{options.processes} processes train at once; you see the runs of one")
     progress = _train(suite, folder, options, budget, known, shown=not output.is_quiet)
     seconds = time.monotonic() - started
     plan["seconds"] = round(plan["seconds"] + seconds, 1)
