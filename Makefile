@@ -36,6 +36,7 @@ install: $(STAMP) ## Make the virtual environment with both distributions, and w
 
 demo: $(STAMP) ## Train six small networks (under two minutes on two idle cores) and write demo/report.html
 	$(BIN)/nonloc reproduce demo --output demo --seeds 1 --rows 1 3 4 5 6 7 --processes 2
+	@echo "Open demo/report.html in a browser. Next: $(BIN)/nonloc explore, a page to touch with these networks."
 
 demo-full: $(STAMP) ## Train all 17 networks of the demo, several seeds a row; goes on from what `make demo` did
 	$(BIN)/nonloc reproduce demo --output demo --processes 2
@@ -85,9 +86,9 @@ $(VENV)/.paged: $(VENV)/.tested
 	$(PIP) -e '.[page]'
 	@touch $@
 
-test-page: $(VENV)/.paged ## Run the explorer in Chromium (Debian's package); screenshots go to build/explorer
+test-page: $(VENV)/.paged ## Run the explorer and reports in Chromium (Debian's package); screenshots go to build/
 	command -v $(or $(CHROMIUM),chromium) > /dev/null || apt-get install -y chromium
-	$(BIN)/python -m pytest -q -m page paper/tests/explorer
+	$(BIN)/python -m pytest -q -m page paper/tests/explorer paper/tests/report
 
 $(DOCS)/.installed: pyproject.toml paper/pyproject.toml constraints.txt constraints-docs.txt
 	test -x $(DOCS)/bin/python || $(PYTHON) -m venv $(DOCS)

@@ -1,4 +1,15 @@
-"""nonloc: nonlocal networks and nonlocal diffusion, from the equations to a trained network."""
+"""nonloc: nonlocal networks and nonlocal diffusion, from the equations to a trained network.
+
+layers in your model   DiffusiveStage, OriginalStage, DiffusiveBlock, OriginalBlock, insert, freeze
+before you train       estimate (memory and time), certify and cfl_limit (can a signal grow?)
+look at a model        logit_spreads, feature_trace, weight_spectrum, Spectrum; nonloc.plots draws them
+who looks at whom      Affinity, SparseAffinity, kernel_matrix, logit_spread
+operations with it     aggregate, diffuse, propagate, prepare, dirichlet_energy
+simulation             Diffusion, simulate; nonloc.processes has more, nonloc.estimators is for scikit-learn
+how a run ended        Outcome
+
+Each has an example: help(nonloc.DiffusiveStage).
+"""
 
 from typing import TYPE_CHECKING
 

@@ -1,5 +1,6 @@
 """The public names are listed by hand; this is the list once more, so that none comes or goes unnoticed."""
 
+import re
 import subprocess
 import sys
 
@@ -28,6 +29,11 @@ CHEAP = [
 
 def test_the_list():
     assert set(nonloc.__all__) == PUBLIC
+
+
+def test_help_begins_with_every_name_by_purpose():
+    words = set(re.findall(r"\w+", nonloc.__doc__))
+    assert PUBLIC - words == {"__version__"}
 
 
 def test_every_name_is_callable_and_documented():

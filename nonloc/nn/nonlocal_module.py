@@ -268,7 +268,7 @@ class NonlocalModule(nn.Module, ABC):
         rank = "" if self.weight == "full" else f", hidden={self.maps[0].rank}"
         parts = [f"channels={self.channels}", f"num_blocks={self.num_blocks}", f"weight={self.weight}{rank}"]
         if self.num_blocks > 1:
-            whole = "one affinity for all" if self.shares_affinity else "an affinity for each"
+            whole = "one affinity" if self.shares_affinity else "own affinities"
             shared = self.share_affinity if self.share_affinity in SHARES else None
             parts.append(whole if shared is None else f"{whole}, of one {shared}")
         parts.append(f"init={self.init}" + (f"({self.init_std:g})" if self.init == "normal" else ""))

@@ -21,6 +21,11 @@ def pages_folder() -> Path:
     return _in_checkout("pages")
 
 
+def recorded_demo() -> Path:
+    """Return the folder of the checkout with a trained network of the demo."""
+    return _in_checkout("experiments") / "demo"
+
+
 def _in_checkout(name: str) -> Path:
     """A folder of the checkout, as short as the working directory allows."""
     if not (HOME / "pyproject.toml").is_file():

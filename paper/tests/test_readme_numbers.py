@@ -185,11 +185,11 @@ def check_table(title, backbone, seeds):
 
 
 def test_table_1_with_n_3():
-    check_table("Table 1 with n = 3, the backbone that matches", MATCHING, (1, 2, 3, 4))
+    check_table("Table 1 with 3 bottlenecks a group, the backbone that matches", MATCHING, (1, 2, 3, 4))
 
 
 def test_table_1_with_n_2():
-    check_table("Table 1 with n = 2, the literal reading", LITERAL, None)
+    check_table("Table 1 with 2 bottlenecks a group, the literal reading", LITERAL, None)
 
 
 def map_lines(*parts):
@@ -239,16 +239,16 @@ def test_form_by_affinity():
             group = name.strip("*")
             continue
         form = name.partition(",")[0]
-        if group == "diverged, n = 2":
+        if group == "diverged, 2 bottlenecks a group":
             first, second, n, p = map_counts(form)
             assert_shown(own, [first, n])
             assert_shown(one, [second, n])
             assert less == "p < 0.001" if p < 0.001 else float(less.removeprefix("p = ")) == float(f"{p:.2g}")
-        elif group == "diverged, n = 3":
+        elif group == "diverged, 3 bottlenecks a group":
             assert_shown(own, start_counts(form, False))
             assert_shown(one, start_counts(form, True))
         else:
-            backbone = MATCHING if group == "error, n = 3" else LITERAL
+            backbone = MATCHING if group == "error, 3 bottlenecks a group" else LITERAL
             low, high = map(int, re.search(r"(\d) to (\d) blocks", name).groups())
             blocks = range(low, high + 1)
             errors_shown.add((group, low, form))
@@ -258,7 +258,7 @@ def test_form_by_affinity():
             if form == "proposed":
                 seeds = (1, 2, 3, 4) if backbone == MATCHING else None
                 assert_shown(less, summed_up(*own_less_one(backbone, blocks, seeds)))
-    assert ("error, n = 2", 2, "original") in errors_shown
+    assert ("error, 2 bottlenecks a group", 2, "original") in errors_shown
 
 
 def diverged(lines):
@@ -348,8 +348,8 @@ def test_the_sentences():
             *(0.01, *lost_runs(stable), deepest),
         ],
         "Start small.": [*lost_runs(four[0.01]), 0.01, *lost_runs(four[0.07]), 0.07],
-        "Accuracy, n = 3": accuracy(3, MATCHING),
-        "Accuracy, n = 2": accuracy(2, LITERAL),
+        "Accuracy, 3 bottlenecks a group": accuracy(3, MATCHING),
+        "Accuracy, 2 bottlenecks a group": accuracy(2, LITERAL),
         "Different places": [0.01, *(x for some in places for x in lost_runs(some))],
         "Logits": logits(),
         "Spectra": spectra(),

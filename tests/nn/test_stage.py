@@ -153,7 +153,7 @@ def test_stages_are_found_by_name_outermost_only():
 def test_repr_says_the_options_even_with_another_module_in_the_place_of_a_map(weight, name):
     stage = DiffusiveStage(64, 4, init_std=0.05, weight=weight)
     setattr(stage.maps[0], name, nn.Sequential(nn.Linear(C // 2, C)))
-    text = f"channels=64, num_blocks=4, weight={weight}, hidden=32, one affinity for all, init=normal(0.05)"
+    text = f"channels=64, num_blocks=4, weight={weight}, hidden=32, one affinity, init=normal(0.05)"
     assert text in repr(stage)
 
 

@@ -34,6 +34,7 @@ DEMO = "demo"
 ENGINES = ("local", "ray")
 PARSER = CommandParser
 SUMMARY = "run all rows of the demo, a table or a figure, and write its report"
+_SUITES = "\n".join(f"  {name:<15} {suite.title}" for name, suite in SUITES.items())
 DESCRIPTION = f"""\
 Train every row of a suite with every seed, look at each trained network, and write DIR/report.html. Runs are kept in
 DIR/runs; what is finished is never done again, so the same command continues after any interruption. A run that
@@ -61,7 +62,9 @@ each row's median seed, or of the seed nearest to it whose weights are available
   nonloc reproduce table1 --budget 0s --keep                   keep what is finished, train nothing
   nonloc reproduce table1 --set precision=float32 channels_last=false stage.init_std=0.07
 
-Suites: {", ".join(SUITES)}.
+Suites; those with n3 and n9 have 3 and 9 bottlenecks a group, as many as match the paper's baselines:
+{_SUITES}
+
 Exit codes: 0 all done, or --budget spent; 2 wrong usage; 1, 4 data missing or corrupt; 5 the rest is held by another
 process; 130 and 143 interrupted after saving."""
 
@@ -170,6 +173,8 @@ def run(options: Namespace) -> int:
     slow = next(filter(None, (slow_precision(row.recipe, where) for row in suite.rows)), "")
     if slow and is_local:
         output.talk(f"{slow}: --set precision=float32 channels_last=false")
+    if options.processes > 1:
+        output.talk(f"{options.processes} processes train at once; you see the runs of one")
     progress = _train(suite, folder, options, budget, known, shown=not output.is_quiet)
     seconds = time.monotonic() - started
     plan["seconds"] = round(plan["seconds"] + seconds, 1)
@@ -275,7 +280,7 @@ def _make_quick(options: Namespace) -> None:
 
 
 def _certify_best(collection: Collection) -> bool:
-    """Certify the network of the best row that the page looks at, on one image; return whether that is new."""
+    """Certify the network of the best row that the page looks at; return whether that is new."""
     from nonloc_paper.report.surprise import best_row
     from nonloc_paper.runs import Run
     from nonloc_paper.training.certificates import certify_run
@@ -287,7 +292,7 @@ def _certify_best(collection: Collection) -> bool:
     run = Run(example.path)
     if not run.has_weights:
         return False
-    certify_run(run, images=1, keep=True)
+    certify_run(run, keep=True)
     return True
 
 

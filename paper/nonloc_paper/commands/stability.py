@@ -36,7 +36,10 @@ Exit codes: 0 done, whatever the verdict; 2 not a run folder, no weights there, 
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("run", help="a run folder")
     parser.add_argument(
-        "--images", type=int, default=4, help="over how many test images; the worst one counts"
+        "--images",
+        type=int,
+        default=2,
+        help="over how many test images, the records have 2; the worst counts",
     )
     add_optional(parser, "--output", "where the pictures go; null is the run folder", metavar="DIR")
     add_data_dir(parser)

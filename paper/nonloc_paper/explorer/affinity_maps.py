@@ -23,7 +23,10 @@ from nonloc.nn.inspect import stage_inputs
 from nonloc.ops import Affinity
 from nonloc_paper.explorer.pictures import halved, pictures
 from nonloc_paper.explorer.rounding import rounded
-from nonloc_paper.runs import find_runs
+from nonloc_paper.networks.spec import NetworkSpec
+from nonloc_paper.paths import recorded_demo
+from nonloc_paper.runs import Run, find_runs
+from nonloc_paper.suites.demo import DEMO
 from nonloc_paper.training.recipe import Recipe
 from nonloc_paper.training.recorded import load, models
 from nonloc_paper.training.trained import trained_network
@@ -55,6 +58,8 @@ def data(records: Path, demo: str | os.PathLike[str] | None = None) -> dict[str,
     drawn = {name: halved(picture) for name, picture in pictures().items()}
     images = torch.from_numpy(np.stack(list(drawn.values())))
     networks = [*(_demo(demo, images) if demo is not None else ()), *_recorded(records, images)]
+    if recorded_demo().is_dir():
+        networks += _demo(recorded_demo(), images, "recorded demo")
     return {
         "pictures": [
             {"name": name, "side": one.shape[-1], "pixels": encode(one.transpose(1, 2, 0))}
@@ -73,19 +78,20 @@ def _recorded(records: Path, images: Tensor) -> Iterator[_Network]:
             yield _Network(describe(one.model), one.model, one.preprocess(images), note, one.classes)
 
 
-def _demo(folder: str | os.PathLike[str], images: Tensor) -> Iterator[_Network]:
-    """The first seed of every row that has weights and a stage."""
-    seen = set()
+def _demo(folder: str | os.PathLike[str], images: Tensor, title: str = "demo") -> Iterator[_Network]:
+    """The first seed of every row that has weights and a stage, in the order of the demo."""
+    labels = {row.recipe: row.label for row in DEMO.rows}
+    runs: dict[Recipe, Run] = {}
     for run in find_runs(folder):
         recipe = Recipe.of(run)
-        row = run.path.parent
-        if recipe.data == "motifs" and row not in seen and run.has_weights:
-            model = trained_network(run)
-            if any(stages(model)):
-                seen.add(row)
-                note = f"the demo, trained on 12 × 12 pixels with noise; {row.name}"
-                yield _Network(f"demo: {describe(model)}", model, images.float() / 127.5 - 1, note, ())
-    if not seen:
+        if recipe.data == "motifs" and run.has_weights and NetworkSpec.parse(recipe.network).form:
+            runs.setdefault(recipe.with_(seed=0), run)
+    for recipe in (one for one in dict.fromkeys([*labels, *runs]) if one in runs):
+        model = trained_network(runs[recipe])
+        label = labels.get(recipe) or describe(model)
+        note = f"the demo, trained on 12 × 12 pixels with noise; {describe(model)}"
+        yield _Network(f"{title}: {label}", model, images.float() / 127.5 - 1, note, ())
+    if not runs:
         raise ValueError(f"{folder} has no trained network of the demo; run `make demo` first")
 
 

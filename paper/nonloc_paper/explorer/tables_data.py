@@ -10,7 +10,7 @@ from typing import Any
 from nonloc_paper.explorer.rounding import rounded
 from nonloc_paper.report.contrasts import Contrast
 from nonloc_paper.report.map.cells import TrainabilityMap, read_map
-from nonloc_paper.report.matching import BLOCKS, N3, hypothesis_sentence
+from nonloc_paper.report.matching import BLOCKS, N3, group_size, hypothesis_sentence
 from nonloc_paper.report.records import RowRecord
 from nonloc_paper.report.reproduction import MAP
 from nonloc_paper.report.summary import deciding_seeds, forest_lines, summary_sections
@@ -33,7 +33,10 @@ def data(records: Path) -> dict[str, Any]:
 def of_runs(runs: Table1Runs, trained: TrainabilityMap) -> dict[str, Any]:
     literal = runs.protocol.backbone
     return {
-        "backbones": {literal: "n = 2, the literal reading", N3: "n = 3, the backbone that matches"},
+        "backbones": {
+            literal: f"{group_size(literal)}, the literal reading",
+            N3: f"{group_size(N3)}, the backbone that matches",
+        },
         "differences": [line for line in _differences(runs) if line["seeds"] or line["lost"]],
         "hypothesis": hypothesis_sentence(runs).replace("**", ""),
         "tables": [

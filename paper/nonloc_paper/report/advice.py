@@ -10,7 +10,7 @@ from nonloc_paper.networks.spec import NetworkSpec
 from nonloc_paper.report.contrasts import Contrast, difference, mean_of
 from nonloc_paper.report.map.cells import TrainabilityMap
 from nonloc_paper.report.map.tables import BACK, by_affinity, format_spread, spread_of
-from nonloc_paper.report.matching import N3
+from nonloc_paper.report.matching import N3, group_size
 from nonloc_paper.report.records import RowRecord
 from nonloc_paper.report.signs import TOP, Weight, count_negative, negative_share, weights_at
 from nonloc_paper.report.table1_runs import DIVIDED, NAMES, Setting, Table1Runs, setting
@@ -55,7 +55,7 @@ def _divide(runs: Table1Runs, trained: TrainabilityMap) -> str:
 def _share(trained: TrainabilityMap) -> str:
     counts = [(NAMES[one.first[0]], one.counts()) for one in by_affinity(trained)]
     texts = [
-        f"{first} of {n} {name} runs diverge with an affinity for each block, {second} with one"
+        f"{first} of {n} {name} runs diverge with own affinities, {second} with one"
         for name, (n, first, second, *_) in counts
     ]
     if not texts:
@@ -116,7 +116,7 @@ def _accuracy(runs: Table1Runs, backbone: str, name: str) -> str:
         return ""
     less = _mean_difference(one, original)
     return (
-        f"**Accuracy, n = {3 if backbone == N3 else 2}**, {name}. The baseline has {format_score(baseline.median)}, "
+        f"**Accuracy, {group_size(backbone)}**, {name}. The baseline has {format_score(baseline.median)}, "
         f"published {format_score(baseline.published)}. Against it, in points over 2 to 4 blocks, all seeds: "
         f"{'; '.join(known)}."
     ) + (f" Proposed with one affinity less original: {less.format()}." if less.values else "")
@@ -168,8 +168,8 @@ def _logits(trained: TrainabilityMap) -> str:
 
 
 def _spectra(runs: Table1Runs) -> str:
-    found: dict[str, dict[int, list[list[Weight]]]] = {}
-    for n, backbone in ((3, N3), (2, runs.protocol.backbone)):
+    found: dict[str, dict[str, list[list[Weight]]]] = {}
+    for backbone in (N3, runs.protocol.backbone):
         for row, what in _whole(runs):
             form = what.form or ""
             if (what.start, what.backbone) != (runs.start, backbone) or not _is_plain(runs, what, form):
@@ -178,12 +178,12 @@ def _spectra(runs: Table1Runs) -> str:
                 "" if form == "original" else " with one affinity" if what.shared else " with own affinities"
             )
             ended = [weights for run in row.started if run.has_finished and (weights := weights_at(run))]
-            found.setdefault(f"{NAMES[form]}{affinity}", {}).setdefault(n, []).extend(ended)
+            found.setdefault(f"{NAMES[form]}{affinity}", {}).setdefault(backbone, []).extend(ended)
     shares, counts = [], []
     for name, by_size in sorted(found.items()):
         spans = [
-            f"{min(parts):.0f} to {max(parts):.0f} % (n = {n})"
-            for n, networks in by_size.items()
+            f"{min(parts):.0f} to {max(parts):.0f} % ({group_size(backbone)})"
+            for backbone, networks in by_size.items()
             if (parts := [100 * share for one in networks if (share := negative_share(one)) is not None])
         ]
         negative = [

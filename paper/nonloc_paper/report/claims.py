@@ -190,7 +190,9 @@ CLAIMS: tuple[Claim, ...] = (
         "all the nonlocal blocks in a stage share the same affinity function",
         "Section 3.3, as the reason for the sentence before",
         "affinities",
-        rows=(tuple(f"{n} proposed, {word} affinity" for word in ("recomputed", "shared") for n in (5, 6)),),
+        rows=(
+            tuple(f"{n} proposed, {words}" for words in ("own affinities", "one affinity") for n in (5, 6)),
+        ),
         side=-1,
     ),
     Claim(

@@ -108,4 +108,4 @@ def contrasts_table(title: str, contrasts: Sequence[Contrast], words: Sequence[s
         for number, one in enumerate(contrasts)
         if one.values or one.lost
     ]
-    return Table((title, "mean", "published", *(["by its rule"] if words else [])), lines)
+    return Table((title, "mean", "published", *(["by its rule"] if words else [])), lines, key="mean")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -17,47 +17,7 @@ from nonloc_paper.runs import write_atomically
 FIGURES, DATA = "figures", "data"  # folders next to the Markdown files
 REPORT = "report.html"
 
-CSS = """
-:root { color-scheme: light dark; --ink: #202428; --soft: #5b6470; --line: #d9dde2; --paper: #fdfdfc; --tint: #f1f3f5; }
-@media (prefers-color-scheme: dark) {
-  :root { --ink: #e4e7ea; --soft: #a2abb5; --line: #3a4148; --paper: #16191c; --tint: #20252a; }
-}
-* { box-sizing: border-box; }
-body { margin: 0; background: var(--paper); color: var(--ink); font: 16px/1.55 system-ui, sans-serif; }
-main { max-width: 62rem; margin: 0 auto; padding: 2.5rem 1.25rem 4rem; }
-h1 { font-size: 1.75rem; line-height: 1.2; margin: 0 0 .4rem; }
-h2 { font-size: 1.2rem; margin: 2.6rem 0 .6rem; }
-p, li { max-width: 46rem; }
-a { color: inherit; }
-.soft, figcaption { color: var(--soft); font-size: .9rem; }
-figure { margin: 1rem 0; }
-figcaption { max-width: 46rem; margin-top: .4rem; }
-figure svg { max-width: 100%; height: auto; font-family: system-ui, sans-serif; }
-.scroll { overflow-x: auto; }
-table { border-collapse: collapse; font-size: .9rem; font-variant-numeric: tabular-nums; }
-.results th, .results td { padding: .35rem .55rem; text-align: right; border-bottom: 1px solid var(--line); }
-.results th:first-child, .results td:first-child { text-align: left; padding-left: 0; }
-.results thead th { color: var(--soft); font-weight: 600; vertical-align: bottom; }
-.results tbody th { font-weight: 600; white-space: nowrap; }
-.results td { white-space: nowrap; }
-.prose th, .prose td, .prose tbody th { text-align: left; white-space: normal; vertical-align: top; font-weight: 400; }
-.prose th, .prose td { min-width: 6rem; overflow-wrap: anywhere; }
-.results .group th { color: var(--soft); font-weight: 400; padding-top: .9rem; }
-.images th { width: 6.8rem; padding: 0 .3rem .3rem; text-align: left; vertical-align: bottom; }
-.images th { font-weight: 600; font-size: .8rem; line-height: 1.25; }
-.images td { padding: .2rem .3rem; text-align: center; font-size: .8rem; color: var(--soft); }
-.images img { display: block; width: 6.2rem; height: 6.2rem; image-rendering: pixelated; border-radius: 3px; }
-code, pre { font: .88em/1.5 ui-monospace, monospace; background: var(--tint); border-radius: 4px; }
-code { padding: .1em .3em; }
-pre { padding: .7rem .9rem; overflow-x: auto; }
-summary { cursor: pointer; color: var(--soft); margin: .6rem 0; }
-@media (max-width: 40rem) {
-  main { padding: 1.25rem .6rem; }
-  .results { font-size: .8rem; }
-  .results th, .results td, .results tbody th { padding: .3rem .25rem; white-space: normal; }
-  .prose th, .prose td { min-width: 0; overflow-wrap: break-word; }
-}
-"""
+CSS = (Path(__file__).parent / "page.css").read_text()
 
 
 @dataclass(frozen=True)
@@ -197,26 +157,39 @@ def as_markdown(document: Document) -> str:
 
 def as_page(documents: Sequence[Document], title: str, about: str) -> str:
     """Return all documents as one page that needs nothing else."""
-    names = "".join(f'<li><a href="#{one.name}">{escape(one.title)}</a></li>' for one in documents)
-    body = f'<h1>{escape(title)}</h1><p class="soft">{escape(about)}</p><ul>{names}</ul>'
+    body = f'<h1>{escape(title)}</h1><p class="soft">{escape(about)}</p>'
     for one in documents:
-        body += f'<h1 id="{one.name}">{escape(one.title)}</h1>{sections_html(one.sections)}'
-    return page_html(title, body)
+        body += f'<h1 id="{one.name}">{escape(one.title)}</h1>{_sections_html(one.sections)}'
+    return _page_html(title, {one.name: one.title for one in documents}, body)
 
 
-def page_html(title: str, body: str) -> str:
-    """Return a whole page: no network, no script, readable in light and dark."""
+def sections_page(sections: Iterable[Section], title: str) -> str:
+    """Return sections as a page that needs nothing else."""
+    sections = [section for section in sections if section]
+    contents = {f"part-{place}": section.title for place, section in enumerate(sections) if section.title}
+    return _page_html(title, contents, f"<h1>{escape(title)}</h1>{_sections_html(sections, 'part-')}")
+
+
+def _page_html(title: str, contents: Mapping[str, str], body: str) -> str:
+    """A whole page: no network, no script, readable in light and dark and on a phone.
+
+    contents  titles by the id of what they lead to
+    """
+    links = "".join(f'<li><a href="#{name}">{escape(text)}</a></li>' for name, text in contents.items())
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{escape(title)}</title><style>{CSS}</style></head><body><main>{body}</main></body></html>\n"
+        f"<title>{escape(title)}</title><style>{CSS}</style></head><body>"
+        f'<nav class="contents" aria-label="Contents"><ul>{links}</ul></nav><main>{body}</main></body></html>\n'
     )
 
 
-def sections_html(sections: Iterable[Section]) -> str:
+def _sections_html(sections: Iterable[Section], prefix: str = "") -> str:
+    """The sections that are not empty; with a prefix, their headings have it with their place as ids."""
     body = ""
-    for section in filter(None, sections):
-        body += f"<h2>{escape(section.title)}</h2>" if section.title else ""
+    for place, section in enumerate(filter(None, sections)):
+        name = f' id="{prefix}{place}"' if prefix else ""
+        body += f"<h2{name}>{escape(section.title)}</h2>" if section.title else ""
         body += "".join(_html(content) for content in section.contents if content)
     return body
 
@@ -270,8 +243,9 @@ def _inline(text: str) -> str:
 
 
 def figure_html(content: str, caption: str) -> str:
-    """Return a figure that scrolls sideways, and its caption."""
-    return f'<figure><div class="scroll">{content}</div><figcaption>{escape(caption)}</figcaption></figure>'
+    """Return a figure that scrolls sideways, and its caption; it takes the focus, which enlarges it on a phone."""
+    shown = f'<div class="scroll" tabindex="0">{content}</div>'
+    return f"<figure>{shown}<figcaption>{escape(caption)}</figcaption></figure>"
 
 
 def inline_svg(figure: Figure, name: str) -> str:

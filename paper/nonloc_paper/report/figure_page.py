@@ -8,7 +8,7 @@ from typing import Any
 
 from nonloc_paper.report import paper_figures
 from nonloc_paper.report.document import Content, Data, Picture, Section
-from nonloc_paper.report.matching import N3
+from nonloc_paper.report.matching import N3, group_size
 from nonloc_paper.report.records import RowRecord
 from nonloc_paper.report.signs import weights_at
 from nonloc_paper.report.table1_runs import Table1Runs, setting
@@ -17,8 +17,8 @@ from nonloc_paper.report.trained_stages import Networks, energy_table, stage_sec
 from nonloc_paper.suites import SUITES, Row
 
 READING = [
-    "n counts the bottlenecks of a group: 3 is the backbone that matches, 2 the literal reading. Where n = 3 has no "
-    "run yet, a figure has those of n = 2.",
+    "A backbone with 3 bottlenecks a group is the one that matches, with 2 the literal reading. Where the first has no "
+    "run yet, a figure has those of the second.",
     "Spectra: the 32 eigenvalues of (W + Wᵀ)/2 of largest magnitude, in their order, a bar for each seed; blue above "
     "0, orange below. Panels of a figure have one scale.",
     "In each panel: how much of the energy Σλ² and how many of the 32 are negative, from the least seed to the most.",
@@ -45,7 +45,7 @@ def figure_sections(runs: Table1Runs) -> list[Section]:
 
 
 def find_row(runs: Table1Runs, row: Row, **what: Any) -> RowRecord | None:
-    """Return the recorded row that a row of a figure asks for: with n = 3, or with n = 2 where that is not recorded."""
+    """Return the recorded row that a row of a figure asks for: with 3 bottlenecks a group or, without a run, with 2."""
     asked = setting(row.recipe)
     wanted = {"form": asked.form, "blocks": asked.blocks, "rate": asked.rate} | what
     known = runs.find(**wanted, backbone=N3) or runs.find(**wanted)
@@ -53,7 +53,7 @@ def find_row(runs: Table1Runs, row: Row, **what: Any) -> RowRecord | None:
 
 
 def _size(row: RowRecord) -> str:
-    return f"n = {3 if setting(row.recipe).backbone == N3 else 2}"
+    return group_size(setting(row.recipe).backbone)
 
 
 def _networks(row: RowRecord | None, epoch: int | None = None) -> Networks:
@@ -116,7 +116,7 @@ def _figure3(runs: Table1Runs) -> Drawn:
 def curve_rows(runs: Table1Runs) -> dict[str, list[RowRecord]]:
     """Return the rows of Figure 3 by backbone, with a baseline and four blocks at the rate of the others.
 
-    n = 2 is left out as soon as n = 3 has all of them.
+    2 bottlenecks a group are left out as soon as 3 have all of them.
     """
     *_, slow = SUITES["figure3"].rows
     wanted: list[tuple[str, dict[str, Any]]] = [
@@ -125,7 +125,8 @@ def curve_rows(runs: Table1Runs) -> dict[str, list[RowRecord]]:
         (slow.label, {"form": "original", "blocks": 4, "rate": slow.recipe.learning_rate}),
     ]
     columns = {}
-    for title, backbone in (("n = 3", N3), ("n = 2", runs.protocol.backbone)):
+    for backbone in (N3, runs.protocol.backbone):
+        title = group_size(backbone)
         found = [(label, runs.find(**what, backbone=backbone)) for label, what in wanted]
         columns[title] = [replace(row, label=label) for label, row in found if row is not None]
         if len(columns[title]) == len(wanted):

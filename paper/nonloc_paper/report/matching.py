@@ -24,10 +24,15 @@ REFUTED_ABOVE = -0.1  # points of error: the lower end of the interval
 BROKEN_ABOVE = 1.0  # points of error above the baseline
 
 ABOUT = (
-    "Table 1 with n = 3 and Table 2 with n = 9, whose baselines are near the published ones. "
+    "Table 1 with 3 and Table 2 with 9 bottlenecks a group, whose baselines are near the published ones. "
     "[The rules](../protocol.md#on-the-backbone-that-matches) were written before the runs. Published differences are "
     "inside or outside the interval in which ours predict a median of 5 runs. Diverged runs are counted, not averaged."
 )
+
+
+def group_size(backbone: str) -> str:
+    """Return how many bottlenecks a group of this backbone of Table 1 has."""
+    return f"{3 if backbone == N3 else 2} bottlenecks a group"
 
 
 def own_less_one(
@@ -76,7 +81,7 @@ def hypothesis_sentence(runs: Table1Runs) -> str:
 
 
 def divergence_counts(runs: Table1Runs) -> dict[tuple[str, bool], tuple[int, int]]:
-    """Return from larger starts with n = 3, by form and whether it shares one affinity: diverged runs, and all."""
+    """Return of larger starts, by form and whether it shares one affinity: diverged runs, and all."""
     counts: dict[tuple[str, bool], tuple[int, int]] = {}
     for row in filter(None, runs.rows_of(SUITES["starts-n3"]).values()):
         what = setting(row.recipe)
@@ -118,7 +123,8 @@ def _counts_table(runs: Table1Runs) -> Table:
         (f"{NAMES[form]}, {'one affinity' if is_one else 'own affinities'}", f"{gone} of {started}")
         for (form, is_one), (gone, started) in divergence_counts(runs).items()
     ]
-    return Table(("stages", "diverged within ten epochs"), lines)
+    header = ("stages", "diverged within ten epochs")
+    return Table(header, lines, key=header[1])
 
 
 def _effects(runs: Table1Runs, one_state: RowRecord | None, own_input: RowRecord | None) -> Table:

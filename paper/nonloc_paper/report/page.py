@@ -19,13 +19,13 @@ from nonloc import __version__
 from nonloc_paper.report import figures, sentences
 from nonloc_paper.report.document import (
     Content,
+    Details,
     Html,
     Picture,
     Section,
     figure_html,
     inline_svg,
-    page_html,
-    sections_html,
+    sections_page,
 )
 from nonloc_paper.report.records import Collection, RowRecord, collect, of_stage, score_name
 from nonloc_paper.report.signs import weights_at
@@ -50,7 +50,7 @@ ABOUT = {
     "better.",
 }
 ABOUT_TABLE = (
-    "n: how many seeds ran to their end, which the median and the range are over. Runs that diverged or are missing "
+    "Seeds: those that ran to their end, which the median and the range are over. Runs that diverged or are missing "
     "are named, never left out. Seconds are the median run's, on the machine below."
 )
 RESTORED_CAPTION = (
@@ -83,8 +83,7 @@ def write_page(
     path = Path(output) if output is not None else collection.folder / "report.html"
     path.parent.mkdir(parents=True, exist_ok=True)
     title = collection.suite.title if collection.suite else f"Runs in {collection.folder.resolve().name}"
-    body = f"<h1>{escape(title)}</h1>{sections_html(_sections(collection, recorded))}"
-    write_atomically(path, page_html(title, body).encode())
+    write_atomically(path, sections_page(_sections(collection, recorded), title).encode())
     return path
 
 
@@ -97,7 +96,8 @@ def _sections(collection: Collection, recorded: Table1Runs | None) -> list[Secti
         )
     notes += [f"{row.label}: {row.note}" for row in collection.rows if row.note]
     about = Html(f'<p class="soft">A report of nonloc {escape(__version__)} on {escape(PAPER)}.</p>')
-    sections = [Section("", (about, *(text for task, text in ABOUT.items() if task in tasks), notes))]
+    folded = (Details("Notes on these runs", (notes,)),) if notes else ()
+    sections = [Section("", (about, *(text for task, text in ABOUT.items() if task in tasks), *folded))]
     sections.append(Section("The result", tuple(surprise(collection))))
     for score in tasks:
         rows = [row for row in collection.rows if score_name(row.recipe) == score]
@@ -106,6 +106,7 @@ def _sections(collection: Collection, recorded: Table1Runs | None) -> list[Secti
         images, maps, growth = image_table(rows), affinity_figures(rows), growth_table(rows)
         shown = "".join(inline_svg(figure, f"affinity-{number}") for number, figure in enumerate(maps))
         looks = [text for row in rows for text in sentences.affinity_findings(row)]
+        factors = Details("The numbers of every run", (factors_table(rows),))
         features = Picture(f"features-{score}", figures.features(rows), figures.FEATURES_CAPTION)
         sections += [
             Section(
@@ -118,11 +119,12 @@ def _sections(collection: Collection, recorded: Table1Runs | None) -> list[Secti
                 "Affinity maps", (Html(figure_html(shown, figures.AFFINITY_CAPTION)), looks) if shown else ()
             ),
             Section("Spectra of the learned weights", tuple(_spectra(collection, rows, score))),
-            Section("The features through the stage", (features, factors_table(rows)) if features else ()),
+            Section("The features through the stage", (features, factors) if features else ()),
             Section(GROWTH, (ABOUT_GROWTH, growth) if growth else ()),
         ]
     if recorded is not None and recorded.recorded:
-        sections.append(Section("The recorded runs on CIFAR-10", (RECORDED, rows_table(recorded.recorded))))
+        table = Details("Their table", (rows_table(recorded.recorded),))
+        sections.append(Section("The recorded runs on CIFAR-10", (RECORDED, table)))
     facts: list[Content] = [[sentences.time_sentence(collection), *sentences.machines(collection)]]
     if command := collection.plan.get("command"):
         facts += ["This command makes it again:", Html(f"<pre>{escape(command)}</pre>")]
@@ -139,7 +141,7 @@ def _spectra(collection: Collection, rows: list[RowRecord], score: str) -> list[
     contents: list[Content] = [
         PAPER_SPECTRA,
         Picture(f"spectra-{score}", figure, " ".join(captions)),
-        energy_table(networks),
+        Details("The energies of every W", (energy_table(networks),)),
     ]
     panels = collection.suite.panels if collection.suite is not None else ()
     for row in rows:
@@ -164,12 +166,11 @@ def image_table(rows: Sequence[RowRecord]) -> str:
     for number, image in enumerate(first.tensors["images"]):
         body += f"<tr>{_cell(image, 'clean', None)}"
         for label, run, name in (("noisy", first, "noisy"), *((*one, "restored") for one in runs)):
-            text = label if name == "noisy" else f"restored by {label}"
             if name in run.tensors:
                 psnr = run.observations["psnr"][name][number]
-                body += _cell(to_pixels(run.tensors[name][number]), text, psnr)
+                body += _cell(to_pixels(run.tensors[name][number]), label, psnr)
             else:
-                body += "<td>not finite</td>"
+                body += f'<td data-label="{escape(label)}">not finite</td>'
         body += "</tr>"
     return f'<table class="images"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
 
@@ -211,6 +212,6 @@ def image_address(pixels: NDArray[Any], scale: int = 8) -> str:
     return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()
 
 
-def _cell(pixels: NDArray[Any], text: str, psnr: float | None) -> str:
-    below = "&nbsp;" if psnr is None else f"{psnr:.1f}"
-    return f'<td><img src="{image_address(pixels)}" alt="{escape(text, quote=True)}">{below}</td>'
+def _cell(pixels: NDArray[Any], label: str, psnr: float | None) -> str:
+    below, name = "&nbsp;" if psnr is None else f"{psnr:.1f}", escape(label)
+    return f'<td data-label="{name}"><img src="{image_address(pixels)}" alt="{name}">{below}</td>'

@@ -48,13 +48,14 @@ ANSWERS = {True: "holds", False: "fails", None: "open"}
 
 ABOUT_TABLE = (
     "Error on the CIFAR-10 test images after the last epoch; lower is better. Published: the paper's median of 5 runs. "
-    "n: seeds that ran to their end, which median and range are over. Seconds: the median run, several at once on one "
-    "device."
+    "Seeds: those that ran to their end, which median and range are over. Seconds: the median run, several at once on "
+    "one device."
 )
 ABOUT_DIFFERENCES = (
     "Mean of the differences seed by seed, in points of error, with the 95 % interval of Student's t; below 0 is "
     "better. Pairs with a diverged run are counted and not averaged. Published: the same difference in the paper, "
-    "inside or outside the interval that ours predict for a median of 5 runs. With n = 3, seed 0 had been seen before."
+    "inside or outside the interval that ours predict for a median of 5 runs. With 3 bottlenecks a group, seed 0 had "
+    "been seen before."
 )
 ABOUT_VERDICTS = (
     "[The rules](../protocol.md#the-sentences-and-their-rules) were written before the runs, with later amendments. "
@@ -170,7 +171,7 @@ def verdict_table(verdicts: Sequence[tuple[Claim, Verdict]]) -> Table:
         word = UNDECIDED if verdict.text.startswith(f"{UNDECIDED} at") else verdict.text
         shown = f"{BADGES[verdict.word]} {word}{f' ({claim.short})' if claim.short else ''}"
         lines.append((f"{place}. “{claim.quote}”", shown, f"{part.name}: {number}; n = {verdict.n}"))
-    return Table(("the paper's words", "verdict", "number"), lines, prose=True)
+    return Table(("the paper's words", "verdict", "number"), lines, prose=True, key="verdict")
 
 
 def parts_table(verdict: Verdict) -> Table:
@@ -181,7 +182,7 @@ def parts_table(verdict: Verdict) -> Table:
 
     lines = [(condition, line(part)) for condition, part in verdict.parts]
     lines += [("decides nothing", line(part)) for part in verdict.context]
-    return Table.grouped(("compared", "measured", "rule"), lines, prose=True)
+    return Table.grouped(("compared", "measured", "rule"), lines, prose=True, key="rule")
 
 
 def _verdict_sections(verdicts: Sequence[tuple[Claim, Verdict]]) -> tuple[Section, ...]:
@@ -257,7 +258,7 @@ def spent_table(root: Path) -> Table:
         devices = ", ".join(sorted({str(entry.get("device", "unknown")) for entry in entries}))
         lines.append((str(folder.relative_to(root)), f"{minutes:.0f}", devices))
     lines += [("in all", f"{total:.0f}", "")] if lines else []
-    return Table(("folder", "minutes on the clock", "device"), lines)
+    return Table(("folder", "minutes on the clock", "device"), lines, key="minutes on the clock")
 
 
 def time_sentence(runs: Table1Runs) -> str:

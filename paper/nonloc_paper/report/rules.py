@@ -33,7 +33,7 @@ def row_changes(name: str) -> dict[str, Any]:
     """Return how a named row differs from the default protocol.
 
     "baseline", or "<blocks> original|proposed[ in different places]", then any of ", rate 0.01",
-    ", shared affinity", ", recomputed affinity", ", logits / √d".
+    ", one affinity", ", own affinities", ", logits / √d".
     """
     stage, *details = name.split(", ")
     if stage == "baseline":
@@ -46,8 +46,8 @@ def row_changes(name: str) -> dict[str, Any]:
     for detail in details:
         if detail.startswith("rate "):
             changes["rate"] = float(detail.removeprefix("rate "))
-        elif detail.endswith(" affinity"):
-            changes["shared"] = detail == "shared affinity"
+        elif detail in ("one affinity", "own affinities"):
+            changes["shared"] = detail == "one affinity"
         else:
             assert detail == "logits / √d", detail
             changes["other"] = DIVIDED
@@ -66,9 +66,11 @@ def compare_errors(runs: Table1Runs, names: Sequence[str], side: int, changes: C
 
 
 def compare_affinities(runs: Table1Runs, names: Sequence[str], side: int, changes: Changes) -> Part:
-    """Whether going from 5 to 6 blocks costs less with a recomputed affinity (rows 1, 2) than with a shared one."""
+    """Whether going from 5 to 6 blocks costs less with own affinities (rows 1, 2) than with one."""
     rows = _rows(runs, names, changes)
-    contrast = Contrast("(6 − 5 proposed) recomputed − shared", tuple(zip((-1, 1, 1, -1), rows, strict=True)))
+    contrast = Contrast(
+        "(6 − 5 proposed) own affinities − one", tuple(zip((-1, 1, 1, -1), rows, strict=True))
+    )
     return _compared(contrast, dict(zip(names, rows, strict=True)), side)
 
 

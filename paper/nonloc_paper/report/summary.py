@@ -18,7 +18,15 @@ from nonloc_paper.report.document import Picture, Section
 from nonloc_paper.report.figures import SHADES
 from nonloc_paper.report.map.cells import TrainabilityMap, format_blocks
 from nonloc_paper.report.map.tables import EACH, ONE, by_affinity
-from nonloc_paper.report.matching import BLOCKS, CONFIRMING, N3, divergence_counts, own_less_one, primary
+from nonloc_paper.report.matching import (
+    BLOCKS,
+    CONFIRMING,
+    N3,
+    divergence_counts,
+    group_size,
+    own_less_one,
+    primary,
+)
 from nonloc_paper.report.paper_figures import WIDTH
 from nonloc_paper.report.records import RowRecord
 from nonloc_paper.report.table1_runs import NAMES, Table1Runs
@@ -33,7 +41,7 @@ FOREST_CAPTION = (
 ABOUT_TABLES = (
     "Test error in %: the median, then the range and the number of seeds that came to their end. Published: the median "
     "of 5 runs; the paper has one number for proposed blocks. Own less one: mean of the paired differences, its 95 % "
-    "interval, n; with n = 3 of seeds 1 to 4."
+    "interval, n; with 3 bottlenecks a group of seeds 1 to 4. n counts seeds."
 )
 ABOUT_CORNERS = (
     "Diverged: of all runs of ten epochs from larger starts. Errors: mean over the blocks, seed by seed, in %, with "
@@ -48,8 +56,8 @@ def summary_sections(runs: Table1Runs, trained: TrainabilityMap) -> tuple[Sectio
     return (
         Section("", (matching.hypothesis_sentence(runs),)),
         Section("What was found, advice first", (advice(runs, trained), forest)),
-        Section("Table 1 with n = 3, the backbone that matches", (deeper,)),
-        Section("Table 1 with n = 2, the literal reading", (literal, ABOUT_TABLES)),
+        Section("Table 1 with 3 bottlenecks a group, the backbone that matches", (deeper,)),
+        Section("Table 1 with 2 bottlenecks a group, the literal reading", (literal, ABOUT_TABLES)),
         Section("Form by affinity", (corners_table(runs, trained), ABOUT_CORNERS)),
     )
 
@@ -72,7 +80,7 @@ def errors_table(runs: Table1Runs, backbone: str) -> Table:
 
 
 def deciding_seeds(backbone: str) -> Container[int] | None:
-    """Return the seeds that decide, None for all: with n = 3 not the one that had been seen."""
+    """Return the seeds that decide, None for all: with 3 bottlenecks a group not the one that had been seen."""
     return CONFIRMING if backbone == N3 else None
 
 
@@ -103,11 +111,12 @@ def corners_table(runs: Table1Runs, trained: TrainabilityMap) -> Table:
         p = sign_test(*alone)
         name = f"{NAMES[compared.first[0]]}, {format_blocks(compared.cells[0])}"
         shown = f"p = {p:.2g}" if p >= 0.001 else "p < 0.001"
-        lines.append(("diverged, n = 2", (name, f"{first} of {n}", f"{second} of {n}", shown)))
+        title = f"diverged, {group_size(runs.protocol.backbone)}"
+        lines.append((title, (name, f"{first} of {n}", f"{second} of {n}", shown)))
     counts = {key: f"{gone} of {n}" for key, (gone, n) in divergence_counts(runs).items()}
     for form, name in NAMES.items() if counts else ():
         pair = (counts.get((form, is_one), "–") for is_one in (False, True))
-        lines.append(("diverged, n = 3", (name, *pair, "–")))
+        lines.append((f"diverged, {group_size(N3)}", (name, *pair, "–")))
     for backbone, blocks in (
         (runs.protocol.backbone, (2, 3, 4)),
         (runs.protocol.backbone, (5, 6)),
@@ -123,7 +132,7 @@ def corners_table(runs: Table1Runs, trained: TrainabilityMap) -> Table:
                 [difference(*pair, "", deciding_seeds(backbone)) for pair in zip(own, one, strict=True)]
             )
             if any(mean.values or mean.lost for mean in means):
-                title = f"error, n = {3 if backbone == N3 else 2}"
+                title = f"error, {group_size(backbone)}"
                 label = f"{name}, {blocks[0]} to {blocks[-1]} blocks"
                 lines.append((title, (label, *(mean.format() for mean in means), less.format())))
     return Table.grouped(("stages", EACH, ONE, "own less one"), lines)
@@ -167,7 +176,7 @@ def forest_figure(runs: Table1Runs) -> Figure | None:
         figure = Figure(figsize=(WIDTH, 6.4), layout="constrained")
         for axes, (backbone, lines) in zip(figure.subplots(1, 2, sharey=True), panels.items(), strict=True):
             axes.axvline(0, color=CHANCE, linewidth=1)
-            axes.set(title=f"n = {3 if backbone == N3 else 2}", xlabel="points of error", xlim=limits)
+            axes.set(title=group_size(backbone), xlabel="points of error", xlim=limits)
             axes.set(ylim=(0.4 - len(lines), 0.5))
             axes.xaxis.set_major_locator(MaxNLocator(5))
             numbers = {
@@ -184,7 +193,7 @@ def forest_figure(runs: Table1Runs) -> Figure | None:
         looks = {
             "mean, 95 %": ("s", INK),
             "a seed": ("o", INK),
-            "seed 0, n = 3": ("o", "none"),
+            "seed 0, seen before": ("o", "none"),
             "published": ("D", "none"),
         }
         handles = [

@@ -41,7 +41,7 @@ def differences_table(runs: Table1Runs) -> Table:
         cells = [cell for one in pairs for cell in (one.format(), one.format_published())]
         lines.append((runs.name(row), *cells))
     header = ("network", "less the baseline", "published", "less the original form", "published")
-    return Table(header, lines)
+    return Table(header, lines, key="less the baseline")
 
 
 def missing_table(runs: Table1Runs) -> Table:
@@ -54,7 +54,7 @@ def missing_table(runs: Table1Runs) -> Table:
     for suite in runs.planned:
         count = sum(len(suite.recipes(row)) for row in suite.rows)
         lines.append((f"{suite.title} (`nonloc reproduce {suite.name}`)", f"planned: {count}"))
-    return Table(("row", "runs missing"), list(dict.fromkeys(lines)))
+    return Table(("row", "runs missing"), list(dict.fromkeys(lines)), key="runs missing")
 
 
 def _with_stages(runs: Table1Runs) -> Iterator[tuple[RowRecord, Setting]]:

@@ -201,7 +201,7 @@ def _label(what: Setting) -> str:
     stage = "baseline"
     if what.form is not None:
         places = ", ".join(str(place) for place in what.places)
-        shared = "" if what.shared == (what.form == "diffusive") else f", shared affinity: {what.shared}"
+        shared = "" if what.shared == (what.form == "diffusive") else f", share_affinity {what.shared}"
         stage = f"{what.blocks} {what.form} after {places}, start {what.start}, weight {what.weight}{shared}"
     return "; ".join((f"{what.backbone}, {stage}, rate {what.rate:g}", *what.other))
 

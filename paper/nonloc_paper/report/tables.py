@@ -23,22 +23,26 @@ class Table:
 
     lines  a line of one cell is the title of the lines that follow
     prose  all columns are text, to be broken into lines
+    key    the column that a phone shows before the first one, such as the score before the network
     """
 
     header: Cells
     lines: Sequence[Cells]
     prose: bool = False
+    key: str | None = None
 
     def __bool__(self) -> bool:
         return bool(self.lines)
 
     @staticmethod
-    def grouped(header: Cells, lines: Iterable[tuple[str, Cells]], prose: bool = False) -> Table:
+    def grouped(
+        header: Cells, lines: Iterable[tuple[str, Cells]], prose: bool = False, key: str | None = None
+    ) -> Table:
         """Return the table of (title, line), lines of one title together; the title "" is not shown."""
         groups: dict[str, list[Cells]] = {}
         for title, line in lines:
             groups.setdefault(title, [(title,)] if title else []).append(line)
-        return Table(header, [line for group in groups.values() for line in group], prose)
+        return Table(header, [line for group in groups.values() for line in group], prose, key)
 
     def as_text(self) -> str:
         """Return aligned columns for a terminal."""
@@ -63,18 +67,28 @@ class Table:
         return "\n".join(f"| {' | '.join(map(_markdown_cell, line))} |" for line in lines)
 
     def as_html(self) -> str:
-        head = "".join(f'<th scope="col">{_html_cell(cell)}</th>' for cell in self.header)
+        """Return a table; its cells know their columns, for a phone that stacks them."""
+        key = None if self.key is None else self.header.index(self.key)
+        head = "".join(
+            f'<th scope="col"{_class(key=place == key)}>{_html_cell(cell)}</th>'
+            for place, cell in enumerate(self.header)
+        )
         body = ""
-        for first, *others in self.lines:
-            cells = "".join(f"<td>{_html_cell(cell)}</td>" for cell in others)
-            name, all_columns = _html_cell(first), len(self.header)
-            body += (
-                f'<tr><th scope="row">{name}</th>{cells}</tr>'
-                if others
-                else f'<tr class="group"><th scope="rowgroup" colspan="{all_columns}">{name}</th></tr>'
-            )
+        for line in self.lines:
+            name = _html_cell(line[0])
+            if len(line) == 1:
+                body += (
+                    f'<tr class="group"><th scope="rowgroup" colspan="{len(self.header)}">{name}</th></tr>'
+                )
+                continue
+            shown = "" if key is None else f' data-key="{_html_cell(line[key])}"'
+            body += f'<tr><th scope="row"{shown}>{name}</th>'
+            for place, (label, cell) in enumerate(zip(self.header[1:], line[1:], strict=True), start=1):
+                kind = _class(key=place == key, empty=cell in ("", "–"))
+                body += f'<td{kind} data-label="{_html_cell(label)}">{_html_cell(cell)}</td>'
+            body += "</tr>"
         return (
-            f'<div class="scroll"><table class="results{" prose" if self.prose else ""}"><thead><tr>{head}</tr></thead>'
+            f'<div class="scroll"><table{_class(results=True, prose=self.prose)}><thead><tr>{head}</tr></thead>'
             f"<tbody>{body}</tbody></table></div>"
         )
 
@@ -91,6 +105,12 @@ def _markdown_cell(text: str) -> str:
     return re.sub(r"<(?=\S)", "&lt;", " ".join(text.splitlines()).replace("|", r"\|"))
 
 
+def _class(**names: bool) -> str:
+    """The attribute with the names that are true."""
+    chosen = " ".join(name for name, is_so in names.items() if is_so)
+    return f' class="{chosen}"' if chosen else ""
+
+
 def _html_cell(text: str) -> str:
     """The text escaped; on a narrow page "n = 5" stays in one line."""
     return escape(text).replace(" = ", "\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}")
@@ -104,7 +124,9 @@ def results_table(collection: Collection, score: str) -> Table:
         columns[f"published ({UNITS[score]})"] = lambda row: format_score(row.published)
     noisy = collection.input_psnr
     if score == "psnr" and noisy is not None:
-        columns["above input (dB)"] = lambda row: "–" if row.median is None else f"{row.median - noisy:+.2f}"
+        columns["above input (dB)"] = lambda row: (
+            "–" if row.median is None else with_minus(f"{row.median - noisy:+.2f}")
+        )
     columns["parameters"] = lambda row: format_number(row.parameters, ",")
     columns["seconds a run"] = lambda row: format_number(row.seconds, ".0f")
     return rows_by(columns, rows)
@@ -114,11 +136,11 @@ Columns = dict[str, Callable[[RowRecord], str]]
 
 
 def score_columns(score: str) -> Columns:
-    """Return what all tables of rows have: n, median, range and every seed."""
+    """Return what all tables of rows have: seeds, median, range and every seed."""
     unit = UNITS[score]
     return {
         "network": lambda row: row.label,
-        "n": lambda row: str(len(row.scores)),
+        "seeds": lambda row: str(len(row.scores)),
         f"median {TITLES[score]} ({unit})": lambda row: format_score(row.median),
         f"range ({unit})": format_range,
         f"every seed ({unit})": lambda row: ", ".join(format_run(run) for run in row.runs) or "–",
@@ -127,9 +149,9 @@ def score_columns(score: str) -> Columns:
 
 def rows_by(columns: Columns, rows: Iterable[RowRecord]) -> Table:
     """Return a line for each row, in the groups of the rows."""
-    return Table.grouped(
-        tuple(columns), ((row.group, tuple(make(row) for make in columns.values())) for row in rows)
-    )
+    median = next(name for name in columns if name.startswith("median"))
+    lines = ((row.group, tuple(make(row) for make in columns.values())) for row in rows)
+    return Table.grouped(tuple(columns), lines, key=median)
 
 
 def join_words(words: Iterable[str]) -> str:

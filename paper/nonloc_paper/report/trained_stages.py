@@ -37,9 +37,10 @@ ABOUT_FACTORS = [
 ]
 GROWTH = "Whether trained stages can make a signal grow"
 ABOUT_GROWTH = (
-    "`nonloc stability` on trained networks, with the kernels of the first test images. The norm is the kernel's own, "
-    "or the plain one where sub-blocks have no common one. Unstable: a signal that grows is known; growth is that of "
-    "the worst one found, of the stage and of a sub-block alone. A symmetric W ≥ 0 below the limit would be stable."
+    "`nonloc stability` on trained networks, with the kernels of the first test images, the worst of which counts. The "
+    "norm is the kernel's own, or the plain one where sub-blocks have no common one. Unstable: a "
+    "signal that grows is known; growth is that of the worst one found, of the stage and of a sub-block alone. A "
+    "symmetric W ≥ 0 below the limit would be stable."
 )
 ABOUT_LOST = (
     "The newest checkpoint before the divergence, stage by stage; columns as in [figures.md](figures.md). A kernel "
@@ -108,7 +109,8 @@ def energy_table(networks: Networks) -> Table:
         "chance to (%)",
         f"negative of the {TOP} largest",
     )
-    return Table(("network", "seed", "block", "trace", "positive energy", "negative energy", *shares), lines)
+    header = ("network", "seed", "block", "trace", "positive energy", "negative energy", *shares)
+    return Table(header, lines, key=shares[0])
 
 
 def factors_table(rows: Sequence[RowRecord]) -> Table:
@@ -135,7 +137,7 @@ def factors_table(rows: Sequence[RowRecord]) -> Table:
                 )
     changes = ("norm ×", "variance ×", "linear (%)", "rest (%)", "Dirichlet energy ×")
     header = ("network", "seed", "stage", *changes, "W symmetric", "W along the features", *KERNEL.values())
-    return Table(header, lines)
+    return Table(header, lines, key="variance ×")
 
 
 def _name(row: RowRecord) -> str:
@@ -237,7 +239,9 @@ def lost_table(rows: Sequence[RowRecord]) -> Table:
                 numbers = (_kernel_number(kernel, name) for name in KERNEL)
                 lines.append((_name(row), str(run.recipe.seed), *where, *numbers))
     header = ("network", "seed", "diverged at step", "seen after step", "stage", *KERNEL.values())
-    return Table(header, lines if any(set(line[5:]) != {"–"} for line in lines) else [])
+    return Table(
+        header, lines if any(set(line[5:]) != {"–"} for line in lines) else [], key="diverged at step"
+    )
 
 
 def _certified(rows: Sequence[RowRecord]) -> Iterator[tuple[RowRecord, RunRecord, dict[str, Any]]]:
@@ -259,6 +263,7 @@ def growth_table(rows: Sequence[RowRecord]) -> Table:
                 _name(row),
                 str(run.recipe.seed),
                 stage.get("name", "–"),
+                format_number(run.stability.get("images"), "d"),
                 stage["verdict"],
                 _grown([stage]),
                 _grown(blocks),
@@ -268,7 +273,7 @@ def growth_table(rows: Sequence[RowRecord]) -> Table:
             )
         )
     numbers = ("growth", "of a sub-block", "largest of W", "lowest of sym(W)", "limit")
-    return Table(("network", "seed", "stage", "verdict", *numbers), lines)
+    return Table(("network", "seed", "stage", "images", "verdict", *numbers), lines, key="verdict")
 
 
 def growth_summary(rows: Sequence[RowRecord]) -> Table:
@@ -291,7 +296,7 @@ def growth_summary(rows: Sequence[RowRecord]) -> Table:
         )
         for kind, stages in kinds.items()
     ]
-    return Table(("trained stages", "unstable", "growth", "lowest of sym(W)"), lines)
+    return Table(("trained stages", "unstable", "growth", "lowest of sym(W)"), lines, key="unstable")
 
 
 def _lowest(stage: dict[str, Any]) -> float | None:

@@ -24,10 +24,10 @@ from nonloc_paper.suites.tables import (
 SHORT = CIFAR10.with_(epochs=20, milestones=(10, 15), spectrum_epochs=())
 
 _BACKBONES = {
-    "preresnet20": "He's widths, n = 2: what the text says literally",
-    "preresnet29": "He's widths, n = 3: 20 if layers are counted as 6n + 2",
-    "preresnet20-keras": "the widths of the Keras example, n = 2",
-    "preresnet20-basic": "two layers a block, n = 3: 16 channels after residual block 2, where the text has 64",
+    "preresnet20": "He's widths, 2 bottlenecks a group: what the text says literally",
+    "preresnet29": "He's widths, 3 bottlenecks a group: 20 if layers are counted as 6n + 2",
+    "preresnet20-keras": "the widths of the Keras example, 2 bottlenecks a group",
+    "preresnet20-basic": "two layers a block, 3 blocks a group: 16 channels after residual block 2; the text has 64",
 }
 _NEAREST = ("preresnet29", "preresnet20-basic")
 """The two whose first two seeds came nearest the paper's 8.19 %; they get five seeds."""
@@ -129,19 +129,23 @@ STABLE = Suite(
     ),
 )
 
-_RECOMPUTED = "The affinity is computed anew from the features that reach each sub-block."
-_SHARED = "One affinity for all sub-blocks, from the stage's input."
+_OWN = "Each sub-block computes its own affinity, from the features that reach it."
+_ONE = "One affinity for all sub-blocks, from the stage's input."
 
 
 def _corner(form: str, blocks: int) -> Row:
     """The stage with the habit of the other form."""
     shares = form == "original"
-    word = "shared" if shares else "recomputed"
+    words, former = (
+        ("one affinity", "shared affinity") if shares else ("own affinities", "recomputed affinity")
+    )
+    label = block_label(f"{form}-{blocks}")
     return Row(
-        f"{block_label(f'{form}-{blocks}')}, {word} affinity",
+        f"{label}, {words}",
         CIFAR10.with_(network=f"preresnet20/{form}-{blocks}@2", stage={"share_affinity": shares}),
-        note=_SHARED if shares else _RECOMPUTED,
+        note=_ONE if shares else _OWN,
         group="The affinity of the other form",
+        former=f"{label}, {former}",
     )
 
 
@@ -169,7 +173,7 @@ BESIDE = Suite(
     notes=(
         *NOTES,
         "The first two rows are run as often as those of Table 1, with which sentences of the paper compare them.",
-        "The paper explains why 6 proposed blocks are worse than 5 by their shared affinity: four rows have the "
+        "The paper explains why 6 proposed blocks are worse than 5 by the affinity that they share: four rows have the "
         "affinity of the other form.",
         "The last two rows, which are not in the paper either, divide the logits by √d: in different places, where d "
         "is up to 128, runs of both forms diverge without it.",
@@ -183,14 +187,15 @@ _LAYOUTS = {
 
 BACKBONES = Suite(
     name="backbones",
-    title="Baselines with n = 3 and n = 9 in the two layouts of the residual block",
+    title="Baselines with 3 and 9 bottlenecks a group in the two layouts of the residual block",
     rows=tuple(
         Row(
-            f"{data}, n = {n}, {layout} layout",
+            f"{data}, {n} bottlenecks a group, {layout} layout",
             base.with_(network=f"{network}/baseline"),
             published["baseline"],
             _LAYOUTS[layout],
             data,
+            former=f"{data}, n = {n}, {layout} layout",
         )
         for data, base, published, n, layout, network in (
             ("CIFAR-10", CIFAR10, SAME_PLACE, 3, "public", "preresnet29-public"),

@@ -20,7 +20,7 @@ from nonloc_paper.suites.tables import (
 _N3 = CIFAR10.with_(network="preresnet29/baseline")
 _N9 = CIFAR100.with_(network="preresnet83/baseline")
 _COUNTED = (
-    "n = 3 bottlenecks a group: 20 if layers are counted as 6n + 2, as the public code with this recipe does."
+    "3 bottlenecks a group: 20 if layers are counted as 6n + 2, as the public code with this recipe does."
 )
 OWN = {"share_affinity": False}
 
@@ -57,10 +57,10 @@ def _keys(form: str, *blocks: int) -> tuple[str, ...]:
     return tuple(f"{form}-{number}" for number in blocks)
 
 
-_SAME: dict[str, Any] = {"group": "The same place, n = 3", "published": SAME_PLACE}
+_SAME: dict[str, Any] = {"group": "The same place, 3 bottlenecks a group", "published": SAME_PLACE}
 TABLE1_N3 = Suite(
     name="table1-n3",
-    title="Table 1 on CIFAR-10 with n = 3, each proposed row with own affinities and with one",
+    title="Table 1 on CIFAR-10 with 3 bottlenecks a group, each proposed row with own affinities and with one",
     rows=(
         Row("baseline", _N3, SAME_PLACE["baseline"]),
         *_stages(_keys("diffusive", 5, 2, 3, 4, 6), own=True, **_SAME),
@@ -74,7 +74,7 @@ TABLE1_N3 = Suite(
 
 CORNERS_N3 = Suite(
     name="corners-n3",
-    title="What own affinities gain by: own embeddings, or a fresh state (n = 3, 5 proposed blocks)",
+    title="What own affinities gain by: own embeddings, or a fresh state (3 bottlenecks a group, 5 proposed blocks)",
     rows=(
         *_stages(
             ("diffusive-5",), stage={"share_affinity": "embedding"}, suffix=", one embedding of each state"
@@ -91,7 +91,7 @@ CORNERS_N3 = Suite(
 
 RATE_N3 = Suite(
     name="rate-n3",
-    title="Rate 0.01, that of the paper's 4 original blocks in Figure 3 (n = 3)",
+    title="Rate 0.01, that of the paper's 4 original blocks in Figure 3 (3 bottlenecks a group)",
     rows=(
         Row("baseline, rate 0.01", _N3.with_(learning_rate=0.01)),
         *_stages(_keys("original", 2, 4), learning_rate=0.01, suffix=", rate 0.01"),
@@ -108,7 +108,7 @@ RATE_N3 = Suite(
 _SHORT: dict[str, Any] = {"epochs": 10, "schedule": "constant", "milestones": (), "spectrum_epochs": ()}
 STARTS_N3 = Suite(
     name="starts-n3",
-    title="Larger starts for ten epochs, as in the map: who diverges (n = 3)",
+    title="Larger starts for ten epochs, as in the map: who diverges (3 bottlenecks a group)",
     rows=tuple(
         row
         for start, stage in ((FRAGILE_START, FRAGILE_STAGE), ("PyTorch's start", {"init": "torch"}))
@@ -126,7 +126,7 @@ STARTS_N3 = Suite(
 _SCALED: dict[str, Any] = {"stage": {"scaled": True}, "suffix": ", logits / √d"}
 SCALED_N3 = Suite(
     name="scaled-n3",
-    title="Logits divided by √d (n = 3)",
+    title="Logits divided by √d (3 bottlenecks a group)",
     rows=(
         *_stages(("original-4",), **_SCALED),
         *_stages(("diffusive-5",), own=True, **_SCALED),
@@ -139,13 +139,13 @@ SCALED_N3 = Suite(
 
 PLACES_N3 = Suite(
     name="places-n3",
-    title="One block after each of the residual blocks 2, 5 and 8, with logits divided by √d (n = 3)",
+    title="One block after each of the residual blocks 2, 5 and 8, with logits divided by √d (3 bottlenecks a group)",
     rows=tuple(
         Row(
             f"3 blocks in different places ({word}), logits / √d",
             _N3.with_(network=f"preresnet29/{form}-1@2,5,8", stage={"scaled": True}),
             published,
-            "The places are not stated; without √d runs of both forms diverge with n = 2.",
+            "The places are not stated; without √d runs of both forms diverge with 2 bottlenecks a group.",
         )
         for form, word, published in (("original", "original", 8.07), ("diffusive", "proposed", 7.33))
     ),
@@ -159,10 +159,14 @@ PLACES_N3 = Suite(
     notes=(*NOTES, _COUNTED),
 )
 
-_ON_N9: dict[str, Any] = {"base": _N9, "group": "The same place, n = 9", "published": SAME_PLACE_CIFAR100}
+_ON_N9: dict[str, Any] = {
+    "base": _N9,
+    "group": "The same place, 9 bottlenecks a group",
+    "published": SAME_PLACE_CIFAR100,
+}
 TABLE2_N9 = Suite(
     name="table2-n9",
-    title="Table 2 on CIFAR-100 with n = 9 in He's layout",
+    title="Table 2 on CIFAR-100 with 9 bottlenecks a group in He's layout",
     rows=(
         Row("baseline", _N9, SAME_PLACE_CIFAR100["baseline"]),
         *_stages(_keys("original", 2, 4), **_ON_N9),
@@ -176,7 +180,7 @@ TABLE2_N9 = Suite(
         *((_own(n), block_label(f"original-{n}")) for n in (2, 3, 4)),
         *((_own(n), block_label(f"diffusive-{n}")) for n in (3, 5)),
     ),
-    notes=(*NOTES, "n = 9 bottlenecks a group: 56 if layers are counted as 6n + 2."),
+    notes=(*NOTES, "9 bottlenecks a group: 56 if layers are counted as 6n + 2."),
 )
 
 MATCHING = (TABLE1_N3, CORNERS_N3, RATE_N3, STARTS_N3, SCALED_N3, PLACES_N3, TABLE2_N9)

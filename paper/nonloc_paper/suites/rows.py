@@ -39,6 +39,7 @@ class Row:
     note       what the paper leaves open about this row, and what was chosen
     group      its heading in the table
     seeds      how many, where it differs from the suite's
+    former     its label when runs were recorded, which names their folder, where it had other words
     """
 
     label: str
@@ -47,11 +48,12 @@ class Row:
     note: str = ""
     group: str = ""
     seeds: int | None = None
+    former: str = ""
 
     @property
     def slug(self) -> str:
         """The label as the name of a folder: "4-block (original)" is 4-block-original."""
-        return re.sub(r"[^a-z0-9.]+", "-", self.label.lower()).strip("-.")
+        return re.sub(r"[^a-z0-9.]+", "-", (self.former or self.label).lower()).strip("-.")
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ def certify_run(
     *,
     data_dir: str | os.PathLike[str] | None = None,
     device: torch.device | str = "cpu",
-    images: int = 4,
+    images: int = 2,
     keep: bool = False,
 ) -> list[dict[str, Any]]:
     """Certify each nonlocal stage of the newest checkpoint on the first test images; return one dict for each.

@@ -50,7 +50,7 @@ def test_every_row_is_run_and_has_the_score_of_its_run(demo):
         assert row["median"] == Run.open(run["path"]).read_result()["metrics"]["psnr"]
         assert f">{row['median']:.2f}<" in page
         assert f">{row['parameters']:,}<" in page
-        assert f'<th scope="row">{row["label"]}</th>' in page
+        assert f'<th scope="row" data-key="{row["median"]:.2f}">{row["label"]}</th>' in page
 
 
 def test_the_page_asks_for_nothing_from_outside(demo):
@@ -64,7 +64,7 @@ def test_the_page_asks_for_nothing_from_outside(demo):
 
 def test_the_page_shows_all_that_was_observed(demo):
     page = (demo[0] / "report.html").read_text()
-    titles = "; ".join(re.findall(r"<h2>([^<]+)", page))
+    titles = "; ".join(re.findall(r"<h2[^>]*>([^<]+)", page))
     for title in ("Results", "Training", "Restored images", "Affinity maps", "Spectra", "The features"):
         assert title in titles
     assert page.count("<img ") == 5 * (2 + 2), "five images: clean, noisy and two networks"
@@ -198,7 +198,7 @@ def test_a_diverged_row_is_a_result(tmp_path, capsys):
     assert main([*words, "--output", str(tmp_path), "--quiet"]) == 0
     assert "diverged at step" in capsys.readouterr().out
     page = (tmp_path / "report.html").read_text()
-    assert page.partition("The recorded runs")[0].count("diverged at step") == 2
+    assert page.partition("The recorded runs on CIFAR-10</h2>")[0].count("diverged at step") == 2
 
 
 def test_interrupted_it_saves_names_what_is_left_and_continues(tmp_path, capsys):

@@ -1,15 +1,20 @@
 """nonloc stability and nonloc spectrum on a trained run."""
 
+import inspect
 import json
 import math
 
 import pytest
 import torch
+from jsonargparse import ArgumentParser
 
 from nonloc.cli import main
 from nonloc.nn.stage import stages
+from nonloc_paper.commands import stability
 from nonloc_paper.commands.stability import _growth, _text
+from nonloc_paper.paths import results_folder
 from nonloc_paper.runs import Run
+from nonloc_paper.training.certificates import certify_run
 from nonloc_paper.training.trained import trained_network
 
 
@@ -65,6 +70,15 @@ def test_the_numbers_are_printed_and_recorded(run, capsys, tmp_path):
     assert "logits of a row differ by up to" in text
     assert main(["report", str(run), "--output", str(tmp_path / "page.html")]) == 0
     assert "Whether trained stages can make a signal grow" in (tmp_path / "page.html").read_text()
+
+
+def test_by_default_it_looks_at_as_many_images_as_the_records():
+    parser = ArgumentParser()
+    stability.add_arguments(parser)
+    asked = parser.get_default("images")
+    assert asked == inspect.signature(certify_run).parameters["images"].default
+    records = results_folder().glob("*/*/*/stability.json")
+    assert {json.loads(path.read_text())["images"] for path in records} == {asked}
 
 
 def test_wrong_usage(run, capsys, tmp_path):

@@ -21,7 +21,7 @@ def made(tmp_path_factory):
 
 def test_each_cell_has_its_runs_losses_logits_and_last_steps(made):
     [part] = made["parts"]
-    assert part["title"] == "10 epochs with an affinity of its own for each block"
+    assert part["title"] == "10 epochs with own affinities"
     lines = {}
     for line in map(json.loads, TABLE.read_text().splitlines()):
         lines.setdefault((line["rate"], line["init"], line["form"], line["blocks"]), {})[line["seed"]] = line

@@ -36,7 +36,7 @@ def test_runs_are_counted_by_start_and_place_over_all_backbones():
 def test_forms_are_compared_with_the_baseline_seed_by_seed():
     labels = [f"{n}-block ({form})" for form in ("original", "proposed") for n in (2, 3, 4)]
     table = {label: [7.5, 7.75] if "original" in label else [7.75] for label in labels}
-    text = told(records("table1-n3", {"baseline": [8.0, 8.25]} | table))["Accuracy, n = 3"]
+    text = told(records("table1-n3", {"baseline": [8.0, 8.25]} | table))["Accuracy, 3 bottlenecks a group"]
     assert (
         "original blocks −0.50 [−0.50, −0.50], n = 2; proposed blocks with one affinity −0.25, n = 1." in text
     )
@@ -60,7 +60,7 @@ def test_the_map_is_counted_by_what_was_changed():
     lost = sum(len(cell.diverged) for cell in ten if cell.form == "original")
     assert 0 < lost < 27
     assert (
-        f"{lost} of 27 original runs diverge with an affinity for each block, 0 with one."
+        f"{lost} of 27 original runs diverge with own affinities, 0 with one."
         in (found["Or share the affinity."])
     )
     assert "diverged in 0 of 18 runs" in found["Sharing is no guarantee."]

@@ -240,13 +240,13 @@ def test_a_lower_rate_mitigates_only_what_fails():
 def test_the_reason_is_the_interaction_of_affinity_and_number():
     shared = {"5-block (proposed)": seeds(7.3), "6-block (proposed)": seeds(8.3)}
     anew = {
-        "5-block (proposed), recomputed affinity": seeds(7.3),
-        "6-block (proposed), recomputed affinity": seeds(7.3),
+        "5-block (proposed), own affinities": seeds(7.3),
+        "6-block (proposed), own affinities": seeds(7.3),
     }
     assert (
         verdict("reason", arranged(records("table1", shared), records("table1-beside", anew))) == "reproduced"
     )
-    worse = anew | {"6-block (proposed), recomputed affinity": seeds(8.3)}
+    worse = anew | {"6-block (proposed), own affinities": seeds(8.3)}
     found = arranged(records("table1", shared), records("table1-beside", worse))
     assert verdict("reason", found) == "not reproduced"
 

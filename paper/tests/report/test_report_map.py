@@ -219,7 +219,7 @@ def test_the_figure_has_a_column_for_each_form_and_kernel_and_a_mark_for_each_ru
     (axes,) = logits_figure(TrainabilityMap(parts.pop("one_epoch"), parts.pop("ten_epochs"), parts)).axes
     names = [label.get_text() for label in axes.get_xticklabels()]
     forms = ["original", "diffusive", "stable"]
-    others = ["stable\nheat", "original\none ω", "diffusive\nω each", "diffusive\nω each, 1/√d"]
+    others = ["stable\nheat", "original\none ω", "diffusive\nown ω", "diffusive\nown ω, 1/√d"]
     assert names == [*forms, *(f"{form}\n1/√d" for form in forms), *others]
     assert len(axes.lines) == 81 + 54 + 18 + 27 + 27 + 9
     assert logits_figure(TrainabilityMap((), ())) is None
@@ -285,7 +285,7 @@ def test_the_table_of_corners():
     lines = corners_table(found).lines
     assert lines[1] == ("original, 2, 3 and 4 blocks", "9 of 27", "0 of 27", "9", "0", "0.0039")
     assert lines[4] == (
-        "an affinity for each block, 2 and 4 blocks",
+        "own affinities, 2 and 4 blocks",
         "9 of 18",
         "18 of 18",
         "0",
@@ -300,10 +300,10 @@ def test_the_figure_has_a_square_for_every_cell():
     )
     axes = corners_figure(found).axes
     assert [one.get_title(loc="left") for one in axes] == [
-        "original, an affinity for each block (the original stage)",
-        "original, one affinity for all blocks",
-        "diffusive, an affinity for each block",
-        "diffusive, one affinity for all blocks (the paper's stage)",
+        "original, own affinities (the original stage)",
+        "original, one affinity",
+        "diffusive, own affinities",
+        "diffusive, one affinity (the paper's stage)",
     ]
     labels = [[text.get_text().split("\n")[0] for text in one.texts] for one in axes]
     assert [len(texts) for texts in labels] == [9, 9, 9, 9]

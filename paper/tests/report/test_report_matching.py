@@ -163,7 +163,10 @@ def test_form_by_affinity_has_divergence_and_error():
     )
     table = {f"{n}-block (original)": [8.0, 9.0] for n in (2, 3, 4)}
     lines = corners_table(arranged(records("table1", table)), trained).lines
-    assert [line[0] for line in lines if len(line) == 1] == ["diverged, n = 2", "error, n = 2"]
+    assert [line[0] for line in lines if len(line) == 1] == [
+        "diverged, 2 bottlenecks a group",
+        "error, 2 bottlenecks a group",
+    ]
     assert lines[1] == ("original, 2, 3 and 4 blocks", "27 of 27", "0 of 27", "p < 0.001")
     assert lines[-1] == ("original, 2 to 4 blocks", "8.50 [2.15, 14.85], n = 2", "–", "–")
 

@@ -41,7 +41,7 @@ def testcurve_rows_go_over_epochs_in_colours_of_their_own():
     table = {"baseline": [8.0], "2-block (original)": [8.1, 8.2], "4-block (original)": [None]}
     figure = paper_figures.curves(curve_rows(arranged(records("table1-n3", table))))
     loss, error = figure.axes
-    assert loss.get_title(loc="left") == "n = 3"
+    assert loss.get_title(loc="left") == "3 bottlenecks a group"
     ended = [line for line in error.lines if line.get_marker() != "x"]
     assert [line.get_xdata()[-1] for line in ended[:3]] == [164] * 3
     colours = [line.get_color() for line in ended]
@@ -63,15 +63,18 @@ def test_n_2_stands_in_until_n_3_has_every_row():
         "preresnet29/original-1@2",
         "preresnet20/original-4@2",
     ]
-    assert {title: len(rows) for title, rows in curve_rows(runs).items()} == {"n = 3": 5, "n = 2": 2}
+    assert {title: len(rows) for title, rows in curve_rows(runs).items()} == {
+        "3 bottlenecks a group": 5,
+        "2 bottlenecks a group": 2,
+    }
     runs = arranged(literal, n3, records("rate-n3", {"4-block (original), rate 0.01": [9.0]}))
-    assert {title: len(rows) for title, rows in curve_rows(runs).items()} == {"n = 3": 6}
+    assert {title: len(rows) for title, rows in curve_rows(runs).items()} == {"3 bottlenecks a group": 6}
 
 
 def test_the_caption_tells_the_seeds_that_came_to_their_end():
     runs = records("table1-n3", {"2-block (original)": [8.0, None, 8.1]})
     picture, _ = figure_sections(arranged(runs))[1].contents
-    assert picture.caption == "2 original blocks, n = 3: seeds 0 and 2."
+    assert picture.caption == "2 original blocks, 3 bottlenecks a group: seeds 0 and 2."
 
 
 def test_a_pdf_is_the_same_twice_and_has_no_date():

@@ -43,8 +43,8 @@ def test_a_stable_stage_is_named_once_by_its_start_and_has_no_minus_zero(tmp_pat
     (run,) = records("table1-stable", {label: [8.0]})
     block = {"growth": 1.0, "largest": 0.8, "lowest": -3e-9, "limit": 1.5}
     stage = {"name": "trunk.stages.2", "verdict": "stable", "growth": 1.0, "blocks": [block]}
-    (line,) = growth_table(arranged([replace(run, stability={"stages": [stage]})]).rows).lines
-    assert line == (label, "0", "trunk.stages.2", "stable", "1.000", "1.000", "0.80", "0.00", "1.50")
+    (line,) = growth_table(arranged([replace(run, stability={"images": 2, "stages": [stage]})]).rows).lines
+    assert line == (label, "0", "trunk.stages.2", "2", "stable", "1.000", "1.000", "0.80", "0.00", "1.50")
 
 
 def test_of_runs_that_diverged_the_last_look_at_their_kernels_is_told():

@@ -27,7 +27,7 @@ def test_rows_with_the_same_label_are_told_apart_by_their_recipes():
 
 
 def test_the_affinity_of_the_other_form_is_another_row():
-    found = arranged(records("table1-beside", {"5-block (proposed), recomputed affinity": [7.5]}))
+    found = arranged(records("table1-beside", {"5-block (proposed), own affinities": [7.5]}))
     assert found.find(form="diffusive", blocks=5) is None
     assert found.find(form="diffusive", blocks=5, shared=False).scores == [7.5]
 
@@ -59,12 +59,12 @@ def test_a_suite_without_runs_of_its_own_is_planned_and_has_no_rows():
         records("table1", {"baseline": [8.0]}), records("protocol", {"preresnet29 baseline": [8.1]})
     )
     assert "table1-n3" in {suite.name for suite in found.planned}
-    assert not any("n = 3" in row.group for row in found.rows)
+    assert not any("3 bottlenecks" in row.group for row in found.rows)
     assert any(text == "planned: 75" for _, text in missing_table(found).lines)
     assert found.find(form=None, backbone="preresnet29").scores == [8.1]
     row = SUITES["table1-n3"].rows[1]
     more = arranged([record(row.recipe, 8.2)])
-    assert any("n = 3" in one.group and one.started for one in more.rows)
+    assert any("3 bottlenecks" in one.group and one.started for one in more.rows)
 
 
 def test_what_blocks_share_of_an_affinity_is_part_of_the_setting():
@@ -83,7 +83,10 @@ def test_what_blocks_share_of_an_affinity_is_part_of_the_setting():
 
 
 def test_baselines_of_either_data_are_rows_of_the_backbones():
-    labels = ["CIFAR-10, n = 3, public layout", "CIFAR-100, n = 9, He's layout"]
+    labels = [
+        "CIFAR-10, 3 bottlenecks a group, public layout",
+        "CIFAR-100, 9 bottlenecks a group, He's layout",
+    ]
     found = arranged(records("backbones", {label: [8.0] for label in labels}))
     assert [row.label for row in found.suites["backbones"] if row.started] == labels
     assert found.recorded == []

@@ -25,7 +25,7 @@ def test_a_half_is_rounded_up_whatever_its_binary_form(value, expected):
 
 def test_median_range_and_every_seed(tmp_path):
     values = cells(table_of(tmp_path, make_row(tmp_path, "a", [24.0, 22.0, 22.5])), "a")
-    assert values["n"] == "3"
+    assert values["seeds"] == "3"
     assert values["median PSNR (dB)"] == "22.50"
     assert values["range (dB)"] == "22.00 to 24.00"
     assert values["every seed (dB)"] == "24.00, 22.00, 22.50"
@@ -46,7 +46,7 @@ def test_what_diverged_is_unfinished_or_missing_is_named(tmp_path):
     )
     values = cells(table_of(tmp_path, RowRecord("a", recipe, runs)), "a")
     assert values["every seed (dB)"] == "20.00, diverged at step 17, unfinished, missing"
-    assert (values["n"], values["median PSNR (dB)"]) == ("1", "20.00")
+    assert (values["seeds"], values["median PSNR (dB)"]) == ("1", "20.00")
 
 
 def test_published_numbers_have_a_column_only_where_there_are_any(tmp_path):
@@ -74,9 +74,10 @@ def test_text_is_aligned_and_grouped(tmp_path):
 def test_html_has_the_same_cells_and_escapes_them(tmp_path):
     table = table_of(tmp_path, make_row(tmp_path, "a & b", [20.0]))
     html = table.as_html()
-    assert '<th scope="row">a &amp; b</th>' in html
-    assert "<td>20.00</td>" in html
-    assert html.count("<td>") == len(table.header) - 1
+    assert '<th scope="row" data-key="20.00">a &amp; b</th>' in html
+    assert '<td class="key" data-label="median PSNR (dB)">20.00</td>' in html
+    assert '<td class="empty" data-label="range (dB)">–</td>' in html
+    assert html.count("<td") == len(table.header) - 1
 
 
 def test_a_cell_of_markdown_is_one_line_of_text():

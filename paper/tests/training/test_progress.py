@@ -55,7 +55,7 @@ def test_a_log_gets_one_line_an_epoch(capsys):
 def test_a_terminal_gets_a_wide_bar_with_the_score_and_before_it_the_loss(monkeypatch, begin):
     monkeypatch.setenv("COLUMNS", "90")
     terminal = on_a_terminal(monkeypatch)
-    shown = make_progress(True, "4 diffusive, large start, recomputed affinity", begin, 100)
+    shown = make_progress(True, "4 diffusive, large start, own affinities", begin, 100)
     shown.step(begin + 1, 2.0)
     shown._bar.refresh()
     assert "loss 2" in terminal.getvalue()
@@ -64,7 +64,7 @@ def test_a_terminal_gets_a_wide_bar_with_the_score_and_before_it_the_loss(monkey
     assert " 51%, error 12.35 %, " in last
     assert "loss" not in last
     name, bar, _ = last.split("|")
-    assert name == "4 diffusive, large start, recomputed affinity "
+    assert name == "4 diffusive, large start, own affinities "
     assert len(bar) >= 10
 
 

@@ -23,7 +23,7 @@ from nonloc_paper.report.verdicts import sign_test
 BACK = 50  # steps before a divergence: nearer to it, everything is large
 CALM = 100  # a spread of logits to count by
 
-EACH, ONE = "an affinity for each block", "one affinity for all blocks"
+EACH, ONE = "own affinities", "one affinity"
 # A form and an affinity, and the part of the map that has them.
 CORNERS = {
     ("original", EACH): TEN_EPOCHS,
@@ -93,7 +93,8 @@ def cells_table(trained: TrainabilityMap) -> Table:
             )
     where = ("epochs", "changed", "rate", "form", "blocks", "start")
     ends = ("runs", "train", "diverged", "at steps", "largest growth before")
-    return Table((*where, *ends, "last loss", "median error (%)", "spread of logits"), lines)
+    header = (*where, *ends, "last loss", "median error (%)", "spread of logits")
+    return Table(header, lines, key="diverged")
 
 
 def late_counts_table(trained: TrainabilityMap) -> Table:
@@ -104,7 +105,8 @@ def late_counts_table(trained: TrainabilityMap) -> Table:
             some = [cell for cell in cells if cell.form == form]
             gone, runs = sum(len(cell.diverged) for cell in some), sum(cell.n for cell in some)
             lines.append((f"{form}, {format_blocks(some)}", part.change or "nothing", f"{gone} of {runs}"))
-    return Table(("stages", "changed", "diverged within ten epochs"), lines)
+    header = ("stages", "changed", "diverged within ten epochs")
+    return Table(header, lines, key=header[2])
 
 
 def runs_table(trained: TrainabilityMap) -> Table:
@@ -121,7 +123,7 @@ def runs_table(trained: TrainabilityMap) -> Table:
         minutes = sum(line["seconds"] for line in runs) / 60
         lines.append((part.title, f"{done} of {len(planned)}", f"{minutes:.0f}", ", ".join(more) or "–"))
     header = ("part", "runs recorded", "minutes of run time", "more")
-    return Table(header, lines)
+    return Table(header, lines, key="runs recorded")
 
 
 class Comparison(NamedTuple):
@@ -216,7 +218,8 @@ def logits_table(trained: TrainabilityMap) -> Table:
                 seen, calm = f"{len(values)} of {len(runs)}", sum(value < CALM for value in values)
                 spread = (middle, f"{low} to {high}", f"{calm} of {len(values)}")
                 lines.append((part.change or "nothing", when, seen, *spread))
-    return Table(("changed", "runs seen", "of runs", "median spread", "range", f"below {CALM}"), lines)
+    header = ("changed", "runs seen", "of runs", "median spread", "range", f"below {CALM}")
+    return Table(header, lines, key="median spread")
 
 
 def format_spread(value: float) -> str:
