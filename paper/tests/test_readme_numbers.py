@@ -308,10 +308,11 @@ def logits():
 
 
 def spectra():
-    shares, counts = [], []
-    for form, one in (("original", False), ("diffusive", True), ("diffusive", False)):
-        negative = []
-        for n, backbone in ((3, MATCHING), (2, LITERAL)):
+    shares, counts = [], {}
+    for n, backbone in ((3, MATCHING), (2, LITERAL)):
+        shares.append(n)
+        for kind in (("original", False), ("diffusive", True), ("diffusive", False)):
+            form, one = kind
             parts = []
             for _, result, folder in select(rf"{backbone}/{form}-\d+@2", one):
                 if not has_diverged(result):
@@ -319,10 +320,9 @@ def spectra():
                     values = [np.array(w["eigenvalues"]) for x in stages for w in x["weights"]]
                     energies = [[(v[v < 0] ** 2).sum(), (v**2).sum()] for v in values]
                     parts.append(100 * np.divide(*np.sum(energies, axis=0)))
-                    negative += [(v[:32] < 0).sum() for v in values]
-            shares += [min(parts), max(parts), n] if parts else []
-        counts += [min(negative), max(negative)]
-    return [*shares, 32, *counts]
+                    counts.setdefault(kind, []).extend((v[:32] < 0).sum() for v in values)
+            shares += [min(parts), max(parts)] if parts else []
+    return [*shares, 32, *(edge(one) for one in counts.values() for edge in (min, max))]
 
 
 def test_the_sentences():

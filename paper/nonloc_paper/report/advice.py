@@ -12,7 +12,7 @@ from nonloc_paper.report.map.cells import TrainabilityMap
 from nonloc_paper.report.map.tables import BACK, by_affinity, format_spread, spread_of
 from nonloc_paper.report.matching import N3, group_size
 from nonloc_paper.report.records import RowRecord
-from nonloc_paper.report.signs import TOP, Weight, count_negative, negative_share, weights_at
+from nonloc_paper.report.signs import TOP, count_negative, negative_share, weights_at
 from nonloc_paper.report.table1_runs import DIVIDED, NAMES, Setting, Table1Runs, setting
 from nonloc_paper.report.tables import format_score, join_words
 
@@ -168,34 +168,32 @@ def _logits(trained: TrainabilityMap) -> str:
 
 
 def _spectra(runs: Table1Runs) -> str:
-    found: dict[str, dict[str, list[list[Weight]]]] = {}
+    shares: list[str] = []
+    counts: dict[str, list[int]] = {}
     for backbone in (N3, runs.protocol.backbone):
+        found: dict[str, list[float]] = {}
         for row, what in _whole(runs):
             form = what.form or ""
             if (what.start, what.backbone) != (runs.start, backbone) or not _is_plain(runs, what, form):
                 continue
-            affinity = (
-                "" if form == "original" else " with one affinity" if what.shared else " with own affinities"
-            )
+            name = NAMES[form]
+            if form != "original":
+                name += " with one affinity" if what.shared else " with own affinities"
             ended = [weights for run in row.started if run.has_finished and (weights := weights_at(run))]
-            found.setdefault(f"{NAMES[form]}{affinity}", {}).setdefault(backbone, []).extend(ended)
-    shares, counts = [], []
-    for name, by_size in sorted(found.items()):
+            found.setdefault(name, []).extend(
+                100 * share for one in ended if (share := negative_share(one)) is not None
+            )
+            counts.setdefault(name, []).extend(count_negative([one]) for weights in ended for one in weights)
         spans = [
-            f"{min(parts):.0f} to {max(parts):.0f} % ({group_size(backbone)})"
-            for backbone, networks in by_size.items()
-            if (parts := [100 * share for one in networks if (share := negative_share(one)) is not None])
+            f"{name} {min(parts):.0f} to {max(parts):.0f} %" for name, parts in sorted(found.items()) if parts
         ]
-        negative = [
-            count_negative([one]) for networks in by_size.values() for some in networks for one in some
-        ]
-        shares += [f"{name} {', '.join(spans)}"] if spans else []
-        counts += [f"{name} {min(negative)} to {max(negative)}"] if negative else []
+        shares += [f"with {group_size(backbone)} {', '.join(spans)}"] if spans else []
     if not shares:
         return ""
+    spans = [f"{name} {min(one)} to {max(one)}" for name, one in sorted(counts.items()) if one]
     return (
         f"**Spectra** differ by energy. The negative part of that of sym(W): {'; '.join(shares)}. By count they hardly "
-        f"do. Negative among the {TOP} largest eigenvalues of a W: {'; '.join(counts)}. Features do not follow the "
+        f"do. Negative among the {TOP} largest eigenvalues of a W: {', '.join(spans)}. Features do not follow the "
         "spectra ([figures](figures.md))."
     )
 
