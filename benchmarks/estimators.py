@@ -20,7 +20,7 @@ from nonloc.estimators import DiffusionMap, LabelDiffusion
 from nonloc.processes.graphs import to_scipy
 
 NEIGHBORS = 10
-SIZES = {10_000: 5, 100_000: 1}  # points: rounds
+SIZES = {10_000: 5, 100_000: 5}  # points: rounds
 LABELLED = 20  # one point of so many has a label
 ALPHA = 0.2  # scikit-learn's default
 LIMIT = 1e-8  # of |K ψ − λ ψ|, where ψ is about 1
