@@ -7,11 +7,12 @@ PIP    := $(BIN)/python -m pip install --disable-pip-version-check -c constraint
 
 INTEROP := .venv-interop
 OLDEST  := .venv-oldest
+NEWEST  := .venv-newest
 MINIMAL := .venv-minimal
 DOCS    := .venv-docs
 RUNNERS := pytest pytest-timeout pytest-xdist hypothesis
 
-.PHONY: help install demo demo-full test test-slow test-long test-faults test-gpu test-interop test-oldest test-minimal test-page docs lint format types clean
+.PHONY: help install demo demo-full test test-slow test-long test-faults test-gpu test-interop test-oldest test-newest test-minimal test-page docs lint format types clean
 .DEFAULT_GOAL := help
 
 help: ## Show the targets
@@ -65,14 +66,19 @@ $(INTEROP)/.installed: pyproject.toml constraints.txt constraints-interop.txt
 test-interop: $(INTEROP)/.installed ## Run the tests with other libraries, in an environment of their own; a skip fails
 	$(INTEROP)/bin/python -m pytest -q -m interop tests/interop
 
-$(OLDEST)/.installed: pyproject.toml paper/pyproject.toml constraints.txt
-	test -x $(OLDEST)/bin/python || $(PYTHON) -m venv $(OLDEST)
-	grep -vE '^(torch|triton|sympy)==' constraints.txt > $(OLDEST)/constraints.txt
-	$(OLDEST)/bin/python -m pip install --disable-pip-version-check -c $(OLDEST)/constraints.txt torch==2.6.0 -e '.[plots,graphs]' -e ./paper scikit-image $(RUNNERS)
+$(OLDEST)/.installed: TORCH := torch==2.6.0
+$(NEWEST)/.installed: TORCH := torch
+$(OLDEST)/.installed $(NEWEST)/.installed: pyproject.toml paper/pyproject.toml constraints.txt
+	test -x $(@D)/bin/python || $(PYTHON) -m venv $(@D)
+	grep -vE '^(torch|triton|sympy)==' constraints.txt > $(@D)/constraints.txt
+	$(@D)/bin/python -m pip install --disable-pip-version-check -c $(@D)/constraints.txt $(TORCH) -e '.[plots,graphs]' -e ./paper scikit-image $(RUNNERS)
 	@touch $@
 
 test-oldest: $(OLDEST)/.installed ## Run the tests with the oldest torch that pyproject.toml allows
 	$(OLDEST)/bin/python -m pytest -q -n auto
+
+test-newest: $(NEWEST)/.installed ## Run the tests with the newest torch: some gigabytes, for it comes with CUDA
+	$(NEWEST)/bin/python -m pytest -q -n auto
 
 $(MINIMAL)/.installed: pyproject.toml constraints.txt
 	test -x $(MINIMAL)/bin/python || $(PYTHON) -m venv $(MINIMAL)
@@ -106,4 +112,4 @@ format: $(VENV)/.linted ## Rewrite the files in the house style
 	$(BIN)/ruff check --fix . ; $(BIN)/ruff format .
 
 clean: ## Remove what the commands above made, but no run folder
-	rm -rf $(VENV) $(INTEROP) $(OLDEST) $(MINIMAL) $(DOCS) docs/_build docs/api .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(INTEROP) $(OLDEST) $(NEWEST) $(MINIMAL) $(DOCS) docs/_build docs/api .pytest_cache .mypy_cache .ruff_cache .hypothesis

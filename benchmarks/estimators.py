@@ -20,14 +20,15 @@ from nonloc.estimators import DiffusionMap, LabelDiffusion
 from nonloc.processes.graphs import to_scipy
 
 NEIGHBORS = 10
-SIZES = {10_000: 5, 100_000: 1}  # points: rounds
+SIZES = (10_000, 100_000)
+ROUNDS = 5
 LABELLED = 20  # one point of so many has a label
 ALPHA = 0.2  # scikit-learn's default
 LIMIT = 1e-8  # of |K ψ − λ ψ|, where ψ is about 1
 
 
 def measure(options: Namespace, talk: Callable[[str], None]) -> list[dict[str, Any]]:
-    return [row for points, rounds in SIZES.items() for row in compare(points, rounds)]
+    return [row for points in SIZES for row in compare(points, ROUNDS)]
 
 
 def compare(points: int, rounds: int) -> list[dict[str, Any]]:
@@ -68,9 +69,12 @@ def _row(
     ours: str, theirs: str, points: int, seconds: list[float], other: list[float], agreement: float
 ) -> dict[str, Any]:
     """agreement: the smallest correlation of the two maps, or the share of points with the same label."""
+    import sklearn
+
     return {
         "ours": ours,
         "theirs": theirs,
+        "scikit_learn": sklearn.__version__,
         "points": points,
         "seconds": seconds,
         "other_seconds": other,
@@ -93,7 +97,8 @@ def _smallest_correlation(first: np.ndarray, second: np.ndarray) -> float:
 
 
 def table(rows: Sequence[dict[str, Any]]) -> str:
-    headers = ["estimator", "points", "time", "scikit-learn", "time ratio", "agreement"]
+    other = f"scikit-learn {rows[0]['scikit_learn']}"
+    headers = ["estimator", "points", "time", other, "time ratio", "agreement"]
     cells = [
         [
             f"{row['ours']}, {row['theirs']}",

@@ -15,7 +15,18 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import backends, certificates, graphs, memory, modules, stable, stage, stage_cpu, training
+from benchmarks import (
+    backends,
+    certificates,
+    estimators,
+    graphs,
+    memory,
+    modules,
+    stable,
+    stage,
+    stage_cpu,
+    training,
+)
 from benchmarks.shared import format_size, markdown
 
 ROOT = Path(__file__).parent.parent
@@ -112,6 +123,7 @@ TABLES: dict[str, Callable[[Sequence[dict[str, Any]]], str]] = {
     "stage_cpu": stage_cpu.table,
     "training": without_pairs,
     "graphs": graphs.table,
+    "estimators": estimators.table,
     "certificates": certificate_counts,
     "stable": stable.table,
 }

@@ -196,7 +196,8 @@ def _conjugate_gradients(apply: Callable[[Tensor], Tensor], target: Tensor) -> T
     residual = direction = target
     size = residual.square().sum(-1, keepdim=True)
     eps = torch.finfo(target.dtype).eps
-    goal = size * eps**2
+    # What is left then is the rounding of target. On a singular mode it would be divided by nearly 0.
+    goal = size * (16 * eps) ** 2
     looks = can_read_values(target)
     for _ in range(MAX_CG if looks else UNSEEN_STEPS):
         image = apply(direction)

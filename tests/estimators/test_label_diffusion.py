@@ -57,6 +57,19 @@ def test_a_source_is_scikit_learn_s_label_spreading_at_rest(alpha):
     assert np.array_equal(found.transduction_, rest.transduction_)
 
 
+@pytest.mark.parametrize("alpha", [1e-9, 0.5, 0.99, 0.9999])
+def test_a_source_solves_the_dense_linear_system(alpha):
+    x = CLOUDS["thick"]
+    y = some_labels(x)
+    found = LabelDiffusion(n_neighbors=100, alpha=alpha).fit(x, y)
+    weights = weights_of(found)
+    half = np.sqrt(weights.sum(1))
+    known = np.where(y[:, None] == range(3), 1.0, 0.0)
+    rest = np.linalg.solve(np.eye(len(x)) - alpha * weights / np.outer(half, half), known)
+    expected = rest / rest.sum(1, keepdims=True)
+    assert np.abs(found.label_distributions_ - expected).max() < 1e-9
+
+
 def test_an_unlabelled_point_that_comes_again_gets_what_it_had():
     """f is harmonic there, so the mean over its row is f itself."""
     x = CLOUDS["thin"]

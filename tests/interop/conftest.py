@@ -14,18 +14,9 @@ def pytest_runtest_makereport(item, call):
 
 @pytest.fixture(scope="session")
 def torchvision():
-    """torchvision, also where its compiled part does not load: it is built for CUDA, and torch here is not.
+    from torchvision_models import torchvision
 
-    Only its models and its feature extraction are used. Importing those declares two compiled operators.
-    """
-    library = torch.library.Library("torchvision", "FRAGMENT")
-    for name in ("nms", "qnms"):
-        if not hasattr(torch.ops.torchvision, name):
-            library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-    import torchvision
-
-    yield torchvision
-    del library
+    return torchvision
 
 
 @pytest.fixture(scope="session")

@@ -69,25 +69,41 @@ def check(model, expected=None):
     torch.testing.assert_close(dict(model.named_parameters()), dict(expected.named_parameters()))
 
 
-@pytest.mark.parametrize("processes", [1, 2])
-def test_lightning(processes, torchvision, tmp_path):
+def loaded(folder):
+    """The network whose weights another process has saved."""
+    model = Network()
+    model.load_state_dict(torch.load(folder / "state"))
+    return model
+
+
+def train_with_lightning(number, processes, folder):
+    import torchvision_models  # noqa: F401  (Lightning imports it)
     from lightning_module import Lightning
     from pytorch_lightning import Trainer
 
+    torch.set_num_threads(1)
     module = Lightning(Network(), sgd)
     trainer = Trainer(
         accelerator="cpu",
         devices=processes,
         strategy="auto" if processes == 1 else "ddp_fork",
         max_epochs=STEPS,
-        default_root_dir=tmp_path,
+        default_root_dir=folder,
         logger=False,
         enable_checkpointing=False,
         enable_progress_bar=False,
         enable_model_summary=False,
     )
     trainer.fit(module, DataLoader(Images(), WHOLE // processes))  # it shuffles: every batch has all images
-    check(module.network, trained(batch=WHOLE, epochs=STEPS))
+    torch.save(module.network.state_dict(), f"{folder}/state")
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_lightning(processes, tmp_path):
+    # In a new interpreter. Processes that are forked from this one would have the locks of its threads, and no thread
+    # that opens them.
+    multiprocessing.spawn(train_with_lightning, (processes, str(tmp_path)))
+    check(loaded(tmp_path), trained(batch=WHOLE, epochs=STEPS))
 
 
 def test_accelerate(torchvision):
@@ -157,9 +173,7 @@ def test_fully_sharded(tmp_path):
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     multiprocessing.spawn(shard, (port, str(tmp_path)), nprocs=2)
-    model = Network()
-    model.load_state_dict(torch.load(tmp_path / "state"))
-    check(model)
+    check(loaded(tmp_path))
 
 
 def test_tensorboard_shows_what_fit_tells(tmp_path):

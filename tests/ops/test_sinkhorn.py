@@ -107,7 +107,9 @@ def test_a_bipartite_kernel_has_both_derivatives(backend):
 
     weights = torch.tensor([1.0, 0.7, 1.3, 0.6], dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(function, (weights,))
-    assert torch.autograd.gradgradcheck(function, (weights,))
+    for seed in range(5):  # of the direction in which the second derivative is looked at
+        torch.manual_seed(seed)
+        assert torch.autograd.gradgradcheck(function, (weights,))
 
 
 @pytest.mark.parametrize("backend", EXACT)
