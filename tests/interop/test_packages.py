@@ -38,6 +38,7 @@ def test_both_packages_are_small_and_pure_and_the_source_makes_the_wheel(folder,
         assert Path(name).suffix in TEXT or ".dist-info/" in name
     files = {str(path.relative_to(ROOT / folder)) for path in (ROOT / folder / package).rglob("*.py")}
     assert files <= installed
+    assert any(name.endswith("licenses/LICENSE") for name in installed)
     unpacked = tmp_path / source.name.removesuffix(".tar.gz")
     again, same = build(unpacked, "wheel", tmp_path / "again")
     assert (again.name, same) == (wheel.name, installed)

@@ -1,7 +1,7 @@
 """Recorded networks in one line: `models()` lists them, `load(name)` brings one with all that it needs.
 
 from nonloc_paper import load
-one = load("table1-n3/5-block-proposed-own-affinities")
+one = load("cifar10/proposed-5-own")
 scores = one.model(one.preprocess(images))  # uint8 [N, 3, 32, 32]
 names = [one.classes[i] for i in scores.argmax(1)]
 """
@@ -9,6 +9,8 @@ names = [one.classes[i] for i in scores.argmax(1)]
 from __future__ import annotations
 
 import os
+import re
+from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -29,6 +31,8 @@ from nonloc_paper.training.trained import newest_checkpoint
 
 # Of each data set, the mean of every pixel and the deviation from it, over the training images.
 STATISTICS = Path(__file__).parents[1] / "data" / "pixel_statistics.safetensors"
+# Where short names look: the backbone that matches the paper's baseline comes first.
+SUITES = {"cifar10": ("table1-n3", "table1"), "cifar100": ("table2-n9", "table2")}
 
 
 @dataclass(frozen=True)
@@ -67,17 +71,21 @@ def load(
 ) -> Recorded:
     """Return a recorded network by its name; `models(records)` lists them.
 
+    Short names are "cifar10/baseline", "cifar10/original-4", "cifar10/proposed-5" and, with own affinities,
+    "cifar10/proposed-5-own": of the backbone that matches the paper's baseline, if that is recorded.
+
     >>> from nonloc_paper import load
-    >>> one = load("table1-n3/5-block-proposed-own-affinities")
-    >>> one.classes[:3], one.recipe.network
-    (('airplane', 'automobile', 'bird'), 'preresnet29/diffusive-5@2')
+    >>> one = load("cifar10/proposed-5")
+    >>> one.name, one.classes[:3], one.recipe.network
+    ('table1-n3/5-block-proposed', ('airplane', 'automobile', 'bird'), 'preresnet29/diffusive-5@2')
     >>> one.model(one.preprocess(torch.zeros(1, 3, 32, 32, dtype=torch.uint8))).shape
     torch.Size([1, 10])
     """
     runs = _runs(records)
-    if name not in runs:
+    full = _full_name(name, runs)
+    if full is None:
         raise ValueError(f"{shown(name)} is no recorded network; choose one of {', '.join(sorted(runs))}")
-    run = runs[name]
+    run = runs[full]
     recipe, checkpoint = Recipe.of(run), newest_checkpoint(run)
     model = build(recipe.network, num_classes=checkpoint.num_classes, **asdict(recipe.stage))
     restore_model(model, checkpoint.tensors)
@@ -87,8 +95,19 @@ def load(
     preprocess = Preprocess(mean, scale)
     error = run.read_result()["metrics"]["error"]
     return Recorded(
-        name, model.to(device).eval(), preprocess.to(device), SOURCES[recipe.data].classes, error, recipe
+        full, model.to(device).eval(), preprocess.to(device), SOURCES[recipe.data].classes, error, recipe
     )
+
+
+def _full_name(name: str, runs: Collection[str]) -> str | None:
+    """The name itself, or what a short name stands for; None if there is no such network."""
+    known = [name]
+    if parts := re.fullmatch(r"(\w+)/(\w+)(?:-(\d+)(-own)?)?", str(name)):
+        data, form, blocks, own = parts.groups()
+        row = f"{blocks}-block-{form}" if blocks else form
+        row += "-own-affinities" if own else ""
+        known += [f"{suite}/{row}" for suite in SUITES.get(data, ())]
+    return next((one for one in known if one in runs), None)
 
 
 def _runs(records: str | os.PathLike[str] | None) -> dict[str, Run]:

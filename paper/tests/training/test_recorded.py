@@ -43,6 +43,19 @@ def test_all_of_them_are_listed_and_a_wrong_name_lists_them():
         load("table9")
 
 
+@pytest.mark.parametrize(
+    ("short", "name"),
+    [
+        ("cifar10/baseline", "table1/baseline"),  # of the other backbone there are no weights
+        ("cifar10/original-4", "table1-n3/4-block-original"),
+        ("cifar10/proposed-5", "table1-n3/5-block-proposed"),
+        ("cifar10/proposed-5-own", "table1-n3/5-block-proposed-own-affinities"),
+    ],
+)
+def test_short_names(short, name):
+    assert load(short).name == name
+
+
 def test_images_of_another_kind_are_refused():
     preprocess = load(NAME).preprocess
     for wrong in (torch.rand(1, 3, 32, 32), torch.zeros(1, 32, 32, 3, dtype=torch.uint8)):
