@@ -121,6 +121,7 @@ TABLES: dict[str, Callable[[Sequence[dict[str, Any]]], str]] = {
     "stage": best_stages,
     "modules": eager_modules,
     "stage_cpu": stage_cpu.table,
+    "modules_cpu": modules.table,
     "training": without_pairs,
     "graphs": graphs.table,
     "estimators": estimators.table,
