@@ -98,6 +98,15 @@ def test_rings_are_scaled_whose_halvings_leave_much(count, backend):
         assert float((k - k.mT).abs().max()) <= 1e-12
 
 
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_ring_of_random_weights_is_scaled(seed):
+    """Along it u grows and falls by many powers of ten, and conjugate gradients need more steps than positions."""
+    weights = torch.rand(200, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    ones = torch.ones(1, 200, 1, dtype=torch.float64)
+    sums = aggregate(SparseAffinity(ring(weights).to_sparse_csr(), "sinkhorn"), ones)
+    assert float((sums - 1).abs().max()) <= 1e-12
+
+
 @pytest.mark.parametrize("backend", EXACT)
 def test_a_bipartite_kernel_has_both_derivatives(backend):
     z = torch.tensor([1.0, 2.0, -1.0, 0.5], dtype=torch.float64).view(1, -1, 1)
