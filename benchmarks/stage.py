@@ -200,8 +200,7 @@ def measure_shape(
     rows: list[dict[str, Any]] = []
     jobs: list[tuple[dict[str, Any], str, Callable[[], Any]]] = []
     for name, way in WAYS.items():
-        row: dict[str, Any] = {"way": name, "is_ours": way.is_ours, "compiles": way.compiles}
-        row |= shape._asdict()
+        row: dict[str, Any] = {"way": name, "is_ours": way.is_ours, **shape._asdict()}
         row |= {"dtype": str(dtype).removeprefix("torch."), **empty, "passed": True, "repeats": 0}
         rows.append(row)
         start = time.perf_counter()
@@ -235,16 +234,21 @@ def measure_shape(
         }
     for column in ("captured", "eager"):
         for row in rows:
-            public = [
-                one[column]
-                for one in rows
-                if not one["is_ours"] and one[column] is not None
-                # A graph is replayed in the same way, whatever made it.
-                if column == "captured" or one["compiles"] == row["compiles"]
-            ]
+            public = rivals(rows, row["way"], column)
             if public and row[column] is not None:
-                row[f"{column}_ratio"] = row[column] / min(public)
+                row[f"{column}_ratio"] = row[column] / min(one[column] for one in public)
     return rows
+
+
+def rivals(rows: Sequence[dict[str, Any]], way: str, column: str) -> list[dict[str, Any]]:
+    """Return those of the rows of a shape that are public, were timed, and are called as `way` is."""
+    return [
+        row
+        for row in rows
+        if not row["is_ours"] and row[column] is not None
+        # A graph is replayed in the same way, whatever made it.
+        if column == "captured" or WAYS[row["way"]].compiles == WAYS[way].compiles
+    ]
 
 
 def _prepare(

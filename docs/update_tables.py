@@ -79,12 +79,11 @@ def best_stages(rows: Sequence[dict[str, Any]]) -> str:
         took = [row["way"] for row in same if row["is_ours"] and row["memory"] == auto["memory"]]
         cell = [str(shape), next((way for way in took if "auto" not in way), "–")]
         for column in ("captured", "eager"):
-            public = [row for row in same if not row["is_ours"] and row[column] is not None]
-            best = min(public, key=lambda row: row[column])
+            best = min(stage.rivals(same, "auto", column), key=lambda row: row[column])
             cell += [
                 f"{auto[column]:.2f}",
                 f"{best[column]:.2f} ({best['way']})",
-                f"{auto[f'{column}_ratio']:.2f}×",
+                f"{auto[column] / best[column]:.2f}×",
             ]
         cells.append([*cell, format_size(auto["memory"])])
     headers = [

@@ -38,8 +38,5 @@ def full_precision(x: Tensor) -> AbstractContextManager[None]:
     """Switch autocast off: inside, products of logits stay in the chosen dtype."""
     # Meta tensors are never autocast, and older versions of torch refuse to ask or to switch it off for them.
     kind = x.device.type
-    return (
-        torch.autocast(kind, enabled=False)
-        if kind != "meta" and torch.is_autocast_enabled(kind)
-        else nullcontext()
-    )
+    is_on = kind != "meta" and torch.is_autocast_enabled(kind)
+    return torch.autocast(kind, enabled=False) if is_on else nullcontext()

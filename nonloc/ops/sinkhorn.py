@@ -36,7 +36,7 @@ from nonloc.ops.derivatives import solution
 
 MAX_HALVINGS = 200
 MAX_NEWTON = 20
-MAX_CG = 1000  # a ring of 200 positions needs several times that number
+MAX_CG = 1000  # a ring of M positions needs several M
 BATCHED_NEWTON = 4  # under vmap, where the residual cannot be read
 CAPTURED_NEWTON = 1  # in a CUDA graph, where every replay repeats it
 STALLED = 3  # this many steps without improvement: rounding is reached

@@ -287,11 +287,17 @@ class Launcher:
             HAS_BIAS=self.bias is not None,
         )  # fmt: skip
 
-    def turn(self, lse: Tensor, turn: Turn, dr: Tensor, delta: Tensor, g: Tensor) -> None:
+    def turn(
+        self, lse: Tensor, turn: Turn, dr: Tensor, delta: Tensor, g: Tensor, may_wait: bool
+    ) -> Turn | None:
+        """Find dR and δ of the last sub-block; or, if it may wait, return it for `affinity_gradient` to do so."""
+        if may_wait and self.merges:
+            return turn
         self.launch(
             "turn", "turn_kernel", *turn, g, lse[1], dr, delta, self.positions,
             H=self.hidden, C=self.channels, CHUNK=self.chunk, UPDATES=turn.w_z is not None, DIFFERS=self.differs,
         )  # fmt: skip
+        return None
 
     def adjoint(self, lse: Tensor, a: Adjoint, before: Before | None = None) -> None:
         self.launch(
@@ -303,14 +309,13 @@ class Launcher:
         )  # fmt: skip
 
     def affinity_gradient(
-        self, lse: Tensor, mean: Tensor, delta: Tensor, dr: Tensor, g: Tensor, dg: Tensor | None,
-        turn: Turn | None = None, step: Adjoint | None = None, embedding: Embedding = None, de: Tensor | None = None,
+        self, lse: Tensor, mean: Tensor, delta: Tensor, dr: Tensor, g: Tensor, step: Adjoint,
+        turn: Turn | None, embedding: Embedding = None, de: Tensor | None = None,
     ) -> tuple[Tensor, Tensor, Tensor | None]:  # fmt: skip
-        """dq, dk, db from dR and G [N, B, M, H], a few sub-blocks at a time; and dG of the first, in `dg` if given.
+        """dq, dk, db from dR and G [N, B, M, H], a few sub-blocks at a time; and all outputs of `step`, the first one.
 
         turn           of the only sub-block: dR and δ are outputs
-        step           the first sub-block, whose gradients are found, too
-        embedding, de  and those of θ and φ, in de: [slots, 2, C · H]; dk is then only scratch
+        embedding, de  θ and φ, and [slots, 2, C · H] to add their gradients to; dk is then only scratch
         """
         stride = g[0].numel()
         groups = _groups(len(g), self.hidden, stride)
@@ -320,8 +325,9 @@ class Launcher:
         db = None if self.bias is None else torch.empty_like(delta)
         left = None if len(groups) == 1 else torch.empty_like(delta)
         has_bias = self.bias is not None
-        merged = step if len(groups) == 1 and self.merges else None
-        dg = torch.empty_like(dr[0]) if dg is None and merged is None else dg
+        updates = step.dz is not None
+        merged = step if updates and len(groups) == 1 and self.merges else None
+        dg = torch.empty_like(dr[0]) if step.dg is None and merged is None else step.dg
         rest: Sequence[Any] = (None,) * 10
         if merged is not None:
             _, r, dz, w_g, dz_out, _, z, dw = merged
@@ -346,7 +352,7 @@ class Launcher:
                 EMBEDS=merged is not None and embedding is not None, DIFFERS=self.differs, HAS_BIAS=has_bias,
             )  # fmt: skip
         dq, dk = dq.to(self.q.dtype), dk.to(self.k.dtype)
-        if step is not None and merged is None:
+        if updates and merged is None:
             self.finish(step._replace(dg=dg), None if embedding is None else Embedded(dq, dk, *embedding, de))
         return dq, dk, db
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -86,11 +88,9 @@ def stage_backward(
     dw = None
     if not s.deterministic:
         dw = g.new_zeros(rooms_of_weights, SLOTS, 2, channels * hidden, dtype=torch.float32)
-    turn = Turn(d_state, w_z[-1], r[-1])
-    # Of the only sub-block, the rows' share of the affinity's gradient turns, too.
-    turns_first = blocks > 1 or mean is None or not kernels.merges
-    if turns_first:
-        kernels.turn(lse, turn, dr[-1], delta, g[-1])
+    turn = kernels.turn(
+        lse, Turn(d_state, w_z[-1], r[-1]), dr[-1], delta, g[-1], may_wait=blocks == 1 and mean is not None
+    )
     after, afters = d_state, [d_state] * blocks
     for n in reversed(range(blocks)):
         afters[n] = after
@@ -106,23 +106,18 @@ def stage_backward(
         kernels.adjoint(lse, step)
     else:
         dq, dk, db = kernels.affinity_gradient(
-            lse, mean, delta, dr, g, step.dg,
-            None if turns_first else turn, step, embedding, None if dw is None else dw[-1],
-        )  # fmt: skip
+            lse, mean, delta, dr, g, step, turn, embedding, None if dw is None else dw[-1]
+        )
     if dw is not None:
         sums = dw.sum(1)
         d_wg, d_wz = sums[:blocks, 0].view_as(w_g), sums[:blocks, 1].view_as(w_z)
-        d_embedding = sums[-1]
     else:
         assert dg is not None
         d_wg = torch.stack([_outer(dg[n], states[n]) for n in range(blocks)])
         d_wz = torch.stack([_outer(afters[n], r[n]) for n in range(blocks)])
-        if embedding is not None and dq is not None and dk is not None:
-            d_embedding = torch.stack([_outer(dq, x), _outer(dk, x)])
-    if embedding is not None and mean is not None:
-        dq, dk = (
-            one.view_as(weight).to(weight.dtype) for one, weight in zip(d_embedding, embedding, strict=True)
-        )
+    if embedding is not None and dq is not None and dk is not None:
+        found = (_outer(dq, x), _outer(dk, x)) if dw is None else sums[-1]
+        dq, dk = (one.view_as(weight).to(weight.dtype) for one, weight in zip(found, embedding, strict=True))
     return dq, dk, db, after, d_wz.to(w_z.dtype), d_wg.to(w_g.dtype)
 
 
@@ -135,22 +130,13 @@ def embedded_forward(
 
 
 def embedded_backward(
-    d_state: Tensor,
-    x: Tensor,
-    theta: Tensor,
-    phi: Tensor,
-    w_z: Tensor,
-    w_g: Tensor,
-    g: Tensor,
-    r: Tensor,
-    lse: Tensor,
-    mean: Tensor | None,
-    between: Tensor | None,
-    query: Tensor,
-    key: Tensor,
-    s: Settings,
+    d_state: Tensor, x: Tensor, theta: Tensor, phi: Tensor, w_z: Tensor, w_g: Tensor, *rest: Any
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None, Tensor, Tensor]:
-    """Return the gradients of x, θ and φ, where `mean` was kept, and of W_Z and W_g."""
+    """Return the gradients of x, θ and φ, where K k was kept, and of W_Z and W_g.
+
+    rest  what `embedded_forward` has kept, and the settings
+    """
+    g, r, lse, mean, between, query, key, s = rest
     d_theta, d_phi, _, dx, d_wz, d_wg = stage_backward(
         d_state, query, key, None, x, w_z, w_g, g, r, lse, mean, between, s, (theta, phi)
     )
@@ -187,14 +173,11 @@ def product_backward(
     kernels = Launcher(query, key, bias, g.shape[-1], SMALLEST, 1, s)
     delta = torch.empty_like(lse[0])
     dr, dg = torch.empty_like(g), torch.empty_like(g)
-    turn = Turn(d_result.contiguous(), None, result)
-    turns_first = mean is None or not kernels.merges
-    if turns_first:
-        kernels.turn(lse, turn, dr, delta, g)
+    step, turn = Adjoint(dr, dg=dg), Turn(d_result.contiguous(), None, result)
+    turn_later = kernels.turn(lse, turn, dr, delta, g, may_wait=mean is not None)
     if mean is not None:
-        rest = None if turns_first else turn
-        return *kernels.affinity_gradient(lse, mean, delta, dr[None], g[None], dg, rest), dg
-    kernels.adjoint(lse, Adjoint(dr, dg=dg))
+        return *kernels.affinity_gradient(lse, mean, delta, dr[None], g[None], step, turn_later), dg
+    kernels.adjoint(lse, step)
     return None, None, None, dg
 
 
