@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeGuard
+from weakref import WeakKeyDictionary
 
 import torch
 import torch.nn.functional as F
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from nonloc._torch_compat import is_untouched, needs_plain_torch, triton_module
+from nonloc_paper.fast import norm_relu
 
 DTYPES = (torch.bfloat16, torch.float16)
 
@@ -20,6 +22,8 @@ MOST_CHANNELS = {
     "input_gradient": {1: 32, 3: 128},
     "weight_gradient": {1: 256, 3: 128},
 }
+# Of input and output channels, for which they do all passes with norms inside.
+MOST_WITH_NORMS = {1: 256, 3: 128}
 
 
 def run_convolution(layer: Any, x: Tensor, *, is_thinned: bool = False) -> Tensor:
@@ -32,7 +36,7 @@ def run_convolution(layer: Any, x: Tensor, *, is_thinned: bool = False) -> Tenso
     """
     if _is_fast(layer, x) and (is_thinned or layer.stride == (1, 1)):
         with torch.cuda.device(x.device):
-            return FastConvolution.apply(x.to(_dtype(x)), layer.weight.to(_dtype(layer.weight)))
+            return FastConvolution.apply(x.to(_dtype(x)), layer.weight.to(_dtype(layer.weight)))[0]
     return F.conv2d(x, layer.weight, layer.bias, groups=layer.groups) if is_thinned else layer(x)
 
 
@@ -43,47 +47,150 @@ def is_own(name: str, weight: Tensor) -> bool:
     return count <= MOST_CHANNELS[name].get(kernel, 0)
 
 
+def run_norm_convolution(
+    layer: nn.Conv2d,
+    x: Tensor,
+    *,
+    norm: nn.BatchNorm2d | None = None,
+    known: Tensor | None = None,
+    added: Tensor | None = None,
+    following: nn.BatchNorm2d | None = None,
+) -> tuple[Tensor, Tensor | None, Tensor]:
+    """Return layer(relu(norm(x))) + added; the statistics of it for the norm that follows; and x.
+
+    For what `can_fuse` and `takes_norms` accept, and plain norms in training.
+
+    norm, known  None: x as it is. `known` is what this function returned as the statistics of x
+    added        must be the x that this function returned, or no input of it, so that its gradient is added in passing
+    """
+    dtype = _dtype(x)
+    weight = layer.weight.to(_dtype(layer.weight))
+    affine = (None, None) if norm is None else (norm.weight, norm.bias)
+    with torch.cuda.device(x.device):
+        return FastConvolution.apply(x.to(dtype), weight, *affine, known, added, norm, following)
+
+
 class FastConvolution(torch.autograd.Function):
-    """The convolution with stride 1; each pass by the kernels or by torch, as `is_own` says."""
+    """The convolution with stride 1; each pass by the kernels or by torch, as `is_own` says.
+
+    With a norm before or after it the kernels do every pass. A 1×1 convolution then activates what it reads; a 3×3 one
+    would do that nine times, so its activation is stored.
+    """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
-        ctx.save_for_backward(x, weight)
-        if is_own("forward", weight):
-            return _kernels().convolve(x, weight)
-        return F.conv2d(x, weight, padding=weight.shape[2] // 2)
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        weight: Tensor,
+        norm_weight: Tensor | None = None,
+        norm_bias: Tensor | None = None,
+        known: Tensor | None = None,
+        added: Tensor | None = None,
+        norm: nn.BatchNorm2d | None = None,
+        following: Any = None,
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        ctx.set_materialize_grads(False)
+        ctx.norm, ctx.has_added = norm, added is not None
+        active, inside = _activate(x, weight, norm_weight, norm_bias, known)
+        ctx.save_for_backward(x, None if active is x else active, weight, norm_weight, norm_bias, known)
+        if norm is None and following is None and not is_own("forward", weight):
+            return F.conv2d(x, weight, padding=weight.shape[2] // 2), None, None
+        kernels, running = _kernels(), None
+        if following is not None:
+            buffers = [following.running_mean, following.running_var, following.num_batches_tracked]
+            running = kernels.Running(*buffers, float(following.momentum), float(following.eps))
+            torch.autograd.graph.increment_version(buffers)
+        out, found = kernels.convolve(
+            active, weight, norm=inside, added=added, running=running, tickets=_tickets(following, x)
+        )
+        if found is not None:
+            ctx.mark_non_differentiable(found)
+        return out, found, None if norm is None else x
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None]:
-        x, weight = ctx.saved_tensors
-        needs_x, needs_weight = ctx.needs_input_grad
+    def backward(ctx: Any, grad: Tensor | None, _: Any, more: Tensor | None) -> tuple[Tensor | None, ...]:
+        if grad is None:
+            return more, *[None] * 7
+        x, active, weight, norm_weight, norm_bias, known = ctx.saved_tensors
+        needs_x, needs_weight = ctx.needs_input_grad[:2]
         grad = grad.contiguous(memory_format=torch.channels_last)
-        grad_x = grad_weight = None
-        if needs_x and is_own("input_gradient", weight):
-            grad_x = _kernels().input_gradient(grad, weight)
-        if needs_weight and is_own("weight_gradient", weight):
-            grad_weight = _kernels().weight_gradient(x, grad, weight)
-        missing = [needs_x and grad_x is None, needs_weight and grad_weight is None]
-        if any(missing):
-            padding = [weight.shape[2] // 2] * 2
-            others = torch.ops.aten.convolution_backward(
-                grad, x, weight, None, [1, 1], padding, [1, 1], False, [0, 0], 1, [*missing, False]
+        added = grad if ctx.has_added else None
+        if ctx.norm is None:
+            return (
+                *_plain_gradients(x, weight, grad, needs_x, needs_weight),
+                None,
+                None,
+                None,
+                added,
+                None,
+                None,
             )
-            grad_x = others[0] if missing[0] else grad_x
-            grad_weight = others[1] if missing[1] else grad_weight
-        return grad_x, grad_weight
+        kernels = _kernels()
+        norm = kernels.Norm(*known, norm_weight, norm_bias)
+        grad_active, found = kernels.input_gradient(
+            grad, weight, norm=norm, features=x, tickets=_tickets(ctx.norm, x)
+        )
+        grad_weight = None
+        if needs_weight:
+            inside = norm if active is None else None
+            grad_weight = kernels.weight_gradient(x if active is None else active, grad, weight, norm=inside)
+        more = None if more is None else more.contiguous(memory_format=torch.channels_last)
+        grad_x, grad_scale, grad_bias = norm_relu._kernels().gradients(
+            x, grad_active, norm_weight, norm_bias, *known, more=more, found=found
+        )
+        return grad_x, grad_weight, grad_scale, grad_bias, None, added, None, None
+
+
+def _activate(
+    x: Tensor, weight: Tensor, norm_weight: Tensor | None, norm_bias: Tensor | None, known: Tensor | None
+) -> tuple[Tensor, Any]:
+    """Return what the kernel reads, and the norm that it still has to go through."""
+    if known is None:
+        return x, None
+    if weight.shape[2] == 1:
+        return x, _kernels().Norm(*known, norm_weight, norm_bias)
+    mean, inverse = known
+    return norm_relu._kernels().activation(x, norm_weight, norm_bias, mean, None, 0.0, inverse=inverse), None
+
+
+def _plain_gradients(
+    x: Tensor, weight: Tensor, grad: Tensor, needs_x: bool, needs_weight: bool
+) -> tuple[Tensor | None, Tensor | None]:
+    grad_x = grad_weight = None
+    if needs_x and is_own("input_gradient", weight):
+        grad_x, _ = _kernels().input_gradient(grad, weight)
+    if needs_weight and is_own("weight_gradient", weight):
+        grad_weight = _kernels().weight_gradient(x, grad, weight)
+    missing = [needs_x and grad_x is None, needs_weight and grad_weight is None]
+    if any(missing):
+        padding = [weight.shape[2] // 2] * 2
+        others = torch.ops.aten.convolution_backward(
+            grad, x, weight, None, [1, 1], padding, [1, 1], False, [0, 0], 1, [*missing, False]
+        )
+        grad_x = others[0] if missing[0] else grad_x
+        grad_weight = others[1] if missing[1] else grad_weight
+    return grad_x, grad_weight
+
+
+# Of each norm, and never replaced on its device: a captured graph keeps their address.
+_all_tickets: WeakKeyDictionary[nn.Module, Tensor] = WeakKeyDictionary()
+
+
+def _tickets(norm: nn.Module | None, x: Tensor) -> Tensor | None:
+    if norm is None:
+        return None
+    tickets = _all_tickets.get(norm)
+    if tickets is None or tickets.device != x.device:
+        tickets = _all_tickets[norm] = torch.zeros(_kernels().TICKETS, dtype=torch.int32, device=x.device)
+    return tickets
 
 
 def _is_fast(layer: nn.Module, x: Tensor) -> bool:
     """Return whether the kernels do at least one pass of `layer` at stride 1."""
-    if not x.is_cuda or needs_plain_torch() or _kernels() is None or not is_untouched(layer, nn.Conv2d):
+    if not x.is_cuda or needs_plain_torch() or _kernels() is None or not is_plain_convolution(layer):
         return False
-    weight, (kernel, other) = layer.weight, layer.kernel_size
-    pad = kernel // 2
-    options = (layer.padding, layer.padding_mode, layer.dilation, layer.groups)
-    if layer.bias is not None or kernel != other or options != ((pad, pad), "zeros", (1, 1), 1):
-        return False
+    weight = layer.weight
     return (
         x.dim() == 4
         and x.shape[1] == layer.in_channels
@@ -92,6 +199,38 @@ def _is_fast(layer: nn.Module, x: Tensor) -> bool:
         and x.is_contiguous(memory_format=torch.channels_last)
         and 0 < x.numel() // layer.in_channels * max(layer.in_channels, layer.out_channels) < 2**31
         and _has_own_pass(weight, x)
+    )
+
+
+def is_plain_convolution(layer: nn.Module) -> TypeGuard[nn.Conv2d]:
+    """Return whether the kernels know this convolution, whatever its input and stride."""
+    if not is_untouched(layer, nn.Conv2d) or layer.bias is not None:
+        return False
+    kernel, other = layer.kernel_size
+    pad = kernel // 2
+    options = (layer.padding, layer.padding_mode, layer.dilation, layer.groups)
+    return kernel == other and options == ((pad, pad), "zeros", (1, 1), 1)
+
+
+def takes_norms(layer: nn.Module, x: Tensor) -> bool:
+    """Return whether the kernels do every pass of the layer, with norms inside, for features of x's kind."""
+    if not is_plain_convolution(layer):
+        return False
+    count = max(layer.in_channels, layer.out_channels)
+    return count <= MOST_WITH_NORMS.get(layer.kernel_size[0], 0) and _dtype(layer.weight) == x.dtype
+
+
+def can_fuse(x: Tensor) -> bool:
+    """Return whether norms can be inside convolutions of features like x."""
+    return (
+        x.is_cuda
+        and not needs_plain_torch()
+        and _kernels() is not None
+        and x.dim() == 4
+        and x.dtype == _dtype(x)
+        and x.dtype in DTYPES
+        and x.is_contiguous(memory_format=torch.channels_last)
+        and 2 <= x[:, :1].numel() < 2**31 // max(MOST_WITH_NORMS.values())
     )
 
 

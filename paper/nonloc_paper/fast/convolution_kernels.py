@@ -6,17 +6,24 @@ outside the image, and columns that only fill a tile, count as zeros.
 
 The gradient to the input uses the kernel of the forward pass, with flipped taps (FLIP) and the channels of input and
 output exchanged. The gradient to the weights is a sum over all positions. One launch sums parts of the positions; a
-second launch adds the parts in a fixed order. There are no atomics, so the bits are always the same.
+second launch adds the parts in a fixed order, so the bits are always the same.
+
+A batch norm with ReLU before the convolution, the sum of a residual block after it, and the statistics for the batch
+norm that follows can be part of its launch; backward, the two sums that the norm needs.
 """
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
+from typing import NamedTuple
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+
+from nonloc_paper.fast.convolution_statistics import collect
 
 # Programs that a launch should have: two for each of the 132 multiprocessors of an H100 or H200.
 PROGRAMS = 264
@@ -24,17 +31,29 @@ PROGRAMS = 264
 WIDE, NARROW = 64, 16
 # Numbers of the parts that a program adds up at a time.
 SUMMED = 4096
+# Enough for as many programs as 2³¹ features can have.
+TICKETS = 4096
 
 
 @triton.jit(do_not_specialize=["positions"])
 def conv_kernel(
     x_ptr, weight_ptr, out_ptr, positions,
     weight_out_stride, weight_in_stride, weight_y_stride, weight_x_stride,
+    mean_ptr, inverse_ptr, scale_ptr, bias_ptr, added_ptr, features_ptr,
+    parts_ptr, tickets_ptr, found_ptr, running_mean_ptr, running_var_ptr, num_batches_ptr, momentum, epsilon,
     HEIGHT: tl.constexpr, WIDTH: tl.constexpr, KERNEL: tl.constexpr,
     CHANNELS: tl.constexpr, OUT_CHANNELS: tl.constexpr, FLIP: tl.constexpr,
+    ACTIVATES: tl.constexpr, STATISTICS: tl.constexpr, GROUP: tl.constexpr, GROUPS: tl.constexpr,
     BLOCK_P: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_O: tl.constexpr,
 ):  # fmt: skip
-    """Compute BLOCK_P positions of BLOCK_O output channels, reading BLOCK_C columns at a time."""
+    """Compute BLOCK_P positions of BLOCK_O output channels, reading BLOCK_C columns at a time.
+
+    ACTIVATES    x goes through the norm and its ReLU first
+    added        is added to the result
+    STATISTICS   "moments": of the result, for the norm that follows; found: its mean and 1/√(variance + epsilon).
+                 "sums": the result is the gradient to the activation of `features` by the norm; found: its gradients
+                 to bias and weight
+    """
     COLUMNS: tl.constexpr = KERNEL * KERNEL * CHANNELS
     at = tl.program_id(0) * BLOCK_P + tl.arange(0, BLOCK_P)
     outs = tl.program_id(1) * BLOCK_O + tl.arange(0, BLOCK_O)
@@ -48,6 +67,9 @@ def conv_kernel(
         steps = _steps(y, x, KERNEL, WIDTH)
         inside = _is_inside(at, y, x, positions, KERNEL, HEIGHT, WIDTH) & (columns < COLUMNS)[None, :]
         seen = tl.load(x_ptr + at[:, None] * CHANNELS + (steps * CHANNELS + channels)[None, :], inside, 0.0)
+        if ACTIVATES:
+            norm = _load_norm(mean_ptr, inverse_ptr, scale_ptr, bias_ptr, channels, columns < COLUMNS)
+            seen = _activated(seen, inside, norm[0], norm[1], norm[2])
         if FLIP:
             y = KERNEL - 1 - y
             x = KERNEL - 1 - x
@@ -55,16 +77,53 @@ def conv_kernel(
         exists = (columns < COLUMNS)[:, None] & (outs < OUT_CHANNELS)[None, :]
         weight = tl.load(weight_ptr + places[:, None] + outs[None, :] * weight_out_stride, exists, 0.0)
         sums = tl.dot(seen, weight, sums, input_precision="ieee")
-    exists = (at < positions)[:, None] & (outs < OUT_CHANNELS)[None, :]
-    tl.store(out_ptr + at[:, None] * OUT_CHANNELS + outs[None, :], sums.to(out_ptr.dtype.element_ty), exists)
+    has_out = outs < OUT_CHANNELS
+    exists = (at < positions)[:, None] & has_out[None, :]
+    places = at[:, None] * OUT_CHANNELS + outs[None, :]
+    if added_ptr is not None:
+        sums += tl.load(added_ptr + places, exists, 0.0).to(tl.float32)
+    rounded = sums.to(out_ptr.dtype.element_ty)
+    tl.store(out_ptr + places, rounded, exists)
+    if STATISTICS != "":
+        value = rounded.to(tl.float32)
+        if STATISTICS == "moments":
+            count = tl.minimum(positions - tl.program_id(0) * BLOCK_P, BLOCK_P)
+            first = tl.sum(value, 0) / count
+            apart = tl.where(exists, value - first[None, :], 0.0)
+            second = tl.sum(apart * apart, 0)
+        else:
+            norm = _load_norm(mean_ptr, inverse_ptr, scale_ptr, bias_ptr, outs, has_out)
+            features = tl.load(features_ptr + places, exists, 0.0).to(tl.float32)
+            passed = tl.where(_before_relu(features, norm[0], norm[1], norm[2]) <= 0.0, 0.0, value)
+            first = tl.sum(passed, 0)
+            # Outside the matrix the features are 0 and not the mean, but there the gradient is 0.
+            second = tl.sum(passed * (features - norm[0][None, :]), 0) * tl.load(
+                inverse_ptr + outs, has_out, 0.0
+            )
+        is_done, first, second = collect(
+            first, second, outs, has_out, parts_ptr, tickets_ptr, positions,
+            OUT_CHANNELS, STATISTICS == "moments", BLOCK_P, GROUP, GROUPS,
+        )  # fmt: skip
+        if is_done == 1:
+            if STATISTICS == "moments":
+                old_mean = tl.load(running_mean_ptr + outs, has_out, 0.0)
+                old_var = tl.load(running_var_ptr + outs, has_out, 0.0)
+                unbiased = second / (positions - 1.0)
+                tl.store(running_mean_ptr + outs, (1.0 - momentum) * old_mean + momentum * first, has_out)
+                tl.store(running_var_ptr + outs, (1.0 - momentum) * old_var + momentum * unbiased, has_out)
+                if tl.program_id(1) == 0:
+                    tl.store(num_batches_ptr, tl.load(num_batches_ptr) + 1)
+                second = 1.0 / tl.sqrt(second / positions + epsilon)
+            tl.store(found_ptr + outs, first, has_out)
+            tl.store(found_ptr + OUT_CHANNELS + outs, second, has_out)
 
 
 @triton.jit(do_not_specialize=["positions", "tiles"])
 def conv_weight_parts_kernel(
-    x_ptr, grad_ptr, parts_ptr, positions, tiles,
+    x_ptr, grad_ptr, parts_ptr, mean_ptr, inverse_ptr, scale_ptr, bias_ptr, positions, tiles,
     HEIGHT: tl.constexpr, WIDTH: tl.constexpr, KERNEL: tl.constexpr,
     CHANNELS: tl.constexpr, OUT_CHANNELS: tl.constexpr,
-    GROUP: tl.constexpr, TURNED: tl.constexpr,
+    GROUP: tl.constexpr, TURNED: tl.constexpr, ACTIVATES: tl.constexpr,
     BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_O: tl.constexpr,
 ):  # fmt: skip
     """Sum grad · x over the positions of a part, for each tap; each place in a GROUP makes its own part.
@@ -73,7 +132,8 @@ def conv_weight_parts_kernel(
     the columns (line of taps, place s, channel), with GROUP + KERNEL − 1 places. A row of grad has the columns (place
     r, channel), with GROUP places. The tile holds all products; those where s − r is a tap are stored.
 
-    TURNED  grad has the larger side of the tile and comes first in the product
+    TURNED     grad has the larger side of the tile and comes first in the product
+    ACTIVATES  x goes through the norm and its ReLU first
     """
     PLACES: tl.constexpr = GROUP + KERNEL - 1
     part = tl.program_id(0)
@@ -84,12 +144,23 @@ def conv_weight_parts_kernel(
     r = outs // OUT_CHANNELS
     sources = _steps(y, s, KERNEL, WIDTH) * CHANNELS + columns % CHANNELS
     has_column = (columns < KERNEL * PLACES * CHANNELS)[None, :]
+    if ACTIVATES:
+        norm = _load_norm(
+            mean_ptr,
+            inverse_ptr,
+            scale_ptr,
+            bias_ptr,
+            columns % CHANNELS,
+            columns < KERNEL * PLACES * CHANNELS,
+        )
     has_out = outs < GROUP * OUT_CHANNELS
     sums = tl.zeros([BLOCK_O if TURNED else BLOCK_C, BLOCK_C if TURNED else BLOCK_O], tl.float32)
     for tile in range(tiles):
         at = ((part * tiles + tile) * BLOCK_R + tl.arange(0, BLOCK_R)) * GROUP
         inside = _is_inside(at, y, s, positions, KERNEL, HEIGHT, WIDTH) & has_column
         seen = tl.load(x_ptr + at[:, None] * CHANNELS + sources[None, :], inside, 0.0)
+        if ACTIVATES:
+            seen = _activated(seen, inside, norm[0], norm[1], norm[2])
         there = (at < positions)[:, None] & has_out[None, :]
         grad = tl.load(grad_ptr + at[:, None] * OUT_CHANNELS + outs[None, :], there, 0.0)
         if TURNED:
@@ -128,6 +199,26 @@ def conv_weight_sum_kernel(
 
 
 @triton.jit
+def _load_norm(mean_ptr, inverse_ptr, scale_ptr, bias_ptr, channels, exists):
+    """Return mean, weight / deviation and bias of the norm."""
+    mean = tl.load(mean_ptr + channels, exists, 0.0)
+    scale = tl.load(inverse_ptr + channels, exists, 0.0) * tl.load(scale_ptr + channels, exists, 0.0)
+    return mean, scale, tl.load(bias_ptr + channels, exists, 0.0)
+
+
+@triton.jit
+def _before_relu(x, mean, scale, bias):
+    return (x - mean[None, :]) * scale[None, :] + bias[None, :]
+
+
+@triton.jit
+def _activated(x, inside, mean, scale, bias):
+    """Return the norm and ReLU of x, rounded as if they were stored; 0 outside the image, and NaN for NaN."""
+    before = _before_relu(x.to(tl.float32), mean, scale, bias)
+    return tl.where(inside & ~(before <= 0.0), before, 0.0).to(x.dtype)
+
+
+@triton.jit
 def _steps(y, x, KERNEL: tl.constexpr, WIDTH: tl.constexpr):
     """Return the number of positions from the centre to the tap (y, x)."""
     return (y - KERNEL // 2) * WIDTH + x - KERNEL // 2
@@ -144,23 +235,77 @@ def _is_inside(at, y, x, positions, KERNEL: tl.constexpr, HEIGHT: tl.constexpr, 
     return inside
 
 
-def convolve(x: Tensor, weight: Tensor) -> Tensor:
+class Norm(NamedTuple):
+    """A batch norm: mean and 1/√(variance + epsilon) of its input, its weight and bias; float32 [C]."""
+
+    mean: Tensor
+    inverse: Tensor
+    weight: Tensor
+    bias: Tensor
+
+
+class Running(NamedTuple):
+    """What the batch norm that follows keeps, and its settings."""
+
+    mean: Tensor
+    var: Tensor
+    num_batches: Tensor
+    momentum: float
+    epsilon: float
+
+
+def convolve(
+    x: Tensor,
+    weight: Tensor,
+    *,
+    norm: Norm | None = None,
+    added: Tensor | None = None,
+    running: Running | None = None,
+    tickets: Tensor | None = None,
+) -> tuple[Tensor, Tensor | None]:
     """Return the convolution with zeros around the images, [B, O, H, W] channels-last.
 
-    x       [B, C, H, W]  channels-last; bfloat16 or float16
-    weight  [O, C, K, K]  K odd; the dtype of x, any strides
+    x        [B, C, H, W]  channels-last; bfloat16 or float16
+    weight   [O, C, K, K]  K odd; the dtype of x, any strides
+    norm     x goes through it and a ReLU first
+    added    like the result, to be added to it
+    running  is updated; the second result is then mean and 1/√(variance + epsilon) of the first [2, O], else None
+    tickets  with `running`: TICKETS zeros, which are zeros again afterwards
     """
-    return _convolve(x, weight, weight.stride(0), weight.stride(1), weight.shape[0], flip=False)
+    strides = weight.stride(0), weight.stride(1)
+    return _convolve(x, weight, *strides, weight.shape[0], False, norm, added, None, running, tickets)
 
 
-def input_gradient(grad: Tensor, weight: Tensor) -> Tensor:
-    """Return the gradient to x, [B, C, H, W], from the gradient to the output, [B, O, H, W] channels-last."""
-    return _convolve(grad, weight, weight.stride(1), weight.stride(0), weight.shape[1], flip=True)
+def input_gradient(
+    grad: Tensor,
+    weight: Tensor,
+    *,
+    norm: Norm | None = None,
+    features: Tensor | None = None,
+    tickets: Tensor | None = None,
+) -> tuple[Tensor, Tensor | None]:
+    """Return the gradient to x, [B, C, H, W], from the gradient to the output, [B, O, H, W] channels-last.
+
+    norm, features, tickets  x is the activation of these features by that norm: the second result is then the gradients
+                             to its bias and weight [2, C], else None
+    """
+    strides = weight.stride(1), weight.stride(0)
+    return _convolve(grad, weight, *strides, weight.shape[1], True, norm, None, features, None, tickets)
 
 
 def _convolve(
-    x: Tensor, weight: Tensor, out_stride: int, in_stride: int, out_channels: int, *, flip: bool
-) -> Tensor:
+    x: Tensor,
+    weight: Tensor,
+    out_stride: int,
+    in_stride: int,
+    out_channels: int,
+    flip: bool,
+    norm: Norm | None,
+    added: Tensor | None,
+    features: Tensor | None,
+    running: Running | None,
+    tickets: Tensor | None,
+) -> tuple[Tensor, Tensor | None]:
     batch, channels, height, width = x.shape
     kernel = weight.shape[2]
     positions = batch * height * width
@@ -168,17 +313,33 @@ def _convolve(
     size = (batch, out_channels, height, width)
     out = torch.empty(size, dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
     grid = triton.cdiv(positions, tile["BLOCK_P"]), triton.cdiv(out_channels, tile["BLOCK_O"])
+    found = parts = None
+    group, groups = _groups(grid[0])
+    if tickets is not None:
+        found = x.new_empty((2, out_channels), dtype=torch.float32)
+        parts = x.new_empty((grid[0] + groups, 2, out_channels), dtype=torch.float32)
     conv_kernel[grid](
-        x, weight, out, positions, out_stride, in_stride, *weight.stride()[2:], **_images(height, width, kernel),
-        KERNEL=kernel, CHANNELS=channels, OUT_CHANNELS=out_channels, FLIP=flip, **tile,
+        x, weight, out, positions, out_stride, in_stride, *weight.stride()[2:],
+        *(norm or (None,) * 4), added, features, parts, tickets, found, *(running or (None, None, None, 0.0, 0.0)),
+        **_images(height, width, kernel), KERNEL=kernel, CHANNELS=channels, OUT_CHANNELS=out_channels, FLIP=flip,
+        ACTIVATES=norm is not None and features is None,
+        STATISTICS="" if tickets is None else "moments" if features is None else "sums",
+        GROUP=group, GROUPS=triton.next_power_of_2(groups), **tile,
     )  # fmt: skip
-    return out
+    return out, found
 
 
-def weight_gradient(x: Tensor, grad: Tensor, weight: Tensor) -> Tensor:
+def _groups(parts: int) -> tuple[int, int]:
+    """Return how many parts a group has, about as many as there are groups, and the number of groups."""
+    group = triton.next_power_of_2(math.isqrt(parts))
+    return group, triton.cdiv(parts, group)
+
+
+def weight_gradient(x: Tensor, grad: Tensor, weight: Tensor, *, norm: Norm | None = None) -> Tensor:
     """Return the gradient to the weights, with the size, dtype and strides of `weight`; its values are not read.
 
     x, grad  [B, C, H, W] and [B, O, H, W], channels-last, of one dtype
+    norm     x goes through it and a ReLU first
     """
     batch, channels, height, width = x.shape
     out_channels, _, kernel, _ = weight.shape
@@ -198,8 +359,8 @@ def weight_gradient(x: Tensor, grad: Tensor, weight: Tensor) -> Tensor:
     sizes = {"KERNEL": kernel, "CHANNELS": channels, "OUT_CHANNELS": out_channels}
     # The larger side of a product comes first, where the tensor cores take many rows.
     conv_weight_parts_kernel[grid](
-        x, grad, sums, positions, tiles, **_images(height, width, kernel), **sizes,
-        TURNED=outputs > columns, **tile,
+        x, grad, sums, *(norm or (None,) * 4), positions, tiles, **_images(height, width, kernel), **sizes,
+        TURNED=outputs > columns, ACTIVATES=norm is not None, **tile,
     )  # fmt: skip
     block = _block(weight.numel() // PROGRAMS, 256)
     conv_weight_sum_kernel[(triton.cdiv(weight.numel(), block),)](

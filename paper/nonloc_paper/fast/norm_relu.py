@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 import torch.nn.functional as F
@@ -83,21 +83,28 @@ class FastNormReLU(torch.autograd.Function):
 
 def _is_fast(norm: nn.Module, x: Tensor) -> bool:
     """Return whether the kernels normalise x: for training, or for evaluation without gradients."""
-    if not x.is_cuda or needs_plain_torch() or _kernels() is None or not is_untouched(norm, nn.BatchNorm2d):
+    if not x.is_cuda or needs_plain_torch() or _kernels() is None or not is_plain_norm(norm):
         return False
-    state = (norm.weight, norm.bias, norm.running_mean, norm.running_var)
     return (
         x.dim() == 4
         and x.dtype in DTYPES
         and x.is_contiguous(memory_format=torch.channels_last)
-        and norm.num_features == x.shape[1] <= MAX_CHANNELS
+        and norm.num_features == x.shape[1]
         and 2 * x.shape[1] <= x.numel() < 2**31
-        and norm.momentum is not None
-        and all(value is not None and value.dtype == torch.float32 for value in state)
         and (
-            norm.training or not torch.is_grad_enabled() or not any(t.requires_grad for t in (x, *state[:2]))
+            norm.training
+            or not torch.is_grad_enabled()
+            or not any(t.requires_grad for t in (x, norm.weight, norm.bias))
         )
     )
+
+
+def is_plain_norm(norm: nn.Module) -> TypeGuard[nn.BatchNorm2d]:
+    """Return whether the kernels know this norm, whatever its input."""
+    if not is_untouched(norm, nn.BatchNorm2d) or norm.momentum is None or norm.num_features > MAX_CHANNELS:
+        return False
+    state = (norm.weight, norm.bias, norm.running_mean, norm.running_var)
+    return all(value is not None and value.dtype == torch.float32 for value in state)
 
 
 def _kernels() -> Any:

@@ -154,19 +154,22 @@ def norm_relu_kernel(
 
 @triton.jit
 def norm_affine_kernel(
-    x_ptr, out_ptr, weight_ptr, bias_ptr, mean_ptr, variance_ptr, epsilon, out_rows, channels,
+    x_ptr, out_ptr, weight_ptr, bias_ptr, mean_ptr, variance_ptr, inverse_ptr, epsilon, out_rows, channels,
     TILES: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr,
     STRIDE: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """Activate with the running statistics."""
+    """Activate with statistics that are known: the variance, or 1/√(variance + epsilon)."""
     columns = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
     exists = columns < channels
     first = tl.program_id(0) * TILES * BLOCK_R
     last = tl.minimum(first + TILES * BLOCK_R, out_rows)
     mean = tl.load(mean_ptr + columns, exists, 0.0)
     bias = tl.load(bias_ptr + columns, exists, 0.0)
-    variance = tl.load(variance_ptr + columns, exists, 1.0)
-    scale = tl.load(weight_ptr + columns, exists, 0.0) / tl.sqrt(variance + epsilon)
+    scale = tl.load(weight_ptr + columns, exists, 0.0)
+    if inverse_ptr is None:
+        scale /= tl.sqrt(tl.load(variance_ptr + columns, exists, 1.0) + epsilon)
+    else:
+        scale *= tl.load(inverse_ptr + columns, exists, 0.0)
     for tile in range(TILES):
         start = first + tile * BLOCK_R
         places, inside = _tile_at(start, last, columns, channels, BLOCK_R)
@@ -374,19 +377,21 @@ def activation(
     weight: Tensor,
     bias: Tensor,
     mean: Tensor,
-    variance: Tensor,
+    variance: Tensor | None,
     epsilon: float,
     *,
+    inverse: Tensor | None = None,
     stride: int = 1,
 ) -> Tensor:
-    """Evaluation: compute relu(weight · (x − mean) / √(variance + epsilon) + bias)."""
+    """Compute relu(weight · (x − mean) · inverse + bias), with inverse = 1/√(variance + epsilon) if it is None."""
     _, out_shape, out_rows, pixels = _sizes(x, stride)
     channels = x.shape[1]
     tiling = make_tiling(out_rows, channels)
     out = torch.empty(out_shape, dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
     norm_affine_kernel[tiling.grid(out_rows, channels)](
-        x, out, weight, bias, mean, variance, float(epsilon), out_rows, channels, **tiling.sizes(), **pixels
-    )
+        x, out, weight, bias, mean, variance, inverse, float(epsilon), out_rows, channels,
+        **tiling.sizes(), **pixels,
+    )  # fmt: skip
     return out
 
 
@@ -399,26 +404,32 @@ def gradients(
     inverse: Tensor,
     *,
     more: Tensor | None = None,
+    found: Tensor | None = None,
     stride: int = 1,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the gradients to x, weight and bias in training.
 
-    grad  the gradient to the activation, channels-last
-    more  another gradient to x, to be added; like x
+    grad   the gradient to the activation, channels-last
+    more   another gradient to x, to be added; like x
+    found  the gradients to bias and weight [2, C], where they are known
     """
     rows, _, out_rows, pixels = _sizes(x, stride)
     channels = x.shape[1]
     tiling, out_tiling = (make_tiling(count, channels, elements=4096) for count in (rows, out_rows))
-    parts = out_tiling.parts(out_rows)
-    sums, products = x.new_empty((2, parts, channels), dtype=torch.float32)
-    grad_weight, grad_bias = torch.empty_like(weight), torch.empty_like(bias)
     grad_x = torch.empty_like(x)
-    common = (weight, bias, mean, inverse, sums, products)
-    norm_sums_kernel[out_tiling.grid(out_rows, channels)](
-        x, grad, *common, out_rows, channels, **out_tiling.sizes(), **pixels
-    )
+    affine = (weight, bias, mean, inverse)
+    if found is None:
+        parts = out_tiling.parts(out_rows)
+        sums, products = x.new_empty((2, parts, channels), dtype=torch.float32)
+        grad_weight, grad_bias = torch.empty_like(weight), torch.empty_like(bias)
+        norm_sums_kernel[out_tiling.grid(out_rows, channels)](
+            x, grad, *affine, sums, products, out_rows, channels, **out_tiling.sizes(), **pixels
+        )
+    else:
+        # One part: the second launch stores what it reads.
+        parts, (sums, products), (grad_bias, grad_weight) = 1, found, found
     norm_gradient_kernel[tiling.grid(rows, channels)](
-        x, grad, more, *common, grad_x, grad_weight, grad_bias, rows, channels, parts,
+        x, grad, more, *affine, sums, products, grad_x, grad_weight, grad_bias, rows, channels, parts,
         **_chunks(parts), **tiling.sizes(), **pixels,
     )  # fmt: skip
     return grad_x, grad_weight, grad_bias

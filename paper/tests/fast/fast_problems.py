@@ -5,6 +5,7 @@ from contextlib import contextmanager, nullcontext
 import torch
 import torch.nn.functional as F
 
+from nonloc_paper import fast
 from nonloc_paper.fast import convolution, norm_relu
 
 PASSES = ("forward", "input_gradient", "weight_gradient")
@@ -108,5 +109,6 @@ def interpret_launches(monkeypatch, kernels):
         monkeypatch.setattr(
             module, "_is_fast", lambda layer, x: x.is_contiguous(memory_format=torch.channels_last)
         )
+    monkeypatch.setattr(fast, "can_fuse", lambda x: x.is_contiguous(memory_format=torch.channels_last))
     monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())
     return record_launches(monkeypatch, kernels)

@@ -2,7 +2,10 @@
 
 import pytest
 import torch
+import torch.nn.functional as F
 from fast_problems import (
+    EPSILON,
+    MOMENTUM,
     PASSES,
     convolution_problem,
     exact_convolution,
@@ -30,8 +33,8 @@ def kernels():
 
 def all_passes(kernels, x, weight, grad):
     return [
-        kernels.convolve(x, weight),
-        kernels.input_gradient(grad, weight),
+        kernels.convolve(x, weight)[0],
+        kernels.input_gradient(grad, weight)[0],
         kernels.weight_gradient(x, grad, weight),
     ]
 
@@ -83,6 +86,55 @@ def test_every_pass_with_the_tiles_of_the_rules(kernels, sizes):
     with poisoned_memory():
         found = all_passes(kernels, *problem)
     check(found, exact_convolution(*problem))
+
+
+def exact_with_norms(x, weight, grad, norm, added, running):
+    """The convolution of the activation, plus `added`, and its moments; then all gradients that pass through."""
+    leaves = [one.double().requires_grad_() for one in (x, *norm)]
+    mean, variance = (one.double() for one in running)
+    active = F.batch_norm(leaves[0], None, None, *leaves[1:], True, 0.0, EPSILON).relu()
+    out = F.conv2d(active, weight.double(), padding=weight.shape[2] // 2) + added.double()
+    F.batch_norm(out, mean, variance, None, None, True, MOMENTUM, EPSILON)
+    moments = torch.stack([out.mean((0, 2, 3)), (out.var((0, 2, 3), correction=0) + EPSILON).rsqrt()])
+    grads = torch.autograd.grad(out, [active, *leaves[1:]], grad.double())
+    _, _, grad_weight = exact_convolution(active, weight, grad)
+    return out.detach(), moments.detach(), mean, variance, grads, grad_weight
+
+
+@pytest.mark.parametrize(
+    ("sizes", "tile"),
+    [
+        ((1, 6, 20, 3, 7, 5), (16, 16, 16)),
+        ((3, 5, 7, 2, 5, 6), (16, 16, 16)),
+        ((1, 4, 3, 1, 2, 3), (16, 16, 16)),
+    ],
+)
+def test_norms_inside(kernels, monkeypatch, sizes, tile):
+    """A norm with ReLU before, a sum and the next norm's statistics after; backward, what the norm needs."""
+    tile = dict(zip(("BLOCK_P", "BLOCK_C", "BLOCK_O"), tile, strict=True))
+    monkeypatch.setattr(kernels, "make_tile", lambda *sizes: tile | {"num_warps": 4, "num_stages": 1})
+    torch.manual_seed(5)
+    x, weight, grad = convolution_problem(*sizes, torch.float32)
+    x, added = x + 3, last(torch.randn_like(grad))
+    norm = kernels.Norm(x.mean((0, 2, 3)), (x.var((0, 2, 3), correction=0) + EPSILON).rsqrt(),
+                        1 + torch.rand(x.shape[1]), torch.randn(x.shape[1]))  # fmt: skip
+    count = torch.tensor(4)
+    running = kernels.Running(
+        torch.zeros(weight.shape[0]), torch.ones(weight.shape[0]), count, MOMENTUM, EPSILON
+    )
+    tickets = torch.zeros(kernels.TICKETS, dtype=torch.int32)
+    exact = exact_with_norms(x, weight, grad, norm[2:], added, running[:2])
+    with poisoned_memory():
+        x = surrounded(x)
+        out, moments = kernels.convolve(x, weight, norm=norm, added=added, running=running, tickets=tickets)
+        assert not tickets.any()
+        active, sums = kernels.input_gradient(grad, weight, norm=norm, features=x, tickets=tickets)
+        assert not tickets.any()
+        grad_weight = kernels.weight_gradient(x, grad, weight, norm=norm)
+    assert count == 5
+    found = [out, moments, *running[:2], active, sums[1], sums[0], grad_weight]
+    for one, other in zip(found, [*exact[:4], *exact[4], exact[5]], strict=True):
+        assert worst(one, other) <= 1e-5
 
 
 @pytest.mark.parametrize("dims", [(0, 0), (0, 1), (2, 3)])
