@@ -375,7 +375,7 @@ def make_tile(positions: int, kernel: int, channels: int, out_channels: int) -> 
     seen = kernel * kernel * channels
     # 16 channels are read tap by tap, straight into registers; a 1×1 kernel reads all its columns at once.
     columns = 16 if kernel > 1 and channels == 16 else _block(seen, 2 * WIDE if kernel == 1 else WIDE)
-    is_deep = columns > WIDE
+    is_deep = columns > WIDE and positions >= WIDE * PROGRAMS
     return {
         "BLOCK_P": 2 * WIDE if is_deep or positions >= 2 * WIDE * 256 else WIDE,
         "BLOCK_C": columns,
