@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from typing import Any, TypeGuard
-from weakref import WeakKeyDictionary
 
 import torch
 import torch.nn.functional as F
@@ -63,11 +62,9 @@ def run_norm_convolution(
     norm, known  None: x as it is. `known` is what this function returned as the statistics of x
     added        must be the x that this function returned, or no input of it, so that its gradient is added in passing
     """
-    dtype = _dtype(x)
-    weight = layer.weight.to(_dtype(layer.weight))
     affine = (None, None) if norm is None else (norm.weight, norm.bias)
     with torch.cuda.device(x.device):
-        return FastConvolution.apply(x.to(dtype), weight, *affine, known, added, norm, following)
+        return FastConvolution.apply(x, layer.weight.to(x.dtype), added, *affine, known, following)
 
 
 class FastConvolution(torch.autograd.Function):
@@ -82,55 +79,43 @@ class FastConvolution(torch.autograd.Function):
         ctx: Any,
         x: Tensor,
         weight: Tensor,
+        added: Tensor | None = None,
         norm_weight: Tensor | None = None,
         norm_bias: Tensor | None = None,
         known: Tensor | None = None,
-        added: Tensor | None = None,
-        norm: nn.BatchNorm2d | None = None,
         following: Any = None,
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
         ctx.set_materialize_grads(False)
-        ctx.norm, ctx.has_added = norm, added is not None
+        ctx.has_norm, ctx.has_added = known is not None, added is not None
         active, inside = _activate(x, weight, norm_weight, norm_bias, known)
         ctx.save_for_backward(x, None if active is x else active, weight, norm_weight, norm_bias, known)
-        if norm is None and following is None and not is_own("forward", weight):
+        if known is None and following is None and not is_own("forward", weight):
             return F.conv2d(x, weight, padding=weight.shape[2] // 2), None, None
         kernels, running = _kernels(), None
         if following is not None:
             buffers = [following.running_mean, following.running_var, following.num_batches_tracked]
             running = kernels.Running(*buffers, float(following.momentum), float(following.eps))
             torch.autograd.graph.increment_version(buffers)
-        out, found = kernels.convolve(
-            active, weight, norm=inside, added=added, running=running, tickets=_tickets(following, x)
-        )
+        out, found = kernels.convolve(active, weight, norm=inside, added=added, running=running)
         if found is not None:
             ctx.mark_non_differentiable(found)
-        return out, found, None if norm is None else x
+        return out, found, None if known is None else x
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor | None, _: Any, more: Tensor | None) -> tuple[Tensor | None, ...]:
         if grad is None:
-            return more, *[None] * 7
+            return more, *[None] * 6
         x, active, weight, norm_weight, norm_bias, known = ctx.saved_tensors
         needs_x, needs_weight = ctx.needs_input_grad[:2]
         grad = grad.contiguous(memory_format=torch.channels_last)
         added = grad if ctx.has_added else None
-        if ctx.norm is None:
-            return (
-                *_plain_gradients(x, weight, grad, needs_x, needs_weight),
-                None,
-                None,
-                None,
-                added,
-                None,
-                None,
-            )
+        if not ctx.has_norm:
+            grads = _plain_gradients(x, weight, grad, needs_x, needs_weight)
+            return *grads, added, None, None, None, None
         kernels = _kernels()
         norm = kernels.Norm(*known, norm_weight, norm_bias)
-        grad_active, found = kernels.input_gradient(
-            grad, weight, norm=norm, features=x, tickets=_tickets(ctx.norm, x)
-        )
+        grad_active, found = kernels.input_gradient(grad, weight, norm=norm, features=x)
         grad_weight = None
         if needs_weight:
             inside = norm if active is None else None
@@ -139,7 +124,7 @@ class FastConvolution(torch.autograd.Function):
         grad_x, grad_scale, grad_bias = norm_relu._kernels().gradients(
             x, grad_active, norm_weight, norm_bias, *known, more=more, found=found
         )
-        return grad_x, grad_weight, grad_scale, grad_bias, None, added, None, None
+        return grad_x, grad_weight, added, grad_scale, grad_bias, None, None
 
 
 def _activate(
@@ -171,19 +156,6 @@ def _plain_gradients(
         grad_x = others[0] if missing[0] else grad_x
         grad_weight = others[1] if missing[1] else grad_weight
     return grad_x, grad_weight
-
-
-# Of each norm, and never replaced on its device: a captured graph keeps their address.
-_all_tickets: WeakKeyDictionary[nn.Module, Tensor] = WeakKeyDictionary()
-
-
-def _tickets(norm: nn.Module | None, x: Tensor) -> Tensor | None:
-    if norm is None:
-        return None
-    tickets = _all_tickets.get(norm)
-    if tickets is None or tickets.device != x.device:
-        tickets = _all_tickets[norm] = torch.zeros(_kernels().TICKETS, dtype=torch.int32, device=x.device)
-    return tickets
 
 
 def _is_fast(layer: nn.Module, x: Tensor) -> bool:

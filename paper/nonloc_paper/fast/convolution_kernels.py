@@ -14,7 +14,6 @@ norm that follows can be part of its launch; backward, the two sums that the nor
 
 from __future__ import annotations
 
-import math
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -23,7 +22,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from nonloc_paper.fast.convolution_statistics import collect
+from nonloc_paper.fast.convolution_statistics import merge
 
 # Programs that a launch should have: two for each of the 132 multiprocessors of an H100 or H200.
 PROGRAMS = 264
@@ -31,28 +30,25 @@ PROGRAMS = 264
 WIDE, NARROW = 64, 16
 # Numbers of the parts that a program adds up at a time.
 SUMMED = 4096
-# Enough for as many programs as 2³¹ features can have.
-TICKETS = 4096
 
 
 @triton.jit(do_not_specialize=["positions"])
 def conv_kernel(
     x_ptr, weight_ptr, out_ptr, positions,
     weight_out_stride, weight_in_stride, weight_y_stride, weight_x_stride,
-    mean_ptr, inverse_ptr, scale_ptr, bias_ptr, added_ptr, features_ptr,
-    parts_ptr, tickets_ptr, found_ptr, running_mean_ptr, running_var_ptr, num_batches_ptr, momentum, epsilon,
+    mean_ptr, inverse_ptr, scale_ptr, bias_ptr, added_ptr, features_ptr, parts_ptr,
     HEIGHT: tl.constexpr, WIDTH: tl.constexpr, KERNEL: tl.constexpr,
     CHANNELS: tl.constexpr, OUT_CHANNELS: tl.constexpr, FLIP: tl.constexpr,
-    ACTIVATES: tl.constexpr, STATISTICS: tl.constexpr, GROUP: tl.constexpr, GROUPS: tl.constexpr,
+    ACTIVATES: tl.constexpr, STATISTICS: tl.constexpr,
     BLOCK_P: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_O: tl.constexpr,
 ):  # fmt: skip
     """Compute BLOCK_P positions of BLOCK_O output channels, reading BLOCK_C columns at a time.
 
     ACTIVATES    x goes through the norm and its ReLU first
     added        is added to the result
-    STATISTICS   "moments": of the result, for the norm that follows; found: its mean and 1/√(variance + epsilon).
-                 "sums": the result is the gradient to the activation of `features` by the norm; found: its gradients
-                 to bias and weight
+    STATISTICS   "moments": of the result, for the norm that follows: mean and squared deviations of these positions.
+                 "sums": the result is the gradient to the activation of `features` by the norm: what passes the ReLU,
+                 and its product with the normalised features
     """
     COLUMNS: tl.constexpr = KERNEL * KERNEL * CHANNELS
     at = tl.program_id(0) * BLOCK_P + tl.arange(0, BLOCK_P)
@@ -100,22 +96,9 @@ def conv_kernel(
             second = tl.sum(passed * (features - norm[0][None, :]), 0) * tl.load(
                 inverse_ptr + outs, has_out, 0.0
             )
-        is_done, first, second = collect(
-            first, second, outs, has_out, parts_ptr, tickets_ptr, positions,
-            OUT_CHANNELS, STATISTICS == "moments", BLOCK_P, GROUP, GROUPS,
-        )  # fmt: skip
-        if is_done == 1:
-            if STATISTICS == "moments":
-                old_mean = tl.load(running_mean_ptr + outs, has_out, 0.0)
-                old_var = tl.load(running_var_ptr + outs, has_out, 0.0)
-                unbiased = second / (positions - 1.0)
-                tl.store(running_mean_ptr + outs, (1.0 - momentum) * old_mean + momentum * first, has_out)
-                tl.store(running_var_ptr + outs, (1.0 - momentum) * old_var + momentum * unbiased, has_out)
-                if tl.program_id(1) == 0:
-                    tl.store(num_batches_ptr, tl.load(num_batches_ptr) + 1)
-                second = 1.0 / tl.sqrt(second / positions + epsilon)
-            tl.store(found_ptr + outs, first, has_out)
-            tl.store(found_ptr + OUT_CHANNELS + outs, second, has_out)
+        at = parts_ptr + tl.program_id(0) * OUT_CHANNELS + outs
+        tl.store(at, first, has_out)
+        tl.store(at + tl.num_programs(0) * OUT_CHANNELS, second, has_out)
 
 
 @triton.jit(do_not_specialize=["positions", "tiles"])
@@ -261,7 +244,6 @@ def convolve(
     norm: Norm | None = None,
     added: Tensor | None = None,
     running: Running | None = None,
-    tickets: Tensor | None = None,
 ) -> tuple[Tensor, Tensor | None]:
     """Return the convolution with zeros around the images, [B, O, H, W] channels-last.
 
@@ -270,10 +252,12 @@ def convolve(
     norm     x goes through it and a ReLU first
     added    like the result, to be added to it
     running  is updated; the second result is then mean and 1/√(variance + epsilon) of the first [2, O], else None
-    tickets  with `running`: TICKETS zeros, which are zeros again afterwards
     """
     strides = weight.stride(0), weight.stride(1)
-    return _convolve(x, weight, *strides, weight.shape[0], False, norm, added, None, running, tickets)
+    out, parts, rows = _convolve(
+        x, weight, *strides, weight.shape[0], False, norm, added, None, running is not None
+    )
+    return out, None if parts is None else merge(parts, out[:, 0].numel(), rows, running)
 
 
 def input_gradient(
@@ -282,15 +266,19 @@ def input_gradient(
     *,
     norm: Norm | None = None,
     features: Tensor | None = None,
-    tickets: Tensor | None = None,
 ) -> tuple[Tensor, Tensor | None]:
     """Return the gradient to x, [B, C, H, W], from the gradient to the output, [B, O, H, W] channels-last.
 
-    norm, features, tickets  x is the activation of these features by that norm: the second result is then the gradients
-                             to its bias and weight [2, C], else None
+    norm, features  x is the activation of these features by that norm: the second result is then the gradients to its
+                    bias and weight [2, parts, C], of several parts to be added, else None
     """
     strides = weight.stride(1), weight.stride(0)
-    return _convolve(grad, weight, *strides, weight.shape[1], True, norm, None, features, None, tickets)
+    out, parts, rows = _convolve(
+        grad, weight, *strides, weight.shape[1], True, norm, None, features, features is not None
+    )
+    if parts is not None and parts.shape[1] > PROGRAMS:
+        parts = merge(parts, out[:, 0].numel(), rows, None).unsqueeze(1)
+    return out, parts
 
 
 def _convolve(
@@ -303,9 +291,9 @@ def _convolve(
     norm: Norm | None,
     added: Tensor | None,
     features: Tensor | None,
-    running: Running | None,
-    tickets: Tensor | None,
-) -> tuple[Tensor, Tensor | None]:
+    has_statistics: bool,
+) -> tuple[Tensor, Tensor | None, int]:
+    """Return the result, the statistics of its parts [2, parts, O], and the positions of a part."""
     batch, channels, height, width = x.shape
     kernel = weight.shape[2]
     positions = batch * height * width
@@ -313,26 +301,15 @@ def _convolve(
     size = (batch, out_channels, height, width)
     out = torch.empty(size, dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
     grid = triton.cdiv(positions, tile["BLOCK_P"]), triton.cdiv(out_channels, tile["BLOCK_O"])
-    found = parts = None
-    group, groups = _groups(grid[0])
-    if tickets is not None:
-        found = x.new_empty((2, out_channels), dtype=torch.float32)
-        parts = x.new_empty((grid[0] + groups, 2, out_channels), dtype=torch.float32)
+    parts = x.new_empty((2, grid[0], out_channels), dtype=torch.float32) if has_statistics else None
     conv_kernel[grid](
         x, weight, out, positions, out_stride, in_stride, *weight.stride()[2:],
-        *(norm or (None,) * 4), added, features, parts, tickets, found, *(running or (None, None, None, 0.0, 0.0)),
+        *(norm or (None,) * 4), added, features, parts,
         **_images(height, width, kernel), KERNEL=kernel, CHANNELS=channels, OUT_CHANNELS=out_channels, FLIP=flip,
         ACTIVATES=norm is not None and features is None,
-        STATISTICS="" if tickets is None else "moments" if features is None else "sums",
-        GROUP=group, GROUPS=triton.next_power_of_2(groups), **tile,
+        STATISTICS="" if parts is None else "moments" if features is None else "sums", **tile,
     )  # fmt: skip
-    return out, found
-
-
-def _groups(parts: int) -> tuple[int, int]:
-    """Return how many parts a group has, about as many as there are groups, and the number of groups."""
-    group = triton.next_power_of_2(math.isqrt(parts))
-    return group, triton.cdiv(parts, group)
+    return out, parts, tile["BLOCK_P"]
 
 
 def weight_gradient(x: Tensor, grad: Tensor, weight: Tensor, *, norm: Norm | None = None) -> Tensor:

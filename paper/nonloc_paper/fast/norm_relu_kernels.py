@@ -411,7 +411,7 @@ def gradients(
 
     grad   the gradient to the activation, channels-last
     more   another gradient to x, to be added; like x
-    found  the gradients to bias and weight [2, C], where they are known
+    found  the gradients to bias and weight [2, parts, C], of parts to be added, where they are known
     """
     rows, _, out_rows, pixels = _sizes(x, stride)
     channels = x.shape[1]
@@ -419,17 +419,14 @@ def gradients(
     grad_x = torch.empty_like(x)
     affine = (weight, bias, mean, inverse)
     if found is None:
-        parts = out_tiling.parts(out_rows)
-        sums, products = x.new_empty((2, parts, channels), dtype=torch.float32)
-        grad_weight, grad_bias = torch.empty_like(weight), torch.empty_like(bias)
+        found = x.new_empty((2, out_tiling.parts(out_rows), channels), dtype=torch.float32)
         norm_sums_kernel[out_tiling.grid(out_rows, channels)](
-            x, grad, *affine, sums, products, out_rows, channels, **out_tiling.sizes(), **pixels
+            x, grad, *affine, *found, out_rows, channels, **out_tiling.sizes(), **pixels
         )
-    else:
-        # One part: the second launch stores what it reads.
-        parts, (sums, products), (grad_bias, grad_weight) = 1, found, found
+    parts = found.shape[1]
+    grad_weight, grad_bias = torch.empty_like(weight), torch.empty_like(bias)
     norm_gradient_kernel[tiling.grid(rows, channels)](
-        x, grad, more, *affine, sums, products, grad_x, grad_weight, grad_bias, rows, channels, parts,
+        x, grad, more, *affine, *found, grad_x, grad_weight, grad_bias, rows, channels, parts,
         **_chunks(parts), **tiling.sizes(), **pixels,
     )  # fmt: skip
     return grad_x, grad_weight, grad_bias

@@ -101,18 +101,15 @@ def exact_with_norms(x, weight, grad, norm, added, running):
     return out.detach(), moments.detach(), mean, variance, grads, grad_weight
 
 
-@pytest.mark.parametrize(
-    ("sizes", "tile"),
-    [
-        ((1, 6, 20, 3, 7, 5), (16, 16, 16)),
-        ((3, 5, 7, 2, 5, 6), (16, 16, 16)),
-        ((1, 4, 3, 1, 2, 3), (16, 16, 16)),
-    ],
-)
-def test_norms_inside(kernels, monkeypatch, sizes, tile):
+@pytest.mark.parametrize("merged", [False, True])
+@pytest.mark.parametrize("sizes", [(1, 6, 20, 3, 7, 5), (3, 5, 7, 2, 5, 6), (1, 4, 3, 1, 2, 3)])
+def test_norms_inside(kernels, monkeypatch, sizes, merged):
     """A norm with ReLU before, a sum and the next norm's statistics after; backward, what the norm needs."""
-    tile = dict(zip(("BLOCK_P", "BLOCK_C", "BLOCK_O"), tile, strict=True))
-    monkeypatch.setattr(kernels, "make_tile", lambda *sizes: tile | {"num_warps": 4, "num_stages": 1})
+    tile = {"BLOCK_P": 16, "BLOCK_C": 16, "BLOCK_O": 16, "num_warps": 4, "num_stages": 1}
+    monkeypatch.setattr(kernels, "make_tile", lambda *sizes: tile)
+    if merged:  # two parts at a time, also of the sums
+        monkeypatch.setitem(kernels.merge.__globals__, "PARTS", 2)
+        monkeypatch.setattr(kernels, "PROGRAMS", 2)
     torch.manual_seed(5)
     x, weight, grad = convolution_problem(*sizes, torch.float32)
     x, added = x + 3, last(torch.randn_like(grad))
@@ -122,17 +119,15 @@ def test_norms_inside(kernels, monkeypatch, sizes, tile):
     running = kernels.Running(
         torch.zeros(weight.shape[0]), torch.ones(weight.shape[0]), count, MOMENTUM, EPSILON
     )
-    tickets = torch.zeros(kernels.TICKETS, dtype=torch.int32)
     exact = exact_with_norms(x, weight, grad, norm[2:], added, running[:2])
     with poisoned_memory():
         x = surrounded(x)
-        out, moments = kernels.convolve(x, weight, norm=norm, added=added, running=running, tickets=tickets)
-        assert not tickets.any()
-        active, sums = kernels.input_gradient(grad, weight, norm=norm, features=x, tickets=tickets)
-        assert not tickets.any()
+        out, moments = kernels.convolve(x, weight, norm=norm, added=added, running=running)
+        active, sums = kernels.input_gradient(grad, weight, norm=norm, features=x)
         grad_weight = kernels.weight_gradient(x, grad, weight, norm=norm)
     assert count == 5
-    found = [out, moments, *running[:2], active, sums[1], sums[0], grad_weight]
+    assert sums.shape[1] == (1 if merged else -(-x[:, 0].numel() // 16))
+    found = [out, moments, *running[:2], active, *sums.sum(1).flip(0), grad_weight]
     for one, other in zip(found, [*exact[:4], *exact[4], exact[5]], strict=True):
         assert worst(one, other) <= 1e-5
 
