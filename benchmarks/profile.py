@@ -44,6 +44,7 @@ def profile(network: str, device: torch.device, batch_size: int = 128) -> dict[s
             f"a kernel table needs a CUDA device, and device is {str(device)!r}; use --device cuda"
         )
     recipe = Recipe(network, batch_size=batch_size, precision="bfloat16", channels_last=True)
+    recipe = recipe.with_(stage=NETWORKS.get(network, {}))
     with tempfile.TemporaryDirectory() as folder:
         dataset = random_images(batch_size * STEPS_PER_EPOCH, device)
         steps = LibrarySteps(recipe, dataset, device, Path(folder, "run"))

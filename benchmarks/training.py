@@ -25,7 +25,12 @@ from nonloc_paper.training.session import Session
 from nonloc_paper.training.step import on_stream, precision_of
 from nonloc_paper.training.tasks import TASKS, Classification
 
-NETWORKS = ("preresnet20/baseline", "preresnet20/diffusive-5@2")
+# Those of the paper's tables, and how their stages are made.
+NETWORKS: dict[str, dict[str, Any]] = {
+    "preresnet29/baseline": {},
+    "preresnet29/diffusive-5@2": {"share_affinity": False},
+    "preresnet83/baseline": {},
+}
 SIDE_BY_SIDE = (2, 4, 8)
 # Float32 steps whose losses are compared before anything is timed, and how far they may differ, relatively.
 CHECKED_STEPS = 5
@@ -147,7 +152,7 @@ def random_images(count: int, device: torch.device) -> Dataset:
 
 
 def measure(options: Namespace, talk: Callable[[str], None]) -> list[dict[str, Any]]:
-    """Both networks: the paper's batch on CUDA, a small one on the CPU, where the stage has its matrix."""
+    """All networks: the paper's batch on CUDA, a small one on the CPU, where the stage has its matrix."""
     batch_size = 128 if options.device.type == "cuda" else 16
     return [
         row
@@ -174,7 +179,7 @@ def measure_network(
     the images; gain is against the plain loop; difference is the largest relative one of a loss, in float32.
     """
     on_cuda = device.type == "cuda"
-    recipe = Recipe(network, batch_size=batch_size)
+    recipe = Recipe(network, batch_size=batch_size).with_(stage=NETWORKS.get(network, {}))
     dataset = random_images(batch_size * STEPS_PER_EPOCH, device)
     name = "captured" if on_cuda else "the library's step"
     row: dict[str, Any] = {"network": network, "way": name, "runs": 1, "batch_size": batch_size}
@@ -198,14 +203,14 @@ def measure_network(
                     else PlainLoop(recipe, dataset, device)
                 )
                 time_calls(ways[-1].step, WARM_UP_STEPS, device)
-                title = "plain loop" if not runs else name if runs == 1 else f"{name}, {runs} side by side"
+                way = "plain loop" if not runs else name if runs == 1 else f"{name}, {runs} side by side"
                 memory = _reserved(device) - before if on_cuda else None
-                rows.append(row | {"way": title, "runs": max(1, runs), "memory": memory})
+                rows.append(row | {"way": way, "runs": max(1, runs), "memory": memory})
             counts = [steps or (50 if on_cuda else 2)] * len(ways)
-            times = time_in_turns([way.step for way in ways], counts, repeats, device)
+            times = time_in_turns([one.step for one in ways], counts, repeats, device)
         finally:
-            for way in ways:
-                way.close()
+            for one in ways:
+                one.close()
     for row, mine in zip(rows, times, strict=True):
         each = [one / row["runs"] for one in mine]
         row |= {"precision": recipe.precision, "milliseconds": statistics.median(each)}
@@ -229,6 +234,10 @@ def _difference(recipe: Recipe, dataset: Dataset, device: torch.device, folder: 
     return float(((losses - wanted) / wanted).abs().max())
 
 
+def title(network: str) -> str:
+    return network if NETWORKS.get(network, {}).get("share_affinity", True) else f"{network}, own affinities"
+
+
 def _reserved(device: torch.device) -> int:
     if device.type != "cuda":
         return 0
@@ -244,6 +253,6 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
         if row["passed"]:
             shown = format_range(row["milliseconds"], row["range"])
             times = [shown, format_size(row["memory"]), f"{row['gain']:.2f}×"]
-        cells.append([row["network"], row["way"], *times, f"{row['difference']:.0e}"])
+        cells.append([title(row["network"]), row["way"], *times, f"{row['difference']:.0e}"])
     headers = ["network", "way", "ms a step and run", "memory", "against the plain loop", "losses differ by"]
     return markdown(headers, cells)

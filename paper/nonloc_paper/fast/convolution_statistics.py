@@ -16,7 +16,7 @@ PARTS, CHANNELS = 1024, 8
 
 
 @triton.jit(do_not_specialize=["rows", "parts"])
-def merge_kernel(
+def norm_merge_kernel(
     parts_ptr, found_ptr, running_mean_ptr, running_var_ptr, num_batches_ptr, momentum, epsilon, rows, parts,
     CHANNELS: tl.constexpr, MOMENTS: tl.constexpr, PART_ROWS: tl.constexpr,
     BLOCK_P: tl.constexpr, BLOCK_C: tl.constexpr,
@@ -66,7 +66,7 @@ def merge(
     """Return [2, C] of parts [2, parts, C] of `part_rows` rows each; with `running`, which is updated, moments."""
     _, count, channels = parts.shape
     found = parts.new_empty((2, channels))
-    merge_kernel[(triton.cdiv(channels, CHANNELS),)](
+    norm_merge_kernel[(triton.cdiv(channels, CHANNELS),)](
         parts, found, *(running or (None, None, None, 0.0, 0.0)), rows, count,
         CHANNELS=channels, MOMENTS=running is not None, PART_ROWS=part_rows,
         BLOCK_P=min(PARTS, max(16, triton.next_power_of_2(count))), BLOCK_C=CHANNELS, num_warps=8,
