@@ -58,21 +58,24 @@ def launch_kernel(
     if is_interpreted():
         kernel[grid](*arguments, **constants, **options)
         return
-    seen = [
-        (one.dtype, one.data_ptr() % 16)
-        if isinstance(one, Tensor)
-        else float
-        if isinstance(one, float)
-        else one
-        for one in arguments
-    ]
-    device = torch.cuda.current_device()
-    key = (kernel.__name__, device, *seen, *constants.items(), *options.items())
-    compiled = _compiled.get(key)
-    if compiled is None:
-        _compiled[key] = kernel[grid](*arguments, **constants, **options)
+    seen: list[Any] = [kernel.__name__, torch.cuda.current_device()]
+    addresses = 0
+    for one in arguments:
+        if isinstance(one, Tensor):
+            addresses |= one.data_ptr()
+            seen.append(one.dtype)
+        else:
+            seen.append(float if isinstance(one, float) else one)
+    # Triton asks of each address whether it is a multiple of 16. Nearly always all are, and one question does.
+    if addresses % 16:
+        seen += [one.data_ptr() % 16 for one in arguments if isinstance(one, Tensor)]
+    key = (*seen, *constants, *constants.values(), *options, *options.values())
+    found = _compiled.get(key)
+    if found is None:
+        fixed = [constants[name] for name in kernel.arg_names[len(arguments) :]]
+        _compiled[key] = kernel[grid](*arguments, **constants, **options), fixed
     else:
-        fixed = (constants[name] for name in kernel.arg_names[len(arguments) :])
+        compiled, fixed = found
         compiled[(*grid, 1)](*arguments, *fixed)
 
 
