@@ -449,7 +449,7 @@ def check_weight(name: str, w: Tensor, device: torch.device) -> None:
 
 def _weight_pairs(weights: Weights, z: Tensor) -> list[tuple[Tensor, Tensor | None]]:
     """Each item as (outer, inner): W = outer, or W = outer inner."""
-    channels = z.shape[-1]
+    channels, device = z.shape[-1], z.device
     is_one = not isinstance(weights, (Tensor, Iterable)) or (
         isinstance(weights, Tensor) and weights.dim() < 3
     )
@@ -477,6 +477,8 @@ def _weight_pairs(weights: Weights, z: Tensor) -> list[tuple[Tensor, Tensor | No
                 f"pair (W_Z [{channels}, r], W_g [r, {channels}])"
             )
         for factor in (outer,) if inner is None else (outer, inner):
-            check_weight(f"weights[{n}]", factor, z.device)
+            # z is checked already; what is like it needs no more questions.
+            if factor.dtype != z.dtype or factor.device != device:
+                check_weight(f"weights[{n}]", factor, device)
         pairs.append((outer, inner))
     return pairs

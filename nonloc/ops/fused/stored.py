@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from nonloc.ops.arithmetic import in_dtype
 from nonloc.ops.fused.launch import LOG2_E, Settings, is_launching, launch_kernel
 
 LARGEST_KERNEL = 2**27  # bytes of K that exist at one time; backward its gradients take three times as much
@@ -50,7 +51,7 @@ def stage_forward(
         targets = (*_states_between(between, part), _some(state, part).flatten(0, 1))
         for n in range(blocks):
             room = n if keeps else 0
-            torch.mm(_in_dtype(z, w_g.dtype), inner[n], out=given_rows[room])
+            torch.mm(in_dtype(z, w_g.dtype), inner[n], out=given_rows[room])
             torch.baddbmm(given[room], k, given[room], beta=-1 if s.differs else 0, out=change[room])
             z = _added(z, change_rows[room], outer[n], targets[room])
     return state, kernel if keeps and len(kernel) == len(query) else None, g, r, between
@@ -87,13 +88,13 @@ def stage_backward(
         dz, target = _some(d_state, part).flatten(0, 1), _some(d_x, part).flatten(0, 1)
         adds = part is not None and part[0] > 0
         for n in reversed(range(len(outer))):
-            narrow = _in_dtype(dz, w_z.dtype)
+            narrow = in_dtype(dz, w_z.dtype)
             torch.mm(narrow, outer[n], out=d_change_rows[n])
             dg = torch.baddbmm(d_change[n], transposed, d_change[n], beta=-1 if s.differs else 0).flatten(
                 0, 1
             )
             _outer(narrow, change_rows[n], d_outer[n], adds)
-            _outer(dg, _in_dtype(states[n], w_g.dtype), d_inner[n], adds)
+            _outer(dg, in_dtype(states[n], w_g.dtype), d_inner[n], adds)
             dz = _added(dz, dg, inner[n], target)
         gradients.add(part, k, some_dr.flatten(2), _some(g, part).flatten(2))
     return *gradients.results, d_x, d_wz, d_wg
@@ -245,11 +246,6 @@ def _launch_rows(name: str, like: Tensor, *arguments: Any, **constants: Any) -> 
 
 def _aligned(positions: int) -> int:
     return -(-positions // ALIGNED) * ALIGNED
-
-
-def _in_dtype(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """As x.to(dtype), which takes its time also where there is nothing to do."""
-    return x if x.dtype == dtype else x.to(dtype)
 
 
 def _added(z: Tensor, change: Tensor, w: Tensor, out: Tensor) -> Tensor:
