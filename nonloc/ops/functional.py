@@ -145,11 +145,13 @@ def propagate(
     pairs = _weight_pairs(weights, z)
     with full_precision(z):
         if isinstance(affinity, Affinity):
-            if backend == "auto":
+            is_chosen = backend == "auto"
+            if is_chosen:
                 backend = choose_backend(affinity, z, hidden=_widest(pairs), blocks=len(pairs))
-            whole = _propagate_whole(affinity, z, pairs, differences, backend)
-            if whole is not None:
-                return whole
+            # As one computation, where the backend has one; the choice has asked already what it lacks.
+            is_whole = backend in fused.BACKENDS and fused.takes_weights(z, pairs, backend)
+            if is_whole and (is_chosen or fused.lacks(affinity, z, backend) is None):
+                return fused.propagate(without_masked(affinity), z, pairs, differences, backend)
         operator, state = _prepare(affinity, z, backend)
         for outer, inner in pairs:
             hidden = state if inner is None else state @ inner.to(state.dtype).transpose(-2, -1)
@@ -159,19 +161,6 @@ def propagate(
             state = state + change @ outer.to(state.dtype).transpose(-2, -1)
         result = state.to(z.dtype)
         return result if mask is None else torch.where(mask.unsqueeze(-1), result, z)
-
-
-def _propagate_whole(
-    affinity: Affinity,
-    z: Tensor,
-    pairs: Sequence[tuple[Tensor, Tensor | None]],
-    differences: bool,
-    backend: str,
-) -> Tensor | None:
-    """The stage as one computation, where the backend has one for it."""
-    if backend in fused.BACKENDS and fused.takes_stage(affinity, z, pairs, backend):
-        return fused.propagate(without_masked(affinity), z, pairs, differences, backend)
-    return None
 
 
 def _widest(pairs: Sequence[tuple[Tensor, Tensor | None]]) -> int:

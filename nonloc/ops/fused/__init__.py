@@ -91,13 +91,9 @@ def stack_weights(pairs: Sequence[Any]) -> tuple[Tensor, Tensor]:
     return w_z, identity.expand(len(pairs), -1, -1)
 
 
-def takes_stage(
-    affinity: Affinity, z: Tensor, pairs: Sequence[tuple[Tensor, Tensor | None]], backend: str = "fused"
-) -> bool:
-    """Return whether the state and all weights fit into one computation."""
+def takes_weights(z: Tensor, pairs: Sequence[tuple[Tensor, Tensor | None]], backend: str) -> bool:
+    """Return whether the state and all weights fit into one computation, where the backend lacks nothing."""
     ranks = {(outer.shape[-1], inner is None) for outer, inner in pairs}
-    if lacks(affinity, z, backend) is not None:
-        return False
     if backend == "attention":
         return all(rank <= attention.WIDEST for rank, _ in ranks)
     if backend == "stored" or len(ranks) != 1:
