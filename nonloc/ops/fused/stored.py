@@ -43,6 +43,7 @@ def stage_forward(
     g, r = (query.new_empty(batch, positions, rooms, hidden) for _ in range(2))
     kernel = new_kernel(query)
     outer, inner = w_z.mT.unbind(), w_g.mT.unbind()
+    own = -1 if s.differs else 0  # of a position's own number, in K g − g
     for part in parts(query):
         k = store(_some(query, part), _some(key, part), _some(bias, part), kernel, s)
         given, given_rows = _by_block(_some(g, part))
@@ -52,7 +53,7 @@ def stage_forward(
         for n in range(blocks):
             room = n if keeps else 0
             torch.mm(in_dtype(z, w_g.dtype), inner[n], out=given_rows[room])
-            torch.baddbmm(given[room], k, given[room], beta=-1 if s.differs else 0, out=change[room])
+            torch.baddbmm(given[room], k, given[room], beta=own, out=change[room])
             z = _added(z, change_rows[room], outer[n], targets[room])
     return state, kernel if keeps and len(kernel) == len(query) else None, g, r, between
 
@@ -77,6 +78,7 @@ def stage_backward(
     dr = torch.empty_like(g)
     d_wz, d_wg = torch.empty_like(w_z), torch.empty_like(w_g)
     outer, inner, d_outer, d_inner = w_z.unbind(), w_g.unbind(), d_wz.unbind(), d_wg.unbind()
+    own = -1 if s.differs else 0
     gradients = _AffinityGradients(query, key, bias, kernel, s)
     for part in parts(query):
         k = gradients.kernel(part)
@@ -90,9 +92,7 @@ def stage_backward(
         for n in reversed(range(len(outer))):
             narrow = in_dtype(dz, w_z.dtype)
             torch.mm(narrow, outer[n], out=d_change_rows[n])
-            dg = torch.baddbmm(d_change[n], transposed, d_change[n], beta=-1 if s.differs else 0).flatten(
-                0, 1
-            )
+            dg = torch.baddbmm(d_change[n], transposed, d_change[n], beta=own).flatten(0, 1)
             _outer(narrow, change_rows[n], d_outer[n], adds)
             _outer(dg, in_dtype(states[n], w_g.dtype), d_inner[n], adds)
             dz = _added(dz, dg, inner[n], target)
