@@ -60,6 +60,6 @@ def product(affinity: Affinity, z: Tensor) -> Tensor:
 
 def _guarded(x: Tensor) -> Tensor:
     """x; a second derivative, which torch's attention lacks, is an error that names the fix."""
-    if x.grad_fn is not None and not torch.compiler.is_compiling():
+    if not torch.compiler.is_compiling() and x.grad_fn is not None:
         x.grad_fn.register_prehook(lambda _: check_first_derivative())
     return x
