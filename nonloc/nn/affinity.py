@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from nonloc._checks import check_choice, check_flag, check_positive, check_takes_one, check_whole
 from nonloc._torch_compat import is_untouched
 from nonloc.nn.options import NORMALIZATIONS
-from nonloc.nn.weight import Device, apply_map, check_factory, initialize_map, is_matrix, make_map
+from nonloc.nn.weight import Device, apply_map, check_factory, initialize_map, make_map, plain_matrix
 from nonloc.ops import Affinity, SparseAffinity
 
 Pool = Callable[[Tensor], Tensor]
@@ -134,10 +134,10 @@ class PairwiseAffinity(nn.Module):
 
         None where the module, θ or φ must be called, as with a bias or a hook.
         """
-        is_gaussian = is_untouched(self, EmbeddedGaussian) and self.normalize == "row"
-        if not is_gaussian or self.phi is None or not (is_matrix(self.theta) and is_matrix(self.phi)):
+        if not is_untouched(self, EmbeddedGaussian) or self.normalize != "row":
             return None
-        return self.theta.weight, self.phi.weight
+        theta, phi = plain_matrix(self.theta), plain_matrix(self.phi)
+        return None if theta is None or phi is None else (theta, phi)
 
     def _check(self, name: str, value: Any) -> None:
         if isinstance(value, Tensor) and value.dim() == 3 and value.shape[-1] == self.channels:

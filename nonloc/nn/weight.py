@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeGuard, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -78,11 +78,12 @@ def apply_map(linear: nn.Linear, x: Tensor) -> Tensor:
         ) from error
 
 
-def is_matrix(linear: nn.Linear | None) -> TypeGuard[nn.Linear]:
-    """Return whether calling the map is the same as multiplying with its weight."""
-    if not is_untouched(linear, nn.Linear, parametrized=True):
-        return False
-    return linear.bias is None and is_plain(linear.weight)
+def plain_matrix(linear: nn.Linear | None) -> Tensor | None:
+    """Return the weight of a map; None where calling the map is more than multiplying with it."""
+    if not is_untouched(linear, nn.Linear, parametrized=True) or linear.bias is not None:
+        return None
+    weight = linear.weight
+    return weight if is_plain(weight) else None
 
 
 def map_matrix(linear: nn.Linear) -> Tensor:
@@ -144,11 +145,12 @@ class WeightMap(nn.Module):
         None where the map is more than the matrix W: with a bias, a normalisation, hooks, another module in its
         place, or another kind of tensor for its weight. `inner` and `outer` must then be called.
         """
-        if self.norm is not None or not is_matrix(self.w_z):
-            return None
-        if self.w_g is None:
-            return self.w_z.weight
-        return (self.w_z.weight, self.w_g.weight) if is_matrix(self.w_g) else None
+        outer = plain_matrix(self.w_z) if self.norm is None else None
+        w_g = self.w_g
+        if outer is None or w_g is None:
+            return outer
+        inner = plain_matrix(w_g)
+        return None if inner is None else (outer, inner)
 
     def matrix(self) -> Tensor:
         """Return W [C, C], differentiable; batch normalisation is folded in with its running statistics."""

@@ -34,6 +34,11 @@ def zero_or_nan(x: Tensor, dim: int) -> Tensor:
     return 0 * x.detach().sum(dim, keepdim=True)
 
 
+def in_dtype(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """As x.to(dtype), which takes its time also where there is nothing to do."""
+    return x if x.dtype == dtype else x.to(dtype)
+
+
 def full_precision(x: Tensor) -> AbstractContextManager[None]:
     """Switch autocast off: inside, products of logits stay in the chosen dtype."""
     # Meta tensors are never autocast, and older versions of torch refuse to ask or to switch it off for them.

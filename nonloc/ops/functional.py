@@ -145,11 +145,13 @@ def propagate(
     pairs = _weight_pairs(weights, z)
     with full_precision(z):
         if isinstance(affinity, Affinity):
-            if backend == "auto":
+            is_chosen = backend == "auto"
+            if is_chosen:
                 backend = choose_backend(affinity, z, hidden=_widest(pairs), blocks=len(pairs))
-            whole = _propagate_whole(affinity, z, pairs, differences, backend)
-            if whole is not None:
-                return whole
+            # As one computation, where the backend has one; the choice has asked already what it lacks.
+            is_whole = backend in fused.BACKENDS and fused.takes_weights(z, pairs, backend)
+            if is_whole and (is_chosen or fused.lacks(affinity, z, backend) is None):
+                return fused.propagate(without_masked(affinity), z, pairs, differences, backend)
         operator, state = _prepare(affinity, z, backend)
         for outer, inner in pairs:
             hidden = state if inner is None else state @ inner.to(state.dtype).transpose(-2, -1)
@@ -159,19 +161,6 @@ def propagate(
             state = state + change @ outer.to(state.dtype).transpose(-2, -1)
         result = state.to(z.dtype)
         return result if mask is None else torch.where(mask.unsqueeze(-1), result, z)
-
-
-def _propagate_whole(
-    affinity: Affinity,
-    z: Tensor,
-    pairs: Sequence[tuple[Tensor, Tensor | None]],
-    differences: bool,
-    backend: str,
-) -> Tensor | None:
-    """The stage as one computation, where the backend has one for it."""
-    if backend in fused.BACKENDS and fused.takes_stage(affinity, z, pairs, backend):
-        return fused.propagate(without_masked(affinity), z, pairs, differences, backend)
-    return None
 
 
 def _widest(pairs: Sequence[tuple[Tensor, Tensor | None]]) -> int:
@@ -449,7 +438,7 @@ def check_weight(name: str, w: Tensor, device: torch.device) -> None:
 
 def _weight_pairs(weights: Weights, z: Tensor) -> list[tuple[Tensor, Tensor | None]]:
     """Each item as (outer, inner): W = outer, or W = outer inner."""
-    channels = z.shape[-1]
+    channels, device = z.shape[-1], z.device
     is_one = not isinstance(weights, (Tensor, Iterable)) or (
         isinstance(weights, Tensor) and weights.dim() < 3
     )
@@ -477,6 +466,8 @@ def _weight_pairs(weights: Weights, z: Tensor) -> list[tuple[Tensor, Tensor | No
                 f"pair (W_Z [{channels}, r], W_g [r, {channels}])"
             )
         for factor in (outer,) if inner is None else (outer, inner):
-            check_weight(f"weights[{n}]", factor, z.device)
+            # z is checked already; what is like it needs no more questions.
+            if factor.dtype != z.dtype or factor.device != device:
+                check_weight(f"weights[{n}]", factor, device)
         pairs.append((outer, inner))
     return pairs

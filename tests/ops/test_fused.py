@@ -584,3 +584,44 @@ def test_tf32_is_used_only_where_it_is_allowed(monkeypatch, setting, expected):
 )
 def test_the_passes_over_sub_blocks(blocks, hidden, stride, expected):
     assert _groups(blocks, hidden, stride) == expected
+
+
+def test_what_triton_would_compile_anew_is_not_taken_from_what_is_kept(monkeypatch):
+    """Triton compiles by dtypes, by addresses and whole numbers that are multiples of 16, and by what is absent."""
+    compiled, launched = [], []
+
+    class Kernel:
+        __name__ = "kernel"
+        arg_names = ("X", "Y", "M", "scale", "BLOCK")
+
+        def __getitem__(self, grid):
+            def compile_and_launch(*arguments, **keywords):
+                compiled.append(arguments)
+                number = len(compiled)
+                return {(2, 3, 1): lambda *arguments: launched.append((number, arguments[-2:]))}
+
+            return compile_and_launch
+
+    monkeypatch.setattr(launch, "is_interpreted", lambda: False)
+    monkeypatch.setattr(launch, "_compiled", {})
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    numbers = torch.zeros(64)
+    aligned, other = numbers[4:], numbers[1:]
+    assert aligned.data_ptr() % 16 == 0 != other.data_ptr() % 16
+    kernel = Kernel()
+    different = [
+        (numbers, aligned, 16, 0.5, 64),
+        (numbers, other, 16, 0.5, 64),
+        (other, numbers, 16, 0.5, 64),
+        (numbers, None, 16, 0.5, 64),
+        (numbers, aligned.half(), 16, 0.5, 64),
+        (numbers, aligned, 17, 0.5, 64),
+        (numbers, aligned, 16, 0.5, 32),
+    ]
+    for _ in range(2):
+        for *arguments, block in different:
+            launch.launch_kernel(kernel, (2, 3), arguments, {"BLOCK": block}, {"num_warps": 4})
+    launch.launch_kernel(kernel, (2, 3), (aligned, numbers, 16, 0.7), {"BLOCK": 64}, {"num_warps": 4})
+    assert len(compiled) == len(different)
+    expected = [(n + 1, (0.5, one[-1])) for n, one in enumerate(different)]
+    assert launched == [*expected, (1, (0.7, 64))]

@@ -92,3 +92,14 @@ def test_a_state_may_be_wider_than_its_features(backend):
     assert results[0].dtype == results[3].dtype == torch.float32
     for actual, expected in zip(results, solve("reference", torch.float64), strict=True):
         assert float((actual.double() - expected).norm() / expected.norm()) < 4 * torch.finfo(HALF).eps
+
+
+@pytest.mark.parametrize("backend", ["stored", "attention"])
+@pytest.mark.parametrize("blocks", [1, 2])
+def test_a_traced_program_carries_it_whole(backend, blocks):
+    torch._dynamo.reset()
+    problem = Problem(dtype=HALF, batch=2, blocks=blocks)
+    compiled = torch.compile(by(backend), backend="aot_eager", fullgraph=True, dynamic=True)
+    expected = problem.solve(by(backend))
+    for name, actual in problem.solve(compiled).items():
+        assert torch.equal(actual, expected[name]), name

@@ -31,7 +31,7 @@ from torch.nn.functional import pad
 
 from nonloc._torch_compat import TRITON_SINCE, has_triton, is_forward_mode, is_transformed
 from nonloc.ops.affinity import Affinity, valid_positions
-from nonloc.ops.arithmetic import LOG_ZERO
+from nonloc.ops.arithmetic import LOG_ZERO, in_dtype
 from nonloc.ops.fused import attention
 from nonloc.ops.fused.launch import Settings, is_interpreted, is_launching
 from nonloc.ops.fused.operators import Computation, fused_product, fused_stage, stored_product, stored_stage
@@ -71,7 +71,7 @@ def propagate(
         return attention.propagate(affinity, z, pairs, differences)
     w_z, w_g = stack_weights(pairs)
     if backend == "stored":
-        w_z, w_g = w_z.to(affinity.left.dtype), w_g.to(affinity.left.dtype)
+        w_z, w_g = in_dtype(w_z, affinity.left.dtype), in_dtype(w_g, affinity.left.dtype)
     keep = None if affinity.mask is None else affinity.mask.unsqueeze(-1)
     state = z if keep is None else torch.where(keep, z, 0)
     result = stage(affinity, state, w_z, w_g, differences, backend)
@@ -91,13 +91,9 @@ def stack_weights(pairs: Sequence[Any]) -> tuple[Tensor, Tensor]:
     return w_z, identity.expand(len(pairs), -1, -1)
 
 
-def takes_stage(
-    affinity: Affinity, z: Tensor, pairs: Sequence[tuple[Tensor, Tensor | None]], backend: str = "fused"
-) -> bool:
-    """Return whether the state and all weights fit into one computation."""
+def takes_weights(z: Tensor, pairs: Sequence[tuple[Tensor, Tensor | None]], backend: str) -> bool:
+    """Return whether the state and all weights fit into one computation, where the backend lacks nothing."""
     ranks = {(outer.shape[-1], inner is None) for outer, inner in pairs}
-    if lacks(affinity, z, backend) is not None:
-        return False
     if backend == "attention":
         return all(rank <= attention.WIDEST for rank, _ in ranks)
     if backend == "stored" or len(ranks) != 1:
@@ -188,7 +184,7 @@ def stage(
         rest = (_widened(z), _widened(w_z, rows=True), _widened(w_g, rows=True))
     settings = _settings(affinity, differences)
     result = STAGES[backend](query, key, bias, *rest, settings=settings)
-    return result[..., : z.shape[-1]]
+    return result if result.shape == z.shape else result[..., : z.shape[-1]]
 
 
 def _logits(affinity: Affinity, backend: str = "fused") -> tuple[Tensor, Tensor, Tensor | None]:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from nonloc._torch_compat import has_triton
+from nonloc.ops.arithmetic import in_dtype
 
 WIDEST_PRODUCT = 256  # columns of dR and G that one pass takes
 LARGEST_OFFSET = 2**31  # elements: the kernels count in 32 bits within the sub-blocks of one pass
@@ -58,21 +59,24 @@ def launch_kernel(
     if is_interpreted():
         kernel[grid](*arguments, **constants, **options)
         return
-    seen = [
-        (one.dtype, one.data_ptr() % 16)
-        if isinstance(one, Tensor)
-        else float
-        if isinstance(one, float)
-        else one
-        for one in arguments
-    ]
-    device = torch.cuda.current_device()
-    key = (kernel.__name__, device, *seen, *constants.items(), *options.items())
-    compiled = _compiled.get(key)
-    if compiled is None:
-        _compiled[key] = kernel[grid](*arguments, **constants, **options)
+    seen: list[Any] = [kernel.__name__, torch.cuda.current_device()]
+    addresses = 0
+    for one in arguments:
+        if isinstance(one, Tensor):
+            addresses |= one.data_ptr()
+            seen.append(one.dtype)
+        else:
+            seen.append(float if isinstance(one, float) else one)
+    # Triton asks of each address whether it is a multiple of 16. Nearly always all are, and one question does.
+    if addresses % 16:
+        seen += [one.data_ptr() % 16 for one in arguments if isinstance(one, Tensor)]
+    key = (*seen, *constants, *constants.values(), *options, *options.values())
+    found = _compiled.get(key)
+    if found is None:
+        fixed = [constants[name] for name in kernel.arg_names[len(arguments) :]]
+        _compiled[key] = kernel[grid](*arguments, **constants, **options), fixed
     else:
-        fixed = (constants[name] for name in kernel.arg_names[len(arguments) :])
+        compiled, fixed = found
         compiled[(*grid, 1)](*arguments, *fixed)
 
 
@@ -271,11 +275,11 @@ class Launcher:
         return torch.empty(self.batch, blocks, device=self.q.device, dtype=torch.float32)
 
     def forward(
-        self, lse: Tensor, norms: Tensor | None, is_first: bool, mean: Tensor | None, g: Tensor, r: Tensor | None,
-        z: Tensor | None = None, w_z: Tensor | None = None, w_g: Tensor | None = None,
+        self, lse: Sequence[Tensor], norms: Tensor | None, is_first: bool, mean: Tensor | None, g: Tensor,
+        r: Tensor | None, z: Tensor | None = None, w_z: Tensor | None = None, w_g: Tensor | None = None,
         z_out: Tensor | None = None, g_out: Tensor | None = None,
     ) -> None:  # fmt: skip
-        """One sub-block. lse: LSE and RATIO [2, B, M]; mean: output K k, of the first sub-block only."""
+        """One sub-block. lse: LSE and RATIO [B, M]; mean: output K k, of the first sub-block only."""
         blocks = 1 if norms is None else norms.shape[1]
         name = "next" if not is_first else "first" if mean is None else "first_mean"
         self.launch(
@@ -288,7 +292,7 @@ class Launcher:
         )  # fmt: skip
 
     def turn(
-        self, lse: Tensor, turn: Turn, dr: Tensor, delta: Tensor, g: Tensor, may_wait: bool
+        self, lse: Sequence[Tensor], turn: Turn, dr: Tensor, delta: Tensor, g: Tensor, may_wait: bool
     ) -> Turn | None:
         """Find dR and δ of the last sub-block; or, if it may wait, return it for `affinity_gradient` to do so."""
         if may_wait and self.merges:
@@ -299,7 +303,7 @@ class Launcher:
         )  # fmt: skip
         return None
 
-    def adjoint(self, lse: Tensor, a: Adjoint, before: Before | None = None) -> None:
+    def adjoint(self, lse: Sequence[Tensor], a: Adjoint, before: Before | None = None) -> None:
         self.launch(
             "adjoint", "adjoint_kernel",
             self.q, self.k, self.bias, *lse, *a, *(before or (None,) * 5), self.positions, self.scale,
@@ -309,11 +313,12 @@ class Launcher:
         )  # fmt: skip
 
     def affinity_gradient(
-        self, lse: Tensor, mean: Tensor, delta: Tensor, dr: Tensor, g: Tensor, step: Adjoint,
-        turn: Turn | None, embedding: Embedding = None, de: Tensor | None = None,
+        self, lse: Sequence[Tensor], mean: Tensor, delta: Tensor, dr: Sequence[Tensor], g: Sequence[Tensor],
+        step: Adjoint, turn: Turn | None, embedding: Embedding = None, de: Tensor | None = None,
     ) -> tuple[Tensor, Tensor, Tensor | None]:  # fmt: skip
-        """dq, dk, db from dR and G [N, B, M, H], a few sub-blocks at a time; and all outputs of `step`, the first one.
+        """dq, dk, db from dR and G [B, M, H], a few sub-blocks at a time; and all outputs of `step`, the first one.
 
+        dr, g          of all sub-blocks, one after another in memory
         turn           of the only sub-block: dR and δ are outputs
         embedding, de  θ and φ, and [slots, 2, C · H] to add their gradients to; dk is then only scratch
         """
@@ -351,7 +356,7 @@ class Launcher:
                 ADDS=start > 0, TRANSPOSES=start == 0, FINISHES=merged is not None,
                 EMBEDS=merged is not None and embedding is not None, DIFFERS=self.differs, HAS_BIAS=has_bias,
             )  # fmt: skip
-        dq, dk = dq.to(self.q.dtype), dk.to(self.k.dtype)
+        dq, dk = in_dtype(dq, self.q.dtype), in_dtype(dk, self.k.dtype)
         if updates and merged is None:
             self.finish(step._replace(dg=dg), None if embedding is None else Embedded(dq, dk, *embedding, de))
         return dq, dk, db

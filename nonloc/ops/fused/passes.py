@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from nonloc.ops.arithmetic import in_dtype
 from nonloc.ops.fused.launch import Adjoint, Before, Embedding, Launcher, Settings, Turn
 
 SMALLEST = 16  # what a tensor core can multiply
@@ -40,16 +41,18 @@ def stage_forward(
     lse = torch.empty(2, *query.shape[:2], device=query.device, dtype=torch.float32)
     mean = torch.empty_like(key) if s.has_gradient else None
     norms = kernels.make_norms(embedding)
-    kernels.begin(x, w_g[0], g[0], norms, embedding)
+    sums, given, outer, inner = lse.unbind(), g.unbind(), w_z.unbind(), w_g.unbind()
+    change = [None] * blocks if r is None else r.unbind()
+    kernels.begin(x, inner[0], given[0], norms, embedding)
     state = x
     for n in range(blocks):
         left = blocks - 1 - n
         # Without a gradient two states take turns, the last of them at the end.
         target = last if left == 0 or (not keeps and left % 2 == 0) else between[n if keeps else 0]
         kernels.forward(
-            lse, norms, n == 0, mean if n == 0 else None, g[n % rooms], None if r is None else r[n],
-            state, w_z[n], None if left == 0 else w_g[n + 1],
-            target, None if left == 0 else g[(n + 1) % rooms],
+            sums, norms, n == 0, mean if n == 0 else None, given[n % rooms], change[n],
+            state, outer[n], None if left == 0 else inner[n + 1],
+            target, None if left == 0 else given[(n + 1) % rooms],
         )  # fmt: skip
         state = target
     return state, g, r, lse, mean, between
@@ -76,11 +79,12 @@ def stage_backward(
     embedding  θ and φ: their gradients are then in the place of those of q and k
     """
     blocks, channels, hidden = w_z.shape
-    states = [x] if between is None else [x, *between]
+    states = [x] if between is None else [x, *between.unbind()]
     kernels = Launcher(query, key, bias, hidden, channels, blocks, s)
     d_state = d_state.contiguous()
     dr = torch.empty_like(g)
-    delta = torch.empty_like(lse[0])
+    sums = lse.unbind()
+    delta = torch.empty_like(sums[0])
     rooms = blocks if s.deterministic else min(blocks, 2)
     dz = [torch.empty_like(d_state) for _ in range(rooms)]
     dg = torch.empty_like(g) if s.deterministic else None
@@ -88,37 +92,44 @@ def stage_backward(
     dw = None
     if not s.deterministic:
         dw = g.new_zeros(rooms_of_weights, SLOTS, 2, channels * hidden, dtype=torch.float32)
-    turn = kernels.turn(
-        lse, Turn(d_state, w_z[-1], r[-1]), dr[-1], delta, g[-1], may_wait=blocks == 1 and mean is not None
+    outer, inner, given, change, d_change = (one.unbind() for one in (w_z, w_g, g, r, dr))
+    d_weights = [None] * rooms_of_weights if dw is None else dw.unbind()
+    turn = Turn(d_state, outer[-1], change[-1])
+    turn_later = kernels.turn(
+        sums, turn, d_change[-1], delta, given[-1], may_wait=blocks == 1 and mean is not None
     )
     after, afters = d_state, [d_state] * blocks
     for n in reversed(range(blocks)):
         afters[n] = after
         step = Adjoint(
-            dr[n], r[n], after, w_g[n], dz[n % rooms],
-            None if dg is None else dg[n], states[n], None if dw is None else dw[n],
+            d_change[n], change[n], after, inner[n], dz[n % rooms],
+            None if dg is None else dg[n], states[n], d_weights[n],
         )  # fmt: skip
         if n > 0:
-            kernels.adjoint(lse, step, Before(w_z[n - 1], r[n - 1], g[n - 1], dr[n - 1], delta))
+            kernels.adjoint(
+                sums, step, Before(outer[n - 1], change[n - 1], given[n - 1], d_change[n - 1], delta)
+            )
         after = dz[n % rooms]
     dq, dk, db = None, None, None
     if mean is None:
-        kernels.adjoint(lse, step)
+        kernels.adjoint(sums, step)
     else:
         dq, dk, db = kernels.affinity_gradient(
-            lse, mean, delta, dr, g, step, turn, embedding, None if dw is None else dw[-1]
+            sums, mean, delta, d_change, given, step, turn_later, embedding, d_weights[-1]
         )
     if dw is not None:
-        sums = dw.sum(1)
-        d_wg, d_wz = sums[:blocks, 0].view_as(w_g), sums[:blocks, 1].view_as(w_z)
+        total = dw.sum(1)
+        d_wg, d_wz = total[:blocks, 0].view_as(w_g), total[:blocks, 1].view_as(w_z)
     else:
         assert dg is not None
         d_wg = torch.stack([_outer(dg[n], states[n]) for n in range(blocks)])
-        d_wz = torch.stack([_outer(afters[n], r[n]) for n in range(blocks)])
+        d_wz = torch.stack([_outer(afters[n], change[n]) for n in range(blocks)])
     if embedding is not None and dq is not None and dk is not None:
-        found = (_outer(dq, x), _outer(dk, x)) if dw is None else sums[-1]
-        dq, dk = (one.view_as(weight).to(weight.dtype) for one, weight in zip(found, embedding, strict=True))
-    return dq, dk, db, after, d_wz.to(w_z.dtype), d_wg.to(w_g.dtype)
+        found = (_outer(dq, x), _outer(dk, x)) if dw is None else total[-1]
+        dq, dk = (
+            in_dtype(one.view_as(weight), weight.dtype) for one, weight in zip(found, embedding, strict=True)
+        )
+    return dq, dk, db, after, in_dtype(d_wz, w_z.dtype), in_dtype(d_wg, w_g.dtype)
 
 
 def embedded_forward(
@@ -154,7 +165,7 @@ def product_forward(
     norms = kernels.make_norms()
     if norms is not None:
         kernels.begin(None, None, None, norms)
-    kernels.forward(lse, norms, True, mean, g, result)
+    kernels.forward(lse.unbind(), norms, True, mean, g, result)
     return result, lse, mean
 
 
@@ -171,13 +182,14 @@ def product_backward(
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None, Tensor]:
     """Return the gradients of q, k, b, where `mean` was kept, and of g."""
     kernels = Launcher(query, key, bias, g.shape[-1], SMALLEST, 1, s)
-    delta = torch.empty_like(lse[0])
+    sums = lse.unbind()
+    delta = torch.empty_like(sums[0])
     dr, dg = torch.empty_like(g), torch.empty_like(g)
     step, turn = Adjoint(dr, dg=dg), Turn(d_result.contiguous(), None, result)
-    turn_later = kernels.turn(lse, turn, dr, delta, g, may_wait=mean is not None)
+    turn_later = kernels.turn(sums, turn, dr, delta, g, may_wait=mean is not None)
     if mean is not None:
-        return *kernels.affinity_gradient(lse, mean, delta, dr[None], g[None], step, turn_later), dg
-    kernels.adjoint(lse, step)
+        return *kernels.affinity_gradient(sums, mean, delta, (dr,), (g,), step, turn_later), dg
+    kernels.adjoint(sums, step)
     return None, None, None, dg
 
 

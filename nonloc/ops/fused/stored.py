@@ -8,12 +8,13 @@ are float32, K has the features' dtype. Where K of the whole batch is large, it 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from nonloc.ops.arithmetic import in_dtype
 from nonloc.ops.fused.launch import LOG2_E, Settings, is_launching, launch_kernel
 
 LARGEST_KERNEL = 2**27  # bytes of K that exist at one time; backward its gradients take three times as much
@@ -33,21 +34,27 @@ def stage_forward(
     keeps: bool,
 ) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor | None, Tensor | None]:
     """Return the last state, and K where it is small, G and R [B, M, N, r] and the states between for backward."""
+    batch, positions, _ = query.shape
     blocks, _, hidden = w_z.shape
-    state = torch.empty_like(x)
-    between = x.new_empty(blocks - 1, *x.shape) if keeps else None
-    g, r = (query.new_empty(*query.shape[:2], blocks, hidden) if keeps else None for _ in range(2))
+    # Without a gradient all sub-blocks write to the same places.
+    rooms = blocks if keeps else 1
+    state = x.new_empty(x.shape)
+    between = x.new_empty(rooms - 1, *x.shape)
+    g, r = (query.new_empty(batch, positions, rooms, hidden) for _ in range(2))
     kernel = new_kernel(query)
+    outer, inner = w_z.mT.unbind(), w_g.mT.unbind()
+    own = -1 if s.differs else 0  # of a position's own number, in K g − g
     for part in parts(query):
-        k = store(query[part], key[part], None if bias is None else bias[part], kernel, s)
-        z = x[part]
+        k = store(_some(query, part), _some(key, part), _some(bias, part), kernel, s)
+        given, given_rows = _by_block(_some(g, part))
+        change, change_rows = _by_block(_some(r, part))
+        z = _some(x, part).flatten(0, 1)
+        targets = (*_states_between(between, part), _some(state, part).flatten(0, 1))
         for n in range(blocks):
-            given = _product(z, w_g[n].t(), out=None if g is None else g[part, :, n])
-            change = torch.baddbmm(
-                given, k, given, beta=-1 if s.differs else 0, out=None if r is None else r[part, :, n]
-            )
-            last = state[part] if n == blocks - 1 else None if between is None else between[n, part]
-            z = _added(z, change, w_z[n].t(), out=last)
+            room = n if keeps else 0
+            torch.mm(in_dtype(z, w_g.dtype), inner[n], out=given_rows[room])
+            torch.baddbmm(given[room], k, given[room], beta=own, out=change[room])
+            z = _added(z, change_rows[room], outer[n], targets[room])
     return state, kernel if keeps and len(kernel) == len(query) else None, g, r, between
 
 
@@ -62,28 +69,34 @@ def stage_backward(
     kernel: Tensor | None,
     g: Tensor,
     r: Tensor,
-    between: Tensor,
+    between: Tensor | None,
     s: Settings,
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None, Tensor, Tensor, Tensor]:
     """Return the gradients of q, k, b, where they are asked for, and of x, W_Z and W_g."""
-    blocks = len(w_z)
     d_state = d_state.contiguous()
     d_x = torch.empty_like(d_state)
     dr = torch.empty_like(g)
     d_wz, d_wg = torch.empty_like(w_z), torch.empty_like(w_g)
+    outer, inner, d_outer, d_inner = w_z.unbind(), w_g.unbind(), d_wz.unbind(), d_wg.unbind()
+    own = -1 if s.differs else 0
     gradients = _AffinityGradients(query, key, bias, kernel, s)
     for part in parts(query):
         k = gradients.kernel(part)
-        is_first = part.start == 0
-        dz = d_state[part]
-        for n in reversed(range(blocks)):
-            z = x[part] if n == 0 else between[n - 1, part]
-            d_change = _product(dz, w_z[n], out=dr[part, :, n])
-            dg = torch.baddbmm(d_change, k.transpose(1, 2), d_change, beta=-1 if s.differs else 0)
-            _outer(dz, r[part, :, n], d_wz[n], is_first)
-            _outer(dg, z, d_wg[n], is_first)
-            dz = _added(dz, dg, w_g[n], out=d_x[part] if n == 0 else None)
-        gradients.add(part, k, dr[part].flatten(2), g[part].flatten(2))
+        transposed = k.transpose(1, 2)
+        change_rows = _some(r, part).flatten(0, 1).unbind(1)
+        some_dr = _some(dr, part)
+        d_change, d_change_rows = _by_block(some_dr)
+        states = (_some(x, part).flatten(0, 1), *_states_between(between, part))
+        dz, target = _some(d_state, part).flatten(0, 1), _some(d_x, part).flatten(0, 1)
+        adds = part is not None and part[0] > 0
+        for n in reversed(range(len(outer))):
+            narrow = in_dtype(dz, w_z.dtype)
+            torch.mm(narrow, outer[n], out=d_change_rows[n])
+            dg = torch.baddbmm(d_change[n], transposed, d_change[n], beta=own).flatten(0, 1)
+            _outer(narrow, change_rows[n], d_outer[n], adds)
+            _outer(dg, in_dtype(states[n], w_g.dtype), d_inner[n], adds)
+            dz = _added(dz, dg, inner[n], target)
+        gradients.add(part, k, some_dr.flatten(2), _some(g, part).flatten(2))
     return *gradients.results, d_x, d_wz, d_wg
 
 
@@ -94,8 +107,8 @@ def product_forward(
     kernel = new_kernel(query)
     result = torch.empty_like(g, dtype=torch.float32)
     for part in parts(query):
-        k = store(query[part], key[part], None if bias is None else bias[part], kernel, s)
-        result[part] = _wide_product(k, g[part])
+        k = store(_some(query, part), _some(key, part), _some(bias, part), kernel, s)
+        _some(result, part).copy_(_wide_product(k, _some(g, part)))
     return result, kernel if keeps and len(kernel) == len(query) else None
 
 
@@ -113,8 +126,9 @@ def product_backward(
     d_result, dg = d_result.to(g.dtype), torch.empty_like(g)
     for part in parts(query):
         k = gradients.kernel(part)
-        dg[part] = torch.bmm(k.transpose(1, 2), d_result[part])
-        gradients.add(part, k, d_result[part], g[part])
+        d_some = _some(d_result, part)
+        torch.bmm(k.transpose(1, 2), d_some, out=_some(dg, part))
+        gradients.add(part, k, d_some, _some(g, part))
     return *gradients.results, dg
 
 
@@ -132,33 +146,60 @@ class _AffinityGradients:
             db = None if bias is None else torch.empty_like(bias)
             self.results = (torch.empty_like(query), torch.empty_like(key), db)
 
-    def kernel(self, part: slice) -> Tensor:
+    def kernel(self, part: Part) -> Tensor:
         if self.kept is not None:
-            return self.kept[:, :, : self.query.shape[1]]
-        bias = None if self.bias is None else self.bias[part]
-        return store(self.query[part], self.key[part], bias, self.buffer, self.s)
+            return _filled(self.kept, *self.query.shape[:2])
+        q, k, b = (_some(one, part) for one in (self.query, self.key, self.bias))
+        return store(q, k, b, self.buffer, self.s)
 
-    def add(self, part: slice, k: Tensor, dr: Tensor, g: Tensor) -> None:
+    def add(self, part: Part, k: Tensor, dr: Tensor, g: Tensor) -> None:
         """From dR and G [b, M, N·r]: dK = dR Gᵀ."""
-        dq, dk, db = self.results
-        if dq is None or dk is None:
+        if not self.s.has_gradient:
             return
+        dq, dk, db = (_some(one, part) for one in self.results)
         batch, positions = dr.shape[:2]
         d_kernel = _wide_product(dr, g.transpose(1, 2))
-        out = self.d_logits
+        out, scale = self.d_logits, self.s.scale
         _launch_rows("softmax_gradient_kernel", d_kernel, k, d_kernel, out, positions, out.shape[-1])
-        ds, scale = out[:batch, :, :positions], self.s.scale
-        torch.baddbmm(dq[part], ds, _centred(self.key[part]), beta=0, alpha=scale, out=dq[part])
-        torch.baddbmm(dk[part], ds.transpose(1, 2), self.query[part], beta=0, alpha=scale, out=dk[part])
+        ds = _filled(out, batch, positions)
+        torch.baddbmm(dq, ds, _centred(_some(self.key, part)), beta=0, alpha=scale, out=dq)
+        torch.baddbmm(dk, ds.transpose(1, 2), _some(self.query, part), beta=0, alpha=scale, out=dk)
         if db is not None:
-            db[part] = ds.sum(1, dtype=torch.float32)
+            torch.sum(ds, 1, dtype=torch.float32, out=db)
 
 
-def parts(query: Tensor) -> Iterator[slice]:
+Part = tuple[int, int] | None
+"""The first of some samples and their number; None: all of them."""
+
+
+def parts(query: Tensor) -> Iterator[Part]:
     """The samples whose K exist at one time."""
-    count = _samples_at_once(query)
-    for start in range(0, len(query), count):
-        yield slice(start, min(start + count, len(query)))
+    batch, count = len(query), _samples_at_once(query)
+    if count == batch:
+        yield None
+    else:
+        yield from ((start, min(count, batch - start)) for start in range(0, batch, count))
+
+
+def _some(x: Any, part: Part, dim: int = 0) -> Any:
+    """x, or None, of these samples; the view is left out where it would be x."""
+    return x if x is None or part is None else x.narrow(dim, *part)
+
+
+def _filled(kernel: Tensor, batch: int, positions: int) -> Tensor:
+    """K [b, M, M] in its room [≥ b, M, LD]."""
+    shape = (batch, positions, positions)
+    return kernel if kernel.shape == shape else kernel[:batch, :, :positions]
+
+
+def _by_block(x: Tensor) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
+    """Of x [b, M, N, r], for each sub-block [b, M, r], and the same as [b·M, r]."""
+    return x.unbind(2), x.flatten(0, 1).unbind(1)
+
+
+def _states_between(between: Tensor | None, part: Part) -> Sequence[Tensor]:
+    """Each as [b·M, C]; a single sub-block has none."""
+    return () if between is None else _some(between, part, 1).flatten(1, 2).unbind()
 
 
 def new_kernel(query: Tensor) -> Tensor:
@@ -180,7 +221,7 @@ def store(query: Tensor, key: Tensor, bias: Tensor | None, out: Tensor, s: Setti
         "softmax_kernel", logits, logits, None if bias is None else (bias * LOG2_E).contiguous(), out, positions,
         out.shape[-1], s.scale * LOG2_E, HAS_BIAS=bias is not None,
     )  # fmt: skip
-    return out[:batch, :, :positions]
+    return _filled(out, batch, positions)
 
 
 def _centred(key: Tensor) -> Tensor:
@@ -207,27 +248,19 @@ def _aligned(positions: int) -> int:
     return -(-positions // ALIGNED) * ALIGNED
 
 
-def _product(x: Tensor, w: Tensor, out: Tensor | None = None) -> Tensor:
-    """x w [b, M, r] of x [b, M, C] and w [C, r], in w's dtype."""
-    flat = None if out is None else out.flatten(0, 1)
-    result = torch.mm(x.flatten(0, 1).to(w.dtype), w, out=flat)
-    return result.view(*x.shape[:2], -1) if out is None else out
-
-
-def _added(z: Tensor, change: Tensor, w: Tensor, out: Tensor | None) -> Tensor:
-    """z + change w [b, M, C]; z may be wider than the others."""
-    flat = None if out is None else out.flatten(0, 1)
+def _added(z: Tensor, change: Tensor, w: Tensor, out: Tensor) -> Tensor:
+    """z + change w [b·M, C], in `out`, which may be z; z may be wider than the others."""
     if z.dtype == w.dtype:
-        result = torch.addmm(z.flatten(0, 1), change.flatten(0, 1), w, out=flat)
+        return torch.addmm(z, change, w, out=out)
+    return torch.add(z, torch.mm(change, w), out=out)
+
+
+def _outer(a: Tensor, b: Tensor, out: Tensor, adds: bool) -> None:
+    """Set `out` to aᵀ b, or add that to it."""
+    if adds:
+        out.addmm_(a.t(), b)
     else:
-        result = torch.add(z.flatten(0, 1), torch.mm(change.flatten(0, 1), w), out=flat)
-    return result.view_as(z)
-
-
-def _outer(a: Tensor, b: Tensor, out: Tensor, is_first: bool) -> None:
-    """Set `out` to Σ over samples and positions of a bᵀ, in its dtype; add to it where that is not the first."""
-    a, b = a.flatten(0, 1).to(out.dtype).t(), b.flatten(0, 1).to(out.dtype)
-    torch.addmm(out, a, b, beta=0 if is_first else 1, out=out)
+        torch.mm(a.t(), b, out=out)
 
 
 def _wide_product(a: Tensor, b: Tensor) -> Tensor:
