@@ -105,7 +105,7 @@ NARROW = {
     "query": Tile(128, 64, 8, 3),
 }
 # One sub-block has less to hold in the gradient of its affinity.
-SINGLE = NARROW | {"key": Tile(128, 64, 4, 3), "query": Tile(64, 64, 4, 3, 128)}
+SINGLE = NARROW | {"key": Tile(64, 64, 4, 3, 128), "query": Tile(64, 64, 4, 3, 128)}
 # More than four keep two programs of "query" on a multiprocessor only with one step less in flight.
 DEEP = NARROW | {"query": Tile(128, 64, 8, 2, 128)}
 # Wider features, and float32, need more shared memory and registers for each position.

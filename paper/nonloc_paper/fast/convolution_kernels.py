@@ -53,6 +53,16 @@ def conv_kernel(
     COLUMNS: tl.constexpr = KERNEL * KERNEL * CHANNELS
     at = tl.program_id(0) * BLOCK_P + tl.arange(0, BLOCK_P)
     outs = tl.program_id(1) * BLOCK_O + tl.arange(0, BLOCK_O)
+    has_out = outs < OUT_CHANNELS
+    is_result = (at < positions)[:, None] & has_out[None, :]
+    results = at[:, None] * OUT_CHANNELS + outs[None, :]
+    # What is needed last is asked for first: nothing is read ahead of a store.
+    if added_ptr is not None:
+        added = tl.load(added_ptr + results, is_result, 0.0)
+    if STATISTICS == "sums":
+        features = tl.load(features_ptr + results, is_result, 0.0)
+        inverse = tl.load(inverse_ptr + outs, has_out, 0.0)
+        before = _load_norm(mean_ptr, inverse_ptr, scale_ptr, bias_ptr, outs, has_out)
     sums = tl.zeros([BLOCK_P, BLOCK_O], tl.float32)
     for start in range(0, COLUMNS, BLOCK_C):
         columns = start + tl.arange(0, BLOCK_C)
@@ -70,35 +80,35 @@ def conv_kernel(
             y = KERNEL - 1 - y
             x = KERNEL - 1 - x
         places = channels * weight_in_stride + y * weight_y_stride + x * weight_x_stride
-        exists = (columns < COLUMNS)[:, None] & (outs < OUT_CHANNELS)[None, :]
+        exists = (columns < COLUMNS)[:, None] & has_out[None, :]
         weight = tl.load(weight_ptr + places[:, None] + outs[None, :] * weight_out_stride, exists, 0.0)
         sums = tl.dot(seen, weight, sums, input_precision="ieee")
-    has_out = outs < OUT_CHANNELS
-    exists = (at < positions)[:, None] & has_out[None, :]
-    places = at[:, None] * OUT_CHANNELS + outs[None, :]
     if added_ptr is not None:
-        sums += tl.load(added_ptr + places, exists, 0.0).to(tl.float32)
+        sums += added.to(tl.float32)
     rounded = sums.to(out_ptr.dtype.element_ty)
-    tl.store(out_ptr + places, rounded, exists)
+    tl.store(out_ptr + results, rounded, is_result)
     if STATISTICS != "":
         value = rounded.to(tl.float32)
         if STATISTICS == "moments":
             count = tl.minimum(positions - tl.program_id(0) * BLOCK_P, BLOCK_P)
-            first = tl.sum(value, 0) / count
-            apart = tl.where(exists, value - first[None, :], 0.0)
-            second = tl.sum(apart * apart, 0)
+            total, second = tl.reduce((value, value * value), 0, _add_pairs)
+            first = total / count
+            # A large mean costs digits here, but more of them where the results were rounded to half precision.
+            second = tl.maximum(second - total * first, 0.0)
         else:
-            norm = _load_norm(mean_ptr, inverse_ptr, scale_ptr, bias_ptr, outs, has_out)
-            features = tl.load(features_ptr + places, exists, 0.0).to(tl.float32)
-            passed = tl.where(_before_relu(features, norm[0], norm[1], norm[2]) <= 0.0, 0.0, value)
-            first = tl.sum(passed, 0)
+            x = features.to(tl.float32)
+            passed = tl.where(_before_relu(x, before[0], before[1], before[2]) <= 0.0, 0.0, value)
             # Outside the matrix the features are 0 and not the mean, but there the gradient is 0.
-            second = tl.sum(passed * (features - norm[0][None, :]), 0) * tl.load(
-                inverse_ptr + outs, has_out, 0.0
-            )
-        at = parts_ptr + tl.program_id(0) * OUT_CHANNELS + outs
-        tl.store(at, first, has_out)
-        tl.store(at + tl.num_programs(0) * OUT_CHANNELS, second, has_out)
+            first, second = tl.reduce((passed, passed * (x - before[0][None, :])), 0, _add_pairs)
+            second *= inverse
+        parts = parts_ptr + tl.program_id(0) * OUT_CHANNELS + outs
+        tl.store(parts, first, has_out)
+        tl.store(parts + tl.num_programs(0) * OUT_CHANNELS, second, has_out)
+
+
+@triton.jit
+def _add_pairs(first, second, other_first, other_second):
+    return first + other_first, second + other_second
 
 
 @triton.jit(do_not_specialize=["positions", "tiles"])
@@ -298,6 +308,9 @@ def _convolve(
     kernel = weight.shape[2]
     positions = batch * height * width
     tile = make_tile(positions, kernel, channels, out_channels)
+    if features is not None and channels < out_channels:
+        # They need registers, and what is then read twice is small.
+        tile = tile | {"BLOCK_O": min(tile["BLOCK_O"], WIDE // 2)}
     size = (batch, out_channels, height, width)
     out = torch.empty(size, dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
     grid = triton.cdiv(positions, tile["BLOCK_P"]), triton.cdiv(out_channels, tile["BLOCK_O"])
