@@ -39,12 +39,13 @@ def conv_kernel(
     mean_ptr, inverse_ptr, scale_ptr, bias_ptr, added_ptr, features_ptr, parts_ptr,
     HEIGHT: tl.constexpr, WIDTH: tl.constexpr, KERNEL: tl.constexpr,
     CHANNELS: tl.constexpr, OUT_CHANNELS: tl.constexpr, FLIP: tl.constexpr,
-    ACTIVATES: tl.constexpr, STATISTICS: tl.constexpr,
+    ACTIVATES: tl.constexpr, STATISTICS: tl.constexpr, EVEN: tl.constexpr,
     BLOCK_P: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_O: tl.constexpr,
 ):  # fmt: skip
     """Compute BLOCK_P positions of BLOCK_O output channels, reading BLOCK_C columns at a time.
 
     ACTIVATES    x goes through the norm and its ReLU first
+    EVEN         no position and no column is outside
     added        is added to the result
     STATISTICS   "moments": of the result, for the norm that follows: mean and squared deviations of these positions.
                  "sums": the result is the gradient to the activation of `features` by the norm: what passes the ReLU,
@@ -61,8 +62,9 @@ def conv_kernel(
         added = tl.load(added_ptr + results, is_result, 0.0)
     if STATISTICS == "sums":
         features = tl.load(features_ptr + results, is_result, 0.0)
+        scale, shift = _load_norm(mean_ptr, inverse_ptr, scale_ptr, bias_ptr, outs, has_out)
+        mean = tl.load(mean_ptr + outs, has_out, 0.0)
         inverse = tl.load(inverse_ptr + outs, has_out, 0.0)
-        before = _load_norm(mean_ptr, inverse_ptr, scale_ptr, bias_ptr, outs, has_out)
     sums = tl.zeros([BLOCK_P, BLOCK_O], tl.float32)
     for start in range(0, COLUMNS, BLOCK_C):
         columns = start + tl.arange(0, BLOCK_C)
@@ -74,8 +76,8 @@ def conv_kernel(
         inside = _is_inside(at, y, x, positions, KERNEL, HEIGHT, WIDTH) & (columns < COLUMNS)[None, :]
         seen = tl.load(x_ptr + at[:, None] * CHANNELS + (steps * CHANNELS + channels)[None, :], inside, 0.0)
         if ACTIVATES:
-            norm = _load_norm(mean_ptr, inverse_ptr, scale_ptr, bias_ptr, channels, columns < COLUMNS)
-            seen = _activated(seen, inside, norm[0], norm[1], norm[2])
+            scale, shift = _load_norm(mean_ptr, inverse_ptr, scale_ptr, bias_ptr, channels, columns < COLUMNS)
+            seen = _activated(seen, inside, scale, shift, EVEN)
         if FLIP:
             y = KERNEL - 1 - y
             x = KERNEL - 1 - x
@@ -85,22 +87,19 @@ def conv_kernel(
         sums = tl.dot(seen, weight, sums, input_precision="ieee")
     if added_ptr is not None:
         sums += added.to(tl.float32)
-    rounded = sums.to(out_ptr.dtype.element_ty)
-    tl.store(out_ptr + results, rounded, is_result)
+    tl.store(out_ptr + results, sums.to(out_ptr.dtype.element_ty), is_result)
+    # In half precision, sums of squares lose fewer digits to a large mean than the results have lost already.
+    if STATISTICS == "moments":
+        count = tl.minimum(positions - tl.program_id(0) * BLOCK_P, BLOCK_P)
+        total, second = tl.reduce((sums, sums * sums), 0, _add_pairs)
+        first = total / count
+        second = tl.maximum(second - total * first, 0.0)
+    if STATISTICS == "sums":
+        x = features.to(tl.float32)
+        passed = tl.where(x * scale[None, :] + shift[None, :] <= 0.0, 0.0, sums)
+        first, second = tl.reduce((passed, passed * x), 0, _add_pairs)
+        second = (second - first * mean) * inverse
     if STATISTICS != "":
-        value = rounded.to(tl.float32)
-        if STATISTICS == "moments":
-            count = tl.minimum(positions - tl.program_id(0) * BLOCK_P, BLOCK_P)
-            total, second = tl.reduce((value, value * value), 0, _add_pairs)
-            first = total / count
-            # A large mean costs digits here, but more of them where the results were rounded to half precision.
-            second = tl.maximum(second - total * first, 0.0)
-        else:
-            x = features.to(tl.float32)
-            passed = tl.where(_before_relu(x, before[0], before[1], before[2]) <= 0.0, 0.0, value)
-            # Outside the matrix the features are 0 and not the mean, but there the gradient is 0.
-            first, second = tl.reduce((passed, passed * (x - before[0][None, :])), 0, _add_pairs)
-            second *= inverse
         parts = parts_ptr + tl.program_id(0) * OUT_CHANNELS + outs
         tl.store(parts, first, has_out)
         tl.store(parts + tl.num_programs(0) * OUT_CHANNELS, second, has_out)
@@ -116,7 +115,7 @@ def conv_weight_parts_kernel(
     x_ptr, grad_ptr, parts_ptr, mean_ptr, inverse_ptr, scale_ptr, bias_ptr, positions, tiles,
     HEIGHT: tl.constexpr, WIDTH: tl.constexpr, KERNEL: tl.constexpr,
     CHANNELS: tl.constexpr, OUT_CHANNELS: tl.constexpr,
-    GROUP: tl.constexpr, TURNED: tl.constexpr, ACTIVATES: tl.constexpr,
+    GROUP: tl.constexpr, TURNED: tl.constexpr, ACTIVATES: tl.constexpr, EVEN: tl.constexpr,
     BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_O: tl.constexpr,
 ):  # fmt: skip
     """Sum grad · x over the positions of a part, for each tap; each place in a GROUP makes its own part.
@@ -125,8 +124,8 @@ def conv_weight_parts_kernel(
     the columns (line of taps, place s, channel), with GROUP + KERNEL − 1 places. A row of grad has the columns (place
     r, channel), with GROUP places. The tile holds all products; those where s − r is a tap are stored.
 
-    TURNED     grad has the larger side of the tile and comes first in the product
-    ACTIVATES  x goes through the norm and its ReLU first
+    TURNED           grad has the larger side of the tile and comes first in the product
+    ACTIVATES, EVEN  as in `conv_kernel`
     """
     PLACES: tl.constexpr = GROUP + KERNEL - 1
     part = tl.program_id(0)
@@ -138,14 +137,8 @@ def conv_weight_parts_kernel(
     sources = _steps(y, s, KERNEL, WIDTH) * CHANNELS + columns % CHANNELS
     has_column = (columns < KERNEL * PLACES * CHANNELS)[None, :]
     if ACTIVATES:
-        norm = _load_norm(
-            mean_ptr,
-            inverse_ptr,
-            scale_ptr,
-            bias_ptr,
-            columns % CHANNELS,
-            columns < KERNEL * PLACES * CHANNELS,
-        )
+        is_column = columns < KERNEL * PLACES * CHANNELS
+        scale, shift = _load_norm(mean_ptr, inverse_ptr, scale_ptr, bias_ptr, columns % CHANNELS, is_column)
     has_out = outs < GROUP * OUT_CHANNELS
     sums = tl.zeros([BLOCK_O if TURNED else BLOCK_C, BLOCK_C if TURNED else BLOCK_O], tl.float32)
     for tile in range(tiles):
@@ -153,7 +146,7 @@ def conv_weight_parts_kernel(
         inside = _is_inside(at, y, s, positions, KERNEL, HEIGHT, WIDTH) & has_column
         seen = tl.load(x_ptr + at[:, None] * CHANNELS + sources[None, :], inside, 0.0)
         if ACTIVATES:
-            seen = _activated(seen, inside, norm[0], norm[1], norm[2])
+            seen = _activated(seen, inside, scale, shift, EVEN)
         there = (at < positions)[:, None] & has_out[None, :]
         grad = tl.load(grad_ptr + at[:, None] * OUT_CHANNELS + outs[None, :], there, 0.0)
         if TURNED:
@@ -193,22 +186,24 @@ def conv_weight_sum_kernel(
 
 @triton.jit
 def _load_norm(mean_ptr, inverse_ptr, scale_ptr, bias_ptr, channels, exists):
-    """Return mean, weight / deviation and bias of the norm."""
-    mean = tl.load(mean_ptr + channels, exists, 0.0)
+    """Return scale and shift: the norm of x is x · scale + shift."""
     scale = tl.load(inverse_ptr + channels, exists, 0.0) * tl.load(scale_ptr + channels, exists, 0.0)
-    return mean, scale, tl.load(bias_ptr + channels, exists, 0.0)
+    return scale, tl.load(bias_ptr + channels, exists, 0.0) - tl.load(
+        mean_ptr + channels, exists, 0.0
+    ) * scale
 
 
 @triton.jit
-def _before_relu(x, mean, scale, bias):
-    return (x - mean[None, :]) * scale[None, :] + bias[None, :]
+def _activated(x, inside, scale, shift, EVEN: tl.constexpr):
+    """Return the norm and ReLU of x, rounded as if they were stored; NaN for NaN.
 
-
-@triton.jit
-def _activated(x, inside, mean, scale, bias):
-    """Return the norm and ReLU of x, rounded as if they were stored; 0 outside the image, and NaN for NaN."""
-    before = _before_relu(x.to(tl.float32), mean, scale, bias)
-    return tl.where(inside & ~(before <= 0.0), before, 0.0).to(x.dtype)
+    EVEN  all is inside; else 0 outside the image
+    """
+    before = x.to(tl.float32) * scale[None, :] + shift[None, :]
+    active = tl.maximum(before, 0.0, propagate_nan=tl.PropagateNan.ALL)
+    if not EVEN:
+        active = tl.where(inside, active, 0.0)
+    return active.to(x.dtype)
 
 
 @triton.jit
@@ -320,7 +315,8 @@ def _convolve(
         *(norm or (None,) * 4), added, features, parts,
         **_images(height, width, kernel), KERNEL=kernel, CHANNELS=channels, OUT_CHANNELS=out_channels, FLIP=flip,
         ACTIVATES=norm is not None and features is None,
-        STATISTICS="" if parts is None else "moments" if features is None else "sums", **tile,
+        STATISTICS="" if parts is None else "moments" if features is None else "sums",
+        EVEN=kernel == 1 and positions % tile["BLOCK_P"] == 0 and channels % tile["BLOCK_C"] == 0, **tile,
     )  # fmt: skip
     return out, parts, tile["BLOCK_P"]
 
@@ -350,7 +346,8 @@ def weight_gradient(x: Tensor, grad: Tensor, weight: Tensor, *, norm: Norm | Non
     # The larger side of a product comes first, where the tensor cores take many rows.
     conv_weight_parts_kernel[grid](
         x, grad, sums, *(norm or (None,) * 4), positions, tiles, **_images(height, width, kernel), **sizes,
-        TURNED=outputs > columns, ACTIVATES=norm is not None, **tile,
+        TURNED=outputs > columns, ACTIVATES=norm is not None,
+        EVEN=kernel == 1 and positions % (tiles * part_rows) == 0 and group * channels % columns == 0, **tile,
     )  # fmt: skip
     block = _block(weight.numel() // PROGRAMS, 256)
     conv_weight_sum_kernel[(triton.cdiv(weight.numel(), block),)](
