@@ -17,7 +17,7 @@ from nonloc.ops import exponential
 from nonloc.ops.affinity import Affinity, position_weights, valid_positions
 from nonloc.ops.arithmetic import inverse_or_zero, zero_or_nan
 from nonloc.ops.normalize import Omega, Operator, normalized
-from nonloc.ops.sinkhorn import Matvec, no_support
+from nonloc.ops.sinkhorn import Matvec, no_scaling
 
 
 def prepare(affinity: Affinity, dtype: torch.dtype) -> Operator:
@@ -46,7 +46,7 @@ def _diagonal(weights: Tensor, affinity: Affinity) -> Operator:
     if affinity.normalize == "sinkhorn" and can_read_values(diagonal):
         valid = valid_positions(affinity).unsqueeze(-1)
         if bool((valid & (diagonal == 0)).any()):
-            raise ValueError(no_support("a position that weighs 0 has no affinity to any other"))
+            raise ValueError(no_scaling("a position that weighs 0 has no affinity to any other"))
     if affinity.normalize == "count":
         diagonal = diagonal * inverse_or_zero(diagonal.sum(1, keepdim=True))
     elif affinity.normalize != "none":

@@ -77,7 +77,7 @@ def log_scaling(
 
         if can_read_values(x):
             if bool((valid & (start <= LOG_ZERO / 2)).any()):
-                raise ValueError(no_support("a position has no affinity to any other or to itself"))
+                raise ValueError(no_scaling("a position has no affinity to any other or to itself"))
             size = 0.0 if largest is None or largest.numel() == 0 else float(largest.abs().max())
             return _iterate(x, residue, solve, size)
         for _ in range(UNSEEN_STEPS):
@@ -113,13 +113,18 @@ def _iterate(x: Tensor, residue: Callable[[Tensor], Tensor], solve: Solve, large
         g = residue(x)
     if best_error <= reachable:
         return best
-    raise ValueError(no_support(f"rows sum to 1 ± {best_error:.1e} at best"))
+    raise ValueError(
+        no_scaling(
+            f"rows sum to 1 ± {best_error:.1e} at best: the affinity has no total support, so that no doubly "
+            "stochastic matrix has its entries, or its graph is a chain too long for the solver"
+        )
+    )
 
 
-def no_support(reason: str) -> str:
+def no_scaling(reason: str) -> str:
     return (
-        f'normalize="sinkhorn" found no scaling ({reason}): it seems that the affinity has no total support, and no '
-        'doubly stochastic matrix has its entries; use normalize="symmetric", or a kernel that is positive everywhere'
+        f'normalize="sinkhorn" found no scaling ({reason}); use normalize="symmetric", or a kernel that is positive '
+        "everywhere"
     )
 
 
