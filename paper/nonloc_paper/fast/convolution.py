@@ -202,7 +202,8 @@ def can_fuse(x: Tensor) -> bool:
         and x.dtype == _dtype(x)
         and x.dtype in DTYPES
         and x.is_contiguous(memory_format=torch.channels_last)
-        and 2 <= x[:, :1].numel() < 2**31 // max(MOST_WITH_NORMS.values())
+        # Enough for a variance, also after a stride of 2.
+        and 8 <= x[:, :1].numel() < 2**31 // max(MOST_WITH_NORMS.values())
     )
 
 
