@@ -17,12 +17,7 @@ from typing import Any, TypeVar
 from torch import Tensor, nn
 
 from nonloc._torch_compat import is_untouched
-from nonloc_paper.fast.convolution import (
-    can_fuse,
-    run_convolution,
-    run_norm_convolution,
-    takes_norms,
-)
+from nonloc_paper.fast.convolution import can_fuse, run_convolution, run_norm_convolution, takes_norms
 from nonloc_paper.fast.norm_relu import is_plain_norm, run_norm_relu, run_sum_norm_relu
 from nonloc_paper.networks.preresnet import PreResNet
 from nonloc_paper.networks.residual import ResidualBlock, Trunk
@@ -118,16 +113,17 @@ class FastResidualBlock(ResidualBlock):
 
 def _is_fused(block: FastResidualBlock, x: Tensor) -> bool:
     """Return whether the kernels know all norms and convolutions of the block, and features like x."""
-    first, *others = block.convolutions
-    # Of a first convolution with a stride only where the features can be thinned for it.
-    is_thinned = is_untouched(block.shortcut, nn.Conv2d) and first.kernel_size == (1, 1)
-    return (
+    is_known = (
         can_fuse(x)
         and all(is_plain_norm(norm) and norm.training for norm in block.norms)
         and all(takes_norms(convolution, x) for convolution in block.convolutions)
-        and all(convolution.stride == (1, 1) for convolution in others)
-        and (first.stride == (1, 1) or is_thinned)
     )
+    if not is_known:
+        return False
+    first, *others = block.convolutions
+    # A stride of the first one is no matter where the features are thinned for it.
+    is_thinned = first.kernel_size == (1, 1) and is_untouched(block.shortcut, nn.Conv2d)
+    return (first.stride == (1, 1) or is_thinned) and all(one.stride == (1, 1) for one in others)
 
 
 class FastTrunk(Trunk):

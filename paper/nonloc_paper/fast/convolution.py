@@ -91,13 +91,16 @@ class FastConvolution(torch.autograd.Function):
         ctx.save_for_backward(x, None if active is x else active, weight, norm_weight, norm_bias, known)
         if known is None and following is None and not is_own("forward", weight):
             return F.conv2d(x, weight, padding=weight.shape[2] // 2), None, None
-        kernels, running = _kernels(), None
-        if following is not None:
+        out, parts, part_rows = _kernels().convolve(
+            active, weight, norm=inside, added=added, has_moments=following is not None
+        )
+        found = None
+        if parts is not None:
             buffers = [following.running_mean, following.running_var, following.num_batches_tracked]
-            running = kernels.Running(*buffers, float(following.momentum), float(following.eps))
+            found = norm_relu._kernels().merge_moments(
+                parts, out[:, 0].numel(), part_rows, *buffers, following.momentum, following.eps
+            )
             torch.autograd.graph.increment_version(buffers)
-        out, found = kernels.convolve(active, weight, norm=inside, added=added, running=running)
-        if found is not None:
             ctx.mark_non_differentiable(found)
         return out, found, None if known is None else x
 
@@ -160,15 +163,13 @@ def _plain_gradients(
 
 def _is_fast(layer: nn.Module, x: Tensor) -> bool:
     """Return whether the kernels do at least one pass of `layer` at stride 1."""
-    if not x.is_cuda or needs_plain_torch() or _kernels() is None or not is_plain_convolution(layer):
+    if not is_plain_convolution(layer) or not _has_layout(x):
         return False
     weight = layer.weight
     return (
-        x.dim() == 4
-        and x.shape[1] == layer.in_channels
+        x.shape[1] == layer.in_channels
         and x.device == weight.device
         and _dtype(x) == _dtype(weight) in DTYPES
-        and x.is_contiguous(memory_format=torch.channels_last)
         and 0 < x.numel() // layer.in_channels * max(layer.in_channels, layer.out_channels) < 2**31
         and _has_own_pass(weight, x)
     )
@@ -195,16 +196,18 @@ def takes_norms(layer: nn.Module, x: Tensor) -> bool:
 def can_fuse(x: Tensor) -> bool:
     """Return whether norms can be inside convolutions of features like x."""
     return (
-        x.is_cuda
-        and not needs_plain_torch()
-        and _kernels() is not None
-        and x.dim() == 4
+        _has_layout(x)
         and x.dtype == _dtype(x)
         and x.dtype in DTYPES
-        and x.is_contiguous(memory_format=torch.channels_last)
         # Enough for a variance, also after a stride of 2.
         and 8 <= x[:, :1].numel() < 2**31 // max(MOST_WITH_NORMS.values())
     )
+
+
+def _has_layout(x: Tensor) -> bool:
+    """Return whether x is where kernels can run, and images in channels-last order."""
+    can_run = x.is_cuda and not needs_plain_torch() and _kernels() is not None
+    return can_run and x.dim() == 4 and x.is_contiguous(memory_format=torch.channels_last)
 
 
 def _has_own_pass(weight: Tensor, x: Tensor) -> bool:

@@ -22,8 +22,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from nonloc_paper.fast.convolution_statistics import merge
-
 # Programs that a launch should have: two for each of the 132 multiprocessors of an H100 or H200.
 PROGRAMS = 264
 # A tensor core takes 64 rows at a time; the other sides of a product have at least 16.
@@ -232,37 +230,27 @@ class Norm(NamedTuple):
     bias: Tensor
 
 
-class Running(NamedTuple):
-    """What the batch norm that follows keeps, and its settings."""
-
-    mean: Tensor
-    var: Tensor
-    num_batches: Tensor
-    momentum: float
-    epsilon: float
-
-
 def convolve(
     x: Tensor,
     weight: Tensor,
     *,
     norm: Norm | None = None,
     added: Tensor | None = None,
-    running: Running | None = None,
-) -> tuple[Tensor, Tensor | None]:
+    has_moments: bool = False,
+) -> tuple[Tensor, Tensor | None, int]:
     """Return the convolution with zeros around the images, [B, O, H, W] channels-last.
 
-    x        [B, C, H, W]  channels-last; bfloat16 or float16
-    weight   [O, C, K, K]  K odd; the dtype of x, any strides
-    norm     x goes through it and a ReLU first
-    added    like the result, to be added to it
-    running  is updated; the second result is then mean and 1/√(variance + epsilon) of the first [2, O], else None
+    x            [B, C, H, W]  channels-last; bfloat16 or float16
+    weight       [O, C, K, K]  K odd; the dtype of x, any strides
+    norm         x goes through it and a ReLU first
+    added        like the result, to be added to it
+    has_moments  the second result is mean and sum of squared deviations of parts of the first, [2, parts, O], else
+                 None; the third is the number of positions of a part
     """
     strides = weight.stride(0), weight.stride(1)
-    out, parts, rows = _convolve(
-        x, weight, *strides, weight.shape[0], False, norm, added, None, running is not None
+    return _convolve(
+        x, weight, *strides, weight.shape[0], flip=False, norm=norm, added=added, has_statistics=has_moments
     )
-    return out, None if parts is None else merge(parts, out[:, 0].numel(), rows, running)
 
 
 def input_gradient(
@@ -278,12 +266,10 @@ def input_gradient(
                     bias and weight [2, parts, C], of several parts to be added, else None
     """
     strides = weight.stride(1), weight.stride(0)
-    out, parts, rows = _convolve(
-        grad, weight, *strides, weight.shape[1], True, norm, None, features, features is not None
-    )
-    if parts is not None and parts.shape[1] > PROGRAMS:
-        parts = merge(parts, out[:, 0].numel(), rows, None).unsqueeze(1)
-    return out, parts
+    return _convolve(
+        grad, weight, *strides, weight.shape[1], flip=True, norm=norm, features=features,
+        has_statistics=features is not None,
+    )[:2]  # fmt: skip
 
 
 def _convolve(
@@ -292,10 +278,11 @@ def _convolve(
     out_stride: int,
     in_stride: int,
     out_channels: int,
+    *,
     flip: bool,
     norm: Norm | None,
-    added: Tensor | None,
-    features: Tensor | None,
+    added: Tensor | None = None,
+    features: Tensor | None = None,
     has_statistics: bool,
 ) -> tuple[Tensor, Tensor | None, int]:
     """Return the result, the statistics of its parts [2, parts, O], and the positions of a part."""

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import torch
 import triton
@@ -27,6 +28,8 @@ from torch import Tensor
 PROGRAMS = 264
 # Up to this many features, one program for each multiprocessor is enough.
 SMALL = 2**21
+# Parts and channels that a program of the merging launch holds.
+MERGED_PARTS, MERGED_CHANNELS = 1024, 8
 
 
 @triton.jit
@@ -111,19 +114,11 @@ def norm_relu_kernel(
         numbers = chunk * BLOCK_P + tl.arange(0, BLOCK_P)
         counts = tl.minimum(rows - numbers * PART_ROWS, PART_ROWS)
         counts = tl.where(numbers < parts, counts, 0).to(tl.float32)
-        total = tl.sum(counts, 0)
         at = numbers[:, None] * channels + columns[None, :]
         there = (numbers < parts)[:, None] & exists[None, :]
         means = tl.load(means_ptr + at, there, 0.0)
         more_squares = tl.load(squares_ptr + at, there, 0.0)
-        chunk_mean = tl.sum(counts[:, None] * means, 0) / total
-        apart = means - chunk_mean[None, :]
-        chunk_squares = tl.sum(more_squares + counts[:, None] * apart * apart, 0)
-        step = chunk_mean - mean
-        both = seen + total
-        mean += step * (total / both)
-        squares += chunk_squares + step * step * (seen * (total / both))
-        seen = both
+        mean, squares, seen = _merge(mean, squares, seen, means, more_squares, counts)
     mean += tl.load(x_ptr + columns, exists, 0.0).to(tl.float32)
     count = rows.to(tl.float32)
     inverse = 1.0 / tl.sqrt(squares / count + epsilon)
@@ -131,13 +126,10 @@ def norm_relu_kernel(
     if part == 0:
         tl.store(mean_ptr + columns, mean, exists)
         tl.store(inverse_ptr + columns, inverse, exists)
-        old_mean = tl.load(running_mean_ptr + columns, exists, 0.0)
-        old_var = tl.load(running_var_ptr + columns, exists, 0.0)
-        unbiased = squares / (count - 1.0)
-        tl.store(running_mean_ptr + columns, (1.0 - momentum) * old_mean + momentum * mean, exists)
-        tl.store(running_var_ptr + columns, (1.0 - momentum) * old_var + momentum * unbiased, exists)
-        if tl.program_id(1) == 0:
-            tl.store(num_batches_ptr, tl.load(num_batches_ptr) + 1)
+        _update_running(
+            mean, squares, count, columns, exists,
+            running_mean_ptr, running_var_ptr, num_batches_ptr, momentum, tl.program_id(1) == 0,
+        )  # fmt: skip
 
     scale = inverse * weight
     for tile in range(TILES):
@@ -150,6 +142,68 @@ def norm_relu_kernel(
         before = _affine(x, mean, scale, bias)
         out = _relu(before, before)
         tl.store(out_ptr + here, out.to(out_ptr.dtype.element_ty), now)
+
+
+@triton.jit(do_not_specialize=["rows", "parts"])
+def norm_merge_kernel(
+    parts_ptr, found_ptr, running_mean_ptr, running_var_ptr, num_batches_ptr, momentum, epsilon, rows, parts, channels,
+    MOMENTS: tl.constexpr, PART_ROWS: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_C: tl.constexpr,
+):  # fmt: skip
+    """From parts [2, parts, channels]: mean and 1/√(variance + epsilon), updating the running statistics; or sums."""
+    columns = tl.program_id(0) * BLOCK_C + tl.arange(0, BLOCK_C)
+    exists = columns < channels
+    first = tl.zeros([BLOCK_C], tl.float32)
+    second = tl.zeros([BLOCK_C], tl.float32)
+    seen = 0.0
+    for start in range(0, parts, BLOCK_P):
+        numbers = start + tl.arange(0, BLOCK_P)
+        there = (numbers < parts)[:, None] & exists[None, :]
+        at = parts_ptr + numbers[:, None] * channels + columns[None, :]
+        one = tl.load(at, there, 0.0)
+        other = tl.load(at + parts * channels, there, 0.0)
+        if MOMENTS:
+            counts = tl.minimum(rows - numbers * PART_ROWS, PART_ROWS)
+            counts = tl.where(numbers < parts, counts, 0).to(tl.float32)
+            first, second, seen = _merge(first, second, seen, one, other, counts)
+        else:
+            first += tl.sum(one, 0)
+            second += tl.sum(other, 0)
+    if MOMENTS:
+        count = rows.to(tl.float32)
+        _update_running(
+            first, second, count, columns, exists,
+            running_mean_ptr, running_var_ptr, num_batches_ptr, momentum, tl.program_id(0) == 0,
+        )  # fmt: skip
+        second = 1.0 / tl.sqrt(second / count + epsilon)
+    tl.store(found_ptr + columns, first, exists)
+    tl.store(found_ptr + channels + columns, second, exists)
+
+
+@triton.jit
+def _merge(mean, squares, seen, means, more_squares, counts):
+    """Merge parts of `counts` rows into the moments of the `seen` ones, by Chan's formula."""
+    total = tl.sum(counts, 0)
+    chunk_mean = tl.sum(counts[:, None] * means, 0) / total
+    apart = means - chunk_mean[None, :]
+    chunk_squares = tl.sum(more_squares + counts[:, None] * apart * apart, 0)
+    step = chunk_mean - mean
+    both = seen + total
+    mean += step * (total / both)
+    squares += chunk_squares + step * step * (seen * (total / both))
+    return mean, squares, both
+
+
+@triton.jit
+def _update_running(
+    mean, squares, count, columns, exists, running_mean_ptr, running_var_ptr, num_batches_ptr, momentum, counts_batch
+):  # fmt: skip
+    old_mean = tl.load(running_mean_ptr + columns, exists, 0.0)
+    old_var = tl.load(running_var_ptr + columns, exists, 0.0)
+    unbiased = squares / (count - 1.0)
+    tl.store(running_mean_ptr + columns, (1.0 - momentum) * old_mean + momentum * mean, exists)
+    tl.store(running_var_ptr + columns, (1.0 - momentum) * old_var + momentum * unbiased, exists)
+    if counts_batch:
+        tl.store(num_batches_ptr, tl.load(num_batches_ptr) + 1)
 
 
 @triton.jit
@@ -372,6 +426,40 @@ def moments_and_activation(
     return total, out, mean, inverse
 
 
+def merge_moments(
+    parts: Tensor,
+    rows: int,
+    part_rows: int,
+    running_mean: Tensor,
+    running_var: Tensor,
+    num_batches: Tensor,
+    momentum: float,
+    epsilon: float,
+) -> Tensor:
+    """Return mean and 1/√(variance + epsilon) [2, C]; update the running statistics and the count.
+
+    parts  mean and sum of squared deviations [2, parts, C] of `part_rows` rows each, of which there are `rows`
+    """
+    running = (running_mean, running_var, num_batches, float(momentum), float(epsilon))
+    return _merge_parts(parts, rows, part_rows, running)
+
+
+def _merge_parts(parts: Tensor, rows: int, part_rows: int, running: tuple[Any, ...] | None) -> Tensor:
+    """As `merge_moments`; without `running`, the sums [2, C].
+
+    In a launch of its own: if the last program of a convolution did it, every program would have to wait until its
+    stores can be seen, 5 to 20 µs on an H200.
+    """
+    _, count, channels = parts.shape
+    found = parts.new_empty((2, channels))
+    norm_merge_kernel[(triton.cdiv(channels, MERGED_CHANNELS),)](
+        parts, found, *(running or (None, None, None, 0.0, 0.0)), rows, count, channels,
+        MOMENTS=running is not None, PART_ROWS=part_rows,
+        BLOCK_P=min(MERGED_PARTS, max(16, triton.next_power_of_2(count))), BLOCK_C=MERGED_CHANNELS, num_warps=8,
+    )  # fmt: skip
+    return found
+
+
 def activation(
     x: Tensor,
     weight: Tensor,
@@ -423,6 +511,8 @@ def gradients(
         norm_sums_kernel[out_tiling.grid(out_rows, channels)](
             x, grad, *affine, *found, out_rows, channels, **out_tiling.sizes(), **pixels
         )
+    elif found.shape[1] > PROGRAMS:
+        found = _merge_parts(found, rows, 0, None).unsqueeze(1)
     parts = found.shape[1]
     grad_weight, grad_bias = torch.empty_like(weight), torch.empty_like(bias)
     norm_gradient_kernel[tiling.grid(rows, channels)](

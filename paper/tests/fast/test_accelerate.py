@@ -50,6 +50,14 @@ def test_it_works_in_place_and_once():
     assert all(dict(model.named_parameters())[name] is value for name, value in parameters.items())
 
 
+def test_a_module_in_the_place_of_a_convolution_is_called():
+    torch.manual_seed(2)
+    plain = bottleneck(4, 3, 6)
+    plain.convolutions[0] = nn.Sequential(plain.convolutions[0], nn.Dropout(0.0))
+    x = torch.randn(2, 4, 5, 6)
+    assert torch.equal(accelerate(copy.deepcopy(plain))(x), plain(x))
+
+
 def test_another_model_stays_as_it_is():
     model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4))
     assert [type(module) for module in accelerate(model)] == [nn.Conv2d, nn.BatchNorm2d]

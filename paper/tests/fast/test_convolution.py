@@ -31,6 +31,12 @@ def kernels():
         yield module
 
 
+@pytest.fixture(scope="module")
+def norm_kernels():
+    with interpreted("nonloc_paper.fast.norm_relu_kernels") as module:
+        yield module
+
+
 def all_passes(kernels, x, weight, grad):
     return [
         kernels.convolve(x, weight)[0],
@@ -88,47 +94,51 @@ def test_every_pass_with_the_tiles_of_the_rules(kernels, sizes):
     check(found, exact_convolution(*problem))
 
 
-def exact_with_norms(x, weight, grad, norm, added, running):
+def exact_with_norms(x, weight, grad, affine, added, running):
     """The convolution of the activation, plus `added`, and its moments; then all gradients that pass through."""
-    leaves = [one.double().requires_grad_() for one in (x, *norm)]
+    leaves = [one.double().requires_grad_() for one in (x, *affine)]
     mean, variance = (one.double() for one in running)
     active = F.batch_norm(leaves[0], None, None, *leaves[1:], True, 0.0, EPSILON).relu()
     out = F.conv2d(active, weight.double(), padding=weight.shape[2] // 2) + added.double()
     F.batch_norm(out, mean, variance, None, None, True, MOMENTUM, EPSILON)
     moments = torch.stack([out.mean((0, 2, 3)), (out.var((0, 2, 3), correction=0) + EPSILON).rsqrt()])
-    grads = torch.autograd.grad(out, [active, *leaves[1:]], grad.double())
+    grads = torch.autograd.grad(out, [active, *leaves], grad.double())
     _, _, grad_weight = exact_convolution(active, weight, grad)
-    return out.detach(), moments.detach(), mean, variance, grads, grad_weight
+    return [out.detach(), moments.detach(), mean, variance, *grads, grad_weight]
 
 
 @pytest.mark.parametrize("merged", [False, True])
 @pytest.mark.parametrize("sizes", [(1, 6, 20, 3, 7, 5), (3, 5, 7, 2, 5, 6), (1, 4, 3, 1, 2, 3)])
-def test_norms_inside(kernels, monkeypatch, sizes, merged):
+def test_norms_inside(kernels, norm_kernels, monkeypatch, sizes, merged):
     """A norm with ReLU before, a sum and the next norm's statistics after; backward, what the norm needs."""
     tile = {"BLOCK_P": 16, "BLOCK_C": 16, "BLOCK_O": 16, "num_warps": 4, "num_stages": 1}
     monkeypatch.setattr(kernels, "make_tile", lambda *sizes: tile)
     if merged:  # two parts at a time, also of the sums
-        monkeypatch.setitem(kernels.merge.__globals__, "PARTS", 2)
-        monkeypatch.setattr(kernels, "PROGRAMS", 2)
+        monkeypatch.setattr(norm_kernels, "MERGED_PARTS", 2)
+        monkeypatch.setattr(norm_kernels, "PROGRAMS", 2)
     torch.manual_seed(5)
     x, weight, grad = convolution_problem(*sizes, torch.float32)
     x, added = x + 3, last(torch.randn_like(grad))
-    norm = kernels.Norm(x.mean((0, 2, 3)), (x.var((0, 2, 3), correction=0) + EPSILON).rsqrt(),
-                        1 + torch.rand(x.shape[1]), torch.randn(x.shape[1]))  # fmt: skip
-    count = torch.tensor(4)
-    running = kernels.Running(
-        torch.zeros(weight.shape[0]), torch.ones(weight.shape[0]), count, MOMENTUM, EPSILON
+    norm = kernels.Norm(
+        x.mean((0, 2, 3)),
+        (x.var((0, 2, 3), correction=0) + EPSILON).rsqrt(),
+        1 + torch.rand(x.shape[1]),
+        torch.randn(x.shape[1]),
     )
-    exact = exact_with_norms(x, weight, grad, norm[2:], added, running[:2])
+    running, count = (torch.zeros(weight.shape[0]), torch.ones(weight.shape[0])), torch.tensor(4)
+    exact = exact_with_norms(x, weight, grad, norm[2:], added, running)
     with poisoned_memory():
         x = surrounded(x)
-        out, moments = kernels.convolve(x, weight, norm=norm, added=added, running=running)
+        out, parts, rows = kernels.convolve(x, weight, norm=norm, added=added, has_moments=True)
+        positions = x[:, 0].numel()
+        moments = norm_kernels.merge_moments(parts, positions, rows, *running, count, MOMENTUM, EPSILON)
         active, sums = kernels.input_gradient(grad, weight, norm=norm, features=x)
+        affine = (norm.weight, norm.bias, norm.mean, norm.inverse)
+        grads = norm_kernels.gradients(x, active, *affine, found=sums)
         grad_weight = kernels.weight_gradient(x, grad, weight, norm=norm)
     assert count == 5
-    assert sums.shape[1] == (1 if merged else -(-x[:, 0].numel() // 16))
-    found = [out, moments, *running[:2], active, *sums.sum(1).flip(0), grad_weight]
-    for one, other in zip(found, [*exact[:4], *exact[4], exact[5]], strict=True):
+    assert parts.shape[1] == sums.shape[1] == -(-positions // 16)
+    for one, other in zip([out, moments, *running, active, *grads, grad_weight], exact, strict=True):
         assert worst(one, other) <= 1e-5
 
 
