@@ -19,6 +19,7 @@ class Problem:
     shift        added to all features
     right_shift  added to those on the right alone, which changes no gaussian kernel whose rows are normalised
     copies       so many positions in a row have one feature on the right, and share every receiver
+    grid         features are multiples of it, so that logits are equal or far apart; 0: they are any numbers
     is_shared    one tensor for left and right
     differs      the diffusive form; False: the original one
     """
@@ -36,6 +37,7 @@ class Problem:
     shift: float = 0.0
     right_shift: float = 0.0
     copies: int = 1
+    grid: float = 0.0
     is_masked: bool = False
     is_shared: bool = False
     differs: bool = True
@@ -55,6 +57,8 @@ class Problem:
         right = (
             left if self.is_shared else normal(b, m, d, deviation=spread) + (self.shift + self.right_shift)
         )
+        if self.grid:
+            left, right = ((x / self.grid).round() * self.grid for x in (left, right))
         if self.copies > 1:
             right = right.repeat_interleave(self.copies, 1)[:, :m]
         rank = c if self.hidden is None else self.hidden
