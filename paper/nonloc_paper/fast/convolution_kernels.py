@@ -28,79 +28,140 @@ PROGRAMS = 264
 WIDE, NARROW = 64, 16
 # Numbers of the parts that a program adds up at a time.
 SUMMED = 4096
+# Of positions, in a program.
+MOST_TILES = 8
 
 
-@triton.jit(do_not_specialize=["positions"])
+@triton.jit(do_not_specialize=["positions", "tiles"])
 def conv_kernel(
-    x_ptr, weight_ptr, out_ptr, positions,
+    x_ptr, weight_ptr, out_ptr, positions, tiles,
     weight_out_stride, weight_in_stride, weight_y_stride, weight_x_stride,
     mean_ptr, inverse_ptr, scale_ptr, bias_ptr, added_ptr, features_ptr, parts_ptr,
     HEIGHT: tl.constexpr, WIDTH: tl.constexpr, KERNEL: tl.constexpr,
     CHANNELS: tl.constexpr, OUT_CHANNELS: tl.constexpr, FLIP: tl.constexpr,
-    ACTIVATES: tl.constexpr, STATISTICS: tl.constexpr, EVEN: tl.constexpr,
+    ACTIVATES: tl.constexpr, STATISTICS: tl.constexpr, AHEAD: tl.constexpr, EVEN: tl.constexpr,
     BLOCK_P: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_O: tl.constexpr,
 ):  # fmt: skip
-    """Compute BLOCK_P positions of BLOCK_O output channels, reading BLOCK_C columns at a time.
+    """Compute `tiles` tiles of BLOCK_P positions for BLOCK_O output channels, reading BLOCK_C columns at a time.
 
     ACTIVATES    x goes through the norm and its ReLU first
-    EVEN         no position and no column is outside
     added        is added to the result
     STATISTICS   "moments": of the result, for the norm that follows: mean and squared deviations of these positions.
                  "sums": the result is the gradient to the activation of `features` by the norm: what passes the ReLU,
                  and its product with the normalised features
+    AHEAD        for a 1×1 kernel whose columns are one block: what a tile needs is asked for a tile before, so that
+                 memory is busy while a program computes
+    EVEN         no position, no column and no output channel is outside
     """
     COLUMNS: tl.constexpr = KERNEL * KERNEL * CHANNELS
-    at = tl.program_id(0) * BLOCK_P + tl.arange(0, BLOCK_P)
+    begin = tl.program_id(0) * tiles * BLOCK_P
     outs = tl.program_id(1) * BLOCK_O + tl.arange(0, BLOCK_O)
     has_out = outs < OUT_CHANNELS
-    is_result = (at < positions)[:, None] & has_out[None, :]
-    results = at[:, None] * OUT_CHANNELS + outs[None, :]
-    # What is needed last is asked for first: nothing is read ahead of a store.
-    if added_ptr is not None:
-        added = tl.load(added_ptr + results, is_result, 0.0)
+    more_ptr = features_ptr if STATISTICS == "sums" else added_ptr
     if STATISTICS == "sums":
-        features = tl.load(features_ptr + results, is_result, 0.0)
         scale, shift = _load_norm(mean_ptr, inverse_ptr, scale_ptr, bias_ptr, outs, has_out)
-        mean = tl.load(mean_ptr + outs, has_out, 0.0)
-        inverse = tl.load(inverse_ptr + outs, has_out, 0.0)
-    sums = tl.zeros([BLOCK_P, BLOCK_O], tl.float32)
-    for start in range(0, COLUMNS, BLOCK_C):
-        columns = start + tl.arange(0, BLOCK_C)
-        taps = columns // CHANNELS
-        channels = columns % CHANNELS
-        y = taps // KERNEL
-        x = taps % KERNEL
-        steps = _steps(y, x, KERNEL, WIDTH)
-        inside = _is_inside(at, y, x, positions, KERNEL, HEIGHT, WIDTH) & (columns < COLUMNS)[None, :]
-        seen = tl.load(x_ptr + at[:, None] * CHANNELS + (steps * CHANNELS + channels)[None, :], inside, 0.0)
-        if ACTIVATES:
-            scale, shift = _load_norm(mean_ptr, inverse_ptr, scale_ptr, bias_ptr, channels, columns < COLUMNS)
-            seen = _activated(seen, inside, scale, shift, EVEN)
-        if FLIP:
-            y = KERNEL - 1 - y
-            x = KERNEL - 1 - x
-        places = channels * weight_in_stride + y * weight_y_stride + x * weight_x_stride
-        exists = (columns < COLUMNS)[:, None] & has_out[None, :]
-        weight = tl.load(weight_ptr + places[:, None] + outs[None, :] * weight_out_stride, exists, 0.0)
-        sums = tl.dot(seen, weight, sums, input_precision="ieee")
-    if added_ptr is not None:
-        sums += added.to(tl.float32)
-    tl.store(out_ptr + results, sums.to(out_ptr.dtype.element_ty), is_result)
-    # In half precision, sums of squares lose fewer digits to a large mean than the results have lost already.
-    if STATISTICS == "moments":
-        count = tl.minimum(positions - tl.program_id(0) * BLOCK_P, BLOCK_P)
-        total, second = tl.reduce((sums, sums * sums), 0, _add_pairs)
-        first = total / count
-        second = tl.maximum(second - total * first, 0.0)
-    if STATISTICS == "sums":
-        x = features.to(tl.float32)
-        passed = tl.where(x * scale[None, :] + shift[None, :] <= 0.0, 0.0, sums)
-        first, second = tl.reduce((passed, passed * x), 0, _add_pairs)
-        second = (second - first * mean) * inverse
     if STATISTICS != "":
+        first = tl.zeros([BLOCK_P // 2, BLOCK_O], tl.float32)
+        second = tl.zeros([BLOCK_P // 2, BLOCK_O], tl.float32)
+    at = begin + tl.arange(0, BLOCK_P)
+    if AHEAD:
+        columns = tl.arange(0, BLOCK_C)
+        exists = (columns < COLUMNS)[:, None] & has_out[None, :]
+        places = columns[:, None] * weight_in_stride + outs[None, :] * weight_out_stride
+        weight = tl.load(weight_ptr + places, exists, 0.0)
+        if ACTIVATES:
+            scale, shift = _load_norm(mean_ptr, inverse_ptr, scale_ptr, bias_ptr, columns, columns < COLUMNS)
+        following = _load_rows(x_ptr, at, columns, positions, COLUMNS, EVEN)
+        if more_ptr is not None:
+            following_more = _load_rows(more_ptr, at, outs, positions, OUT_CHANNELS, EVEN)
+    for tile in tl.range(tiles, num_stages=1):
+        at = begin + tile * BLOCK_P + tl.arange(0, BLOCK_P)
+        if AHEAD:
+            seen = following
+            # The last tile asks for itself once more: a mask would cost every tile.
+            upcoming = begin + tl.minimum(tile + 1, tiles - 1) * BLOCK_P + tl.arange(0, BLOCK_P)
+            following = _load_rows(x_ptr, upcoming, columns, positions, COLUMNS, EVEN)
+            if more_ptr is not None:
+                more = following_more
+                following_more = _load_rows(more_ptr, upcoming, outs, positions, OUT_CHANNELS, EVEN)
+            if ACTIVATES:
+                inside = (at < positions)[:, None] & (columns < COLUMNS)[None, :]
+                seen = _activated(seen, inside, scale, shift, EVEN)
+            sums = tl.dot(seen, weight, input_precision="ieee")
+        else:
+            # What is needed last is asked for first: nothing is read ahead of a store.
+            if more_ptr is not None:
+                more = _load_rows(more_ptr, at, outs, positions, OUT_CHANNELS, EVEN)
+            sums = tl.zeros([BLOCK_P, BLOCK_O], tl.float32)
+            for start in range(0, COLUMNS, BLOCK_C):
+                columns = start + tl.arange(0, BLOCK_C)
+                taps = columns // CHANNELS
+                channels = columns % CHANNELS
+                y = taps // KERNEL
+                x = taps % KERNEL
+                sources = _steps(y, x, KERNEL, WIDTH) * CHANNELS + channels
+                inside = _is_inside(at, y, x, positions, KERNEL, HEIGHT, WIDTH) & (columns < COLUMNS)[None, :]
+                seen = tl.load(x_ptr + at[:, None] * CHANNELS + sources[None, :], inside, 0.0)
+                if ACTIVATES:
+                    scale, shift = _load_norm(
+                        mean_ptr, inverse_ptr, scale_ptr, bias_ptr, channels, columns < COLUMNS
+                    )
+                    seen = _activated(seen, inside, scale, shift, EVEN)
+                if FLIP:
+                    y = KERNEL - 1 - y
+                    x = KERNEL - 1 - x
+                places = channels * weight_in_stride + y * weight_y_stride + x * weight_x_stride
+                exists = (columns < COLUMNS)[:, None] & has_out[None, :]
+                weight = tl.load(
+                    weight_ptr + places[:, None] + outs[None, :] * weight_out_stride, exists, 0.0
+                )
+                sums = tl.dot(seen, weight, sums, input_precision="ieee")
+        if added_ptr is not None:
+            sums += more.to(tl.float32)
+        results = out_ptr + at[:, None] * OUT_CHANNELS + outs[None, :]
+        if EVEN:
+            tl.store(results, sums.to(out_ptr.dtype.element_ty))
+        else:
+            is_result = (at < positions)[:, None] & has_out[None, :]
+            tl.store(results, sums.to(out_ptr.dtype.element_ty), is_result)
+        # In half precision, sums of squares lose fewer digits to a large mean than the results have lost already.
+        if STATISTICS == "moments":
+            first += _folded(sums)
+            second += _folded(sums * sums)
+        if STATISTICS == "sums":
+            x = more.to(tl.float32)
+            passed = tl.where(x * scale[None, :] + shift[None, :] <= 0.0, 0.0, sums)
+            first += _folded(passed)
+            second += _folded(passed * x)
+    if STATISTICS != "":
+        one, two = tl.reduce((first, second), 0, _add_pairs)
+        if STATISTICS == "moments":
+            total = one
+            one = total / tl.minimum(positions - begin, tiles * BLOCK_P)
+            two = tl.maximum(two - total * one, 0.0)
+        else:
+            mean = tl.load(mean_ptr + outs, has_out, 0.0)
+            two = (two - one * mean) * tl.load(inverse_ptr + outs, has_out, 0.0)
         parts = parts_ptr + tl.program_id(0) * OUT_CHANNELS + outs
-        tl.store(parts, first, has_out)
-        tl.store(parts + tl.num_programs(0) * OUT_CHANNELS, second, has_out)
+        tl.store(parts, one, has_out)
+        tl.store(parts + tl.num_programs(0) * OUT_CHANNELS, two, has_out)
+
+
+@triton.jit
+def _load_rows(ptr, at, columns, positions, COLUMNS: tl.constexpr, EVEN: tl.constexpr):
+    """Return the rows `at` of a matrix [positions, COLUMNS]; zeros outside, unless all is inside (EVEN)."""
+    places = ptr + at[:, None] * COLUMNS + columns[None, :]
+    inside = (at < positions)[:, None] & (columns < COLUMNS)[None, :]
+    return tl.load(places) if EVEN else tl.load(places, inside, 0.0)
+
+
+@triton.jit
+def _folded(x):
+    """Add rows that are 8 apart: a tensor core leaves them to one thread."""
+    ROWS: tl.constexpr = x.shape[0]
+    COLUMNS: tl.constexpr = x.shape[1]
+    pairs = tl.reshape(x, [ROWS // 16, 2, 8, COLUMNS])
+    return tl.reshape(tl.sum(pairs, 1), [ROWS // 2, COLUMNS])
 
 
 @triton.jit
@@ -289,23 +350,22 @@ def _convolve(
     batch, channels, height, width = x.shape
     kernel = weight.shape[2]
     positions = batch * height * width
-    tile = make_tile(positions, kernel, channels, out_channels)
-    if features is not None and channels < out_channels:
-        # They need registers, and what is then read twice is small.
-        tile = tile | {"BLOCK_O": min(tile["BLOCK_O"], WIDE // 2)}
+    statistics = "" if not has_statistics else "moments" if features is None else "sums"
+    tiles, tile = make_tile(positions, kernel, channels, out_channels, statistics)
     size = (batch, out_channels, height, width)
     out = torch.empty(size, dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
-    grid = triton.cdiv(positions, tile["BLOCK_P"]), triton.cdiv(out_channels, tile["BLOCK_O"])
+    part_rows = tiles * tile["BLOCK_P"]
+    grid = triton.cdiv(positions, part_rows), triton.cdiv(out_channels, tile["BLOCK_O"])
     parts = x.new_empty((2, grid[0], out_channels), dtype=torch.float32) if has_statistics else None
+    is_even = positions % part_rows == channels % tile["BLOCK_C"] == out_channels % tile["BLOCK_O"] == 0
     conv_kernel[grid](
-        x, weight, out, positions, out_stride, in_stride, *weight.stride()[2:],
+        x, weight, out, positions, tiles, out_stride, in_stride, *weight.stride()[2:],
         *(norm or (None,) * 4), added, features, parts,
         **_images(height, width, kernel), KERNEL=kernel, CHANNELS=channels, OUT_CHANNELS=out_channels, FLIP=flip,
-        ACTIVATES=norm is not None and features is None,
-        STATISTICS="" if parts is None else "moments" if features is None else "sums",
-        EVEN=kernel == 1 and positions % tile["BLOCK_P"] == 0 and channels % tile["BLOCK_C"] == 0, **tile,
+        ACTIVATES=norm is not None and features is None, STATISTICS=statistics,
+        AHEAD=tiles > 1 and kernel == 1 and channels <= tile["BLOCK_C"], EVEN=kernel == 1 and is_even, **tile,
     )  # fmt: skip
-    return out, parts, tile["BLOCK_P"]
+    return out, parts, part_rows
 
 
 def weight_gradient(x: Tensor, grad: Tensor, weight: Tensor, *, norm: Norm | None = None) -> Tensor:
@@ -344,19 +404,31 @@ def weight_gradient(x: Tensor, grad: Tensor, weight: Tensor, *, norm: Norm | Non
 
 
 @lru_cache(maxsize=1024)
-def make_tile(positions: int, kernel: int, channels: int, out_channels: int) -> dict[str, int]:
-    """Return the tile of a convolution, measured to be fast on an H200."""
+def make_tile(
+    positions: int, kernel: int, channels: int, out_channels: int, statistics: str = ""
+) -> tuple[int, dict[str, int]]:
+    """Return (tiles of a program, the tile) of a convolution, measured to be fast on an H200."""
     seen = kernel * kernel * channels
     # 16 channels are read tap by tap, straight into registers; a 1×1 kernel reads all its columns at once.
     columns = 16 if kernel > 1 and channels == 16 else _block(seen, 2 * WIDE if kernel == 1 else WIDE)
+    # Sums need registers, and what is then read twice is small.
+    outputs = _block(out_channels, WIDE // 2 if statistics == "sums" and channels < out_channels else WIDE)
     is_deep = columns > WIDE and positions >= WIDE * PROGRAMS
-    return {
+    tile = {
         "BLOCK_P": 2 * WIDE if is_deep or positions >= 2 * WIDE * 256 else WIDE,
         "BLOCK_C": columns,
-        "BLOCK_O": _block(out_channels, WIDE),
+        "BLOCK_O": outputs,
         "num_warps": 8 if is_deep else 4,
         "num_stages": 1 if columns >= seen or columns == 16 else 3,
     }
+    if statistics == "":
+        return 1, tile
+    # They are added up once in a program, so each has several tiles.
+    if kernel == 1:
+        tile |= {"BLOCK_P": WIDE, "num_warps": 4}
+    programs = triton.cdiv(positions, tile["BLOCK_P"]) * triton.cdiv(out_channels, outputs)
+    most = 2 if kernel > 1 else MOST_TILES if columns >= seen else 1
+    return min(triton.cdiv(programs, PROGRAMS), most), tile
 
 
 @lru_cache(maxsize=1024)

@@ -73,7 +73,7 @@ def test_every_pass(kernels, monkeypatch, sizes, tile, part_tile, dtype):
     tile = dict(zip(("BLOCK_P", "BLOCK_C", "BLOCK_O"), tile, strict=True))
     *part_tile, parts = part_tile
     part_tile = dict(zip(("GROUP", "BLOCK_R", "BLOCK_C", "BLOCK_O"), part_tile, strict=True))
-    monkeypatch.setattr(kernels, "make_tile", lambda *sizes: tile | launch)
+    monkeypatch.setattr(kernels, "make_tile", lambda *sizes: (1, tile | launch))
     monkeypatch.setattr(kernels, "make_part_tile", lambda *sizes: (parts, part_tile | launch))
     torch.manual_seed(sizes[1])
     problem = convolution_problem(*sizes, dtype)
@@ -107,12 +107,14 @@ def exact_with_norms(x, weight, grad, affine, added, running):
     return [out.detach(), moments.detach(), mean, variance, *grads, grad_weight]
 
 
-@pytest.mark.parametrize("merged", [False, True])
-@pytest.mark.parametrize("sizes", [(1, 6, 20, 3, 7, 5), (3, 5, 7, 2, 5, 6), (1, 4, 3, 1, 2, 3)])
-def test_norms_inside(kernels, norm_kernels, monkeypatch, sizes, merged):
+@pytest.mark.parametrize(("tiles", "merged"), [(1, False), (1, True), (2, False), (3, False)])
+@pytest.mark.parametrize(
+    "sizes", [(1, 6, 20, 3, 7, 5), (3, 5, 7, 2, 5, 6), (1, 4, 3, 1, 2, 3), (1, 16, 32, 1, 8, 12)]
+)
+def test_norms_inside(kernels, norm_kernels, monkeypatch, sizes, tiles, merged):
     """A norm with ReLU before, a sum and the next norm's statistics after; backward, what the norm needs."""
     tile = {"BLOCK_P": 16, "BLOCK_C": 16, "BLOCK_O": 16, "num_warps": 4, "num_stages": 1}
-    monkeypatch.setattr(kernels, "make_tile", lambda *sizes: tile)
+    monkeypatch.setattr(kernels, "make_tile", lambda *sizes: (tiles, tile))
     if merged:  # two parts at a time, also of the sums
         monkeypatch.setattr(norm_kernels, "MERGED_PARTS", 2)
         monkeypatch.setattr(norm_kernels, "PROGRAMS", 2)
@@ -137,7 +139,7 @@ def test_norms_inside(kernels, norm_kernels, monkeypatch, sizes, merged):
         grads = norm_kernels.gradients(x, active, *affine, found=sums)
         grad_weight = kernels.weight_gradient(x, grad, weight, norm=norm)
     assert count == 5
-    assert parts.shape[1] == sums.shape[1] == -(-positions // 16)
+    assert parts.shape[1] == sums.shape[1] == -(-positions // (16 * tiles))
     for one, other in zip([out, moments, *running, active, *grads, grad_weight], exact, strict=True):
         assert worst(one, other) <= 1e-5
 
