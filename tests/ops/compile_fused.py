@@ -7,25 +7,16 @@ not interpret in this process.
 from __future__ import annotations
 
 import json
-import re
-import subprocess
 import sys
-import tempfile
-from pathlib import Path
 from typing import Any
 
 import torch
-import triton
-from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
 
+from compiled import compile_launch
 from nonloc.ops import Affinity, propagate
 from nonloc.ops.fused import kernels
 from nonloc.ops.fused.launch import Launcher, Settings, without_launches
 from nonloc.ops.fused.operators import embedded_stage
-
-TOOLS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
-TYPES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
 
 
 def launches(dtype: torch.dtype, width: int, channels: int, blocks: int) -> dict[str, tuple[Any, ...]]:
@@ -61,41 +52,10 @@ def launches(dtype: torch.dtype, width: int, channels: int, blocks: int) -> dict
 
 
 def compiled(kernel: str, tensors: tuple[Any, ...], constants: dict[str, Any], tile: Any) -> dict[str, int]:
-    function = getattr(kernels, kernel)
-    signature, fixed, hints = {}, {}, {}
-    values = dict(zip(function.arg_names, tensors, strict=False)) | constants
-    for place, name in enumerate(function.arg_names):
-        value = values[name]
-        if name in constants or value is None:
-            signature[name], fixed[place,] = "constexpr", value
-        elif isinstance(value, torch.Tensor):
-            signature[name], hints[place,] = f"*{TYPES[value.dtype]}", [["tt.divisibility", 16]]
-        else:
-            signature[name] = "i32" if isinstance(value, int) else "fp32"
-            if isinstance(value, int) and value % 16 == 0:
-                hints[place,] = [["tt.divisibility", 16]]
     options = {"num_warps": tile.warps, "num_stages": tile.stages}
     if tile.registers is not None:
         options["maxnreg"] = tile.registers
-    source = ASTSource(function, signature, fixed, hints)
-    made = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
-    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-        file.write(made.asm["cubin"])
-        file.flush()
-        report = subprocess.run(
-            [TOOLS / "cuobjdump", "--dump-resource-usage", file.name],
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
-    usage = re.search(r"REG:(\d+) STACK:(\d+)", report)
-    assert usage is not None, report
-    return {
-        "registers": int(usage[1]),
-        "spilled": int(usage[2]),
-        "shared": made.metadata.shared,
-        "threads": 32 * tile.warps,
-    }
+    return compile_launch(getattr(kernels, kernel), tensors, constants, options)
 
 
 def main() -> None:

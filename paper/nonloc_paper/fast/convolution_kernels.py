@@ -200,14 +200,26 @@ def conv_weight_parts_kernel(
         scale, shift = _load_norm(mean_ptr, inverse_ptr, scale_ptr, bias_ptr, columns % CHANNELS, is_column)
     has_out = outs < GROUP * OUT_CHANNELS
     sums = tl.zeros([BLOCK_O if TURNED else BLOCK_C, BLOCK_C if TURNED else BLOCK_O], tl.float32)
+    if ACTIVATES:
+        # In advance, as above. Triton must not do it: its products would still read registers that the activations of
+        # the next rows already take (https://github.com/triton-lang/triton/issues/9433).
+        following, following_inside, following_grad = _load_operands(
+            x_ptr, grad_ptr, part * tiles, y, s, sources, has_column, outs, has_out, positions,
+            HEIGHT, WIDTH, KERNEL, CHANNELS, OUT_CHANNELS, GROUP, BLOCK_R,
+        )  # fmt: skip
     for tile in range(tiles):
-        at = ((part * tiles + tile) * BLOCK_R + tl.arange(0, BLOCK_R)) * GROUP
-        inside = _is_inside(at, y, s, positions, KERNEL, HEIGHT, WIDTH) & has_column
-        seen = tl.load(x_ptr + at[:, None] * CHANNELS + sources[None, :], inside, 0.0)
         if ACTIVATES:
-            seen = _activated(seen, inside, scale, shift, EVEN)
-        there = (at < positions)[:, None] & has_out[None, :]
-        grad = tl.load(grad_ptr + at[:, None] * OUT_CHANNELS + outs[None, :], there, 0.0)
+            seen = _activated(following, following_inside, scale, shift, EVEN)
+            grad = following_grad
+            following, following_inside, following_grad = _load_operands(
+                x_ptr, grad_ptr, part * tiles + tl.minimum(tile + 1, tiles - 1), y, s, sources, has_column, outs,
+                has_out, positions, HEIGHT, WIDTH, KERNEL, CHANNELS, OUT_CHANNELS, GROUP, BLOCK_R,
+            )  # fmt: skip
+        else:
+            seen, _, grad = _load_operands(
+                x_ptr, grad_ptr, part * tiles + tile, y, s, sources, has_column, outs, has_out, positions,
+                HEIGHT, WIDTH, KERNEL, CHANNELS, OUT_CHANNELS, GROUP, BLOCK_R,
+            )  # fmt: skip
         if TURNED:
             sums = tl.dot(tl.trans(grad), seen, sums, input_precision="ieee")
         else:
@@ -219,6 +231,20 @@ def conv_weight_parts_kernel(
     rows = (part * GROUP + r) * OUT_CHANNELS + outs % OUT_CHANNELS
     places = ((y * KERNEL)[None, :] + x) * CHANNELS + (columns % CHANNELS)[None, :]
     tl.store(parts_ptr + rows[:, None] * (KERNEL * KERNEL * CHANNELS) + places, sums, is_tap)
+
+
+@triton.jit
+def _load_operands(
+    x_ptr, grad_ptr, number, y, s, sources, has_column, outs, has_out, positions,
+    HEIGHT: tl.constexpr, WIDTH: tl.constexpr, KERNEL: tl.constexpr, CHANNELS: tl.constexpr,
+    OUT_CHANNELS: tl.constexpr, GROUP: tl.constexpr, BLOCK_R: tl.constexpr,
+):  # fmt: skip
+    """Return the rows of x of one tile, which of them are in the image, and the rows of grad."""
+    at = (number * BLOCK_R + tl.arange(0, BLOCK_R)) * GROUP
+    inside = _is_inside(at, y, s, positions, KERNEL, HEIGHT, WIDTH) & has_column
+    seen = tl.load(x_ptr + at[:, None] * CHANNELS + sources[None, :], inside, 0.0)
+    there = (at < positions)[:, None] & has_out[None, :]
+    return seen, inside, tl.load(grad_ptr + at[:, None] * OUT_CHANNELS + outs[None, :], there, 0.0)
 
 
 @triton.jit(do_not_specialize=["parts"])
@@ -377,7 +403,7 @@ def weight_gradient(x: Tensor, grad: Tensor, weight: Tensor, *, norm: Norm | Non
     batch, channels, height, width = x.shape
     out_channels, _, kernel, _ = weight.shape
     positions = batch * height * width
-    most_parts, tile = make_part_tile(positions, width, kernel, channels, out_channels)
+    most_parts, tile = make_part_tile(positions, width, kernel, channels, out_channels, norm is not None)
     group, columns, outputs = tile["GROUP"], tile["BLOCK_C"], tile["BLOCK_O"]
     part_rows = group * tile["BLOCK_R"]
     tiles = triton.cdiv(positions, most_parts * part_rows)
@@ -433,7 +459,7 @@ def make_tile(
 
 @lru_cache(maxsize=1024)
 def make_part_tile(
-    positions: int, width: int, kernel: int, channels: int, out_channels: int
+    positions: int, width: int, kernel: int, channels: int, out_channels: int, activates: bool = False
 ) -> tuple[int, dict[str, int]]:
     """Return (the most parts, the tile) of a weight gradient, measured to be fast on an H200.
 
@@ -449,8 +475,8 @@ def make_part_tile(
     parts = min(triton.cdiv(PROGRAMS, blocks), max(operands // part, triton.cdiv(PROGRAMS // 2, blocks)))
     # A group makes as many parts as it has places.
     parts = max(1, parts * 2 // group) if group > 2 else parts
-    # Channels that are read one by one cannot be copied ahead.
-    stages = 1 if channels % 8 != 0 else 3
+    # Channels that are read one by one cannot be copied ahead; what is activated must not be.
+    stages = 1 if channels % 8 != 0 or activates else 3
     tile = {"GROUP": group, "BLOCK_R": 64, "BLOCK_C": columns, "BLOCK_O": outputs}
     return parts, tile | {"num_warps": 4, "num_stages": stages}
 

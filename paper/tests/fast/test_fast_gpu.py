@@ -400,6 +400,32 @@ def test_cuda_accelerated_network_has_the_same_bits_every_time_and_captured():
     assert all(torch.equal(a, b) for other in others for a, b in zip(first, other, strict=True))
 
 
+def test_cuda_accelerated_networks_have_the_same_bits_side_by_side():
+    """What a program takes before it is there is wrong only now and then, and on a busy GPU."""
+    torch.manual_seed(6)
+    network = accelerate(build("preresnet29/baseline").cuda().to(memory_format=torch.channels_last))
+    x, y = last(torch.randn(128, 3, 32, 32, device="cuda")), torch.randint(0, 10, (128,), device="cuda")
+    networks = [copy.deepcopy(network) for _ in range(12)]
+    streams = [torch.cuda.Stream() for _ in networks]
+
+    def work():
+        found, current = [], torch.cuda.current_stream()
+        for stream in streams:
+            stream.wait_stream(current)
+        for stream, one in zip(streams, networks, strict=True):
+            with torch.cuda.stream(stream):
+                found.append(one_batch(one, x, y, torch.bfloat16))
+        for stream in streams:
+            current.wait_stream(stream)
+        return found
+
+    graph, found = capture(work)
+    for _ in range(50):
+        graph.replay()
+        first, *others = found
+        assert all(torch.equal(a, b) for other in others for a, b in zip(first, other, strict=True))
+
+
 def test_cuda_accelerated_evaluation_against_plain():
     torch.manual_seed(7)
     plain = build("preresnet20/baseline").cuda().to(memory_format=torch.channels_last)
