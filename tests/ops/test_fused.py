@@ -5,6 +5,7 @@ import copy
 import pytest
 import torch
 from fused_problems import Problem, by, by_hand, errors, poison
+from torch.library import opcheck
 
 from nonloc._torch_compat import FakeTensorMode
 from nonloc.nn import DiffusiveStage, OriginalStage
@@ -479,21 +480,17 @@ def test_a_traced_program_carries_it_whole_for_any_batch_and_positions(function)
 
 @pytest.mark.parametrize("has_bias", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_the_operators_of_torch_are_as_they_say(has_bias):
-    q, k, x, w_z, w_g = leaf(2, 20, 16), leaf(2, 20, 16), leaf(2, 20, 16), leaf(2, 16, 16), leaf(2, 16, 16)
-    bias = leaf(2, 20) if has_bias else None
-    torch.library.opcheck(fused_stage.operator, (q, k, bias, x, w_z, w_g, 0.7, True, False, True, None, True))
-    torch.library.opcheck(fused_product.operator, (q, k, bias, x, 0.7, False, False, True, None, True))
-    torch.library.opcheck(
-        stored_stage.operator, (q, k, bias, x, w_z, w_g, 0.7, True, False, True, None, True)
-    )
-    torch.library.opcheck(stored_product.operator, (q, k, bias, x, 0.7, False, False, True, None, True))
+    """Their derivatives are those of the functions that call them."""
+    shapes = [(2, 20, 16)] * 3 + [(2, 16, 16)] * 2
+    q, k, x, w_z, w_g, theta, phi = (leaf(*shape).detach() for shape in (*shapes, (16, 16), (16, 16)))
+    bias = leaf(2, 20).detach() if has_bias else None
+    for stage, product in ((fused_stage, fused_product), (stored_stage, stored_product)):
+        opcheck(stage.operator, (q, k, bias, x, w_z, w_g, 0.7, True, False, True, None, True))
+        opcheck(product.operator, (q, k, bias, x, 0.7, False, False, True, None, True))
+    opcheck(fused_stage.operator, (q, k, bias, x, w_z, w_g, 0.7, True, True, False, None, False))
     if not has_bias:
         settings = (0.7, True, False, True, torch.float32, True)
-        torch.library.opcheck(embedded_stage.operator, (x, leaf(16, 16), leaf(16, 16), w_z, w_g, *settings))
-    with torch.no_grad():
-        torch.library.opcheck(
-            fused_stage.operator, (q, k, bias, x, w_z, w_g, 0.7, True, True, False, None, False)
-        )
+        opcheck(embedded_stage.operator, (x, theta, phi, w_z, w_g, *settings))
 
 
 def stage_results(stage, x, dtype=None):

@@ -40,55 +40,57 @@ class Computation:
         needs_result: bool = False,
     ) -> None:
         self.forward, self.backward, self.fake = forward, backward, fake
-        self.needs_result = needs_result
         self.given = len(tensors.split())  # how many tensors
         self.kept = len(kept.split())
+        arguments = ", ".join(f"Tensor{'?' if one == 'bias' else ''} {one}" for one in tensors.split())
+        saved = ", ".join(f"Tensor {one}" for one in (["result"] if needs_result else []) + kept.split())
+        kinds = {"scale": "float", "dtype": "ScalarType?"}
+        settings = ", ".join(f"{kinds.get(field, 'bool')} {field}" for field in Settings._fields)
+        self.operator = _operator(
+            name, f"({arguments}, {settings}, bool keeps)", 1 + self.kept, self._run, self._fake
+        )
+        self.backward_operator = _operator(
+            f"{name}_backward",
+            f"(Tensor gradient, {arguments}, {saved}, {settings})",
+            self.given,
+            self._run_backward,
+            self._fake_backward,
+        )
 
         class Function(torch.autograd.Function):
             @staticmethod
             def forward(ctx: Any, *args: Any) -> Tensor | None:
                 *given, settings, keeps = args
-                result, *others = forward(*given, settings, keeps)
+                is_traced = torch.compiler.is_compiling()
+                compute = self._call if is_traced else forward
+                result, *others = compute(*given, settings, keeps)
                 if keeps:
                     ctx.save_for_backward(*given, *([result] if needs_result else []), *others)
-                    ctx.settings = settings
+                    ctx.settings, ctx.is_traced = settings, is_traced
                 return result
 
             @staticmethod
             def backward(ctx: Any, gradient: Tensor) -> Tensors:
+                if ctx.is_traced:
+                    return *self._call_backward(gradient, *ctx.saved_tensors, ctx.settings), None, None
                 check_first_derivative()
                 return *backward(gradient, *ctx.saved_tensors, ctx.settings), None, None
 
         self.function = Function
-        arguments = ", ".join(f"Tensor{'?' if one == 'bias' else ''} {one}" for one in tensors.split())
-        kinds = {"scale": "float", "dtype": "ScalarType?"}
-        settings = ", ".join(f"{kinds.get(field, 'bool')} {field}" for field in Settings._fields)
-        results = ", ".join(["Tensor"] * (1 + self.kept))
-        self.operator = torch.library.custom_op(
-            f"nonloc::{name}",
-            self._run,
-            mutates_args=(),
-            schema=f"({arguments}, {settings}, bool keeps) -> ({results})",
-        )
-        saved = ", ".join(f"Tensor {one}" for one in (["result"] if needs_result else []) + kept.split())
-        results = ", ".join(["Tensor"] * self.given)
-        self.backward_operator = torch.library.custom_op(
-            f"nonloc::{name}_backward",
-            self._run_backward,
-            mutates_args=(),
-            schema=f"(Tensor gradient, {arguments}, {saved}, {settings}) -> ({results})",
-        )
-        self.operator.register_fake(self._fake)
-        self.backward_operator.register_fake(self._fake_backward)
-        self.operator.register_autograd(self._gradients, setup_context=self._keep)
 
     def __call__(self, *tensors: Tensor | None, settings: Settings) -> Tensor:
         """The result, with its first derivative."""
         wanted = [torch.is_grad_enabled() and one is not None and one.requires_grad for one in tensors]
         settings = settings._replace(has_gradient=any(wanted[:3]))
-        if torch.compiler.is_compiling():
-            return self.operator(*tensors, *settings, any(wanted))[0]
         return self.function.apply(*tensors, settings, any(wanted))
+
+    def _call(self, *args: Any) -> tuple[Tensor, ...]:
+        *given, settings, keeps = args
+        return self.operator(*given, *settings, keeps)
+
+    def _call_backward(self, *args: Any) -> Tensors:
+        *tensors, settings = args
+        return tuple(map(_or_none, self.backward_operator(*tensors, *settings)))
 
     def _run(self, *args: Any) -> tuple[Tensor, ...]:
         given, settings, keeps = args[: self.given], Settings(*args[self.given : -1]), args[-1]
@@ -111,14 +113,16 @@ class Computation:
             shapes[:3] = [None] * 3
         return _filled(args[1], tuple(shapes))
 
-    def _keep(self, ctx: Any, inputs: Any, output: tuple[Tensor, ...]) -> None:
-        ctx.save_for_backward(*inputs[: self.given], *(output if self.needs_result else output[1:]))
-        ctx.settings = inputs[self.given : -1]
-        ctx.mark_non_differentiable(*output[1:])
 
-    def _gradients(self, ctx: Any, gradient: Tensor, *_: Any) -> Any:
-        found = self.backward_operator(gradient, *ctx.saved_tensors, *ctx.settings)
-        return *map(_or_none, found), *[None] * (len(ctx.settings) + 1)
+def _operator(
+    name: str, arguments: str, results: int, run: Callable[..., Any], fake: Callable[..., Any]
+) -> Callable[..., Any]:
+    """nonloc::<name>, with so many results and no derivative of its own: that would cost every call 40 µs."""
+    name = f"nonloc::{name}"
+    torch.library.define(name, f"{arguments} -> ({', '.join(['Tensor'] * results)})")
+    torch.library.impl(name, "CompositeExplicitAutograd")(run)
+    torch.library.register_fake(name)(fake)
+    return getattr(torch.ops.nonloc, name.removeprefix("nonloc::")).default
 
 
 def _filled(like: Tensor, results: Tensors) -> tuple[Tensor, ...]:
