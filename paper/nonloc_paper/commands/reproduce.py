@@ -51,8 +51,9 @@ its machine continues on another.
 
 Runs that the --kept folder has count as done and are copied to DIR/runs, whichever suite they were kept for; with
 --kept null and a new DIR all are trained anew. The page of the demo shows the runs on CIFAR-10 that are kept there.
---keep adds what is finished to that folder: <kept>/<suite>/<row>/<seed>/, small files, and the final weights of
-each row's median seed, or of the seed nearest to it whose weights are available.
+--keep adds what is finished to that folder: <kept>/<suite>/<row>/<seed>/, small files, and the final weights of the
+row's median seed, or of the seed nearest to it whose weights are available. To keep records small, some suites choose
+the rows that have weights; --weights overrides the choice.
 
   nonloc reproduce demo --processes 2                          a few minutes on two cores
   nonloc reproduce demo --quick                                half a minute: two rows, one seed, half the steps
@@ -84,10 +85,11 @@ def add_arguments(parser: ArgumentParser) -> None:
         help="where finished runs are kept; what it has is not done again",
     )
     parser.add_argument("--keep", action="store_true", help="add the finished runs to --kept")
-    parser.add_argument(
+    add_optional(
+        parser,
         "--weights",
-        default="median",
-        help="of which runs to add the weights: median, all or none; only those of a former median give way",
+        "of which runs of every row to add the weights: median, all or none; only those of a former median give way; "
+        "null is median, of the rows that the suite chooses",
     )
     parser.add_argument("--engine", default="local", help=f"what trains the runs: {' or '.join(ENGINES)}")
     add_optional(parser, "--threads", "processor threads; null is the suite's own choice", int)
@@ -364,13 +366,11 @@ def command_line(options: Namespace, folder: Path) -> str:
     words = ["nonloc", "reproduce", options.suite, "--output", str(folder)]
     words += [] if options.engine == "local" else ["--engine", options.engine]
     words += [] if options.processes == 1 else ["--processes", str(options.processes)]
-    for name in ("seeds", "threads", "device", "side_by_side", "data_dir"):
+    for name in ("seeds", "threads", "device", "side_by_side", "data_dir", "weights"):
         if getattr(options, name) is not None:
             words += [f"--{name.replace('_', '-')}", str(getattr(options, name))]
     if options.kept != str(results_folder()):
         words += ["--kept", "null" if options.kept is None else options.kept]
-    if options.weights != "median":
-        words += ["--weights", options.weights]
     words += ["--keep"] if options.keep else []
     for name in ("rows", "set"):
         if getattr(options, name):

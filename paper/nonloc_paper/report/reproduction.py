@@ -37,7 +37,7 @@ from nonloc_paper.report.table1_runs import OTHER, TABLE, Table1Runs, read_table
 from nonloc_paper.report.tables import Table
 from nonloc_paper.report.trained_stages import ABOUT_LOST, lost_table
 from nonloc_paper.report.verdicts import DEPENDS, NOT_REPRODUCED, REPRODUCED, UNDECIDED, Part, Verdict
-from nonloc_paper.runs import write_atomically
+from nonloc_paper.runs import find_runs, write_atomically
 from nonloc_paper.suites.archive import read_spent
 
 TITLE = "What is known of the paper's claims"
@@ -88,6 +88,10 @@ ABOUT_LOGITS = (
     f"The largest difference of two logits in a row of a kernel. {map_tables.CALM} is a mark to count by, chosen when "
     "the first of these runs had been seen. Signals grow before a divergence, too; which is the cause, these runs do "
     "not show."
+)
+ABOUT_SPENT = (
+    "By the clock, all commands that trained, also those that were stopped. Minutes a run: these minutes divided by "
+    "the runs that ended, several at once on one device."
 )
 
 
@@ -207,7 +211,7 @@ def _table_sections(runs: Table1Runs, root: Path) -> tuple[Section, ...]:
         Section("Runs that diverged", (lost, ABOUT_LOST) if lost else ()),
         Section("Other kept runs", (rows_table(others),)),
         Section("What is missing", (missing_table(runs),)),
-        Section("Time", (time_sentence(runs), spent_table(root))),
+        Section("Time", (time_sentence(runs), ABOUT_SPENT, spent_table(root))),
     )
 
 
@@ -250,15 +254,24 @@ def _map_sections(trained: TrainabilityMap) -> tuple[Section, ...]:
 
 
 def spent_table(root: Path) -> Table:
-    """Return what the commands that trained noted in spent.jsonl, by folder and in all."""
-    lines, total = [], 0.0
+    """Return what the commands that trained noted in spent.jsonl, by folder and in all, and how much of it is a run's.
+
+    The map has no folders of runs; its commands noted how many they ended.
+    """
+    lines, total, total_runs = [], 0.0, 0
     for folder, entries in read_spent(root).items():
         minutes = sum(entry["seconds"] for entry in entries) / 60
-        total += minutes
+        runs = sum(run.is_finished for run in find_runs(folder)) or sum(
+            entry.get("runs", 0) for entry in entries
+        )
+        total, total_runs = total + minutes, total_runs + runs
         devices = ", ".join(sorted({str(entry.get("device", "unknown")) for entry in entries}))
-        lines.append((str(folder.relative_to(root)), f"{minutes:.0f}", devices))
-    lines += [("in all", f"{total:.0f}", "")] if lines else []
-    return Table(("folder", "minutes on the clock", "device"), lines, key="minutes on the clock")
+        each = f"{minutes / runs:.2f}" if runs else ""
+        lines.append((str(folder.relative_to(root)), f"{minutes:.0f}", str(runs), each, devices))
+    # No mean of all: runs of one epoch and of 164 have none worth knowing.
+    lines += [("in all", f"{total:.0f}", str(total_runs), "", "")] if lines else []
+    header = ("folder", "minutes on the clock", "runs that ended", "minutes a run", "device")
+    return Table(header, lines, key="minutes on the clock")
 
 
 def time_sentence(runs: Table1Runs) -> str:

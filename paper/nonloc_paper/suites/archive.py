@@ -7,7 +7,8 @@
         metrics.jsonl, spectra.jsonl        compact, to DIGITS digits
         spectrum.json, observations.json    the same; images and affinity maps are left out
         stability.json                      the certificate by `nonloc stability --keep`, if there is one
-        checkpoints/                        the final weights without the optimizer's state, of the row's median seed
+        checkpoints/                        the final weights without the optimizer's state, of the median seed of
+                                            the rows in `Suite.weighed`
 
 <row> is `Row.slug`. Every command that reads a run folder reads these.
 """
@@ -124,7 +125,7 @@ def keep(
     records: str | os.PathLike[str],
     *,
     changes: Mapping[str, Any] | None = None,
-    weights: str = "median",
+    weights: str | None = None,
 ) -> KeepReport:
     """Copy the finished runs of `suite` from the folder `runs` to `records`/<suite>; repeating it changes nothing.
 
@@ -132,9 +133,10 @@ def keep(
     kept for another suite is not kept twice: `restore` and the report find it there.
 
     changes  of all recipes, as `Suite.with_changes` took them; noted in suite.json
-    weights  "median": of the run with the row's median score (the lower one of two), or of the nearest run that has
+    weights  "median": of every row's run with the median score (the lower one of two), or of the nearest run that has
              weights. When seeds are added another run may become the median; its weights then replace the first.
-             "all", "none"
+             "all", "none"; None is "median" for the rows in `suite.weighed`, and "none" for the others. What "none"
+             finds kept stays.
     """
     check_keep(suite, records, changes=changes, weights=weights)
     folder = Path(records) / suite.name
@@ -151,7 +153,9 @@ def keep(
             if source is not None and source.is_finished and _was_observed(source):
                 sources[recipe.seed] = source
                 (new if _keep_run(source, Run(place)) else same).append(place)
-        if lack := _keep_weights(folder / row.slug, sources, weights):
+        is_weighed = suite.weighed is None or row.label in suite.weighed
+        which = weights if weights is not None else "median" if is_weighed else "none"
+        if lack := _keep_weights(folder / row.slug, sources, which):
             lacking.append(f"{row.label} ({lack})")
     with_weights = tuple(run.path for run in find_runs(folder) if run.has_weights)
     return KeepReport(
@@ -164,14 +168,14 @@ def check_keep(
     records: str | os.PathLike[str],
     *,
     changes: Mapping[str, Any] | None = None,
-    weights: str = "median",
+    weights: str | None = None,
     runs: str | os.PathLike[str] | None = None,
 ) -> None:
     """Raise the ValueError that `keep` would raise for its arguments, before anything is trained.
 
     runs  the folder of the suite's runs, where some may exist already
     """
-    if weights not in WEIGHTS:
+    if weights is not None and weights not in WEIGHTS:
         raise ValueError(f"weights={weights!r} is unknown; choose one of {', '.join(WEIGHTS)}")
     path = Path(records) / suite.name / PLAN
     now = dict(changes or {})

@@ -118,6 +118,7 @@ STABLE = Suite(
         for blocks in (4, 6, 12)
     ),
     seeds=2,
+    weighed=(),
     notes=(
         *NOTES,
         "These rows are not in the paper: W = w V (I + VᵀV)⁻¹ Vᵀ is symmetric with eigenvalues in [0, w) whatever is "

@@ -82,6 +82,7 @@ CORNERS_N3 = Suite(
         *_stages(("diffusive-5",), stage={"share_affinity": "input"}, suffix=", own embeddings of the input"),
     ),
     seeds=3,
+    weighed=(),
     notes=(
         *NOTES,
         _COUNTED,
@@ -98,6 +99,7 @@ RATE_N3 = Suite(
         *_stages(("diffusive-4",), own=True, learning_rate=0.01, suffix=", rate 0.01"),
     ),
     seeds=3,
+    weighed=(),
     pairs=tuple(
         (f"{label}, rate 0.01", "baseline, rate 0.01")
         for label in (block_label("original-2"), block_label("original-4"), _own(4))
@@ -120,6 +122,7 @@ STARTS_N3 = Suite(
         for row in _stages(keys, own=own, stage=stage, suffix=f", {start}", group=start, **_SHORT)
     ),
     seeds=3,
+    weighed=(),
     notes=(*NOTES, _COUNTED, "The rate stays at 0.1 for all ten epochs."),
 )
 
@@ -133,6 +136,7 @@ SCALED_N3 = Suite(
         *_stages(("diffusive-5",), **_SCALED),
     ),
     seeds=3,
+    weighed=(),
     pairs=((f"{_own(5)}, logits / √d", f"{block_label('diffusive-5')}, logits / √d"),),
     notes=(*NOTES, _COUNTED),
 )
@@ -150,6 +154,7 @@ PLACES_N3 = Suite(
         for form, word, published in (("original", "original", 8.07), ("diffusive", "proposed", 7.33))
     ),
     seeds=3,
+    weighed=(),
     pairs=(
         (
             "3 blocks in different places (proposed), logits / √d",
@@ -176,6 +181,7 @@ TABLE2_N9 = Suite(
         *_stages(_keys("diffusive", 5, 3), **_ON_N9),
     ),
     seeds=3,
+    weighed=("baseline", block_label("original-4"), _own(5)),
     pairs=(
         *((_own(n), block_label(f"original-{n}")) for n in (2, 3, 4)),
         *((_own(n), block_label(f"diffusive-{n}")) for n in (3, 5)),

@@ -81,6 +81,7 @@ class Suite:
     notes    what the text leaves open for all rows alike, and what was chosen
     threads  processor threads to run with; None is torch's choice. Small networks gain nothing from several, and
              with one the numbers do not depend on how many cores there are.
+    weighed  labels of the rows of which `keep` keeps weights, which are most of a record's bytes; None is all rows
     """
 
     name: str
@@ -91,6 +92,7 @@ class Suite:
     pairs: tuple[tuple[str, str], ...] = ()
     notes: tuple[str, ...] = ()
     threads: int | None = None
+    weighed: tuple[str, ...] | None = None
 
     def recipes(self, row: Row) -> list[Recipe]:
         """Return the row's recipe once for each seed."""

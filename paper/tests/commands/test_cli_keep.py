@@ -54,6 +54,17 @@ def test_a_kept_run_is_not_trained_again_and_is_in_the_table(kept, tmp_path, cap
     assert total - 1000 < answer["kept"]["bytes"] <= total
 
 
+@pytest.mark.parametrize(
+    ("words", "count"), [([], 2), (["--weights", "null"], 2), (["--weights", "none"], 0)]
+)
+def test_none_is_a_word_and_null_the_choice_of_the_suite(tmp_path, capsys, words, count):
+    folders = ["--output", tmp_path / "work", "--kept", tmp_path / "results", "--keep"]
+    code, _ = go(capsys, "--seeds", "1", *folders, *words)
+    assert (code, len(list((tmp_path / "results").rglob("*.safetensors")))) == (0, count)
+    command = read_json(tmp_path / "work" / "suite.json")["command"]
+    assert ("--weights none" in command) == (count == 0)
+
+
 def contents(folder):
     return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 

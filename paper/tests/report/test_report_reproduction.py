@@ -21,6 +21,7 @@ from nonloc_paper.report.reproduction import (
     write_reproduction,
 )
 from nonloc_paper.report.table1_runs import read_table1_runs
+from nonloc_paper.runs import Run
 from nonloc_paper.suites.archive import note_spent
 
 PAPER = Path(__file__).parents[2]
@@ -117,14 +118,18 @@ def test_what_is_missing_is_said(made):
 
 
 def test_the_time_of_the_commands_is_added_up(tmp_path):
-    for name, seconds in (("map", 600.0), ("table1", 1200.0)):
-        (tmp_path / name).mkdir()
-        note_spent(tmp_path / name, seconds=seconds, device="GPU", runs=2)
-    note_spent(tmp_path / "map", seconds=60.0, device="GPU", runs=1)
+    write(tmp_path, records("table1", {"baseline": [8.0, 8.1, None], "2-block (original)": [8.0]}))
+    Run(tmp_path / "table1" / "baseline" / "0").result_path.unlink()
+    for seconds in (600.0, 60.0):
+        note_spent(tmp_path / "map", seconds=seconds, device="GPU", runs=2)
+    # The records say how many runs there are, whatever the commands noted.
+    note_spent(tmp_path / "table1", seconds=1200.0, device="GPU", runs=1)
+    note_spent(tmp_path / "table2-n9", seconds=90.0)
     assert tuple(spent_table(tmp_path).lines) == (
-        ("map", "11", "GPU"),
-        ("table1", "20", "GPU"),
-        ("in all", "31", ""),
+        ("map", "11", "4", "2.75", "GPU"),
+        ("table1", "20", "3", "6.67", "GPU"),
+        ("table2-n9", "2", "0", "", "unknown"),
+        ("in all", "32", "7", "", ""),
     )
 
 

@@ -141,6 +141,18 @@ def test_a_row_all_of_whose_weights_are_gone_says_so(runs, tmp_path):
     assert weighed(tmp_path) == []
 
 
+def test_a_suite_chooses_the_rows_that_have_weights(runs, tmp_path):
+    without = replace(SUITE, weighed=("another row",))
+    assert go(runs, tmp_path, without).lacking == ()
+    assert weighed(tmp_path) == []
+    go(runs, tmp_path, replace(SUITE, weighed=(ROW.label,)))
+    (kept,) = weighed(tmp_path)
+    go(runs, tmp_path, without)
+    assert weighed(tmp_path) == [kept], "what is kept stays"
+    go(runs, tmp_path, without, weights="all")
+    assert weighed(tmp_path) == [0, 1, 2], "who asks for weights gets them"
+
+
 def test_all_weights_or_none(runs, tmp_path):
     go(runs, tmp_path, weights="all")
     assert weighed(tmp_path) == [0, 1, 2]

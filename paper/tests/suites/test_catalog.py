@@ -45,6 +45,21 @@ def test_a_published_suite_does_not_change(name):
     assert hashlib.sha256(json.dumps(rows).encode()).hexdigest()[:16] == FROZEN[name]
 
 
+def test_weights_are_kept_of_rows_that_exist():
+    for suite in SUITES.values():
+        assert {*(suite.weighed or ())} <= {row.label for row in suite.rows}
+    assert [name for name, suite in SUITES.items() if suite.weighed == ()] == [
+        "table1-stable",
+        "corners-n3",
+        "rate-n3",
+        "starts-n3",
+        "scaled-n3",
+        "places-n3",
+    ]
+    assert SUITES["table1-n3"].weighed is None
+    assert len(SUITES["table2-n9"].weighed) == 3
+
+
 def test_every_run_of_the_demo_has_a_name_of_its_own():
     demo = SUITES["demo"]
     names = [demo.run_label(recipe) for row in demo.rows for recipe in demo.recipes(row)]
