@@ -116,10 +116,15 @@ class Case:
     def is_connected(self) -> bool:
         return bool(reachable_positions(self.omega).all())
 
+    @cached_property
+    def kernel_rates(self) -> Tensor:
+        """λ [M] of diag(K1) − K from the smallest: by the kernel, whatever the processes do."""
+        return modes(self.balance, torch.diag(self.kernel.sum(1)) - self.kernel)[0]
+
     @property
     def has_gap(self) -> bool:
         """Whether λ₂ of diag(K1) − K is more than rounding. A connection of 1e-16 joins nothing."""
-        return is_gap(modes(self.balance, torch.diag(self.kernel.sum(1)) - self.kernel)[0])
+        return is_gap(self.kernel_rates)
 
     @property
     def is_not_zero(self) -> bool:
@@ -235,6 +240,12 @@ def symmetric_part(matrix: Tensor) -> Tensor:
 def is_nothing(difference: Tensor, size: Tensor) -> bool:
     """Whether a difference is rounding, relative to `size`."""
     return bool(difference.abs().max() <= ROUNDING * size.abs().max())
+
+
+def is_semidefinite(matrix: Tensor) -> bool:
+    """Whether a matrix is symmetric, and no eigenvalue is below 0 by more than rounding."""
+    values = torch.linalg.eigvalsh(symmetric_part(matrix))
+    return is_nothing(matrix - matrix.T, matrix) and bool(values[0] >= -ROUNDING * values.abs().max())
 
 
 def is_gap(rates: Tensor) -> bool:

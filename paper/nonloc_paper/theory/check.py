@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from nonloc.ops import NORMALIZATIONS
 from nonloc_paper.theory.case import Case
@@ -51,14 +51,19 @@ def decide(met: bool, residual: float, tolerance: float) -> str:
 
 
 class Hypothesis(NamedTuple):
-    """A condition in words, and the properties of a Case, or of Meshes, that must be true for it."""
+    """A condition in words, and what must be true for it.
+
+    needs  properties of a Case, or of Meshes, by name; a function of it tests what a claim adds, such as a weight W
+    """
 
     text: str
-    needs: tuple[str, ...] = ()
+    needs: tuple[str | Callable[[Any], bool], ...] = ()
 
     def of(self, subject: object) -> tuple[str, bool]:
-        """Return the text, and whether the subject has every property."""
-        return self.text, all(getattr(subject, name) for name in self.needs)
+        """Return the text, and whether everything that it needs is true of the subject."""
+        return self.text, all(
+            getattr(subject, need) if isinstance(need, str) else need(subject) for need in self.needs
+        )
 
 
 @dataclass(frozen=True)

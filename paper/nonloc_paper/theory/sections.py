@@ -13,7 +13,16 @@ from nonloc.processes.process import Process
 from nonloc.processes.simulate import simulate
 from nonloc.processes.stability.certify import certify
 from nonloc.processes.stability.cfl import cfl_limit
-from nonloc_paper.theory.case import CLEARLY_POSITIVE, ROUNDING, Case, excess, path, rise
+from nonloc_paper.theory.case import (
+    CLEARLY_POSITIVE,
+    ROUNDING,
+    Case,
+    excess,
+    is_semidefinite,
+    path,
+    rise,
+    symmetric_part,
+)
 from nonloc_paper.theory.check import Hypothesis, Statements
 from nonloc_paper.theory.theorems import NONE, SYMMETRIC
 
@@ -23,7 +32,10 @@ TIME_STEPS = (1.0, 0.1, 0.01)
 
 _NONNEGATIVE = "Ω symmetric and ≥ 0"
 NONNEGATIVE = Hypothesis(_NONNEGATIVE, ("is_symmetric", "is_nonnegative"))
-TURNED = Hypothesis(f"{_NONNEGATIVE}, sym(W) positive semi-definite", NONNEGATIVE.needs)
+TURNED = Hypothesis(
+    f"{_NONNEGATIVE}, sym(W) positive semi-definite",
+    (*NONNEGATIVE.needs, lambda case: is_semidefinite(symmetric_part(TURNING))),
+)
 ROWS_OF_ONE = Hypothesis("the rows of K sum to 1", ("is_stochastic",))
 TABLE = Statements()
 
@@ -39,7 +51,7 @@ def symmetric_part_decides_as_stated(case: Case) -> tuple[float, str]:
     """ "The effect of W on the decay properties … is determined by … the symmetric part"."""
     size = cfl_limit(case.affinity).limit / 2
     whole = certify(case.affinity, [size * TURNING]).growth
-    part = certify(case.affinity, [size * (TURNING + TURNING.T) / 2]).growth
+    part = certify(case.affinity, [size * symmetric_part(TURNING)]).growth
     detail = f"sym(W) alone gives {part:.4g}, W gives {whole:.4g}; ‖I − λW‖ is what decides"
     return max(0.0, whole / part - 1), detail
 

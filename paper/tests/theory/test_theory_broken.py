@@ -10,7 +10,9 @@ from nonloc.ops import NORMALIZATIONS, Affinity, aggregate
 from nonloc.processes.continuum.continuum import Continuum, cell_kernel
 from nonloc.processes.continuum.local import ReversalGrowth
 from nonloc.processes.diffusion import DampedFlow, Diffusion
-from nonloc_paper.theory import continuum, discussion, sections, theorems
+from nonloc.processes.stability.certify import certify
+from nonloc.processes.stability.cfl import cfl_limit
+from nonloc_paper.theory import continuum, discussion, examples, sections, theorems
 from nonloc_paper.theory.case import Case, one_sided_case, symmetric_case
 from nonloc_paper.theory.meshes import Meshes, settles
 
@@ -60,6 +62,9 @@ def twice(given):
         (sections.stage_is_a_diffusion, "row", twice),
         (discussion.steps_up_to_the_limit_are_stable, "none", twice),
         (discussion.steps_up_to_the_limit_are_stable, "row", backwards),
+        (discussion.small_weights_are_stable, "none", twice),
+        (discussion.small_weights_are_stable, "row", backwards),
+        (discussion.stages_are_stable_in_finite_time, "row", twice),
         (sections.symmetric_part_decides_the_flow, "row", backwards),
         (sections.two_forms_are_one, "row", twice),
         (discussion.diffusion_regularizes, "row", backwards),
@@ -100,7 +105,8 @@ def test_a_wrong_process_fails_under_a_hypothesis_that_is_met(statement, normali
         theorems.decay_is_exponential,
         discussion.steps_up_to_the_limit_are_stable,
         sections.symmetric_part_decides_as_stated,
-        discussion.small_weights_are_stable_as_stated,
+        discussion.small_weights_are_stable,
+        discussion.stages_are_stable_in_finite_time,
         sections.reversal_is_stable_in_finite_time,
         sections.symmetric_with_rows_of_one,
         discussion.only_steady_state_is_zero,
@@ -185,6 +191,95 @@ def test_a_semi_definite_kernel_is_not_strictly_definite():
         assert statement(given).verdict == "hypothesis not met"
 
 
+# What a claim adds to a kernel is part of its hypothesis, and is tested, too.
+
+SMALL_WEIGHTS, REACTION = examples.small_weights, examples.reaction_weights
+SHEAR = torch.tensor([[0.0, 1.0], [0.0, 0.0]], dtype=torch.float64)
+
+
+def heat(z, normalize):
+    return Affinity(z, z, "heat", normalize)
+
+
+def at_zero(z, normalize):
+    return Affinity(torch.zeros_like(z), torch.zeros_like(z), "gaussian", normalize)
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "value", "statement"),
+    [
+        # sym(W) = −0.1 I.
+        (
+            sections,
+            "TURNING",
+            sections.TURNING - 0.2 * torch.eye(2),
+            sections.symmetric_part_decides_the_flow,
+        ),
+        (
+            examples,
+            "small_weights",
+            lambda given: 1.001 * SMALL_WEIGHTS(given),
+            discussion.small_weights_are_stable,
+        ),
+        (examples, "small_weights", lambda given: -SMALL_WEIGHTS(given), discussion.small_weights_are_stable),
+        (
+            examples,
+            "small_weights",
+            lambda given: SMALL_WEIGHTS(given) / 2 + 1e-6 * SHEAR,
+            discussion.small_weights_are_stable,
+        ),
+        (examples, "constant_kernel", heat, discussion.only_steady_state_is_zero_as_stated),
+        (
+            examples,
+            "constant_kernel",
+            examples.gaussian_kernel,
+            discussion.only_steady_state_is_zero_as_stated,
+        ),
+        (examples, "gaussian_kernel", heat, discussion.only_steady_state_of_the_gaussian_is_zero),
+        (examples, "gaussian_kernel", at_zero, discussion.only_steady_state_of_the_gaussian_is_zero),
+        (examples, "gaussian_kernel", at_zero, discussion.growth_is_infinite_in_finite_time),
+        (examples, "BLOW_UP_START", 0.0, discussion.growth_is_infinite_in_finite_time),
+        (
+            examples,
+            "blow_up_start",
+            lambda given: given.start[..., :1],
+            discussion.growth_is_infinite_in_finite_time,
+        ),
+        (examples, "STRENGTH", 0.99, discussion.diffusion_regularizes),
+        (
+            examples,
+            "reaction_weights",
+            lambda given: (REACTION(given)[0], 2.01 * REACTION(given)[1]),
+            discussion.diffusion_regularizes,
+        ),
+        # The first channel grows.
+        (
+            examples,
+            "HELD_BACK",
+            torch.diag(torch.tensor([1.0, -2.0])).double(),
+            discussion.diffusion_regularizes_as_stated,
+        ),
+        (examples, "SECOND_ALONE", -examples.SECOND_ALONE, discussion.diffusion_regularizes_as_stated),
+        (examples, "SECOND_ALONE", examples.SECOND_ALONE + SHEAR, discussion.diffusion_regularizes_as_stated),
+    ],
+)
+def test_what_a_claim_adds_is_tested(monkeypatch, module, name, value, statement):
+    assert statement(case("none")).verdict in ("holds", "fails")
+    monkeypatch.setattr(module, name, value)
+    assert statement(case("none")).verdict == "hypothesis not met"
+
+
+def test_without_the_cfl_condition_small_weights_grow(monkeypatch):
+    """‖I − λW‖ = √(1 + λ²ε²) for W = ε (0 1; −1 0); ten such steps with λε = 0.2 grow by 1.04⁵."""
+    given = case("row")
+    turning = cfl_limit(given.affinity).limit / 10 * examples.ALWAYS_GROWING[1]
+    monkeypatch.setattr(examples, "small_weights", lambda given: turning.expand(10, -1, -1))
+    check = discussion.small_weights_are_stable(given)
+    assert check.verdict == "hypothesis not met"
+    assert check.residual == pytest.approx(1.04**5 - 1, rel=1e-10)
+    assert check.residual == pytest.approx(certify(given.affinity, [turning] * 10).growth - 1, rel=1e-10)
+
+
 # Statements that fail as stated would hold, were it not for the example that they rest on.
 
 
@@ -193,8 +288,7 @@ def test_a_semi_definite_kernel_is_not_strictly_definite():
     [
         (sections, "TURNING", 0.1 * torch.eye(2).double(), sections.symmetric_part_decides_as_stated),
         (sections, "TIME_STEPS", (1.0,), sections.short_steps_keep_probability_as_stated),
-        (discussion, "ROTATION", torch.eye(2).double(), discussion.small_weights_are_stable_as_stated),
-        (discussion, "HELD_BACK", -torch.eye(2).double(), discussion.diffusion_regularizes_as_stated),
+        (examples, "HELD_BACK", -torch.eye(2).double(), discussion.diffusion_regularizes_as_stated),
     ],
 )
 def test_without_the_counterexample_the_statement_holds(monkeypatch, module, name, value, statement):
