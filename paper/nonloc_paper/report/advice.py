@@ -10,10 +10,10 @@ from nonloc_paper.networks.spec import NetworkSpec
 from nonloc_paper.report.contrasts import Contrast, difference, mean_of
 from nonloc_paper.report.map.cells import TrainabilityMap
 from nonloc_paper.report.map.tables import BACK, by_affinity, format_spread, spread_of
-from nonloc_paper.report.matching import N3, group_size
+from nonloc_paper.report.matching import N3
 from nonloc_paper.report.records import RowRecord
 from nonloc_paper.report.signs import TOP, count_negative, negative_share, weights_at
-from nonloc_paper.report.table1_runs import DIVIDED, NAMES, Setting, Table1Runs, setting
+from nonloc_paper.report.table1_runs import DIVIDED, NAMES, Setting, Table1Runs, group_size, setting
 from nonloc_paper.report.tables import format_score, join_words
 
 FRAGILE = "0.07"  # the larger start of Table 1

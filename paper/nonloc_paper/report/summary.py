@@ -23,13 +23,12 @@ from nonloc_paper.report.matching import (
     CONFIRMING,
     N3,
     divergence_counts,
-    group_size,
     own_less_one,
     primary,
 )
 from nonloc_paper.report.paper_figures import WIDTH
 from nonloc_paper.report.records import RowRecord
-from nonloc_paper.report.table1_runs import NAMES, Table1Runs
+from nonloc_paper.report.table1_runs import NAMES, Table1Runs, group_size
 from nonloc_paper.report.tables import Table, format_range, format_score
 from nonloc_paper.report.verdicts import sign_test, signed
 

@@ -132,7 +132,7 @@ def test_the_pages_say_what_the_records_say():
     documents, verdicts = make_documents(PAPER / "results")
     words = [verdict.word for _, verdict in verdicts]
     counts = [words.count(word) for word in ("reproduced", "not reproduced", "depends on", "undecided")]
-    assert counts == [8, 0, 3, 9]
+    assert counts == [8, 0, 3, 9], "with 2 bottlenecks a group"
     for document in documents:
         assert (PAPER / "pages" / f"{document.name}.md").read_text() == as_markdown(document)
         for name, content in document.files().items():
@@ -219,7 +219,7 @@ def test_without_arguments_the_records_are_those_that_the_variable_names(tmp_pat
     monkeypatch.setenv("NONLOC_RESULTS", str(tmp_path / "results"))
     assert main(["report", "--output", str(tmp_path / "pages")]) == 0
     assert (tmp_path / "pages" / "verdicts.md").is_file()
-    assert "Of the paper's 20 sentences: 0 reproduced" in capsys.readouterr().out
+    assert "2 bottlenecks a group, 20 sentences: 0 reproduced" in capsys.readouterr().out
 
 
 def test_the_page_of_the_demo_shows_the_recorded_runs_and_the_terminal_its_own(results, tmp_path, capsys):
