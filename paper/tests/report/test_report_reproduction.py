@@ -113,7 +113,7 @@ def test_what_is_missing_is_said(made):
     cells = (folder / "data" / "map-cells.csv").read_text()
     assert "\n10,logits divided by √d,0.1," in cells
     assert "the heat kernel" not in cells
-    assert "undecided at n = 1" in (folder / "verdicts.md").read_text()
+    assert "; n = 1 |" in (folder / "verdicts.md").read_text()
 
 
 def test_the_time_of_the_commands_is_added_up(tmp_path):
