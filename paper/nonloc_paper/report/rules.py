@@ -172,7 +172,8 @@ def sign_of_spectra(runs: Table1Runs, names: Sequence[str], side: int, changes: 
     counts = [signs.count_negative(weights) for weights in found]
     if not counts:
         return part
-    top = f"of the {signs.TOP * len(found[0])} largest {min(counts)} to {max(counts)} are negative"
+    span = " to ".join(map(str, sorted({min(counts), max(counts)})))
+    top = f"of the {signs.TOP * len(found[0])} largest {span} are negative"
     return replace(part, number=f"{part.number} by energy; {top}")
 
 

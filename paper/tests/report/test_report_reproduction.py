@@ -188,7 +188,9 @@ def test_every_w_has_its_trace_and_energies(made):
     lines = (made[0] / "data" / "figures-spectra.csv").read_text().splitlines()
     assert '"2 original blocks, 2 bottlenecks a group",0,1,-0.751,0.05,0.95,95,30,70,1' in lines
     text = (made[0] / "data" / "figures-features.csv").read_text()
-    assert '"4-block (proposed), start 0.01",1,trunk.stages.2,0.5,0.5,-52,+2,0.5,' in text
+    assert (
+        '"4-block (proposed), 2 bottlenecks a group, start 0.01",1,trunk.stages.2,0.5,0.5,-52,+2,0.5,' in text
+    )
 
 
 def test_the_command_tells_kept_records_from_runs(tmp_path, capsys):
