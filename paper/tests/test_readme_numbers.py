@@ -15,10 +15,12 @@ TEXT = (PAPER / "README.md").read_text().partition("<!-- made by nonloc report -
 TEXT = TEXT.partition("<!-- until here -->")[0]
 PUBLISHED = {"baseline": 8.19, "original": {2: 7.83, 3: 8.28, 4: 15.02}}
 PUBLISHED["diffusive"] = {2: 7.74, 3: 7.62, 4: 7.37, 5: 7.29, 6: 7.55}
+PUBLISHED2 = {"baseline": 26.57, "original": {2: 26.13, 3: 26.26, 4: 34.89}}
+PUBLISHED2["diffusive"] = {2: 26.04, 3: 25.57, 4: 25.43, 5: 25.29, 6: 25.49}
 # What a run of Table 1 has, but for its network, its affinity and its seed.
 PLAIN = {"data": "cifar10", "epochs": 164, "learning_rate": 0.1, "pixel_scale": 64.0, "batch_size": 128}
 PLAIN_STAGE = {"init": "normal", "init_std": 0.01, "scaled": False, "batch_norm": False, "weight": "factored"}
-LITERAL, MATCHING = "preresnet20", "preresnet29"
+LITERAL, MATCHING, DEEPEST = "preresnet20", "preresnet29", "preresnet83"
 
 
 def read_runs():
@@ -37,15 +39,16 @@ def read_runs():
 RUNS = list(read_runs())
 
 
-def select(pattern, one=None, **changes):
+def select(pattern, one=None, training=PLAIN, **changes):
     """Return (recipe, result, folder) of the runs of Table 1 on networks like `pattern`.
 
-    one      whether blocks share one affinity; None: either
-    changes  of the options of their stages
+    one       whether blocks share one affinity, or which part of it; None: either
+    training  what their recipes have
+    changes   of the options of their stages
     """
     found = []
     for name, shared, recipe, result, folder in RUNS:
-        is_wanted = re.fullmatch(pattern, name) and PLAIN.items() <= recipe.items()
+        is_wanted = re.fullmatch(pattern, name) and training.items() <= recipe.items()
         if is_wanted and "/baseline" not in name:
             shares = "diffusive" in name if shared is None else shared
             is_wanted = (PLAIN_STAGE | changes).items() <= recipe["stage"].items() and shares in (
@@ -61,16 +64,16 @@ def has_diverged(result):
     return result["outcome"]["ending"] == "diverged"
 
 
-def errors(network, one=None):
+def errors(network, one=None, training=PLAIN):
     """Return the error of each seed of a row, None where it diverged; `one`: whether blocks share one affinity."""
     found = {}
-    for recipe, result, _ in select(network, one):
+    for recipe, result, _ in select(network, one, training):
         found.setdefault(recipe["seed"], None if has_diverged(result) else result["metrics"]["error"])
     return found
 
 
-def stage(backbone, form, blocks, one):
-    return errors(f"{backbone}/{form}-{blocks}@2", one)
+def stage(backbone, form, blocks, one, training=PLAIN):
+    return errors(f"{backbone}/{form}-{blocks}@2", one, training)
 
 
 def t_quantile(p, freedom):
@@ -101,6 +104,24 @@ def summed_up(values, lost=()):
             shown += [every.mean() - half, every.mean() + half]
         shown.append(len(every))
     return shown + ([len(lost), len(lost) + len(every)] if lost else [])
+
+
+def is_inside(values, published):
+    """Whether a published number lies in the prediction interval of such values; None with fewer than two."""
+    if len(values) < 2:
+        return None
+    mean, _, high, n = summed_up(values)
+    return abs(published - mean) <= (high - mean) * math.sqrt(1 + n * math.pi / 10)
+
+
+def predicted(backbone, published, seeds=None, training=PLAIN):
+    """Return how many published errors lie where the rows with own affinities predict them, of how many."""
+    inside = []
+    for n in (2, 3, 4, 5, 6):
+        own = stage(backbone, "diffusive", n, False, training)
+        inside.append(is_inside(combined([own], [1], seeds)[0], published["diffusive"][n]))
+    known = [one for one in inside if one is not None]
+    return [sum(known), len(known)] if known else []
 
 
 def own_less_one(backbone, blocks, seeds):
@@ -147,19 +168,13 @@ def test_the_hypothesis():
         word = "held" if shown[2] < 0 else "refuted" if shown[1] > -0.1 else "undecided"
     sentence = TEXT.strip().partition("\n")[0]
     assert sentence.startswith(f"The hypothesis is **{word}, n = {len(found)}**")
-    if found or lost:
-        assert_shown(
-            re.search(r"2 to 6 blocks: (.*?)\.(?: Seed| The rows|$)", sentence)[1], summed_up(found, lost)
-        )
+    first, second, third = re.search(
+        r"seeds 1 to 4: (.*?)\. Its second part,.*?: (.*?)\. Its third part,.*?: (.*?)\.", sentence
+    ).groups()
+    assert_shown(first, summed_up(found, lost))
+    assert_shown(third, start_counts("proposed", False) + start_counts("proposed", True))
     assert_shown(re.search(r"(?:has (\S+) and decides|$)", sentence)[1] or "", list(seen.values()))
-    inside = []
-    for n in (2, 3, 4, 5, 6):
-        own, _ = combined([stage(MATCHING, "diffusive", n, False)], [1], (1, 2, 3, 4))
-        if len(own) > 1:
-            mean, _, high, k = summed_up(own)
-            half = (high - mean) * math.sqrt(1 + k * math.pi / 10)
-            inside.append(abs(PUBLISHED["diffusive"][n] - mean) <= half)
-    assert (f"predict {sum(inside)} of {len(inside)} published errors" in sentence) == bool(inside)
+    assert_shown(second, predicted(MATCHING, PUBLISHED, (1, 2, 3, 4)))
 
 
 def check_table(title, backbone, seeds):
@@ -272,39 +287,91 @@ def lost_runs(found):
 
 
 def accuracy(n, backbone):
-    """Return the numbers of the sentence on a backbone."""
+    """Return the numbers of the sentence on a backbone, and which published ones lie inside."""
     baseline = errors(f"{backbone}/baseline")
-    ended = [value for value in baseline.values() if value is not None]
-    shown = [n, np.median(ended), PUBLISHED["baseline"], 2, 4]
+    shown, inside = [n, *score(baseline), PUBLISHED["baseline"], 2, 4], []
     rows = {
         (form, one): [stage(backbone, form, blocks, one) for blocks in (2, 3, 4)]
         for form, one in (("original", False), ("diffusive", False), ("diffusive", True))
     }
     sums = [([*some, baseline], [1 / 3] * 3 + [-1]) for some in rows.values()]
     sums.append((rows["diffusive", True] + rows["original", False], [1 / 3] * 3 + [-1 / 3] * 3))
-    for some, factors in sums:
+    original, proposed = (
+        np.mean([PUBLISHED[form][k] for k in (2, 3, 4)]) for form in ("original", "diffusive")
+    )
+    published = [original - 8.19, proposed - 8.19, proposed - 8.19, proposed - original]
+    for (some, factors), number in zip(sums, published, strict=True):
         values, lost = combined(some, factors)
-        shown += summed_up(values, lost) if values else []
-    return shown
+        shown += [*summed_up(values, lost), number] if values else []
+        inside += [is_inside(values, number)] if values else []
+    return shown, inside
 
 
-def spread(line):
-    """Return the largest spread of logits at the end of a run, or 50 steps before it diverged; None if not seen."""
-    seen = [line["after"]] if line.get("after") else []
-    if line["ending"] == "diverged":
-        seen = [one for one in line.get("before") or [] if one["step"] <= line["step"] - 50]
-    values = [one.get("logit_spread") for one in seen[-1]["stages"]] if seen else []
-    return max((value for value in values if value is not None), default=None)
+def table_2():
+    """Return the numbers of the sentence on Table 2, and which published differences lie inside; () without runs."""
+    training = PLAIN | {"data": "cifar100"}
+    rows = {
+        (form, one, n): stage(DEEPEST, form, n, one, training)
+        for form, one in (("original", False), ("diffusive", False), ("diffusive", True))
+        for n in (2, 3, 4, 5, 6)
+    }
+    if not any(rows.values()):
+        return ()
+    baseline = errors(f"{DEEPEST}/baseline", None, training)
+    shown = [
+        2,
+        100,
+        9,
+        *score(baseline),
+        PUBLISHED2["baseline"],
+        *predicted(DEEPEST, PUBLISHED2, None, training),
+    ]
+    inside = []
+    for other, blocks in ((("original", False), (2, 3, 4)), (("diffusive", True), (3, 5))):
+        pairs = {n: [rows["diffusive", False, n], rows[(*other, n)]] for n in blocks}
+        pairs = {n: pair for n, pair in pairs.items() if combined(pair, [1, -1])[0]}
+        if pairs:
+            every = [row for pair in pairs.values() for row in pair]
+            values, lost = combined(every, [1 / len(pairs), -1 / len(pairs)] * len(pairs))
+            shown += [*pairs, *summed_up(values, lost)]
+            if other[0] == "original":
+                ours, theirs = ([PUBLISHED2[form][n] for n in pairs] for form in ("diffusive", "original"))
+                shown.append(np.mean(ours) - np.mean(theirs))
+                inside.append(is_inside(values, shown[-1]))
+    return shown, inside
 
 
-def logits():
-    lines = map_lines("ten_epochs", "ten_epochs_shared", "ten_epochs_recomputed")
-    shown = [50]
-    for is_lost in (True, False):
-        values = [spread(line) for line in lines if (line["ending"] == "diverged") is is_lost]
-        values = [value for value in values if value is not None]
-        shown += [len(values), float(f"{np.median(values):.3g}")]
-    return shown
+def corners():
+    """Return the numbers of the two effects on five blocks and their words; () without runs."""
+    own_state, one_state, own_input, one_input = (
+        stage(MATCHING, "diffusive", 5, shared) for shared in (False, "embedding", "input", True)
+    )
+    shown, words = [5, 3], []
+    for first, second in (
+        ([own_state, own_input], [one_state, one_input]),
+        ([own_state, one_state], [own_input, one_input]),
+    ):
+        values, lost = combined(first + second, [0.5, 0.5, -0.5, -0.5], (0, 1, 2))
+        if values or lost:
+            shown += summed_up(values, lost)
+            words.append("gains" if len(values) > 1 and summed_up(values)[2] < 0 else "undecided")
+    return (shown, words) if words else ()
+
+
+def rate():
+    """Return the numbers at rate 0.01 and whether four original blocks break; () without runs."""
+    slow = PLAIN | {"learning_rate": 0.01}
+    baseline, breaks = errors(f"{MATCHING}/baseline", None, slow), []
+    shown = [0.01, 3, 3, *score(baseline)]
+    for form, n in (("original", 2), ("original", 4), ("diffusive", 4)):
+        row = stage(MATCHING, form, n, False, slow)
+        values, lost = combined([row, baseline], [1, -1])
+        if values or lost:
+            shown += [n, *summed_up(values, lost)]
+            if (form, n) == ("original", 4):
+                above = len(values) > 1 and summed_up(values)[1] > 1
+                breaks.append(", which breaks" if None in row.values() or above else ", no break shown")
+    return (shown, breaks) if len(shown) > 3 + len(score(baseline)) else ()
 
 
 def spectra():
@@ -337,32 +404,59 @@ def test_the_sentences():
         for form in ("original", "diffusive")
     ]
     divided = [run for run in RUNS if run[2]["stage"]["scaled"] and PLAIN.items() <= run[2].items()]
+    started = [start_counts(*kind) for kind in (("original", False), ("proposed", False), ("proposed", True))]
+    literal, matching, second = accuracy(2, LITERAL), accuracy(3, MATCHING), table_2()
     expected = {
-        "Divide the logits by √d.": [
+        "Divide the logits by √d": [
             *diverged(map_lines("ten_epochs_scaled", "ten_epochs_recomputed_scaled")),
             *lost_runs([run[2:] for run in divided]),
         ],
-        "Or share the affinity.": [x for own, one, n, _ in shared for x in (own, n, one)],
-        "Sharing is no guarantee.": [
-            *diverged([line for line in map_lines("ten_epochs") if line["form"] == "stable"]),
-            *(0.01, *lost_runs(stable), deepest),
+        "Or share the affinity": [
+            *(
+                2,
+                *(x for own, _, n, _ in shared for x in (own, n)),
+                *(x for _, one, n, _ in shared for x in (one, n)),
+            ),
+            *([3, *(x for some in started for x in some)] if any(started) else []),
         ],
-        "Start small.": [*lost_runs(four[0.01]), 0.01, *lost_runs(four[0.07]), 0.07],
-        "Accuracy, 3 bottlenecks a group": accuracy(3, MATCHING),
-        "Accuracy, 2 bottlenecks a group": accuracy(2, LITERAL),
-        "Different places": [0.01, *(x for some in places for x in lost_runs(some))],
-        "Logits": logits(),
+        "Sharing is no guarantee": [
+            *diverged([line for line in map_lines("ten_epochs") if line["form"] == "stable"]),
+            *(*lost_runs(stable), 0.01, deepest),
+        ],
+        "Start small, in one place": [
+            *(*lost_runs(four[0.01]), 0.01, *lost_runs(four[0.07]), 0.07),
+            *(x for some in places for x in lost_runs(some)),
+        ],
+        "Accuracy, 3 bottlenecks a group": matching[0],
+        "Accuracy, 2 bottlenecks a group": literal[0],
+        **({"Table 2, CIFAR-100": second[0]} if second else {}),
+        **({"Own embeddings or a fresh state": corners()[0]} if corners() else {}),
+        **({"Rate 0.01": rate()[0]} if rate() else {}),
         "Spectra": spectra(),
     }
     shown = dict(re.findall(r"^- \*\*(.+?)\*\*(.*)$", TEXT, re.MULTILINE))
-    conditions = shown.pop("Conditions:")
-    assert shown.keys() == expected.keys()
+    assert list(shown) == list(expected)
     for title, text in shown.items():
         assert_shown(title + text, expected[title])
+    for title, (_, inside) in (
+        ("Accuracy, 3 bottlenecks a group", matching),
+        ("Accuracy, 2 bottlenecks a group", literal),
+        *([("Table 2, CIFAR-100", second)] if second else []),
+    ):
+        found = re.findall(r"\(published [^,)]+(?:, (inside|outside))?\)", shown[title])
+        assert found == [{True: "inside", False: "outside", None: ""}[one] for one in inside]
+    if corners():
+        assert re.findall(r"gains|undecided", shown["Own embeddings or a fresh state"]) == corners()[1]
+    if rate():
+        assert re.findall(r", which breaks|, no break shown", shown["Rate 0.01"]) == rate()[1]
+
+
+def test_the_conditions():
+    (shown,) = re.findall(r"^Conditions:(.*)$", TEXT, re.MULTILINE)
     made = [run for run in RUNS if "/baseline" not in run[0] and PLAIN.items() <= run[2].items()]
     for _, _, recipe, result, _ in made:
         versions = result["versions"]
         parts = [f"batch {recipe['batch_size']}", recipe["precision"], f"{recipe['epochs']} epochs"]
         parts += [result["machine"]["device"], f"torch {versions['torch']}", f"Triton {versions['triton']}"]
         parts.append(f"Python {versions['python']}")
-        assert conditions == f" {', '.join(parts)}."
+        assert shown == f" {', '.join(parts)}."

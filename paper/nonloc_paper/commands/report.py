@@ -89,12 +89,21 @@ def _reproduction(options: Namespace, output: Output) -> int:
     if records in (real_path(folder), *real_path(folder).parents):
         raise ValueError(f"--output {folder} is in the records {options.folder}; name a folder elsewhere")
     reproduction = write_reproduction(options.folder, folder)
-    verdicts: list[dict[str, Any]] = [
-        {"claim": claim.key, "quote": claim.quote, "verdict": verdict.text, "n": verdict.n}
-        for claim, verdict in reproduction.verdicts
-    ]
-    width = max(len(verdict.text) for _, verdict in reproduction.verdicts)
-    lines = [f"{verdict.text.ljust(width)}  “{claim.quote}”" for claim, verdict in reproduction.verdicts]
-    text = "\n".join([*lines, "", verdict_counts(reproduction.verdicts), folder])
+    verdicts: list[dict[str, Any]] = []
+    lines = []
+    for claim, verdict in reproduction.verdicts:
+        lines.append(f"“{claim.quote}”")
+        for one in (verdict, *verdict.beside):
+            lines.append(f"  {one.text}, {one.where}")
+            verdicts.append(
+                {
+                    "claim": claim.key,
+                    "quote": claim.quote,
+                    "where": one.where,
+                    "verdict": one.text,
+                    "n": one.n,
+                }
+            )
+    text = "\n".join([*lines, "", *verdict_counts(reproduction.verdicts), folder])
     output.result(text, {"verdicts": verdicts, "files": [str(path) for path in reproduction.files]})
     return EXIT_DONE

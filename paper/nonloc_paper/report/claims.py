@@ -7,9 +7,11 @@ from dataclasses import dataclass, replace
 
 from nonloc_paper.report.map.cells import TrainabilityMap
 from nonloc_paper.report.map.rules import MAP_RULES
+from nonloc_paper.report.matching import N3, without_seen
 from nonloc_paper.report.rules import RULES, Changes, step_times
-from nonloc_paper.report.table1_runs import Table1Runs
+from nonloc_paper.report.table1_runs import Table1Runs, group_size, setting
 from nonloc_paper.report.verdicts import Part, Verdict, settle
+from nonloc_paper.suites.matching_tables import TABLE2_N9
 
 Comparisons = tuple[tuple[str, ...], ...]
 
@@ -20,6 +22,10 @@ RATES = (
 RATES_SHORT = "rate 0.01 against 0.1, as in the paper"
 SLOW_FOUR: Comparisons = tuple(("4 original, rate 0.01", f"{n} original") for n in (1, 2, 3))
 FOUR: Comparisons = tuple(("4 original", f"{n} original") for n in (1, 2, 3))
+DIVIDED_PLACES: Comparisons = (
+    ("3 proposed in different places, logits / √d", "3 original in different places, logits / √d"),
+)
+TABLE = "Table 1"
 
 
 @dataclass(frozen=True)
@@ -33,6 +39,7 @@ class Claim:
     side      which side of 0, or which sign, the sentence claims
     varies    what it depends on if some of its parts hold and others do not
     source    what decides it, where that is not runs of the table
+    matching  the same on the backbone that matches, where those are other rows
     context   comparisons that help to read the others and decide nothing
     remark    what a reader of the verdict alone should know
     short     the same in a few words, for the table of all verdicts
@@ -46,9 +53,15 @@ class Claim:
     side: int = 0
     varies: str = "the number of blocks"
     source: str = ""
+    matching: Comparisons = ()
     context: Comparisons = ()
     remark: str = ""
     short: str = ""
+
+    @property
+    def asks_affinity(self) -> bool:
+        """Whether it speaks of proposed blocks in one place, which have own affinities or one."""
+        return any(name.endswith(" proposed") for names in self.rows for name in names)
 
 
 CLAIMS: tuple[Claim, ...] = (
@@ -124,7 +137,7 @@ CLAIMS: tuple[Claim, ...] = (
     Claim(
         "worse",
         "the training becomes more difficult and thus the validation performs worse",
-        "Table 1",
+        TABLE,
         "errors",
         rows=(("3 original", "2 original"), ("4 original", "3 original")),
         side=1,
@@ -132,7 +145,7 @@ CLAIMS: tuple[Claim, ...] = (
     Claim(
         "robust",
         "the proposed nonlocal network is more robust to the number of blocks",
-        "Table 1",
+        TABLE,
         "ranges of errors",
         rows=(tuple(f"{n} {form}" for form in ("proposed", "original") for n in (2, 3, 4)),),
         side=-1,
@@ -140,7 +153,7 @@ CLAIMS: tuple[Claim, ...] = (
     Claim(
         "better",
         "the proposed model consistently performs better than the original one",
-        "Table 1",
+        TABLE,
         "errors",
         rows=tuple((f"{n} proposed", f"{n} original") for n in (2, 3, 4)),
         side=-1,
@@ -164,7 +177,7 @@ CLAIMS: tuple[Claim, ...] = (
     Claim(
         "best",
         "The best performance for each case is displayed in boldface",
-        "Table 1",
+        TABLE,
         "errors",
         rows=tuple(
             ("5 proposed", other)
@@ -180,7 +193,7 @@ CLAIMS: tuple[Claim, ...] = (
     Claim(
         "many",
         "adding too many proposed nonlocal blocks reduces the performance",
-        "Table 1",
+        TABLE,
         "errors",
         rows=(("6 proposed", "5 proposed"),),
         side=1,
@@ -202,9 +215,8 @@ CLAIMS: tuple[Claim, ...] = (
         "errors",
         rows=(("3 proposed in different places", "3 original in different places"),),
         side=-1,
-        context=(
-            ("3 proposed in different places, logits / √d", "3 original in different places, logits / √d"),
-        ),
+        matching=DIVIDED_PLACES,
+        context=DIVIDED_PLACES,
     ),
     Claim(
         "deeper",
@@ -242,36 +254,51 @@ CLAIMS: tuple[Claim, ...] = (
 
 
 def judge(runs: Table1Runs, trained: TrainabilityMap) -> list[tuple[Claim, Verdict]]:
-    """Return every claim with its verdict, at the default protocol and at the other starts and backbones."""
-    elsewhere: dict[tuple[str, str], Changes] = {
-        **{("the initialisation", f"start {start}"): {"start": start} for start in runs.starts},
-        **{("the backbone", backbone): {"backbone": backbone} for backbone in runs.backbones},
-        **{
-            ("the affinity", f"{backbone}, own affinities"): {"backbone": backbone, "shared": False}
-            for backbone in runs.backbones
-        },
+    """Return every claim with its verdict on the literal backbone, and beside it those on the backbones that match."""
+    literal, deciding = group_size(runs.protocol.backbone), without_seen(runs)
+    starts: dict[tuple[str, str], Changes] = {
+        ("the initialisation", f"{literal}, start {start}"): {"start": start} for start in runs.starts
     }
     judged = []
     for claim in CLAIMS:
         if claim.kind in RULES:
-            others: dict[tuple[str, str], Sequence[Part]] = {}
-            for key, changes in elsewhere.items():
-                parts = _parts(claim, claim.rows, runs, changes)
-                # A sentence on original blocks alone has the same rows whatever proposed ones share.
-                if parts not in others.values():
-                    others[key] = parts
             verdict = settle(
                 _parts(claim, claim.rows, runs, {}),
-                others,
+                {key: _parts(claim, claim.rows, runs, changes) for key, changes in starts.items()},
                 varies=claim.varies,
-                protocol=f"start {runs.start}",
+                where=f"{literal}, one affinity" if claim.asks_affinity else literal,
             )
-            verdict = replace(verdict, context=tuple(_parts(claim, claim.context, runs, {})))
+            beside = [
+                settle(
+                    _parts(claim, claim.matching or claim.rows, deciding, changes),
+                    varies=claim.varies,
+                    where=where,
+                )
+                for where, changes in _beside(claim, runs).items()
+            ]
+            context = tuple(_parts(claim, claim.context, runs, {}))
+            verdict = replace(verdict, context=context, beside=tuple(beside))
         else:
             parts = step_times(runs) if claim.kind == "step times" else MAP_RULES[claim.kind](trained, runs)
-            verdict = settle(parts, varies=claim.varies, protocol=claim.source)
+            verdict = settle(parts, varies=claim.varies, where=f"{literal}, {claim.source}")
         judged.append((claim, verdict))
     return judged
+
+
+def _beside(claim: Claim, runs: Table1Runs) -> dict[str, Changes]:
+    """The backbones that match and have runs, with the affinities that the claim leaves open, in words."""
+    found: dict[str, Changes] = {}
+    if N3 in runs.backbones:
+        size, on = group_size(N3), {"backbone": N3}
+        found = {size: on}
+        if claim.asks_affinity:
+            found = {f"{size}, own affinities": {**on, "shared": False}, f"{size}, one affinity": on}
+    if claim.where == TABLE and TABLE2_N9 not in runs.planned:
+        what = setting(TABLE2_N9.rows[0].recipe)
+        where = f"{group_size(what.backbone)}, CIFAR-100{', own affinities' if claim.asks_affinity else ''}"
+        # Of one affinity too few rows are planned to decide a sentence.
+        found[where] = {"backbone": what.backbone, "other": what.other, "shared": False}
+    return found
 
 
 def _parts(claim: Claim, rows: Comparisons, runs: Table1Runs, changes: Changes) -> Sequence[Part]:

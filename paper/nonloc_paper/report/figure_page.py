@@ -8,10 +8,10 @@ from typing import Any
 
 from nonloc_paper.report import paper_figures
 from nonloc_paper.report.document import Content, Data, Picture, Section
-from nonloc_paper.report.matching import N3, group_size
+from nonloc_paper.report.matching import N3
 from nonloc_paper.report.records import RowRecord
 from nonloc_paper.report.signs import weights_at
-from nonloc_paper.report.table1_runs import Table1Runs, setting
+from nonloc_paper.report.table1_runs import Table1Runs, group_size, setting
 from nonloc_paper.report.tables import join_words
 from nonloc_paper.report.trained_stages import Networks, energy_table, stage_sections
 from nonloc_paper.suites import SUITES, Row

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from nonloc_paper.report import signs
 from nonloc_paper.report.contrasts import Contrast, difference
 from nonloc_paper.report.records import RowRecord, RunRecord
-from nonloc_paper.report.table1_runs import DIVIDED, NAMES, Table1Runs, errors, lost
+from nonloc_paper.report.table1_runs import DIVIDED, NAMES, Table1Runs, errors, group_length, lost
 from nonloc_paper.report.verdicts import DELTA, Interval, Part, interval, side_of_zero
 
 PLAIN_LOOP = "plain loop"  # how `python -m benchmarks forms` calls a step written out by the equations
@@ -29,20 +29,21 @@ _T = TypeVar("_T")
 Rule = Callable[[Table1Runs, Sequence[str], int, Changes], Part]
 
 
-def row_changes(name: str) -> dict[str, Any]:
-    """Return how a named row differs from the default protocol.
+def row_changes(name: str, backbone: str) -> dict[str, Any]:
+    """Return how a named row on a backbone differs from the default protocol.
 
     "baseline", or "<blocks> original|proposed[ in different places]", then any of ", rate 0.01",
-    ", one affinity", ", own affinities", ", logits / √d".
+    ", one affinity", ", own affinities", ", logits / √d". Different places: the second residual block of each group.
     """
     stage, *details = name.split(", ")
     if stage == "baseline":
         return {"form": None}
-    blocks, form, *places = stage.split(" ")
+    blocks, form, *apart = stage.split(" ")
     forms = {word: form for form, word in NAMES.items()}
     changes: dict[str, Any] = {"form": forms[form], "blocks": int(blocks)}
-    if places:
-        changes |= {"places": (2, 4, 6), "blocks": int(blocks) // 3}
+    if apart:
+        places = tuple(2 + group * group_length(backbone) for group in range(3))
+        changes |= {"places": places, "blocks": int(blocks) // 3}
     for detail in details:
         if detail.startswith("rate "):
             changes["rate"] = float(detail.removeprefix("rate "))
@@ -55,7 +56,9 @@ def row_changes(name: str) -> dict[str, Any]:
 
 
 def _rows(runs: Table1Runs, names: Sequence[str], changes: Changes) -> list[RowRecord | None]:
-    return [runs.find(**{**row_changes(name), **changes}) for name in names]
+    backbone = changes.get("backbone", runs.protocol.backbone)
+    # What a name says counts, whatever the others have.
+    return [runs.find(**{**changes, **row_changes(name, backbone)}) for name in names]
 
 
 def compare_errors(runs: Table1Runs, names: Sequence[str], side: int, changes: Changes) -> Part:
@@ -169,7 +172,8 @@ def sign_of_spectra(runs: Table1Runs, names: Sequence[str], side: int, changes: 
     counts = [signs.count_negative(weights) for weights in found]
     if not counts:
         return part
-    top = f"of the {signs.TOP * len(found[0])} largest {min(counts)} to {max(counts)} are negative"
+    span = " to ".join(map(str, sorted({min(counts), max(counts)})))
+    top = f"of the {signs.TOP * len(found[0])} largest {span} are negative"
     return replace(part, number=f"{part.number} by energy; {top}")
 
 

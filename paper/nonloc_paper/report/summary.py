@@ -12,7 +12,7 @@ from matplotlib.ticker import MaxNLocator
 
 from nonloc.plots import CHANCE, INK, style
 from nonloc_paper.report import matching
-from nonloc_paper.report.advice import advice
+from nonloc_paper.report.advice import advice, conditions
 from nonloc_paper.report.contrasts import Contrast, difference, mean_of
 from nonloc_paper.report.document import Picture, Section
 from nonloc_paper.report.figures import SHADES
@@ -23,13 +23,12 @@ from nonloc_paper.report.matching import (
     CONFIRMING,
     N3,
     divergence_counts,
-    group_size,
     own_less_one,
     primary,
 )
 from nonloc_paper.report.paper_figures import WIDTH
 from nonloc_paper.report.records import RowRecord
-from nonloc_paper.report.table1_runs import NAMES, Table1Runs
+from nonloc_paper.report.table1_runs import NAMES, Table1Runs, group_size
 from nonloc_paper.report.tables import Table, format_range, format_score
 from nonloc_paper.report.verdicts import sign_test, signed
 
@@ -37,6 +36,10 @@ FOREST_CAPTION = (
     "Paired differences of the error in points, by number of blocks; left of 0 is better. Small: every seed, hollow "
     "the one seen before the rules were written. Square and line: mean and 95 % interval of the others, cut at the "
     "frame. Diamond: published; ▸ beyond the frame."
+)
+ABOUT_ADVICE = (
+    "Differences are in points of error, paired by seed, with 95 % intervals. Inside or outside: the interval in which "
+    "ours predict the published median of 5 runs."
 )
 ABOUT_TABLES = (
     "Test error in %: the median, then the range and the number of seeds that came to their end. Published: the median "
@@ -52,12 +55,16 @@ ABOUT_CORNERS = (
 def summary_sections(runs: Table1Runs, trained: TrainabilityMap) -> tuple[Section, ...]:
     """Return the results in short, the hypothesis first."""
     literal, deeper = (errors_table(runs, backbone) for backbone in (runs.protocol.backbone, N3))
+    told = advice(runs, trained)
     forest = Picture("forest", forest_figure(runs), FOREST_CAPTION, pdf=True)
     return (
         Section("", (matching.hypothesis_sentence(runs),)),
-        Section("What was found, advice first", (advice(runs, trained), forest)),
+        Section("What was found, advice first", (told, ABOUT_ADVICE if told else "", forest)),
         Section("Table 1 with 3 bottlenecks a group, the backbone that matches", (deeper,)),
-        Section("Table 1 with 2 bottlenecks a group, the literal reading", (literal, ABOUT_TABLES)),
+        Section(
+            "Table 1 with 2 bottlenecks a group, the literal reading",
+            (literal, ABOUT_TABLES, conditions(runs)),
+        ),
         Section("Form by affinity", (corners_table(runs, trained), ABOUT_CORNERS)),
     )
 

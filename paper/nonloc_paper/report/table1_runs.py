@@ -97,7 +97,7 @@ class Table1Runs:
     def wanted(self, **what: Any) -> Setting:
         """Return the default protocol with these changes; "form" and "blocks" alone mean as in the paper."""
         if what.get("form") is None:
-            same = {name: what[name] for name in ("backbone", "rate") if name in what}
+            same = {name: what[name] for name in ("backbone", "rate", "other") if name in what}
             return replace(self.protocol, **same)
         own: dict[str, Any] = {
             "places": (2,),
@@ -105,7 +105,9 @@ class Table1Runs:
             "weight": "factored",
             "shared": what["form"] == "diffusive",
         }
-        return replace(self.protocol, **(own | what))
+        # A block alone has one affinity, whatever is asked for.
+        alone = {"shared": own["shared"]} if what.get("blocks") == 1 else {}
+        return replace(self.protocol, **(own | what | alone))
 
     def name(self, row: RowRecord) -> str:
         """Return a row's label, with its start and backbone where they are not the default ones."""
@@ -245,6 +247,16 @@ def start_of(recipe: Recipe) -> str:
     is_normal = options.init == "normal" and options.init_std
     name = f"{options.init_std:g}" if is_normal else options.init or "default"
     return f"{name}, BN" if options.batch_norm else name
+
+
+def group_length(backbone: str) -> int:
+    """Return how many residual blocks a group of this backbone has."""
+    return NetworkSpec.parse(f"{backbone}/baseline").blocks_per_group
+
+
+def group_size(backbone: str) -> str:
+    """Return the same in words."""
+    return f"{group_length(backbone)} bottlenecks a group"
 
 
 def errors(row: RowRecord | None) -> dict[int, float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -10,6 +11,7 @@ from typing import Any
 from nonloc_paper.networks.spec import NetworkSpec
 from nonloc_paper.report import figures
 from nonloc_paper.report.document import Content, Data, Picture, Section
+from nonloc_paper.report.matching import N3
 from nonloc_paper.report.records import RowRecord, RunRecord
 from nonloc_paper.report.rules import norm_ratio
 from nonloc_paper.report.signs import (
@@ -21,7 +23,7 @@ from nonloc_paper.report.signs import (
     share_band,
     weights_at,
 )
-from nonloc_paper.report.table1_runs import NAMES, Table1Runs, median_run, setting, start_of
+from nonloc_paper.report.table1_runs import NAMES, Table1Runs, group_size, median_run, setting, start_of
 from nonloc_paper.report.tables import Table, format_number, join_words, with_minus
 
 ABOUT_FACTORS = [
@@ -72,9 +74,10 @@ def _features(runs: Table1Runs) -> list[Content]:
     if figure is None:
         return ["No run of Table 1 has recorded its features yet."]
     action = action_table(runs)
+    drawn = f"{group_size(runs.protocol.backbone)}, proposed blocks with one affinity; of each row the median run."
     return [
-        Picture("features", figure, figures.FEATURES_CAPTION),
-        f"Start {runs.start}, blocks in one place, each form with its own affinity:" if action else "",
+        Picture("features", figure, f"{drawn} {figures.FEATURES_CAPTION}"),
+        f"Start {runs.start}, blocks in one place:" if action else "",
         action,
         Data("figures-features", "Every run, every quantity", factors_table(runs.rows)),
         ABOUT_FACTORS,
@@ -141,8 +144,8 @@ def factors_table(rows: Sequence[RowRecord]) -> Table:
 
 
 def _name(row: RowRecord) -> str:
-    start = start_of(row.recipe)
-    return row.label if f"deviation {start}" in row.label else f"{row.label}, start {start}"
+    start, size = start_of(row.recipe), group_size(setting(row.recipe).backbone)
+    return f"{row.label}, {size}" + ("" if f"deviation {start}" in row.label else f", start {start}")
 
 
 def _factor(stage: dict[str, Any], name: str) -> str:
@@ -171,13 +174,19 @@ def _signed(value: float) -> str:
 
 
 def action_table(runs: Table1Runs) -> Table:
-    """Return for each form what W does to features, of Table 1's blocks in one place."""
+    """Return for each backbone and kind of stage what W does to features, of Table 1's blocks in one place."""
     lines = []
-    for form, name in NAMES.items():
+    kinds = {"original": ("original", False)}
+    kinds |= {
+        f"proposed, {words}": ("diffusive", one)
+        for words, one in (("own affinities", False), ("one affinity", True))
+    }
+    for backbone, (name, (form, is_one)) in itertools.product((N3, runs.protocol.backbone), kinds.items()):
+        same: dict[str, Any] = {"form": form, "shared": is_one, "backbone": backbone}
         known = [
             (row, run)
             for row in runs.recorded
-            if (what := setting(row.recipe)) == runs.wanted(form=form, blocks=what.blocks)
+            if (what := setting(row.recipe)) == runs.wanted(blocks=what.blocks, **same)
             for run in row.started
             if _quotients(run) and negative_share(weights_at(run)) is not None
         ]
@@ -191,9 +200,10 @@ def action_table(runs: Table1Runs) -> Table:
         ranges = [f"{_percent(min(part))} to {_percent(max(part))}" for part in zip(*changes, strict=True)]
         share = f"{min(shares):.0f} to {max(shares):.0f} %"
         counts = (f"{sum(some)} of {len(some)}" for some in (first, later))
-        lines.append((f"{name}, {blocks} blocks", share, *counts, *(ranges or ("–", "–"))))
+        line = (f"{name}, {blocks} blocks", share, *counts, *(ranges or ("–", "–")))
+        lines.append((group_size(backbone), line))
     along = ("W along the features < 0, first sub-block", "later ones")
-    return Table(("stages", "negative energy of sym(W)", *along, "variance, linear", "rest"), lines)
+    return Table.grouped(("stages", "negative energy of sym(W)", *along, "variance, linear", "rest"), lines)
 
 
 def _quotients(run: RunRecord) -> list[float]:

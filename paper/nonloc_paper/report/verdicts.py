@@ -48,9 +48,10 @@ class Verdict:
 
     word     one of REPRODUCED, NOT_REPRODUCED, DEPENDS, UNDECIDED
     n        the smallest number of runs or pairs that a part rests on
-    parts    (condition, part) for all that was measured, the default protocol first
+    parts    (condition, part) for all that was measured, the backbone that it judges first
     on       what it depends on
     context  parts that help to read the others and decide nothing
+    beside   the verdicts on the same claim on other backbones
     """
 
     word: str
@@ -58,6 +59,12 @@ class Verdict:
     parts: tuple[tuple[str, Part], ...]
     on: str = ""
     context: tuple[Part, ...] = ()
+    beside: tuple[Verdict, ...] = ()
+
+    @property
+    def where(self) -> str:
+        """On which runs it was made, such as "3 bottlenecks a group, own affinities"."""
+        return self.parts[0][0]
 
     @property
     def text(self) -> str:
@@ -70,7 +77,7 @@ class Verdict:
 
     @property
     def failed(self) -> list[str]:
-        """The names of the parts that do not hold at the default protocol."""
+        """The names of the parts that do not hold there."""
         return [part.name for part in self._here if part.holds is False]
 
     @property
@@ -98,13 +105,13 @@ class Verdict:
 
     @property
     def key_part(self) -> Part:
-        """The first part at the default protocol that failed where it is undecided, or else agrees with the word."""
+        """The first part there that failed where it is undecided, or else agrees with the word."""
         order = {REPRODUCED: (True,), NOT_REPRODUCED: (False,), UNDECIDED: (False, None)}.get(self.word, ())
         return next((part for holds in order for part in self._here if part.holds is holds), self._here[0])
 
     @property
     def _here(self) -> list[Part]:
-        return [part for condition, part in self.parts if condition == self.parts[0][0]]
+        return [part for condition, part in self.parts if condition == self.where]
 
 
 def settle(
@@ -112,16 +119,17 @@ def settle(
     elsewhere: Mapping[tuple[str, str], Sequence[Part]] | None = None,
     *,
     varies: str = "the number of blocks",
-    protocol: str = "default protocol",
+    where: str = "default protocol",
 ) -> Verdict:
-    """Return the verdict on a claim from its parts at the default protocol and under other conditions.
+    """Return the verdict on a claim from its parts on a backbone and under other conditions.
 
     parts      all of them have to hold for "reproduced", none for "not reproduced"
     elsewhere  by (what was changed, to what), such as ("the initialisation", "deviation 0.07"): the claim depends on
                that if all parts decided there go the other way; parts without runs are left out
     varies     what the claim depends on if some parts hold and others do not
+    where      the backbone, in words
     """
-    measured = [(protocol, part) for part in parts]
+    measured = [(where, part) for part in parts]
     others = {}
     for (kind, value), some in (elsewhere or {}).items():
         measured += [(value, part) for part in some if part.n or part.moot]

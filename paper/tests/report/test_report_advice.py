@@ -1,11 +1,16 @@
 """The sentences of the summary: their numbers are counted, and what is not recorded is not told."""
 
+from pathlib import Path
+
 from made_records import arranged, deep_originals, map_lines, records
 
 from nonloc_paper.report.advice import advice
-from nonloc_paper.report.map.cells import TrainabilityMap, group_cells
+from nonloc_paper.report.map.cells import TrainabilityMap, group_cells, read_map
+from nonloc_paper.report.table1_runs import read_table1_runs
+from nonloc_paper.suites import SUITES
 
 EMPTY = TrainabilityMap((), ())
+RECORDS = Path(__file__).parents[2] / "results"
 
 
 def told(*lists, trained=EMPTY):
@@ -25,22 +30,19 @@ def test_runs_are_counted_by_start_and_place_over_all_backbones():
         records("table1-fragile", {"4-block (original)": [None]}),
         records("table1-beside", {f"{places} (original), logits / √d": [8.0]}),
     )
-    assert "1 of 3 runs diverged from start 0.01, 1 of 1 from start 0.07." in found["Start small."]
-    assert (
-        "0.01, 1 of 2 proposed runs diverged, with divided logits 0 of 1 original."
-        in found["Different places"]
-    )
-    assert "Divide the logits by √d." not in found, "the map has none"
+    text = found["Start small, in one place"]
+    assert "1 of 3 runs diverged from start 0.01, 1 of 1 from start 0.07; " in text
+    assert text.endswith("1 of 2 proposed runs did, with divided logits 0 of 1 original.")
+    assert "Divide the logits by √d" not in found, "the map has none"
 
 
 def test_forms_are_compared_with_the_baseline_seed_by_seed():
     labels = [f"{n}-block ({form})" for form in ("original", "proposed") for n in (2, 3, 4)]
     table = {label: [7.5, 7.75] if "original" in label else [7.75] for label in labels}
     text = told(records("table1-n3", {"baseline": [8.0, 8.25]} | table))["Accuracy, 3 bottlenecks a group"]
-    assert (
-        "original blocks −0.50 [−0.50, −0.50], n = 2; proposed blocks with one affinity −0.25, n = 1." in text
-    )
-    assert text.endswith("Proposed with one affinity less original: +0.25, n = 1.")
+    assert "original less baseline −0.50 [−0.50, −0.50], n = 2 (published +2.19, outside); " in text
+    assert "proposed with one affinity less baseline −0.25, n = 1 (published −0.61); " in text
+    assert text.endswith("proposed with one affinity less original +0.25, n = 1 (published −2.80).")
 
 
 def test_the_map_is_counted_by_what_was_changed():
@@ -54,13 +56,52 @@ def test_the_map_is_counted_by_what_was_changed():
     )
     found = told(trained=TrainabilityMap((), ten, {"ten_epochs_scaled": scaled, "ten_epochs_shared": shared}))
     assert (
-        "Of such runs 0 of 54 diverged within ten epochs from larger starts."
-        in found["Divide the logits by √d."]
+        "0 of 54 such runs diverged within ten epochs from larger starts." in found["Divide the logits by √d"]
     )
     lost = sum(len(cell.diverged) for cell in ten if cell.form == "original")
     assert 0 < lost < 27
+    shared = f"with 2 bottlenecks a group {lost} of 27 original diverged with own affinities, 0 of 27 original with one"
+    assert shared in found["Or share the affinity"]
+    assert "diverged in 0 of 18 runs" in found["Sharing is no guarantee"]
+
+
+def test_the_suites_that_match_have_a_sentence_each():
+    noise = (0.0, 0.02, -0.02)
+    rate = dict(zip([row.label for row in SUITES["rate-n3"].rows], (11.0, 10.5, 13.0, 10.0), strict=True))
+    corners = dict(zip([row.label for row in SUITES["corners-n3"].rows], (7.9, 7.6), strict=True))
+    table2 = {
+        row.label: 26.5 if "own" in row.label else 27.0
+        for row in SUITES["table2-n9"].rows
+        if "4" not in row.label
+    }
+    starts = {row.label: [None, 50.0, 50.0] for row in SUITES["starts-n3"].rows}
+    five = {"5-block (proposed)": [8.0] * 3, "5-block (proposed), own affinities": [7.5] * 3}
+    made = [
+        records(name, {label: [error + x for x in noise] for label, error in some.items()})
+        for name, some in (("rate-n3", rate), ("corners-n3", corners), ("table2-n9", table2))
+    ]
+    found = told(*made, records("starts-n3", starts), records("table1-n3", five))
+    text = found["Rate 0.01"]
+    assert "(baseline 11.00, 10.98 to 11.02, n = 3): less the baseline at this rate" in text
     assert (
-        f"{lost} of 27 original runs diverge with own affinities, 0 with one."
-        in (found["Or share the affinity."])
+        "2 original blocks −0.50 [−0.50, −0.50], n = 3; 4 original blocks +2.00 [+2.00, +2.00], n = 3, which b"
+        in text
     )
-    assert "diverged in 0 of 18 runs" in found["Sharing is no guarantee."]
+    text = found["Own embeddings or a fresh state"]
+    assert "own less one embedding −0.40 [−0.40, −0.40], n = 3, gains; current state less input −0.10" in text
+    text = found["Table 2, CIFAR-100"]
+    assert (
+        "proposed with own affinities less original, 2 and 3 blocks, −0.50 [−0.50, −0.50], n = 3 (pub" in text
+    )
+    assert "own less one affinity, 3 and 5 blocks, −0.50 [−0.50, −0.50], n = 3." in text
+    assert "of the published errors with own affinities 0 of 4 lie where ours predict them" in text
+    assert found["Or share the affinity"].endswith(
+        "with 3 bottlenecks a group 6 of 18 original and 6 of 18 proposed diverged with own affinities, 6 of 18 "
+        "proposed with one."
+    )
+
+
+def test_there_are_at_most_ten_and_each_is_one_sentence():
+    texts = advice(read_table1_runs(RECORDS), read_map(RECORDS / "map"))
+    assert 7 <= len(texts) <= 10
+    assert [text for text in texts if ". " in text or not text.endswith(".")] == []

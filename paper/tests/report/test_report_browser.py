@@ -66,10 +66,10 @@ def test_a_phone_shows_the_number_before_the_name(visit):
 
 def test_a_phone_shows_every_verdict(visit):
     table = visit("paper").locator(".prose:has(th:text-is('verdict'))").first
-    verdicts = table.locator("tbody th").evaluate_all(
+    verdicts = table.locator("tbody th[scope=row]").evaluate_all(
         "all => all.filter((one) => one.checkVisibility()).map((one) => getComputedStyle(one, '::before').content)"
     )
-    assert len(verdicts) == len(CLAIMS)
+    assert len(verdicts) == table.locator("tbody tr:not(.group)").count() > len(CLAIMS)
     assert all(text[1] in BADGES.values() for text in verdicts)
 
 

@@ -47,10 +47,15 @@ def test_seeds_1_to_4_decide_and_seed_0_is_shown():
     sentence = hypothesis_sentence(runs)
     assert "**held, n = 4**" in sentence
     # Errors of 7.5 and 7.6, s = 0.058: 7.62 and 7.55 are within 3.182 · 0.058 · √(1/4 + π/10) = 0.138 of 7.55.
-    assert "The rows with own affinities predict 2 of 5 published errors." in sentence
+    assert (
+        "Its second part, the published errors with own affinities: 2 of 5 lie where ours predict them."
+        in sentence
+    )
+    assert "Its third part, proposed runs from larger starts that diverge: not yet known." in sentence
     assert sentence.endswith("Seed 0, seen before the rules were written, has +5.00 and decides nothing.")
     only = hypothesis_sentence(arranged(table1([-0.5])))
     assert "**undecided, n = 0**" in only
+    assert only.count("not yet known.") == 3
 
 
 def test_a_seed_with_a_diverged_run_has_no_average_and_is_counted():
@@ -107,6 +112,8 @@ def test_four_blocks_break_at_the_low_rate_if_they_diverge_or_are_a_point_worse(
 def test_larger_starts_are_counted_by_form_and_affinity():
     labels = [row.label for row in SUITES["starts-n3"].rows]
     runs = records("starts-n3", {label: [None, 50.0, None if "own" in label else 60.0] for label in labels})
+    third = "from larger starts that diverge: 12 of 18 with own affinities and 6 of 18 with one."
+    assert third in hypothesis_sentence(arranged(runs))
     _, table, _ = sections(runs)["starts-n3"]
     assert tuple(table.lines) == (
         ("original, own affinities", "6 of 18"),

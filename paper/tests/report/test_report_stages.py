@@ -44,7 +44,18 @@ def test_a_stable_stage_is_named_once_by_its_start_and_has_no_minus_zero(tmp_pat
     block = {"growth": 1.0, "largest": 0.8, "lowest": -3e-9, "limit": 1.5}
     stage = {"name": "trunk.stages.2", "verdict": "stable", "growth": 1.0, "blocks": [block]}
     (line,) = growth_table(arranged([replace(run, stability={"images": 2, "stages": [stage]})]).rows).lines
-    assert line == (label, "0", "trunk.stages.2", "2", "stable", "1.000", "1.000", "0.80", "0.00", "1.50")
+    assert line == (
+        f"{label}, 2 bottlenecks a group",
+        "0",
+        "trunk.stages.2",
+        "2",
+        "stable",
+        "1.000",
+        "1.000",
+        "0.80",
+        "0.00",
+        "1.50",
+    )
 
 
 def test_of_runs_that_diverged_the_last_look_at_their_kernels_is_told():
@@ -53,7 +64,7 @@ def test_of_runs_that_diverged_the_last_look_at_their_kernels_is_told():
     seen = [{"spread": 0.004321, "apart": 0.5, "logit_spread": 1234.5}, {"spread": 0.75, "apart": 0.25}]
     run = replace(run, observations={"step": 1173, "epoch": 3, "affinity": seen})
     lines = lost_table(arranged([run]).rows).lines
-    who = ("4-block (original), start 0.01", "0", "1234", "1173", "–")
+    who = ("4-block (original), 2 bottlenecks a group, start 0.01", "0", "1234", "1173", "–")
     assert lines == [(*who, "0.0043", "0.50", "1234"), (*who, "0.75", "0.25", "–")]
 
 
@@ -63,6 +74,22 @@ def test_a_run_that_diverged_before_it_was_saved_is_told_beside_the_others():
     rows = arranged([replace(saved, observations=seen), replace(lost, observations={"step": None})]).rows
     lines = lost_table(rows).lines
     assert [line[3:] for line in lines] == [("391", "–", "0.50", "0.25", "–"), ("–",) * 5]
+
+
+def test_the_backbones_are_told_apart():
+    found = arranged(
+        records("table1", {"4-block (proposed)": [8.0]}),
+        records("table1-n3", {"4-block (proposed)": [7.5], "4-block (proposed), own affinities": [7.25]}),
+    )
+    names = [line[0] for line in factors_table(found.rows).lines]
+    assert len(set(names)) == 3
+    assert [line[0] for line in action_table(found).lines] == [
+        "3 bottlenecks a group",
+        "proposed, own affinities, 4 blocks",
+        "proposed, one affinity, 4 blocks",
+        "2 bottlenecks a group",
+        "proposed, one affinity, 4 blocks",
+    ]
 
 
 def test_what_w_does_to_features_is_counted_by_form_and_sub_block():
@@ -75,7 +102,15 @@ def test_what_w_does_to_features_is_counted_by_form_and_sub_block():
         [replace(one, observations={}) for one in records("table1", {"2-block (proposed)": [8.0]})],
     )
     assert tuple(action_table(found).lines) == (
+        ("2 bottlenecks a group",),
         ("original, 2 blocks", "95 to 95 %", "0 of 1", "1 of 1", "−54 % to −54 %", "+4 % to +4 %"),
-        ("proposed, 3 and 4 blocks", "5 to 5 %", "0 of 3", "4 of 7", "−53 % to −52 %", "+2 % to +3 %"),
+        (
+            "proposed, one affinity, 3 and 4 blocks",
+            "5 to 5 %",
+            "0 of 3",
+            "4 of 7",
+            "−53 % to −52 %",
+            "+2 % to +3 %",
+        ),
     )
     assert not action_table(arranged(records("table1", {"baseline": [8.0]})))
