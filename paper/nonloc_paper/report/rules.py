@@ -100,7 +100,8 @@ def _diverged(rows: Mapping[str, RowRecord | None]) -> str:
 def compare_curves(runs: Table1Runs, names: Sequence[str], side: int, changes: Changes) -> Part:
     """Whether the training loss of the first row is the larger one (side +1) over the epochs, paired by seed.
 
-    Of each epoch the mean log ratio has an interval. It holds if most lie on the claimed side and none on the other.
+    Of each epoch the mean log ratio has an interval. It holds if most lie on the claimed side and none on the other; it
+    fails if none lies on the claimed side and some on the other.
     """
     rows = _rows(runs, names, changes)
     one, other = (_by_seed(row, _log_losses) for row in rows)
@@ -113,7 +114,7 @@ def compare_curves(runs: Table1Runs, names: Sequence[str], side: int, changes: C
     yes, no, gone = sides.count(True), sides.count(False), _gone(*rows)
     holds = None
     if not gone and len(seeds) >= ENOUGH:
-        holds = True if 2 * yes > len(epochs) and not no else False if not yes else None
+        holds = True if 2 * yes > len(epochs) and not no else False if no and not yes else None
     apart = ("larger", "smaller") if side > 0 else ("smaller", "larger")
     numbers = f"{apart[0]} in {yes} of {len(epochs)} epochs, {apart[1]} in {no}, n = {len(seeds)}"
     varies = "the epoch" if yes and no and not gone else ""

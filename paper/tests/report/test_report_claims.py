@@ -525,6 +525,7 @@ def test_norms_within_a_factor_of_1_02_are_level_and_not_damped():
         ([2.0, 1.0, 1.0, 1.0], None, ""),
         ([2.0, 2.0, 2.0, 0.5], None, "the epoch"),
         ([1.0, 1.0, 0.5, 0.5], False, ""),
+        ([1.0, 1.0, 1.0, 1.0], None, ""),
     ],
 )
 def test_curves_are_compared_epoch_by_epoch(factors, holds, varies):
