@@ -144,8 +144,10 @@ def factors_table(rows: Sequence[RowRecord]) -> Table:
 
 
 def _name(row: RowRecord) -> str:
-    start, size = start_of(row.recipe), group_size(setting(row.recipe).backbone)
-    return f"{row.label}, {size}" + ("" if f"deviation {start}" in row.label else f", start {start}")
+    start, backbone = start_of(row.recipe), setting(row.recipe).backbone
+    # A restorer has one size.
+    size = f", {group_size(backbone)}" if backbone.startswith("preresnet") else ""
+    return f"{row.label}{size}" + ("" if f"deviation {start}" in row.label else f", start {start}")
 
 
 def _factor(stage: dict[str, Any], name: str) -> str:
