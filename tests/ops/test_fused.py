@@ -20,7 +20,7 @@ from nonloc.ops import (
     prepare,
     propagate,
 )
-from nonloc.ops.fused import choice, launch
+from nonloc.ops.fused import choice, launch, operators
 from nonloc.ops.fused.launch import Launcher, _groups, is_interpreted
 from nonloc.ops.fused.operators import (
     embedded_stage,
@@ -476,6 +476,35 @@ def test_a_traced_program_carries_it_whole_for_any_batch_and_positions(function)
             assert torch.equal(expected, actual)
     with torch.no_grad():
         assert torch.equal(compiled(*inputs, *weights), results[0])
+
+
+@pytest.mark.parametrize("needs_affinity", [True, pytest.param(False, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "name", ["fused_stage", "stored_stage", "fused_product", "stored_product", "embedded_stage"]
+)
+def test_every_computation_has_the_same_bits_in_a_traced_program(name, needs_affinity):
+    torch._dynamo.reset()
+    compute, settings = getattr(operators, name), launch.Settings(0.7, True, True, dtype=torch.float32)
+    features = [leaf(2, 20, 16), leaf(2, 20, 16), leaf(2, 20)]
+    if name == "embedded_stage":
+        given = [leaf(2, 20, 16), leaf(16, 16), leaf(16, 16)]
+    else:
+        given = [*(one if needs_affinity else one.detach() for one in features), leaf(2, 20, 16)]
+    if name.endswith("stage"):
+        given += [leaf(2, 16, 16), leaf(2, 16, 16)]
+    leaves = [one for one in given if one.requires_grad]
+
+    def solve(function):
+        value = function(*given)
+        return value, *torch.autograd.grad(value.square().sum(), leaves)
+
+    def stage(*tensors):
+        return compute(*tensors, settings=settings)
+
+    for one, other in zip(
+        solve(stage), solve(torch.compile(stage, backend="aot_eager", fullgraph=True)), strict=True
+    ):
+        assert torch.equal(one, other)
 
 
 @pytest.mark.parametrize("has_bias", [True, pytest.param(False, marks=pytest.mark.slow)])

@@ -117,12 +117,12 @@ class Computation:
 def _operator(
     name: str, arguments: str, results: int, run: Callable[..., Any], fake: Callable[..., Any]
 ) -> Callable[..., Any]:
-    """nonloc::<name>, with so many results and no derivative of its own: that would cost every call 40 µs."""
-    name = f"nonloc::{name}"
-    torch.library.define(name, f"{arguments} -> ({', '.join(['Tensor'] * results)})")
-    torch.library.impl(name, "CompositeExplicitAutograd")(run)
-    torch.library.register_fake(name)(fake)
-    return getattr(torch.ops.nonloc, name.removeprefix("nonloc::")).default
+    """nonloc::<name>, with so many results. It has no derivative of its own, which would enter Python at each call."""
+    full_name = f"nonloc::{name}"
+    torch.library.define(full_name, f"{arguments} -> ({', '.join(['Tensor'] * results)})")
+    torch.library.impl(full_name, "CompositeExplicitAutograd")(run)
+    torch.library.register_fake(full_name)(fake)
+    return getattr(torch.ops.nonloc, name).default
 
 
 def _filled(like: Tensor, results: Tensors) -> tuple[Tensor, ...]:
