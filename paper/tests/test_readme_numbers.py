@@ -1,4 +1,5 @@
-"""Every number that `nonloc report` writes into paper/README.md, computed again from the records by numpy alone.
+"""Every number that `nonloc report` writes into paper/README.md, and those of the experiments in README.md, computed
+again from the records by numpy alone.
 
 It imports neither package: a fault of theirs cannot hide here.
 """
@@ -460,3 +461,27 @@ def test_the_conditions():
         parts += [result["machine"]["device"], f"torch {versions['torch']}", f"Triton {versions['triton']}"]
         parts.append(f"Python {versions['python']}")
         assert shown == f" {', '.join(parts)}."
+
+
+def test_the_experiments_in_the_projects_readme():
+    """They are written by hand, so they must follow the records."""
+    text = (PAPER.parent / "README.md").read_text().partition("## What the experiments show")[2]
+    text = " ".join(text.partition("\n## ")[0].split())
+    own, one, pairs, _ = (sum(part) for part in zip(*map(map_counts, ("original", "proposed")), strict=True))
+    assert_shown(text.partition("**Stability.**")[2].partition("- **")[0], [own, pairs, one, pairs])
+    less = [
+        combined(
+            [stage(LITERAL, form, n, form == "diffusive") for form in ("diffusive", "original")], [1, -1]
+        )[0]
+        for n in (3, 4)
+    ]
+    found = text.partition("**Accuracy.**")[2].partition("- **")[0]
+    assert_shown(found, [2, 3, 4, *(summed_up(values)[0] for values in less)])
+    assert "(five seeds)" in found
+    assert {len(values) for values in less} == {5}
+    shown, _ = accuracy(3, MATCHING)
+    means = [-shown[place] for place in range(8, len(shown), 5)][:3]
+    found = text.partition("- **With ")[2].partition("[paper/README.md]")[0]
+    assert_shown(found, [3, 2, 4, *means, 1, 4])
+    assert "(two seeds," in found
+    assert shown[11] == 2
