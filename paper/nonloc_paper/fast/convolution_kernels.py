@@ -63,8 +63,8 @@ def conv_kernel(
     if STATISTICS != "":
         first = tl.zeros([BLOCK_P // 2, BLOCK_O], tl.float32)
         second = tl.zeros([BLOCK_P // 2, BLOCK_O], tl.float32)
-    at = begin + tl.arange(0, BLOCK_P)
     if AHEAD:
+        at = begin + tl.arange(0, BLOCK_P)
         columns = tl.arange(0, BLOCK_C)
         exists = (columns < COLUMNS)[:, None] & has_out[None, :]
         places = columns[:, None] * weight_in_stride + outs[None, :] * weight_out_stride
@@ -194,9 +194,9 @@ def conv_weight_parts_kernel(
     s = columns // CHANNELS % PLACES
     r = outs // OUT_CHANNELS
     sources = _steps(y, s, KERNEL, WIDTH) * CHANNELS + columns % CHANNELS
-    has_column = (columns < KERNEL * PLACES * CHANNELS)[None, :]
+    is_column = columns < KERNEL * PLACES * CHANNELS
+    has_column = is_column[None, :]
     if ACTIVATES:
-        is_column = columns < KERNEL * PLACES * CHANNELS
         scale, shift = _load_norm(mean_ptr, inverse_ptr, scale_ptr, bias_ptr, columns % CHANNELS, is_column)
     has_out = outs < GROUP * OUT_CHANNELS
     sums = tl.zeros([BLOCK_O if TURNED else BLOCK_C, BLOCK_C if TURNED else BLOCK_O], tl.float32)

@@ -11,7 +11,19 @@ from nonloc_paper.report.map.tables import by_affinity
 from nonloc_paper.report.matching import N3, breaks, corner_effects, divergence_counts, gains, predicted
 from nonloc_paper.report.records import RowRecord
 from nonloc_paper.report.signs import TOP, count_negative, negative_share, weights_at
-from nonloc_paper.report.table1_runs import DIVIDED, NAMES, Setting, Table1Runs, group_size, setting
+from nonloc_paper.report.table1_runs import (
+    DIVIDED,
+    KINDS,
+    NAMES,
+    ONE,
+    ORIGINAL,
+    OWN,
+    Kind,
+    Setting,
+    Table1Runs,
+    group_size,
+    setting,
+)
 from nonloc_paper.report.tables import format_range, format_score, join_words
 from nonloc_paper.report.verdicts import signed
 from nonloc_paper.suites.matching_tables import RATE_N3, TABLE2_N9
@@ -26,9 +38,7 @@ OF_RATE = (
 WORDS_OF_RATE = {"breaks": ", which breaks", "not shown": ", no break shown", "–": ""}
 PROGRAMS = ("torch", "Triton", "Python")
 
-Kind = tuple[str, bool]  # of stages: the form, and whether it has one affinity
 Counts = dict[Kind, tuple[int, int]]  # diverged runs, and all
-ORIGINAL, OWN, ONE = ("original", False), ("diffusive", False), ("diffusive", True)
 
 
 def advice(runs: Table1Runs, trained: TrainabilityMap) -> list[str]:
@@ -141,7 +151,7 @@ def _accuracy(runs: Table1Runs, backbone: str, name: str) -> str:
     baseline = runs.find(form=None, backbone=backbone)
     original, own, one = (
         [runs.find(form=form, blocks=n, backbone=backbone, shared=shared) for n in COMPARED]
-        for form, shared in (ORIGINAL, OWN, ONE)
+        for form, shared in KINDS.values()
     )
     means = {
         "original less baseline": _mean_difference(original, [baseline] * 3),

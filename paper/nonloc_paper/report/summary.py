@@ -28,7 +28,7 @@ from nonloc_paper.report.matching import (
 )
 from nonloc_paper.report.paper_figures import WIDTH
 from nonloc_paper.report.records import RowRecord
-from nonloc_paper.report.table1_runs import NAMES, Table1Runs, group_size
+from nonloc_paper.report.table1_runs import KINDS, NAMES, Table1Runs, group_size
 from nonloc_paper.report.tables import Table, format_range, format_score
 from nonloc_paper.report.verdicts import sign_test, signed
 
@@ -55,11 +55,11 @@ ABOUT_CORNERS = (
 def summary_sections(runs: Table1Runs, trained: TrainabilityMap) -> tuple[Section, ...]:
     """Return the results in short, the hypothesis first."""
     literal, deeper = (errors_table(runs, backbone) for backbone in (runs.protocol.backbone, N3))
-    told = advice(runs, trained)
+    sentences = advice(runs, trained)
     forest = Picture("forest", forest_figure(runs), FOREST_CAPTION, pdf=True)
     return (
         Section("", (matching.hypothesis_sentence(runs),)),
-        Section("What was found, advice first", (told, ABOUT_ADVICE if told else "", forest)),
+        Section("What was found, advice first", (sentences, ABOUT_ADVICE if sentences else "", forest)),
         Section("Table 1 with 3 bottlenecks a group, the backbone that matches", (deeper,)),
         Section(
             "Table 1 with 2 bottlenecks a group, the literal reading",
@@ -76,13 +76,13 @@ def errors_table(runs: Table1Runs, backbone: str) -> Table:
     for blocks in range(1, 7):
         original, own, one = (
             runs.find(form=form, blocks=blocks, backbone=backbone, shared=shared)
-            for form, shared in (("original", False), ("diffusive", False), ("diffusive", True))
+            for form, shared in KINDS.values()
         )
         if original or own or one:
             less = own_less_one(runs, blocks, backbone, deciding_seeds(backbone)).format()
             scores = (_score(original), _published(original), _score(own), _score(one), _published(own, one))
             lines.append((str(blocks), *scores, less))
-    proposed = ("proposed, own affinities", "proposed, one affinity")
+    _, *proposed = KINDS
     return Table(("blocks", "original", "published", *proposed, "published", "own less one"), lines)
 
 

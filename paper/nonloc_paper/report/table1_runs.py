@@ -21,6 +21,10 @@ from nonloc_paper.training.recipe import Recipe
 
 TABLE = "table1"
 NAMES = {"original": "original", "diffusive": "proposed"}  # of the forms, in the paper
+# Stages of Table 1: the form, and whether all blocks have one affinity.
+Kind = tuple[str, bool]
+ORIGINAL, OWN, ONE = ("original", False), ("diffusive", False), ("diffusive", True)
+KINDS = {"original": ORIGINAL, "proposed, own affinities": OWN, "proposed, one affinity": ONE}
 OTHER = "Other runs"
 DIVIDED = (
     "stage.scaled is True",

@@ -23,7 +23,15 @@ from nonloc_paper.report.signs import (
     share_band,
     weights_at,
 )
-from nonloc_paper.report.table1_runs import NAMES, Table1Runs, group_size, median_run, setting, start_of
+from nonloc_paper.report.table1_runs import (
+    KINDS,
+    NAMES,
+    Table1Runs,
+    group_size,
+    median_run,
+    setting,
+    start_of,
+)
 from nonloc_paper.report.tables import Table, format_number, join_words, with_minus
 
 ABOUT_FACTORS = [
@@ -178,12 +186,7 @@ def _signed(value: float) -> str:
 def action_table(runs: Table1Runs) -> Table:
     """Return for each backbone and kind of stage what W does to features, of Table 1's blocks in one place."""
     lines = []
-    kinds = {"original": ("original", False)}
-    kinds |= {
-        f"proposed, {words}": ("diffusive", one)
-        for words, one in (("own affinities", False), ("one affinity", True))
-    }
-    for backbone, (name, (form, is_one)) in itertools.product((N3, runs.protocol.backbone), kinds.items()):
+    for backbone, (name, (form, is_one)) in itertools.product((N3, runs.protocol.backbone), KINDS.items()):
         same: dict[str, Any] = {"form": form, "shared": is_one, "backbone": backbone}
         known = [
             (row, run)
