@@ -39,10 +39,8 @@ def order(
 ) -> tuple[str, ...]:
     """What to try, fastest first, for features [batch, positions, depth]."""
     width = max(depth, hidden)
-    if width <= 32:
-        return "fused", "attention"
     if width <= 64:
-        return ("fused", "attention") if positions >= 512 else ("attention", "fused")
+        return "fused", "attention"
     is_small = batch * positions * positions * dtype.itemsize <= LARGEST_KERNEL
     if width <= 128:
         return (
