@@ -100,7 +100,7 @@ def aggregate(affinity: AnyKernel, z: Tensor, *, backend: str = "auto") -> Tenso
     [0.5, 0.5]
     """
     source = _source(affinity)
-    _check_z(source, z, source.right.shape[1] if isinstance(source, Affinity) else source.positions)
+    check_signal(source, z, source.right.shape[1] if isinstance(source, Affinity) else source.positions)
     with full_precision(z):
         operator, signal = _prepare(affinity, z, backend)
         return operator.apply(signal).to(z.dtype)
@@ -264,7 +264,7 @@ def apply_adjoint(affinity: Affinity | SparseAffinity, p: Tensor) -> Tensor:
     [0.5, 0.0, 0.5]
     """
     check_kind(affinity)
-    _check_z(affinity, p, affinity.positions, "p")
+    check_signal(affinity, p, affinity.positions, "p")
     dtype = compute_dtype(affinity, p)
     if affinity.mask is not None:
         p = torch.where(affinity.mask.unsqueeze(-1), p, 0)
@@ -411,11 +411,12 @@ def _check_square(affinity: AnyKernel, z: Tensor, name: str) -> Affinity | Spars
             f"{name} needs z_j − z_i, so left and right must have the same positions; got "
             f"{source.positions} and {source.right.shape[1]}. Sub-sampled givers work with aggregate alone"
         )
-    _check_z(source, z, source.positions)
+    check_signal(source, z, source.positions)
     return source
 
 
-def _check_z(affinity: Affinity | SparseAffinity, z: Tensor, positions: int, name: str = "z") -> None:
+def check_signal(affinity: Affinity | SparseAffinity, z: Tensor, positions: int, name: str = "z") -> None:
+    """ValueError unless z is a signal [B, M, C] on the affinity's positions and device."""
     check_batched(name, z, "C")
     batch = z.shape[0] if isinstance(affinity, SparseAffinity) else affinity.batch
     if z.shape[0] != batch or z.shape[1] != positions:

@@ -24,9 +24,8 @@ from nonloc.ops import (
     prepare,
     self_adjoint_weights,
 )
-from nonloc.ops.affinity import check_batched, position_weights, valid_positions, without_masked
-from nonloc.ops.arithmetic import inverse_or_zero
-from nonloc.ops.functional import check_kind, compute_dtype
+from nonloc.ops.affinity import position_weights, valid_positions, without_masked
+from nonloc.ops.functional import check_kind, check_signal, compute_dtype
 from nonloc.ops.normalize import check_kernel_values
 
 LARGEST_MATRIX = 2**28  # bytes of B · M · M numbers: M = 5,792 in float64, 8,192 in float32
@@ -52,7 +51,7 @@ class PreparedKernel:
 
     def at(self, z: Tensor) -> tuple[Operator, Tensor]:
         """The operator for z's precision; and z in that precision, with zeros at masked positions."""
-        self._check_state(z)
+        check_signal(self.affinity, z, self.affinity.positions)
         dtype = compute_dtype(self.affinity, z)
         if dtype not in self._operators:
             with torch.no_grad():
@@ -87,17 +86,6 @@ class PreparedKernel:
         if not self._balance:
             self._balance.append(self_adjoint_weights(self.affinity))
         return self._balance[0]
-
-    def _check_state(self, z: Tensor) -> None:
-        check_batched("z", z, "C")
-        one = self.affinity
-        batch = one.batch if isinstance(one, Affinity) else z.shape[0]
-        if (z.shape[0], z.shape[1]) != (batch, one.positions):
-            wanted = f"[{one.batch if isinstance(one, Affinity) else 'B'}, {one.positions}, C]"
-            raise ValueError(f"z must be {wanted} like the affinity, got {list(z.shape)}")
-        device = one.left.device if isinstance(one, Affinity) else one.matrix.device
-        if z.device != device:
-            raise ValueError(f"z is on {z.device}, the affinity on {device}; move both to one device")
 
 
 def check_affinity(affinity: Any, name: str = "affinity", *, is_finite: bool = True) -> None:
@@ -179,12 +167,7 @@ def stored_matrix(affinity: Affinity, dtype: torch.dtype) -> Tensor:
     elif affinity.normalize == "sinkhorn":
         kernel = _sinkhorn_matrix(affinity, query, key, row, column, weighted, weights)
     else:
-        if affinity.normalize == "count":
-            row = row + inverse_or_zero(weights.sum(-1, keepdim=True)).log()
-        if affinity.normalize == "symmetric":
-            half = -0.5 * (row + exponential.log_sums(query, key, weighted))
-            row, weighted = row + half, weighted + half
-        kernel = _exponentials(query, key, row, weighted)
+        kernel = _exponentials(*exponential.log_sides(affinity, dtype))
     if affinity.mask is not None or affinity.measure is not None:
         # Where no position has a weight, the sums are empty and their logarithms mean nothing: such entries are 0.
         receives = valid & (weights.sum(-1, keepdim=True) != 0)

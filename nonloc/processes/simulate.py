@@ -238,14 +238,6 @@ def _check(process: Process, z0: Tensor, num_steps: int, step_size: float, save_
         raise ValueError(
             f"process must be a Process, got {type(process).__name__}; for example Diffusion(affinity)"
         )
-    if not isinstance(z0, Tensor) or z0.dim() != 3:
-        got = list(z0.shape) if isinstance(z0, Tensor) else type(z0).__name__
-        signal = "z0" if isinstance(z0, Tensor) else "torch.as_tensor(z0)"
-        raise ValueError(
-            f"z0 must be a tensor [B, M, C], got {got}; one signal on M positions is {signal}.view(1, -1, 1)"
-        )
-    if not z0.dtype.is_floating_point and not z0.is_complex():
-        raise ValueError(f"z0 must be floating point, got {z0.dtype}; use z0.double()")
     check_batched("z0", z0, "C")
     if z0.is_meta:
         raise ValueError("z0 is on the meta device and has no numbers; give a state that has")

@@ -13,8 +13,8 @@ from nonloc.nn.affinity import DotProduct, Heat
 from nonloc.nn.stable_weight import gradient, orthonormal_part
 from nonloc.nn.stage import DiffusiveBlock, DiffusiveStage, OriginalStage
 from nonloc.ops import Affinity, propagate
+from nonloc.processes import certify
 from nonloc.processes.jump.process import JumpProcess
-from nonloc.processes.stability import certify
 from nonloc.processes.stability.own_norm import own_norm
 
 C = 4

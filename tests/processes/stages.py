@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from nonloc.ops import KINDS, NORMALIZATIONS, Affinity, aggregate, diffuse
-from nonloc.processes.stability import Certificate, cfl_limit
+from nonloc.processes import Certificate, cfl_limit
 
 WEIGHTS = ("positive", "at the limit", "negative", "any", "rotation", "factored", "mixed", "zero")
 

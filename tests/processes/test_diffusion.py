@@ -144,7 +144,7 @@ def test_wrong_arguments_name_the_fix(make, message):
 @pytest.mark.parametrize(
     ("z", "message"),
     [
-        (torch.zeros(1, 6, 3), r"z must be \[2, 6, C\] like the affinity, got \[1, 6, 3\]"),
+        (torch.zeros(1, 6, 3), r"z \[1, 6, 3\] must have the affinity's batch and positions, \[2, 6, C\]"),
         (torch.zeros(2, 6), r"got \[2, 6\]"),
         (torch.zeros(2, 6, 3, device="meta"), "z is on meta, the affinity on cpu"),
         (torch.zeros(2, 6, 3, dtype=torch.float64), r"weight \[4\] does not fit z with C = 3"),

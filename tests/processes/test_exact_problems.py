@@ -9,8 +9,7 @@ from chains import chain
 from scipy.linalg import expm
 
 from nonloc.ops import NORMALIZATIONS, Affinity, SparseAffinity, kernel_matrix, self_adjoint_weights
-from nonloc.processes import Diffusion, JumpProcess, simulate
-from nonloc.processes.stability import cfl_limit
+from nonloc.processes import Diffusion, JumpProcess, cfl_limit, simulate
 from problems import features, generator, relative, signal
 
 # By stepper: what n steps of length h make of a mode that decays at rate λ.

@@ -93,7 +93,7 @@ def test_a_graph_stays_sparse():
     assert torch.equal(actual, prepare(graph, torch.float64).apply(z))
 
 
-DOORS = {
+ENTRY_POINTS = {
     "Diffusion": Diffusion,
     "DampedFlow": DampedFlow,
     "JumpProcess": JumpProcess,
@@ -125,7 +125,7 @@ def broken(what, value):
     return SparseAffinity(matrix.to_sparse_csr())
 
 
-@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize("entry_point", ENTRY_POINTS)
 @pytest.mark.parametrize(
     ("what", "message"),
     [
@@ -134,35 +134,36 @@ def broken(what, value):
         ("matrix", "matrix with values that are not finite; leave out those entries"),
     ],
 )
-def test_numbers_that_are_not_finite_are_refused(what, message, door):
+def test_numbers_that_are_not_finite_are_refused(what, message, entry_point):
     with pytest.raises(ValueError, match=message):
-        DOORS[door](broken(what, torch.nan if door == "certify" else torch.inf))
+        ENTRY_POINTS[entry_point](broken(what, torch.nan if entry_point == "certify" else torch.inf))
 
 
 def test_what_lies_in_the_padding_is_not_looked_at():
     mask = torch.tensor([[True, True, False, True, True]])
     a = Affinity(with_one(torch.nan), with_one(torch.nan), "heat", mask=mask)
-    for door in DOORS.values():
-        door(a)
+    for entry_point in ENTRY_POINTS.values():
+        entry_point(a)
 
 
 @pytest.mark.parametrize(
-    "door", ["Diffusion", "DampedFlow", "cfl_limit", "cfl_limit by bound", "certify", "certify by bound"]
+    "entry_point",
+    ["Diffusion", "DampedFlow", "cfl_limit", "cfl_limit by bound", "certify", "certify by bound"],
 )
-def test_a_kernel_that_overflows_is_refused(door):
+def test_a_kernel_that_overflows_is_refused(entry_point):
     x = 100 * points()
     a = Affinity(x, x, "gaussian", "none")
-    use = (lambda p: simulate(p, points(), num_steps=1)) if door in ("Diffusion", "DampedFlow") else id
+    use = (lambda p: simulate(p, points(), num_steps=1)) if entry_point in ("Diffusion", "DampedFlow") else id
     with pytest.raises(ValueError, match=r'the kernel overflows.*use normalize="row"'):
-        use(DOORS[door](a))
+        use(ENTRY_POINTS[entry_point](a))
 
 
-@pytest.mark.parametrize("door", DOORS)
-def test_something_else_and_sub_sampled_givers_are_refused_in_the_same_words(door):
+@pytest.mark.parametrize("entry_point", ENTRY_POINTS)
+def test_something_else_and_sub_sampled_givers_are_refused_in_the_same_words(entry_point):
     with pytest.raises(ValueError, match="affinity|certify takes an affinity"):
-        DOORS[door](points())
+        ENTRY_POINTS[entry_point](points())
     with pytest.raises(ValueError, match="affinity must have the same positions .* got 5 and 3"):
-        DOORS[door](Affinity(points(), points(3), "heat"))
+        ENTRY_POINTS[entry_point](Affinity(points(), points(3), "heat"))
 
 
 def test_a_kernel_that_follows_the_state_ends_the_simulation_instead():

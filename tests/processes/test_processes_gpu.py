@@ -14,9 +14,8 @@ from nonloc.ops import (
     row_sums,
     self_adjoint_weights,
 )
-from nonloc.processes import DampedFlow, Diffusion, JumpProcess, neighbors, simulate
+from nonloc.processes import DampedFlow, Diffusion, JumpProcess, certify, cfl_limit, neighbors, simulate
 from nonloc.processes.krylov import dense_exponential
-from nonloc.processes.stability import certify, cfl_limit
 from problems import features, generator, relative, signal
 
 pytestmark = pytest.mark.gpu

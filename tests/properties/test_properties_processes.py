@@ -11,8 +11,7 @@ from nonloc.ops import (
     kernel_matrix,
     self_adjoint_weights,
 )
-from nonloc.processes import DampedFlow, Diffusion, JumpProcess, simulate
-from nonloc.processes.stability import cfl_limit
+from nonloc.processes import DampedFlow, Diffusion, JumpProcess, cfl_limit, simulate
 from problems import relative
 
 STOCHASTIC = ("row", "sinkhorn")

@@ -9,10 +9,9 @@ from torch import Tensor
 
 from nonloc._checks import check_flag, is_number, shown
 from nonloc.ops import Affinity, SparseAffinity
-from nonloc.ops.affinity import check_batched
 from nonloc.ops.arithmetic import inverse_or_zero
 from nonloc.ops.bounds import STOCHASTIC, has_negative_entries, has_symmetric_kernel
-from nonloc.ops.functional import compute_dtype
+from nonloc.ops.functional import check_signal, compute_dtype
 from nonloc.processes.jump.mixing import MixingTime, SpectralGap, mixing_time, spectral_gap
 from nonloc.processes.jump.paths import sample_paths
 from nonloc.processes.jump.stationary import BALANCE_TOLERANCE, balance_residual, class_laws, stationary_law
@@ -54,13 +53,14 @@ class JumpProcess(Process):
 
     def rate(self, z: Tensor) -> Tensor:
         """Kᵀp − p [B, M, C] of a law p [B, M, C]."""
-        self._check_law(z)
+        check_signal(self.affinity, z, self.affinity.positions)
         transitions = self._transitions(compute_dtype(self.affinity, z))
         return transitions.change(z.to(transitions.dtype)).to(z.dtype)
 
     def evolve(self, law: Tensor, step_size: float = 1.0) -> Tensor:
         """The law [B, M, C] after one step of length h ≤ 1, without a matrix: p + h (Kᵀp − p)."""
         step_size = _checked_step(step_size)
+        check_signal(self.affinity, law, self.affinity.positions, "law")
         return law + step_size * self.rate(law)
 
     def expect(self, f: Tensor, step_size: float = 1.0) -> Tensor:
@@ -70,7 +70,7 @@ class JumpProcess(Process):
         `evolve`: Σ_i p_i expect(f)_i = Σ_i evolve(p)_i f_i. Both do the same to a density only where K is symmetric.
         """
         step_size = _checked_step(step_size)
-        self._check_law(f)
+        check_signal(self.affinity, f, self.affinity.positions, "f")
         transitions = self._transitions(compute_dtype(self.affinity, f))
         return f + step_size * transitions.difference(f.to(transitions.dtype)).to(f.dtype)
 
@@ -182,7 +182,7 @@ class JumpProcess(Process):
 
     def check_state(self, z: Tensor) -> None:
         """A ValueError where z [B, M, C] is negative beyond rounding: it is then no law."""
-        self._check_law(z)
+        check_signal(self.affinity, z, self.affinity.positions)
         mask = self.affinity.mask
         seen = z if mask is None else torch.where(mask.unsqueeze(-1), z, 0)
         if seen.numel() and bool(
@@ -213,7 +213,7 @@ class JumpProcess(Process):
     def energy(self, z: Tensor) -> Tensor | None:
         """½ Σ_ij π_i K_ij (f_i − f_j)² [B] of the density f = p/π, where Ω is symmetric and walkers leave no position
         with π = 0, else None."""
-        self._check_law(z)
+        check_signal(self.affinity, z, self.affinity.positions)
         law = self._dividing_law()
         if law is None:
             return None
@@ -244,19 +244,6 @@ class JumpProcess(Process):
         if dtype not in self._ready:
             self._ready[dtype] = Transitions(self.affinity, dtype)
         return self._ready[dtype]
-
-    def _check_law(self, law: Tensor) -> None:
-        check_batched("a law", law, "C")
-        any_batch = isinstance(self.affinity, SparseAffinity)
-        batch = "B" if any_batch else self.affinity.batch
-        fits = law.shape[1] == self.affinity.positions
-        if not fits or not (any_batch or law.shape[0] == batch):
-            raise ValueError(
-                f"a law must be [{batch}, {self.affinity.positions}, C] like the affinity, got {list(law.shape)}"
-            )
-        device = self._wide.sums.device
-        if law.device != device:
-            raise ValueError(f"the law is on {law.device}, the affinity on {device}; move both to one device")
 
     def __repr__(self) -> str:
         kind = self.affinity.kind if isinstance(self.affinity, Affinity) else "sparse"

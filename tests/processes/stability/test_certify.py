@@ -13,7 +13,7 @@ from stages import norm_of, random_affinity, random_weights, whole_map
 from nonloc.nn.inspect import stage_inputs
 from nonloc.nn.stage import DiffusiveStage, OriginalStage
 from nonloc.ops import NORMALIZATIONS, Affinity, SparseAffinity, aggregate, diffuse, kernel_matrix
-from nonloc.processes.stability import certify, cfl_limit
+from nonloc.processes import certify, cfl_limit
 from nonloc.processes.stability.own_norm import kernel_size, own_norm, stationary_weights
 from problems import generator
 
