@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from tiny import timeless_metrics, tiny_recipe, train
+from killing import ending
+from tiny import tiny_recipe, train
 
 from nonloc_paper.runs import Run
 
@@ -22,11 +23,6 @@ PATIENCE = 120.0  # seconds until a child must have shown a sign of life
 def work_in(run: Run) -> None:
     """Train, or continue, a run that saves after every step."""
     train(LONG, run, checkpoint_steps=1)
-
-
-def ending(run: Run) -> tuple[object, ...]:
-    """Return what must be equal at the end."""
-    return run.read_result()["weights_sha256"], timeless_metrics(run), run.read_spectra()
 
 
 def start(work: Callable[..., object], *arguments: Any) -> ForkProcess:
@@ -64,8 +60,3 @@ def wait_until(condition: Callable[[], bool], process: ForkProcess) -> None:
         if not process.is_alive() or time.monotonic() > deadline:
             raise RuntimeError("the run ended, or did nothing, before it was reached")
         time.sleep(0.0005)
-
-
-def saved_steps(run: Run) -> int:
-    """Return the step of the newest checkpoint."""
-    return max((int(path.stem) for path in run.checkpoints_path.glob("*.json")), default=0)

@@ -36,6 +36,7 @@ import yaml
 from PIL import Image
 
 import nonloc_paper.data
+import nonloc_paper.report.page  # else it would be imported with the replaced functions, and keep them
 from faults.trial import Trial
 from nonloc.cli import entry, main
 from nonloc.cli.commands import find_commands, load_command

@@ -11,7 +11,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from faults._children import do, end_of, saved_steps, whole_run, work_in
+from killing import saved_steps
+
+from faults._children import do, end_of, whole_run, work_in
 from faults.trial import Trial
 from nonloc_paper.runs import Run
 from nonloc_paper.training.checkpoint import latest_valid

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import shutil
 import signal
@@ -11,9 +10,11 @@ from collections.abc import Iterator
 from multiprocessing.context import ForkProcess
 from pathlib import Path
 
-from faults._children import end_of, saved_steps, start, wait_until, whole_run, work_in
+from killing import saved_steps, temporaries
+
+from faults._children import end_of, start, wait_until, whole_run, work_in
 from faults.trial import Trial
-from nonloc_paper.runs import TEMPORARY, Run, replaced_name
+from nonloc_paper.runs import Run, replaced_name
 
 GOALS = {"at random": 100, "during a save": 100}
 ATTEMPTS = 9  # how often to try to hit a save, which takes a few milliseconds
@@ -73,9 +74,3 @@ def kill(process: ForkProcess) -> None:
     process.join()
     if process.exitcode != -signal.SIGKILL:
         raise RuntimeError("the run came to its end before it was killed; make it longer")
-
-
-def temporaries(run: Run) -> list[str]:
-    if not run.checkpoints_path.exists():
-        return []
-    return [name for name in os.listdir(run.checkpoints_path) if name.endswith(TEMPORARY)]

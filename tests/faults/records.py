@@ -478,15 +478,17 @@ def reproduction_tables(folder: Path) -> str:
 
 def pages(folder: Path) -> str:
     """The whole report, figures included, as one text."""
-    from nonloc_paper.report.page import write_report
+    from nonloc_paper.report.page import write_page
+    from nonloc_paper.report.records import collect
     from nonloc_paper.report.reproduction import has_records, write_reproduction
 
     output = folder.with_name("output")
     shutil.rmtree(output, ignore_errors=True)
     output.mkdir()
-    write_reproduction(folder, output) if has_records(folder) else write_report(
-        folder, output / "report.html"
-    )
+    if has_records(folder):
+        write_reproduction(folder, output)
+    else:
+        write_page(collect(folder), output / "report.html")
     text = "\n".join(
         path.read_text() for path in sorted(output.rglob("*")) if path.suffix in (".md", ".html")
     )

@@ -11,9 +11,10 @@ from collections.abc import Iterator
 from multiprocessing.sharedctypes import Synchronized
 from pathlib import Path
 
+from killing import saved_steps
 from tiny import train
 
-from faults._children import FORK, LONG, end_of, saved_steps, start, wait_until, whole_run
+from faults._children import FORK, LONG, end_of, start, wait_until, whole_run
 from faults.trial import Trial
 from nonloc_paper.runs import Run
 from nonloc_paper.training.session import Session
