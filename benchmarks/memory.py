@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import statistics
 import subprocess
 import sys
 import time
@@ -67,10 +68,7 @@ def measure_size(
 
 def exponent(sizes: Sequence[float], values: Sequence[float]) -> float:
     """Return the slope p of log value against log size, by least squares: value ~ size^p."""
-    x, y = [math.log(s) for s in sizes], [math.log(v) for v in values]
-    mean_x, mean_y = sum(x) / len(x), sum(y) / len(y)
-    covariance = sum((a - mean_x) * (b - mean_y) for a, b in zip(x, y, strict=True))
-    return covariance / sum((a - mean_x) ** 2 for a in x)
+    return statistics.linear_regression(list(map(math.log, sizes)), list(map(math.log, values))).slope
 
 
 def resident(field: str) -> int:

@@ -10,12 +10,10 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from benchmarks.memory import measure_size, stage_inputs
 from benchmarks.shared import format_range, format_size, markdown, time_in_turns
-from benchmarks.stage import Stage, exact, gradients, relative_errors
-from nonloc.ops import Affinity, propagate
+from benchmarks.stage import exact, gradients, ours, relative_errors
 
 CHANNELS, BLOCKS = 64, 4
 POSITIONS = (1024, 4096, 8192)
@@ -39,7 +37,7 @@ def measure(options: Namespace, talk: Callable[[str], None]) -> list[dict[str, A
         torch.manual_seed(0)
         leaves = stage_inputs(positions, CHANNELS, BLOCKS)
         cotangent = torch.randn_like(leaves[2])
-        works = [partial(gradients, stage(backend), leaves, cotangent) for backend in BACKENDS.values()]
+        works = [partial(gradients, ours(backend), leaves, cotangent) for backend in BACKENDS.values()]
         times = time_in_turns(works, (1, 1), options.repeats if timed else 0, CPU)
         for (way, backend), mine in zip(BACKENDS.items(), times, strict=True):
             row: dict[str, Any] = {"positions": positions, "channels": CHANNELS, "blocks": BLOCKS, "way": way}
@@ -55,19 +53,12 @@ def measure(options: Namespace, talk: Callable[[str], None]) -> list[dict[str, A
     return rows
 
 
-def stage(backend: str) -> Stage:
-    def compute(q: Tensor, k: Tensor, x: Tensor, w_z: Tensor, w_g: Tensor) -> Tensor:
-        return propagate(Affinity(q, k, "gaussian"), x, list(zip(w_z, w_g, strict=True)), backend=backend)
-
-    return compute
-
-
 def worst_error(backend: str) -> float:
     torch.manual_seed(0)
     leaves = stage_inputs(CHECKED, CHANNELS, BLOCKS)
     cotangent = torch.randn_like(leaves[2])
     truth = gradients(exact, leaves, cotangent.double())
-    return max(relative_errors(gradients(stage(backend), leaves, cotangent), truth).values())
+    return max(relative_errors(gradients(ours(backend), leaves, cotangent), truth).values())
 
 
 def table(rows: Sequence[dict[str, Any]]) -> str:

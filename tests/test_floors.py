@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-# By distribution: its folder, and the floor of each of its rooms.
-HOUSES = {
+# By distribution: its folder, and the floor of each of its files and folders.
+DISTRIBUTIONS = {
     "nonloc": (
         ROOT / "nonloc",
         {
@@ -49,14 +49,14 @@ HOUSES = {
     ),
     "benchmarks": (ROOT / "benchmarks", None),
 }
-# A house imports itself and the houses below it.
+# A distribution imports itself and the distributions below it.
 BELOW = {"nonloc": (), "nonloc_paper": ("nonloc",), "benchmarks": ("nonloc", "nonloc_paper")}
-GROUND = 0  # its rooms may use one another
-FILES = [(name, path) for name, (folder, _) in HOUSES.items() for path in sorted(folder.rglob("*.py"))]
+LOWEST = 0  # what is there may use one another
+FILES = [(name, path) for name, (folder, _) in DISTRIBUTIONS.items() for path in sorted(folder.rglob("*.py"))]
 
 
 def imported(path: Path) -> set[str]:
-    """The modules of our houses that a file imports anywhere in it, functions included."""
+    """The modules of our distributions that a file imports anywhere in it, functions included."""
     actual = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom):
@@ -64,29 +64,33 @@ def imported(path: Path) -> set[str]:
             actual.update(f"{node.module}.{alias.name}" for alias in node.names)
         elif isinstance(node, ast.Import):
             actual.update(alias.name for alias in node.names)
-    return {name for name in actual if name.split(".")[0] in HOUSES}
+    return {name for name in actual if name.split(".")[0] in DISTRIBUTIONS}
 
 
-@pytest.mark.parametrize(("house", "path"), FILES, ids=lambda value: str(value).removeprefix(str(ROOT)))
-def test_imports_only_go_down(house, path):
-    folder, floors = HOUSES[house]
-    room = path.relative_to(folder).parts[0].removesuffix(".py")
+@pytest.mark.parametrize(
+    ("distribution", "path"), FILES, ids=lambda value: str(value).removeprefix(str(ROOT))
+)
+def test_imports_only_go_down(distribution, path):
+    folder, floors = DISTRIBUTIONS[distribution]
+    part = path.relative_to(folder).parts[0].removesuffix(".py")
     for name in imported(path):
-        other_house, *rest = name.split(".")
-        if other_house != house:
-            assert other_house in BELOW[house], f"{house} must not import {other_house}"
-        elif floors is not None and room != "__init__" and rest and rest[0] not in ("__version__", room):
-            assert room in floors, f"{room} has no floor; give it one here and in docs/architecture.md"
-            assert rest[0] in floors, f"{path.name} takes {rest[0]} from {house}; name the module"
-            is_ground = floors[room] == floors[rest[0]] == GROUND
-            assert floors[rest[0]] < floors[room] or is_ground, f"{room} must not import {rest[0]}"
+        other_distribution, *rest = name.split(".")
+        if other_distribution != distribution:
+            assert other_distribution in BELOW[distribution], (
+                f"{distribution} must not import {other_distribution}"
+            )
+        elif floors is not None and part != "__init__" and rest and rest[0] not in ("__version__", part):
+            assert part in floors, f"{part} has no floor; give it one here and in docs/architecture.md"
+            assert rest[0] in floors, f"{path.name} takes {rest[0]} from {distribution}; name the module"
+            is_lowest = floors[part] == floors[rest[0]] == LOWEST
+            assert floors[rest[0]] < floors[part] or is_lowest, f"{part} must not import {rest[0]}"
 
 
-@pytest.mark.parametrize("house", ["nonloc", "nonloc_paper"])
-def test_every_room_with_a_floor_exists(house):
-    folder, floors = HOUSES[house]
-    rooms = {path.relative_to(folder).parts[0].removesuffix(".py") for path in folder.rglob("*.py")}
-    assert set(floors) == rooms - {"__init__"}
+@pytest.mark.parametrize("distribution", ["nonloc", "nonloc_paper"])
+def test_every_part_with_a_floor_exists(distribution):
+    folder, floors = DISTRIBUTIONS[distribution]
+    parts = {path.relative_to(folder).parts[0].removesuffix(".py") for path in folder.rglob("*.py")}
+    assert set(floors) == parts - {"__init__"}
 
 
 def private_torch(path: Path) -> set[str]:

@@ -48,7 +48,7 @@ def test_names_stay_what_they_are_after_their_files_are_imported():
     import nonloc.nn.insert
     import nonloc_paper.networks.build
 
-    assert all(callable(one) for one in (nonloc.insert, nonloc.nn.insert, nonloc_paper.networks.build))
+    assert all(callable(one) for one in (nonloc.insert, nonloc.nn.insert, nonloc_paper.build))
 
 
 def test_an_unknown_name_is_an_attribute_error():

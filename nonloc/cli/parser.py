@@ -33,8 +33,8 @@ class HelpFormatter(argparse.RawDescriptionHelpFormatter):
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
         """The help with its default, where there is one to tell."""
-        is_told = "default" in (action.help or "") or action.default in (None, False, argparse.SUPPRESS)
-        return action.help if is_told else f"{action.help} (default: %(default)s)"
+        says_default = "default" in (action.help or "") or action.default in (None, False, argparse.SUPPRESS)
+        return action.help if says_default else f"{action.help} (default: %(default)s)"
 
 
 class Parser(argparse.ArgumentParser):

@@ -46,7 +46,7 @@ STYLE: Any = {
 
 
 def style() -> Any:
-    """A context in which figures have the house's look.
+    """A context in which figures have the look of nonloc's own.
 
     >>> from matplotlib.figure import Figure
     >>> from nonloc.plots import style

@@ -232,7 +232,7 @@ class Launcher:
         if query.dtype == torch.float32 and torch.backends.cuda.matmul.fp32_precision != "tf32":
             self.precision = "tf32x3"
         self.chunk = min(channels, 64)
-        # Small kernels inside large ones cost registers; with wider features, programs that would run beside.
+        # Small kernels inside large ones cost registers. With wider features, fewer programs would then run at a time.
         self.merges = query.dtype != torch.float32 and max(self.depth, hidden) <= 32
 
     def launch(self, name: str, kernel: str, *tensors: Any, **constants: Any) -> None:

@@ -21,7 +21,7 @@ Tensors = tuple[Tensor | None, ...]
 
 
 class Computation:
-    """One of them, under the name nonloc::<name>.
+    """A stage or a product, with its derivative, and its operators nonloc::<name> and nonloc::<name>_backward.
 
     tensors       the names of its tensors; without the first three, the affinity has no gradient
     kept          the names of what forward keeps

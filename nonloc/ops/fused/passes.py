@@ -32,11 +32,11 @@ def stage_forward(
     blocks, channels, hidden = w_z.shape
     batch, positions, _ = query.shape
     kernels = Launcher(query, key, bias, hidden, channels, blocks, s)
-    rooms = blocks if keeps else min(blocks, 2)
+    buffers = blocks if keeps else min(blocks, 2)
     # The caller gets the last state, which must not share storage with the others.
     last = torch.empty_like(x)
     between = x.new_empty(blocks - 1 if keeps else min(blocks - 1, 1), *x.shape)
-    g = query.new_empty(rooms, batch, positions, hidden)
+    g = query.new_empty(buffers, batch, positions, hidden)
     r = query.new_empty(blocks, batch, positions, hidden) if keeps else None
     lse = torch.empty(2, *query.shape[:2], device=query.device, dtype=torch.float32)
     mean = torch.empty_like(key) if s.has_gradient else None
@@ -50,9 +50,9 @@ def stage_forward(
         # Without a gradient two states take turns, the last of them at the end.
         target = last if left == 0 or (not keeps and left % 2 == 0) else between[n if keeps else 0]
         kernels.forward(
-            sums, norms, n == 0, mean if n == 0 else None, given[n % rooms], change[n],
+            sums, norms, n == 0, mean if n == 0 else None, given[n % buffers], change[n],
             state, outer[n], None if left == 0 else inner[n + 1],
-            target, None if left == 0 else given[(n + 1) % rooms],
+            target, None if left == 0 else given[(n + 1) % buffers],
         )  # fmt: skip
         state = target
     return state, g, r, lse, mean, between
@@ -85,15 +85,15 @@ def stage_backward(
     dr = torch.empty_like(g)
     sums = lse.unbind()
     delta = torch.empty_like(sums[0])
-    rooms = blocks if s.deterministic else min(blocks, 2)
-    dz = [torch.empty_like(d_state) for _ in range(rooms)]
+    buffers = blocks if s.deterministic else min(blocks, 2)
+    dz = [torch.empty_like(d_state) for _ in range(buffers)]
     dg = torch.empty_like(g) if s.deterministic else None
-    rooms_of_weights = blocks if embedding is None else blocks + 1
+    sets = blocks if embedding is None else blocks + 1
     dw = None
     if not s.deterministic:
-        dw = g.new_zeros(rooms_of_weights, SLOTS, 2, channels * hidden, dtype=torch.float32)
+        dw = g.new_zeros(sets, SLOTS, 2, channels * hidden, dtype=torch.float32)
     outer, inner, given, change, d_change = (one.unbind() for one in (w_z, w_g, g, r, dr))
-    d_weights = [None] * rooms_of_weights if dw is None else dw.unbind()
+    d_weights = [None] * sets if dw is None else dw.unbind()
     turn = Turn(d_state, outer[-1], change[-1])
     turn_later = kernels.turn(
         sums, turn, d_change[-1], delta, given[-1], may_wait=blocks == 1 and mean is not None
@@ -102,14 +102,14 @@ def stage_backward(
     for n in reversed(range(blocks)):
         afters[n] = after
         step = Adjoint(
-            d_change[n], change[n], after, inner[n], dz[n % rooms],
+            d_change[n], change[n], after, inner[n], dz[n % buffers],
             None if dg is None else dg[n], states[n], d_weights[n],
         )  # fmt: skip
         if n > 0:
             kernels.adjoint(
                 sums, step, Before(outer[n - 1], change[n - 1], given[n - 1], d_change[n - 1], delta)
             )
-        after = dz[n % rooms]
+        after = dz[n % buffers]
     dq, dk, db = None, None, None
     if mean is None:
         kernels.adjoint(sums, step)

@@ -37,10 +37,10 @@ def stage_forward(
     batch, positions, _ = query.shape
     blocks, _, hidden = w_z.shape
     # Without a gradient all sub-blocks write to the same places.
-    rooms = blocks if keeps else 1
+    buffers = blocks if keeps else 1
     state = x.new_empty(x.shape)
-    between = x.new_empty(rooms - 1, *x.shape)
-    g, r = (query.new_empty(batch, positions, rooms, hidden) for _ in range(2))
+    between = x.new_empty(buffers - 1, *x.shape)
+    g, r = (query.new_empty(batch, positions, buffers, hidden) for _ in range(2))
     kernel = new_kernel(query)
     outer, inner = w_z.mT.unbind(), w_g.mT.unbind()
     own = -1 if s.differs else 0  # of a position's own number, in K g − g
@@ -51,10 +51,10 @@ def stage_forward(
         z = _some(x, part).flatten(0, 1)
         targets = (*_states_between(between, part), _some(state, part).flatten(0, 1))
         for n in range(blocks):
-            room = n if keeps else 0
-            torch.mm(in_dtype(z, w_g.dtype), inner[n], out=given_rows[room])
-            torch.baddbmm(given[room], k, given[room], beta=own, out=change[room])
-            z = _added(z, change_rows[room], outer[n], targets[room])
+            place = n if keeps else 0
+            torch.mm(in_dtype(z, w_g.dtype), inner[n], out=given_rows[place])
+            torch.baddbmm(given[place], k, given[place], beta=own, out=change[place])
+            z = _added(z, change_rows[place], outer[n], targets[place])
     return state, kernel if keeps and len(kernel) == len(query) else None, g, r, between
 
 
@@ -187,7 +187,7 @@ def _some(x: Any, part: Part, dim: int = 0) -> Any:
 
 
 def _filled(kernel: Tensor, batch: int, positions: int) -> Tensor:
-    """K [b, M, M] in its room [≥ b, M, LD]."""
+    """K [b, M, M], which is a part of its buffer [≥ b, M, LD]."""
     shape = (batch, positions, positions)
     return kernel if kernel.shape == shape else kernel[:batch, :, :positions]
 
@@ -203,7 +203,7 @@ def _states_between(between: Tensor | None, part: Part) -> Sequence[Tensor]:
 
 
 def new_kernel(query: Tensor) -> Tensor:
-    """Room for K of as many samples as exist at one time [b, M, LD]."""
+    """A buffer for K of as many samples as exist at one time [b, M, LD]."""
     positions = query.shape[1]
     return query.new_empty(_samples_at_once(query), positions, _aligned(positions))
 

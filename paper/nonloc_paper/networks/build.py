@@ -8,7 +8,7 @@ from torch import nn
 
 from nonloc._checks import check_memory
 from nonloc.nn.options import StageOptions
-from nonloc.nn.stage import DiffusiveStage, OriginalStage, stages
+from nonloc.nn.stage import DiffusiveStage, OriginalStage
 from nonloc_paper.networks.preresnet import PreResNet
 from nonloc_paper.networks.restorer import Restorer
 from nonloc_paper.networks.spec import NetworkSpec
@@ -51,24 +51,3 @@ def build(spec: str | NetworkSpec, num_classes: int = 10, **stage_options: Any) 
         check_memory(f"a restorer of {spec.size} channels", needed, "use fewer")
         return Restorer(spec.size, stages=wanted)
     return PreResNet(spec.blocks_per_group, variant=spec.variant, num_classes=num_classes, stages=wanted)
-
-
-def count_parameters(model: nn.Module) -> int:
-    """Return the number of trainable parameters."""
-    return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
-
-
-def describe(model: nn.Module) -> dict[str, Any]:
-    """Return the parameters of the network and of each nonlocal stage, as values that JSON can hold."""
-    described = [
-        {
-            "name": name,
-            "form": stage.form,
-            "channels": stage.channels,
-            "num_blocks": stage.num_blocks,
-            "shares_affinity": stage.shares_affinity,
-            "parameters": count_parameters(stage),
-        }
-        for name, stage in stages(model)
-    ]
-    return {"parameters": count_parameters(model), "stages": described}

@@ -95,8 +95,7 @@ def _figure1(runs: Table1Runs) -> Drawn:
 def _figure2(runs: Table1Runs) -> Drawn:
     suite = SUITES["figure2"]
     row = find_row(runs, suite.rows[0])
-    epochs = [panel.epoch for panel in suite.panels if panel.epoch is not None]
-    found = {epoch: some for epoch in epochs if (some := _networks(row, epoch))}
+    found = {epoch: some for epoch in suite.epochs if (some := _networks(row, epoch))}
     panels = [(f"epoch {epoch}", [weights[0] for _, _, weights in some]) for epoch, some in found.items()]
     networks = [network for some in found.values() for network in some]
     return [_picture("figure2", [("", panels)], networks), _absent({suite.rows[0].label: networks})], networks

@@ -1,4 +1,4 @@
-"""write_report: one HTML page of a folder of runs: tables, curves, images, affinity maps, spectra, features."""
+"""write_page: one HTML page of a folder of runs: tables, curves, images, affinity maps, spectra, features."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from nonloc_paper.report.document import (
     inline_svg,
     sections_page,
 )
-from nonloc_paper.report.records import Collection, RowRecord, collect, of_stage, score_name
+from nonloc_paper.report.records import Collection, RowRecord, of_stage, score_name
 from nonloc_paper.report.signs import weights_at
 from nonloc_paper.report.surprise import surprise
 from nonloc_paper.report.table1 import rows_table
@@ -68,16 +68,12 @@ RECORDED = (
 )
 
 
-def write_report(folder: str | os.PathLike[str], output: str | os.PathLike[str] | None = None) -> Path:
-    """Write the report of all runs below `folder` to `output`, or to report.html in the folder; returns its path."""
-    return write_page(collect(folder), output)
-
-
 def write_page(
     collection: Collection, output: str | os.PathLike[str] | None = None, recorded: Table1Runs | None = None
 ) -> Path:
-    """Write the page of a collection, as `write_report` does.
+    """Write the page of some runs; return its path.
 
+    output    None: report.html in their folder
     recorded  runs on CIFAR-10 whose table the page shows, too
     """
     path = Path(output) if output is not None else collection.folder / "report.html"
@@ -143,9 +139,8 @@ def _spectra(collection: Collection, rows: list[RowRecord], score: str) -> list[
         Picture(f"spectra-{score}", figure, " ".join(captions)),
         Details("The energies of every W", (energy_table(networks),)),
     ]
-    panels = collection.suite.panels if collection.suite is not None else ()
+    chosen = collection.suite.epochs if collection.suite is not None else ()
     for row in rows:
-        chosen = [panel.epoch for panel in panels if panel.row == row.label and panel.epoch is not None]
         early = figures.epochs(row.example, chosen) if row.example is not None and chosen else None
         text = f"{row.label}: the same spectrum while training. No band is drawn: it was recorded without it."
         contents.append(Picture(f"epochs-{row.label}", early, text))

@@ -1,4 +1,4 @@
-"""Row, Panel, Suite: a table or a figure as data. No torch."""
+"""Row, Suite: a table or a figure as data. No torch."""
 
 from __future__ import annotations
 
@@ -57,26 +57,10 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Panel:
-    """One panel of a figure: the spectrum of one sub-block of a row's network, or a row's training curve.
-
-    kind   "spectrum" or "curve"
-    row    the row's label
-    block  the sub-block, from 1, of a spectrum
-    epoch  after which the spectrum was taken; None is the last
-    """
-
-    title: str
-    kind: str
-    row: str
-    block: int | None = None
-    epoch: int | None = None
-
-
-@dataclass(frozen=True)
 class Suite:
     """A table or a figure: rows, each to be run with `seeds` seeds (0, 1, …).
 
+    epochs   after which a figure shows the spectra of its rows
     pairs    labels of two rows whose scores the report compares in a sentence, the one of interest first
     notes    what the text leaves open for all rows alike, and what was chosen
     threads  processor threads to run with; None is torch's choice. Small networks gain nothing from several, and
@@ -88,7 +72,7 @@ class Suite:
     title: str
     rows: tuple[Row, ...]
     seeds: int
-    panels: tuple[Panel, ...] = ()
+    epochs: tuple[int, ...] = ()
     pairs: tuple[tuple[str, str], ...] = ()
     notes: tuple[str, ...] = ()
     threads: int | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from nonloc.nn.options import StageOptions
-from nonloc_paper.suites.rows import Panel, Row, Suite
+from nonloc_paper.suites.rows import Row, Suite
 from nonloc_paper.training.recipe import Recipe
 
 SPECTRUM_EPOCHS = (36, 82, 125)  # Figure 2
@@ -130,10 +130,6 @@ def _original(blocks: int) -> Row:
     return Row(label, CIFAR10.with_(network=f"preresnet20/original-{blocks}@2"))
 
 
-def _spectra(row: Row, blocks: int) -> tuple[Panel, ...]:
-    return tuple(Panel(f"{row.label}, block {n}", "spectrum", row.label, n) for n in range(1, blocks + 1))
-
-
 ONE, _TWO, _THREE = (_original(blocks) for blocks in (1, 2, 3))
 SLOW_FOUR = Row(
     "4 original blocks, rate 0.01",
@@ -147,7 +143,6 @@ FIGURE1 = Suite(
     title="Figure 1: spectra of sym(W) after training with 1, 2 and 3 original blocks",
     rows=(ONE, _TWO, _THREE),
     seeds=1,
-    panels=(*_spectra(ONE, 1), *_spectra(_TWO, 2), *_spectra(_THREE, 3)),
     notes=NOTES,
 )
 FIGURE2 = Suite(
@@ -155,7 +150,7 @@ FIGURE2 = Suite(
     title="Figure 2: the spectrum of sym(W) of 1 original block during training",
     rows=(ONE,),
     seeds=1,
-    panels=tuple(Panel(f"epoch {epoch}", "spectrum", ONE.label, 1, epoch) for epoch in SPECTRUM_EPOCHS),
+    epochs=SPECTRUM_EPOCHS,
     notes=NOTES,
 )
 FIGURE3 = Suite(
@@ -163,10 +158,6 @@ FIGURE3 = Suite(
     title="Figure 3: training curves of 1 to 4 original blocks, and the spectra of 4",
     rows=(ONE, _TWO, _THREE, SLOW_FOUR),
     seeds=1,
-    panels=(
-        *(Panel(row.label, "curve", row.label) for row in (ONE, _TWO, _THREE, SLOW_FOUR)),
-        *_spectra(SLOW_FOUR, 4),
-    ),
     notes=NOTES,
 )
 FIGURE4 = Suite(
@@ -174,6 +165,5 @@ FIGURE4 = Suite(
     title="Figure 4: spectra of sym(W) after training with 4 proposed blocks",
     rows=(_FOUR_PROPOSED,),
     seeds=1,
-    panels=_spectra(_FOUR_PROPOSED, 4),
     notes=NOTES,
 )

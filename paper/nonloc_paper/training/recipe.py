@@ -10,14 +10,13 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal
 
-from nonloc._checks import check_whole, is_number, is_whole, shown
+from nonloc._checks import MOST_WHOLE, check_choice, check_flag, check_whole, is_number, is_whole, shown
 from nonloc.nn.options import StageOptions
 from nonloc.outcomes import CorruptDataError
 from nonloc_paper.networks.spec import NetworkSpec
 from nonloc_paper.runs import Run
 
 LARGEST = (2 - 2**-23) * 2.0**127  # of float32
-MOST = 2**63 - 1  # of what is counted, because torch counts in 64 bits
 LARGEST_SEED = 2**128 - 1  # a seed is hashed, so that one of secrets.randbits(128) can be used
 OPTIMIZERS = ("sgd", "adam")
 SCHEDULES = ("step", "onecycle", "constant")
@@ -109,9 +108,8 @@ class Recipe:
         for name in ("steps_per_epoch", "train_images", "test_images"):
             self._check_whole(name, least=1, optional=True)
         self._check_whole("seed", least=0, most=LARGEST_SEED)
-        self._check_choice("optimizer", OPTIMIZERS)
-        self._check_choice("schedule", SCHEDULES)
-        self._check_choice("precision", PRECISIONS)
+        for name, choices in (("optimizer", OPTIMIZERS), ("schedule", SCHEDULES), ("precision", PRECISIONS)):
+            check_choice(name, getattr(self, name), choices)
         for name in ("learning_rate", "gamma", "noise"):
             self._check_number(name, positive=True)
         for name in ("momentum", "weight_decay"):
@@ -119,8 +117,7 @@ class Recipe:
         if self.pixel_scale != "std":
             self._check_number("pixel_scale", positive=True, alternative=' or "std"')
         for name in ("nesterov", "augment", "channels_last"):
-            if not isinstance(getattr(self, name), bool):
-                raise ValueError(f"{name} must be True or False, got {shown(getattr(self, name))}")
+            check_flag(name, getattr(self, name))
         if self.momentum >= 1:
             raise ValueError(f"momentum must be below 1, got {self.momentum}; 0.9 is usual")
         if self.nesterov and (self.optimizer != "sgd" or self.momentum == 0):
@@ -197,7 +194,7 @@ class Recipe:
         now, was = _flat(self.to_dict()), _flat(other.to_dict())
         return [f"{key} is {shown(now[key])}, was {shown(was[key])}" for key in now if now[key] != was[key]]
 
-    def _check_whole(self, name: str, *, least: int, most: int = MOST, optional: bool = False) -> None:
+    def _check_whole(self, name: str, *, least: int, most: int = MOST_WHOLE, optional: bool = False) -> None:
         value = getattr(self, name)
         if value is None and optional:
             return
@@ -215,12 +212,6 @@ class Recipe:
         # 1 and 1.0, or 0.0 and -0.0, are the same recipe and must have the same hash.
         object.__setattr__(self, name, float(value) + 0.0)
 
-    def _check_choice(self, name: str, choices: tuple[str, ...]) -> None:
-        if getattr(self, name) not in choices:
-            raise ValueError(
-                f"{name}={shown(getattr(self, name))} is unknown; choose one of {', '.join(choices)}"
-            )
-
     def _check_epochs(self, name: str, *, least: int) -> None:
         value = getattr(self, name)
         if not isinstance(value, (tuple, list)):
@@ -230,7 +221,7 @@ class Recipe:
                 raise ValueError(
                     f"{name} must hold whole numbers ≥ {least}, got {shown(epoch)} in {shown(value)}"
                 )
-            check_whole(name, epoch, least, MOST)
+            check_whole(name, epoch, least)
         if list(value) != sorted(set(value)):
             raise ValueError(
                 f"{name} must increase, got {shown(value)}; use {shown(tuple(sorted(set(value))))}"

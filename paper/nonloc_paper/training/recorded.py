@@ -15,18 +15,17 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file, save_file
-from torch import Tensor, nn
+from safetensors.torch import load_file
+from torch import nn
 
 from nonloc._checks import shown
-from nonloc_paper.data import load as load_data
 from nonloc_paper.data.download import SOURCES
 from nonloc_paper.networks.build import build
 from nonloc_paper.paths import results_folder
 from nonloc_paper.runs import Run, find_runs
 from nonloc_paper.training.checkpoint import restore_model
 from nonloc_paper.training.recipe import Recipe
-from nonloc_paper.training.tasks import Preprocess, pixel_statistics
+from nonloc_paper.training.tasks import Preprocess
 from nonloc_paper.training.trained import newest_checkpoint
 
 # Of each data set, the mean of every pixel and the deviation from it, over the training images.
@@ -123,12 +122,3 @@ def _runs(records: str | os.PathLike[str] | None) -> dict[str, Run]:
         if run.has_weights and run.read_recipe()["data"] in SOURCES:
             found.setdefault(run.path.parent.relative_to(root).as_posix(), run)
     return found
-
-
-def write_statistics(data_dir: str | os.PathLike[str] | None = None) -> None:
-    """Write STATISTICS from the official files of the data sets."""
-    tensors: dict[str, Tensor] = {}
-    for name in SOURCES:
-        mean, deviation = pixel_statistics(load_data(name, data_dir).train.images)
-        tensors |= {f"{name}.mean": mean, f"{name}.deviation": torch.tensor(deviation, dtype=torch.float64)}
-    save_file(tensors, STATISTICS)

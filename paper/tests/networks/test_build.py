@@ -1,12 +1,10 @@
 """build: the specification decides what stands where, the options what it is made of."""
 
-import json
-
 import pytest
 import torch
 
 from nonloc.nn.stage import DiffusiveStage, OriginalStage, stages
-from nonloc_paper.networks.build import build, count_parameters, describe
+from nonloc_paper.networks.build import build
 from nonloc_paper.networks.spec import NetworkSpec
 
 
@@ -60,27 +58,6 @@ def test_options_reach_every_stage_and_none_is_the_default():
 def test_what_is_wrong_is_refused(spec, options, message):
     with pytest.raises(ValueError, match=message):
         build(spec, **options)
-
-
-def test_description_counts_the_parameters_that_learn():
-    model = build("preresnet20/diffusive-5@2")
-    description = describe(model)
-    assert json.loads(json.dumps(description)) == description
-    # Five pairs of 64 × 32 matrices, and θ and φ of the same size.
-    parameters = 12 * 64 * 32
-    assert description["stages"] == [
-        {
-            "name": "trunk.stages.2",
-            "form": "diffusive",
-            "channels": 64,
-            "num_blocks": 5,
-            "shares_affinity": True,
-            "parameters": parameters,
-        }
-    ]
-    assert description["parameters"] == count_parameters(model) == 219_482 + parameters
-    model.stem.weight.requires_grad_(False)
-    assert count_parameters(model) == 219_482 + parameters - model.stem.weight.numel()
 
 
 @pytest.mark.parametrize(

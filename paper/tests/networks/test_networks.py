@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from nonloc.nn.stage import stages
-from nonloc_paper.networks.build import build, count_parameters
+from nonloc_paper.networks.build import build
 from nonloc_paper.networks.preresnet import PreResNet
 from nonloc_paper.networks.residual import Trunk, basic, bottleneck, initialize_convolutions
 from nonloc_paper.networks.restorer import Restorer
@@ -76,6 +76,8 @@ def test_convolutions_start_with_hes_deviation():
     [
         ("preresnet20-basic/baseline", 10, 272_282),
         ("preresnet20/baseline", 10, 219_482),
+        # Five pairs of 64 × 32 matrices, and θ and φ of the same size.
+        ("preresnet20/diffusive-5@2", 10, 219_482 + 12 * 64 * 32),
         ("preresnet29-public/baseline", 10, 312_218),
         ("preresnet56-basic/baseline", 100, 861_428),
         ("preresnet83/baseline", 100, 891_764),
@@ -84,7 +86,7 @@ def test_convolutions_start_with_hes_deviation():
     ],
 )
 def test_parameter_counts(spec, num_classes, parameters):
-    assert count_parameters(build(spec, num_classes)) == parameters
+    assert sum(one.numel() for one in build(spec, num_classes).parameters()) == parameters
 
 
 @pytest.mark.parametrize(

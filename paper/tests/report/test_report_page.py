@@ -6,7 +6,7 @@ from html_balance import Balance
 from made import make_run
 from made_records import arranged, records
 
-from nonloc_paper.report.page import write_page, write_report
+from nonloc_paper.report.page import write_page
 from nonloc_paper.report.records import collect, write_plan
 from nonloc_paper.suites import SUITES
 from nonloc_paper.training.recipe import Recipe
@@ -14,7 +14,7 @@ from nonloc_paper.training.recipe import Recipe
 
 def test_a_page_of_runs_that_were_only_trained(tmp_path):
     make_run(tmp_path / "a", Recipe(network="restorer8/diffusive-1@2", data="motifs"), 21.25)
-    path = write_report(tmp_path)
+    path = write_page(collect(tmp_path))
     page = path.read_text()
     assert path == tmp_path / "report.html"
     assert "21.25" in page
@@ -31,7 +31,7 @@ def test_a_planned_suite_without_any_run_says_so(tmp_path):
         tmp_path,
         {"name": "table1", "rows": ["1", "5-block"], "changes": {}, "seeds": 2, "command": "nonloc x"},
     )
-    page = write_report(tmp_path).read_text()
+    page = write_page(collect(tmp_path)).read_text()
     assert page.count("missing, missing") == 2
     assert "Not all runs are there: 4 not begun." in page
     assert ">8.19<" in page, "the published number stands beside it"
@@ -42,7 +42,7 @@ def test_a_planned_suite_without_any_run_says_so(tmp_path):
 def test_classification_and_restoration_in_one_folder_get_a_table_each(tmp_path):
     make_run(tmp_path / "a", Recipe(network="restorer8/baseline", data="motifs"), 21.25)
     make_run(tmp_path / "b", Recipe(network="preresnet20/baseline", data="cifar10"), 8.5)
-    page = write_report(tmp_path).read_text()
+    page = write_page(collect(tmp_path)).read_text()
     assert page.count(">Results</h2>") == 2
     assert "median PSNR (dB)" in page
     assert "median error (%)" in page
@@ -50,7 +50,7 @@ def test_classification_and_restoration_in_one_folder_get_a_table_each(tmp_path)
 
 def test_labels_are_escaped_and_nothing_is_fetched(tmp_path):
     make_run(tmp_path / "a", Recipe(network="restorer8/baseline", data="motifs"), 21.25)
-    page = write_report(tmp_path, tmp_path / "deep" / "page.html").read_text()
+    page = write_page(collect(tmp_path), tmp_path / "deep" / "page.html").read_text()
     assert not re.search(r"https?://|<script|<link", page)
     assert "prefers-color-scheme: dark" in page
 
@@ -58,7 +58,7 @@ def test_labels_are_escaped_and_nothing_is_fetched(tmp_path):
 def test_the_folder_is_named_even_by_a_relative_path(tmp_path, monkeypatch):
     make_run(tmp_path / "mine" / "a", Recipe(network="restorer8/baseline", data="motifs"), 21.25)
     monkeypatch.chdir(tmp_path / "mine")
-    assert "<h1>Runs in mine</h1>" in write_report(".").read_text()
+    assert "<h1>Runs in mine</h1>" in write_page(collect(".")).read_text()
 
 
 def test_recorded_results_are_on_the_page_of_a_folder(tmp_path):

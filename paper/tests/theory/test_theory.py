@@ -123,12 +123,6 @@ def test_which_mean_drifts_is_seen_in_the_residual(checks):
     assert found["Theorem 2 (i), weighted", "row"] < 1e-13
 
 
-def test_only_the_normalizations_asked_for():
-    found = check_all(positions=9, seed=3, normalizations=["none"])
-    assert {check.normalize for check in found} == {"none", "continuum"}
-    assert all_as_expected(found)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("positions", [4, 10, 36])
 @pytest.mark.parametrize("seed", [1, 2, 3])
@@ -179,8 +173,6 @@ def test_summary_is_a_table_with_what_is_needed_and_what_is_wrong_below():
     [
         ({"positions": 3}, "positions must be a whole number ≥ 4, got 3"),
         ({"positions": 9.0}, "positions must be a whole number ≥ 4"),
-        ({"normalizations": ["softmax"]}, "'softmax', which is unknown; choose from row, count"),
-        ({"normalizations": "softmax"}, "'softmax', which is unknown; choose from row, count"),
         ({"seed": "a"}, "seed must be a whole number"),
         ({"seed": 2**70}, "seed must be a whole number of less than 63 bits"),
     ],

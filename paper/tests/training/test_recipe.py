@@ -135,6 +135,6 @@ def test_differences_name_the_fields_and_both_values():
 
 
 def test_runs_and_recipes_do_not_import_torch():
-    code = "import sys, nonloc_paper.runs; from nonloc_paper.training import Recipe; Recipe().name; "
+    code = "import sys, nonloc_paper.runs; from nonloc_paper.training.recipe import Recipe; Recipe().name; "
     code += "sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
