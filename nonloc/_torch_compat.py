@@ -73,7 +73,10 @@ def needs_plain_torch() -> bool:
 def is_exporting() -> bool:
     """Return whether a program is being exported; with torch 2.6, only by `torch.export.export(…, strict=False)`."""
     # torch.compiler.is_exporting reads this flag, but torch 2.11 takes it for True in every program that it compiles.
-    return getattr(torch.compiler, "_is_exporting_flag", torch.compiler._is_compiling_flag)
+    if hasattr(torch.compiler, "_is_exporting_flag"):
+        return torch.compiler._is_exporting_flag
+    # No other flag is read: a compiled program would be compiled again whenever one has changed since.
+    return torch.compiler.is_compiling() and not torch.compiler.is_dynamo_compiling()
 
 
 def is_open_size(size: int) -> bool:

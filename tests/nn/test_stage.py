@@ -317,7 +317,7 @@ def test_materializing_from_meta_draws_all_that_the_constructor_draws(kind, keyw
         pytest.param(DiffusiveStage, False, {"normalize": "count"}, marks=pytest.mark.slow),
     ],
 )
-def test_compiles_as_one_graph(kind, share, keywords, image):
+def test_compiles_as_one_graph_and_once(kind, share, keywords, image):
     stage = evaluated(kind, share_affinity=share, **keywords)
     torch._dynamo.reset()
     compiled = torch.compile(stage, fullgraph=True, backend="aot_eager")
@@ -326,7 +326,8 @@ def test_compiles_as_one_graph(kind, share, keywords, image):
         stage.zero_grad()
         module(image).square().sum().backward()
         grads.append([parameter.grad.clone() for parameter in stage.parameters()])
-    torch.testing.assert_close(compiled(image), stage(image))
+    with torch._dynamo.config.patch(error_on_recompile=True):
+        torch.testing.assert_close(compiled(image), stage(image))
     torch.testing.assert_close(grads[1], grads[0])
 
 
