@@ -82,6 +82,11 @@ class PairwiseAffinity(nn.Module):
         self.scale = float(scale) if scale is not None else self.width**-0.5 if scaled else 1.0
         self.theta = make_map(channels, self.width, bias, **factory) if self.is_embedded else None
         separate = self.is_embedded and not self.shared
+        if separate and self.normalize in ("symmetric", "sinkhorn"):
+            raise ValueError(
+                f"normalize={self.normalize!r} needs a symmetric affinity, and θ and φ are two embeddings here; use "
+                f'shared_embedding=True of a stage (shared=True of {type(self).__name__}), or normalize="row"'
+            )
         self.phi = make_map(channels, self.width, bias, **factory) if separate else None
 
     def _choose_width(self, embed: int | None) -> int:

@@ -106,6 +106,10 @@ def test_a_mask_joins_the_one_that_the_affinity_has():
             lambda: EmbeddedGaussian(C, normalize="rows"),
             "normalize=.rows. is unknown; choose one of row",
         ),
+        (
+            lambda: EmbeddedGaussian(C, normalize="sinkhorn"),
+            "θ and φ are two embeddings.*shared=True of Embedded",
+        ),
         (lambda: Gaussian(C, embed=3), "embed=3: Gaussian has no embedding"),
         (lambda: Concatenation(C, embed=3), "embed=3: Concatenation has embed=1 alone"),
         (lambda: EmbeddedGaussian(C, embed=0), "embed must be a whole number"),

@@ -575,7 +575,12 @@ def test_a_stage_with_its_embedding_inside(launches, stage, is_deterministic, x_
 
 @pytest.mark.parametrize(
     ("keywords", "masked"),
-    [({"bias": True}, False), ({"embed": 8}, False), ({"normalize": "sinkhorn"}, False), ({}, True)],
+    [
+        ({"bias": True}, False),
+        ({"embed": 8}, False),
+        ({"normalize": "sinkhorn", "shared_embedding": True}, False),
+        ({}, True),
+    ],
 )
 def test_other_stages_call_their_embedding(launches, keywords, masked):
     stage = DiffusiveStage(32, 1, **keywords)
