@@ -47,7 +47,7 @@ def neighbors(
     """The graph that joins i and j when one is among the k nearest of the other.
 
     points        [M, d], a tensor or an array; the graph has their dtype and device. Of points at the same place, any
-                  k count as nearest (and finding them takes time in the square of their number)
+                  k count as nearest (and finding them takes time in the square of their number). They get no gradient
     kind          "heat": Ω_ij = exp(−scale |x_i − x_j|²); "constant": 1
     scale         "auto": 1 / r², with r the median distance to the k-th neighbour. A number that makes all weights
                   underflow to 0 is refused, one that does so to most of them warns; both name the scale that fits
@@ -92,7 +92,7 @@ def horizon(
 ) -> SparseAffinity:
     """The graph that joins all points at a distance r ≤ radius, the horizon of nonlocal modelling.
 
-    points        [M, d], a tensor or an array; the graph has their dtype and device
+    points        [M, d], a tensor or an array; the graph has their dtype and device. They get no gradient
     kernel        "constant": 1; "linear": 1 − r / radius; or a function of the distances [E] that gives values [E],
                   not all of them 0
     include_self  False: no entry (i, i); a position without another within the radius then has an empty row and
@@ -119,6 +119,11 @@ def horizon(
             "radius, or neighbors(points, k)"
         )
     pairs = tree.query_pairs(radius, output_type="ndarray")
+    if size > 1 and not len(pairs):
+        nearest = float(tree.query(positions, k=2)[0][:, 1].min())
+        raise ValueError(
+            f"radius = {radius:g} joins no two points, so that nothing would move; the nearest are {nearest:.4g} apart"
+        )
     dtype = _index_dtype(2 * len(pairs) + size)
     first, second = pairs[:, 0].astype(dtype), pairs[:, 1].astype(dtype)
     distances = np.linalg.norm(positions[first] - positions[second], axis=1)
@@ -183,7 +188,7 @@ def from_edge_index(
     """The graph of a list of edges, as PyTorch Geometric has it; edges that are there twice add up.
 
     edge_index   [2, E] whole numbers: an edge from j = edge_index[0] to i = edge_index[1] is Ω_ij, what i takes from j
-    edge_weight  [E] ≥ 0; 1 each when left out
+    edge_weight  [E] ≥ 0; 1 each when left out. It gets a gradient where it asks for one
     num_nodes    M; the largest index + 1 when left out
     symmetrize   True: Ω = (A + Aᵀ) / 2
 
@@ -200,7 +205,9 @@ def from_edge_index(
         or edge_index.shape[0] != 2
         or edge_index.dtype not in (torch.int32, torch.int64)
     ):
-        raise ValueError(f"edge_index must be a tensor [2, E] of int64, got {_described(edge_index)}")
+        raise ValueError(
+            f"edge_index must be a tensor [2, E] of int64, got {_described(edge_index)}; torch.as_tensor makes one"
+        )
     count = edge_index.shape[1]
     if edge_weight is None:
         edge_weight = torch.ones(count)
@@ -215,7 +222,26 @@ def from_edge_index(
         raise ValueError(f"edge_index must be from 0 to {size - 1}, got {int(edge_index.min())} to {largest}")
     values = edge_weight.detach().cpu().numpy()
     matrix = scipy_sparse.coo_array((values, (takers, givers)), shape=(size, size))
-    return _from_scipy(matrix, edge_index.device, normalize, symmetrize, measure)
+    affinity = _from_scipy(matrix, edge_index.device, normalize, symmetrize, measure)
+    if not edge_weight.requires_grad:
+        return affinity
+    matrix.data = np.ones(count)  # with zeros, entries might be left out
+    pattern = _from_scipy(matrix, edge_index.device, normalize, symmetrize, measure).matrix
+    entries = _summed(pattern, edge_index.long(), edge_weight.to(affinity.matrix.dtype), symmetrize)
+    graph = _csr(pattern.crow_indices(), pattern.col_indices(), entries, pattern.shape)
+    return SparseAffinity(graph, normalize, measure=measure)
+
+
+def _summed(pattern: Tensor, edge_index: Tensor, weights: Tensor, symmetrize: bool) -> Tensor:
+    """The entries of the pattern, a CSR matrix, as sums of the weights of edges; they carry the weights' gradient."""
+    givers, takers = edge_index
+    if symmetrize:
+        givers, takers = torch.cat([givers, takers]), torch.cat([takers, givers])
+        weights = torch.cat([weights, weights]) / 2
+    rows, columns = pattern.to_sparse_coo().indices().long()
+    size = pattern.shape[0]
+    places = torch.searchsorted(rows * size + columns, takers * size + givers)
+    return weights.new_zeros(len(rows)).index_add(0, places.to(weights.device), weights)
 
 
 def to_edge_index(affinity: SparseAffinity) -> tuple[Tensor, Tensor]:
@@ -279,9 +305,10 @@ def _checked_points(points: Tensor | np.ndarray) -> tuple[Tensor, np.ndarray]:
         points = torch.tensor(points)
     if not isinstance(points, Tensor) or points.dim() != 2:
         got = list(points.shape) if isinstance(points, Tensor) else type(points).__name__
+        dims = points.dim() if isinstance(points, Tensor) else 2
+        fix = {1: "points[:, None] are points on a line", 3: "there is no batch here, use points[0]"}
         raise ValueError(
-            f"points must be a tensor or an array [M, d], got {got}; use torch.as_tensor(points), and x.view(-1, 1) "
-            "on a line"
+            f"points must be a tensor or an array [M, d], got {got}; {fix.get(dims, 'use torch.as_tensor(points)')}"
         )
     if points.dtype not in (torch.float32, torch.float64):
         raise ValueError(f"points must be float32 or float64, got {points.dtype}; use points.double()")
@@ -331,13 +358,15 @@ def _affinity(matrix: Any, device: torch.device, normalize: str, measure: Tensor
     dtype = _index_dtype(matrix.nnz)
     starts = torch.from_numpy(matrix.indptr.astype(dtype, copy=False))
     columns = torch.from_numpy(matrix.indices.astype(dtype, copy=False))
+    graph = _csr(starts, columns, torch.from_numpy(matrix.data), matrix.shape)
+    return SparseAffinity(graph.to(device), normalize, measure=measure)
+
+
+def _csr(starts: Tensor, columns: Tensor, values: Tensor, shape: tuple[int, ...]) -> Tensor:
     with warnings.catch_warnings():
         # torch says once that CSR is beta, and that what was switched off by hand is off.
         warnings.filterwarnings("ignore", message="Sparse (CSR tensor support|invariant checks)")
-        graph = torch.sparse_csr_tensor(
-            starts, columns, torch.from_numpy(matrix.data), matrix.shape, check_invariants=False
-        )
-    return SparseAffinity(graph.to(device), normalize, measure=measure)
+        return torch.sparse_csr_tensor(starts, columns, values, shape, check_invariants=False)
 
 
 def _index_dtype(entries: int) -> type[np.signedinteger]:
