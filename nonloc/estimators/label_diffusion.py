@@ -61,7 +61,13 @@ class LabelDiffusion(ClassifierMixin, BaseEstimator):
         points, labels = validate_data(self, X, y, dtype=np.float64, ensure_min_samples=2)
         if self.alpha is not None and not (is_finite(self.alpha) and 0 < self.alpha < 1):
             raise ValueError(f"alpha must be None, or a number between 0 and 1, got {shown(self.alpha)}")
-        is_labelled = np.array([label != -1 for label in labels.tolist()])
+        listed = labels.tolist()
+        if "-1" in listed or "" in listed or None in listed:
+            raise ValueError(
+                'y has "-1", "" or None, which would be a class; mark what is not known by the number -1: with labels '
+                "that are text, y must be an array of dtype object"
+            )
+        is_labelled = np.array([label != -1 for label in listed])
         if not is_labelled.any():
             raise ValueError("y has no label, only -1; give at least one")
         check_classification_targets(labels[is_labelled])
