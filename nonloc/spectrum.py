@@ -210,9 +210,15 @@ def _by_magnitude(values: Tensor) -> Tensor:
 
 
 def _check_square(w: Tensor) -> None:
-    if not isinstance(w, Tensor) or w.dim() < 2 or w.shape[-1] != w.shape[-2]:
-        got = list(w.shape) if isinstance(w, Tensor) else type(w).__name__
-        raise ValueError(f"w must be square, [C, C], got {got}; W is W_Z W_g, not one of its factors")
+    if not isinstance(w, Tensor):
+        raise ValueError(
+            f"w must be a tensor [C, C], got {type(w).__name__}; a stage has one for each block in stage.weights(), "
+            "and torch.as_tensor makes one of an array"
+        )
+    if w.dim() < 2 or w.shape[-1] != w.shape[-2]:
+        raise ValueError(
+            f"w must be square, [C, C], got {list(w.shape)}; W is W_Z W_g, not one of its factors"
+        )
     if w.is_complex():
         raise ValueError("w must be real, got complex numbers; take w.real if its imaginary part is 0")
     if w.layout != torch.strided:

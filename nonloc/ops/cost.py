@@ -142,7 +142,10 @@ def estimate(
     sizes = {"batch": batch, "positions": positions, "channels": channels}
     if isinstance(kind, nn.Module):
         own = sizes | {"num_blocks": num_blocks, "normalize": normalize, "embed": embed}
-        _refuse(own, "goes with a kernel by name; a stage says the rest itself, give shape= and dtype= alone")
+        _refuse(
+            own,
+            "goes with a kernel by name; give a stage shape=(B, C, *spatial), by this name, and dtype= alone",
+        )
         return _of_stage(kind, shape, dtype)
     _refuse({"shape": shape}, "goes with a stage; give batch=, positions= and channels= for a kernel by name")
     check_choice("kind", kind, (*KINDS, *KIND_OF))
@@ -229,7 +232,7 @@ def _without_contents(module: nn.Module, dtype: torch.dtype) -> Any:
 def _refuse(values: Mapping[str, object], reason: str) -> None:
     for name, value in values.items():
         if value is not None:
-            raise ValueError(f"{name}={value!r} {reason}")
+            raise ValueError(f"{name}={shown(value)} {reason}")
 
 
 @dataclass(frozen=True)

@@ -421,7 +421,8 @@ def check_signal(affinity: Affinity | SparseAffinity, z: Tensor, positions: int,
     batch = z.shape[0] if isinstance(affinity, SparseAffinity) else affinity.batch
     if z.shape[0] != batch or z.shape[1] != positions:
         raise ValueError(
-            f"{name} {list(z.shape)} must have the affinity's batch and positions, [{batch}, {positions}, C]"
+            f"{name} {list(z.shape)} must have the affinity's batch and positions, [{batch}, {positions}, C]; several "
+            "signals on the same positions are channels"
         )
     device = _numbers(affinity)[0].device
     if z.device != device:

@@ -122,14 +122,16 @@ def _unpacked(
         subject = affinity
     if not isinstance(subject, (Affinity, SparseAffinity)):
         raise ValueError(
-            f"subject must be an affinity, or a stage with its input x, got {type(subject).__name__}"
+            f"subject must be an affinity, or a stage with its input x, got {type(subject).__name__}; of a network, "
+            "nonloc.nn.stage_inputs(network, images) has both"
         )
     if isinstance(subject, Affinity) and not subject.is_square:
         raise ValueError("the keys of this stage are sub-sampled, so its rows are no maps of positions")
     right = size is not None and len(size) == 2 and all(is_whole(side) for side in size)
     if not right or size is None or size[0] * size[1] != subject.positions:
         raise ValueError(
-            f"size must be (height, width) of the {subject.positions:,} positions, got {shown(size)}"
+            f"size must be (height, width) of the {subject.positions:,} positions, got {shown(size)}; of a video, "
+            "frames one below the other are (frames * height, width)"
         )
     return subject, size
 
@@ -172,5 +174,7 @@ def _grey(image: Any, sample: int) -> NDArray[Any]:
     if pixels.ndim == 3 and pixels.shape[0] in (1, 3):
         pixels = pixels.mean(0)
     if pixels.ndim != 2:
-        raise ValueError(f"image must be [3, H, W], [1, H, W] or [H, W], got {list(pixels.shape)}")
+        raise ValueError(
+            f"image must be [3, H, W], [1, H, W] or [H, W], got {list(pixels.shape)}; channels come first"
+        )
     return pixels

@@ -46,7 +46,8 @@ def plot_spectrum(
     listed = [spectra] if isinstance(spectra, Spectrum) else list(spectra)
     if not listed or not all(isinstance(one, Spectrum) for one in listed):
         raise ValueError(
-            "spectra must be a Spectrum, several, or a stage; `nonloc.weight_spectrum` makes one of W"
+            "spectra must be a Spectrum, several, or a stage; nonloc.weight_spectrum makes one of W, and "
+            "nonloc.nn.stages(network) has the stages of a network"
         )
     bands: list[Any] = list(band) if isinstance(band, Sequence) else [band] * len(listed)
     names = [f"block {number}" for number in range(1, len(listed) + 1)] if labels is None else list(labels)

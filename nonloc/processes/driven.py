@@ -78,7 +78,9 @@ def _checked_fixed(fixed: Tensor, z0: Tensor) -> Tensor:
     shapes = [[z0.shape[1]], list(z0.shape[:2])]
     if not isinstance(fixed, Tensor) or fixed.dtype != torch.bool or list(fixed.shape) not in shapes:
         got = f"{list(fixed.shape)} {fixed.dtype}" if isinstance(fixed, Tensor) else type(fixed).__name__
-        raise ValueError(f"fixed must be a bool tensor {shapes[0]} or {shapes[1]}, got {got}")
+        raise ValueError(
+            f"fixed must be a bool tensor {shapes[0]} or {shapes[1]}, got {got}; of indices, mask[indices] = True"
+        )
     if fixed.device != z0.device:
         raise ValueError(f"fixed is on {fixed.device}, z0 on {z0.device}; move both to one device")
     return fixed.view(-1, z0.shape[1], 1)

@@ -108,7 +108,8 @@ def _unpacked(
     else:
         raise ValueError(
             "certify takes an affinity and weights, or a stage (an object with weights() and affinity(x)) and an "
-            f"input, got {type(subject).__name__}"
+            f"input, got {type(subject).__name__}; of a network, nonloc.nn.stage_inputs(network, images) has each "
+            "stage and its input"
         )
     form = form or "diffusive"
     check_choice("form", form, FORMS)

@@ -7,12 +7,13 @@ from pathlib import Path
 
 from jsonargparse import ArgumentParser, Namespace
 
-from nonloc._checks import shown
+from nonloc._checks import check_choice, shown
 from nonloc.cli.durations import parse_duration
 from nonloc.cli.output import Output, add_output_arguments
 from nonloc.nn.options import StageOptions
 from nonloc.outcomes import EXIT_DIVERGED, EXIT_DONE, Outcome
 from nonloc_paper.commands.parser import CommandParser, add_budget, add_data_dir, add_device, add_optional
+from nonloc_paper.data import NAMES
 from nonloc_paper.networks.spec import NetworkSpec
 from nonloc_paper.runs import Run
 from nonloc_paper.training.recipe import Recipe
@@ -101,6 +102,7 @@ def advice(recipe: Recipe, outcome: Outcome) -> str:
 def run(options: Namespace) -> int:
     output = Output(options)
     recipe = recipe_from(options)
+    check_choice("data", recipe.data, NAMES)
     budget = None if options.budget is None else parse_duration(options.budget)
     folder = Run(options.run if options.run is not None else Path("runs") / recipe.name)
 
