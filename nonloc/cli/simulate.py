@@ -115,6 +115,10 @@ def run(options: Namespace) -> int:
         process = processes.DampedFlow(affinity)
     else:
         process = processes.Diffusion(affinity, backwards=options.process == "reverse")
+    folder = Path(options.output)
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"--output {folder} is a file; name a folder")
+    folder.mkdir(parents=True, exist_ok=True)
     if not output.is_quiet and (estimate := _estimate(affinity, z, options)):
         output.talk(estimate)
     trajectory = processes.simulate(
@@ -127,8 +131,6 @@ def run(options: Namespace) -> int:
         progress=not output.is_quiet,
     )
     series = _series(trajectory)
-    folder = Path(options.output)
-    folder.mkdir(parents=True, exist_ok=True)
     # A law spreads from one pixel over all of them: no scale shows both.
     drawn: Any = {"size": (height, width), "shared_scale": options.process != "jump"}
     with style():

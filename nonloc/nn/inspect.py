@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from typing import Any
 
@@ -27,6 +28,8 @@ def run_model(model: nn.Module, inputs: Inputs, name: str = "inputs") -> Any:
     Not as compiled: a program that was compiled before hooks were registered runs without them. Where the model fails,
     a ValueError says so, with the `name` of the inputs.
     """
+    if isinstance(model, nn.parallel.DistributedDataParallel):
+        model = model.module  # its wrapper would wait for the other processes
     with evaluating(model), run_eagerly():
         try:
             if isinstance(inputs, Mapping):
@@ -115,10 +118,16 @@ def stage_inputs(model: nn.Module, inputs: Inputs) -> list[tuple[str, NonlocalMo
     [('1', torch.Size([1, 8, 6, 6]))]
     """
     seen: list[tuple[str, NonlocalModule, Tensor, Tensor | None]] = []
+    here = threading.get_ident()
 
     def watch(name: str) -> Any:
-        def hook(module: NonlocalModule, args: tuple[Any, ...], keywords: dict[str, Any]) -> None:
-            arguments = dict(zip(("x", "mask"), args, strict=False)) | keywords
+        # Another thread may run the model, too, and see a hook that is half removed.
+        def hook(
+            module: NonlocalModule, args: tuple[Any, ...], keywords: Mapping[str, Any] | None = None
+        ) -> None:
+            if threading.get_ident() != here:
+                return
+            arguments = dict(zip(("x", "mask"), args, strict=False)) | dict(keywords or {})
             x, mask = arguments.get("x"), arguments.get("mask")
             if not isinstance(x, Tensor) or not isinstance(mask, Tensor | None):
                 return  # the module itself says what is wrong

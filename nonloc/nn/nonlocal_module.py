@@ -160,6 +160,13 @@ class NonlocalModule(nn.Module, ABC):
         self.maps = nn.ModuleList(make_map() for _ in range(num_blocks))
         has_one = share_affinity in (True, "embedding")
         self.embeddings = nn.ModuleList(make_embedding(n) for n in range(1 if has_one else num_blocks))
+        for one in self.embeddings if self.subsample else ():
+            kind, by = getattr(one, "kind", None), getattr(one, "normalize", None)
+            if kind == "delta" or by in ("symmetric", "sinkhorn"):
+                raise ValueError(
+                    f"subsample={subsample} does not go with kind {kind!r} and normalize={by!r}, whose givers and "
+                    'receivers are the same positions; use another affinity than "delta", and normalize="row"'
+                )
         if weight == "stable":
             limit = known_limit(self.embeddings, channels, is_one_kernel=self.shares_affinity)
             for one in self.maps:

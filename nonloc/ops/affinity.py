@@ -135,8 +135,8 @@ class Affinity:
         if not self.is_square and (self.kind == "delta" or self.normalize in ("symmetric", "sinkhorn")):
             raise ValueError(
                 f"kind={self.kind!r} with normalize={self.normalize!r} needs left and right to have the same "
-                f'positions, got {self.left.shape[1]} and {self.right.shape[1]}; use normalize="row", '
-                '"count" or "none" with sub-sampled givers'
+                f"positions, got {self.left.shape[1]} and {self.right.shape[1]}; sub-sampled givers need another kind "
+                'than "delta", and normalize="row", "count" or "none"'
             )
 
     def _check_scale(self) -> None:

@@ -30,7 +30,7 @@ import torch
 from torch import Tensor
 
 from nonloc._checks import check_choice, check_flag, shown
-from nonloc._torch_compat import is_exporting, is_open_size
+from nonloc._torch_compat import is_exporting, is_open_size, needs_derivative, needs_plain_torch
 from nonloc.ops import exponential, factored, fused, reference, sparse
 from nonloc.ops.affinity import DTYPES, Affinity, check_batched, position_weights, without_masked
 from nonloc.ops.arithmetic import full_precision
@@ -335,6 +335,9 @@ def choose_backend(
     chosen = choice.choose(affinity, z, hidden, blocks)
     if chosen is not None:
         return chosen
+    is_differentiated = needs_derivative(affinity.left) or needs_derivative(affinity.right)
+    if affinity.normalize == "sinkhorn" and needs_plain_torch() and is_differentiated:
+        return "reference"  # without the matrix it has no such derivative
     entries = affinity.positions * affinity.right.shape[1]
     if is_open_size(entries):
         is_attention = affinity.kind in ("gaussian", "heat") and affinity.normalize == "row"

@@ -2,6 +2,7 @@
 
 import json
 import math
+import threading
 
 import pytest
 import torch
@@ -215,3 +216,30 @@ def test_a_model_that_runs_no_stage_is_refused(x):
     model[0].stage = made()
     with pytest.raises(ValueError, match=r"none of its nonlocal modules did \(0\.stage\)"):
         stage_inputs(model, x)
+
+
+def test_what_another_thread_runs_is_not_seen():
+    stage, x = made(), torch.rand(1, C, 3, 3)
+
+    class Busy(nn.Module):
+        def forward(self, x):
+            other = threading.Thread(target=stage, args=(2 * x,))
+            other.start()
+            other.join()
+            return x
+
+    [(_, _, seen, _)] = stage_inputs(nn.Sequential(Busy(), stage), x)
+    assert torch.equal(seen, x)
+
+
+def test_looking_at_a_distributed_model_waits_for_no_other_process(monkeypatch):
+    class Wrapper(nn.Module):
+        def __init__(self, module):
+            super().__init__()
+            self.module = module
+
+        def forward(self, x):
+            raise AssertionError("this would wait")
+
+    monkeypatch.setattr(nn.parallel, "DistributedDataParallel", Wrapper)
+    assert list(logit_spreads(Wrapper(made()), torch.rand(1, C, 3, 3))) == ["module"]

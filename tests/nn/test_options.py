@@ -15,7 +15,7 @@ from nonloc.ops import BACKENDS
 MODULES = [OriginalBlock, OriginalStage, DiffusiveBlock, DiffusiveStage]
 EVERY = {
     "affinity": "heat", "embed": 4, "hidden": 3, "weight": "factored", "shared_embedding": True,
-    "normalize": "symmetric", "scaled": True, "init": "kaiming", "init_std": 0.1, "batch_norm": True,
+    "normalize": "count", "scaled": True, "init": "kaiming", "init_std": 0.1, "batch_norm": True,
     "share_affinity": False, "bias": True, "subsample": 2, "backend": "reference",
 }  # fmt: skip
 

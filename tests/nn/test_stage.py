@@ -8,7 +8,7 @@ from torch import nn
 
 from nonloc.nn.affinity import EmbeddedGaussian, Heat
 from nonloc.nn.stage import DiffusiveBlock, DiffusiveStage, OriginalBlock, OriginalStage, stages
-from nonloc.ops import kernel_matrix
+from nonloc.ops import functional, kernel_matrix
 
 C, M, N = 6, 5, 3
 STAGES = [OriginalStage, DiffusiveStage]
@@ -329,6 +329,26 @@ def test_compiles_as_one_graph_and_once(kind, share, keywords, image):
     with torch._dynamo.config.patch(error_on_recompile=True):
         torch.testing.assert_close(compiled(image), stage(image))
     torch.testing.assert_close(grads[1], grads[0])
+
+
+def test_a_compiled_sinkhorn_stage_learns_at_any_size(monkeypatch):
+    """Where the matrix is large, eager calls do without it; a compiled program has no such derivative."""
+    monkeypatch.setitem(functional.REFERENCE_ENTRIES, "sinkhorn", 100)
+    stage = DiffusiveStage(C, 1, affinity="heat", normalize="sinkhorn", init="torch")
+    x = torch.rand(1, C, 4, 4)
+    torch._dynamo.reset()
+    grads = []
+    for module in (stage, torch.compile(stage, fullgraph=True, backend="aot_eager")):
+        stage.zero_grad()
+        module(x).square().sum().backward()
+        grads.append([parameter.grad.clone() for parameter in stage.parameters()])
+    torch.testing.assert_close(grads[1], grads[0])
+
+
+@pytest.mark.parametrize("keywords", [{"affinity": "delta"}, {"affinity": "heat", "normalize": "sinkhorn"}])
+def test_sub_sampled_keys_need_a_kernel_between_two_sets(keywords):
+    with pytest.raises(ValueError, match="subsample=2 does not go with kind"):
+        OriginalStage(C, 1, subsample=2, **keywords)
 
 
 @pytest.mark.slow
