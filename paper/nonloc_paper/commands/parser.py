@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import os
 from typing import Any, NoReturn
 
@@ -80,6 +81,17 @@ class CommandParser(ArgumentParser):
             parser_mode="nonloc",
             **keywords,
         )
+
+    def parse_args(self, *args: Any, **keywords: Any) -> Namespace:  # type: ignore[override]
+        """As jsonargparse does; a variable of the environment that sets no option is an error."""
+        start = f"{self.env_prefix}_"
+        known = [start + one.dest.replace(".", "__").upper() for one in self._actions]
+        for name in sorted(os.environ):
+            if name.startswith(start) and name not in known:
+                near = difflib.get_close_matches(name, known, 1)
+                meant = f"; is {near[0]} meant?" if near else ""
+                raise argparse.ArgumentError(None, f"{name} in the environment sets no option{meant}")
+        return super().parse_args(*args, **keywords)
 
     def parse_path(self, path: str | os.PathLike[str], *args: Any, **keywords: Any) -> Namespace:
         """Parse a config file; every error names it."""

@@ -28,7 +28,7 @@ spectrum counts all directions alike, whether features have anything there or no
   nonloc spectrum runs/four
   nonloc spectrum runs/four --features --data-dir data
   nonloc spectrum paper/results/table1/5-block-proposed/4 --output elsewhere
-  nonloc spectrum demo/runs/motifs-restorer16-diffusive-4@2-seed0-* --json
+  nonloc spectrum demo/runs/motifs-restorer16-diffusive-4@2-seed0-818* --json
 
 Exit codes: 0 written; 2 not a run folder, no weights there, or a network without nonlocal blocks."""
 

@@ -80,6 +80,12 @@ def test_flags_win_over_the_file_and_the_file_over_the_environment(tmp_path, cap
     assert (answer["epochs"], answer["batch_size"], answer["stage"]["init_std"]) == (6, 32, 0.125)
 
 
+def test_a_variable_that_sets_no_option_is_refused(capsys, monkeypatch):
+    monkeypatch.setenv("NONLOC_TRAIN__LEARNINGRATE", "5")
+    assert main(["train", "--print_config"]) == 2
+    assert "is NONLOC_TRAIN__LEARNING_RATE meant?" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
