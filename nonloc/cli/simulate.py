@@ -81,6 +81,10 @@ def run(options: Namespace) -> int:
     for name in ("size", "steps"):
         if getattr(options, name) < 1:
             raise ValueError(f"--{name} must be at least 1, got {shown(getattr(options, name))}")
+    if not 0 < options.step_size < float("inf"):
+        raise ValueError(
+            f"--step_size must be a number > 0, got {options.step_size}; back in time goes `nonloc simulate reverse`"
+        )
     if not SMALLEST_BANDWIDTH <= options.bandwidth <= LARGEST_BANDWIDTH:
         raise ValueError(
             f"--bandwidth must be between {SMALLEST_BANDWIDTH:g} and {LARGEST_BANDWIDTH:g}, got {options.bandwidth}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import os
+import re
 from typing import Any, NoReturn
 
 from jsonargparse import ArgumentParser, DefaultHelpFormatter, Namespace, get_loader, set_loader
@@ -13,6 +14,15 @@ from nonloc._checks import shortened, shown
 
 # Of a config file, or of any value that is read as YAML. A recipe has less than 2,000 characters and 2 levels.
 LONGEST_TEXT, DEEPEST_TEXT = 100_000, 20
+# By the name of a type, what an option of that type takes.
+WANTED = {
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    "tuple": "a list such as [1,2]",
+    "list": "a list such as [1,2]",
+    "NoneType": "null",
+}
 
 
 def load_yaml(text: str) -> Any:
@@ -91,7 +101,10 @@ class CommandParser(ArgumentParser):
                 near = difflib.get_close_matches(name, known, 1)
                 meant = f"; is {near[0]} meant?" if near else ""
                 raise argparse.ArgumentError(None, f"{name} in the environment sets no option{meant}")
-        return super().parse_args(*args, **keywords)
+        try:
+            return super().parse_args(*args, **keywords)
+        except argparse.ArgumentError as error:
+            raise argparse.ArgumentError(None, in_plain_words(str(error))) from None
 
     def parse_path(self, path: str | os.PathLike[str], *args: Any, **keywords: Any) -> Namespace:
         """Parse a config file; every error names it."""
@@ -111,6 +124,23 @@ class CommandParser(ArgumentParser):
         if not isinstance(parsed.get("config"), (list, type(None))):
             raise argparse.ArgumentError(None, "config cannot be set in a config file; leave it out")
         return parsed
+
+
+def in_plain_words(message: str) -> str:
+    """What jsonargparse says of a value, as "seeds must be a whole number or null, got x"; else the message itself."""
+    found = re.search(
+        r'Parser key "(.+?)":\s+(.+?)(Given value type.*)?(Got|Given) value: (.*)', message, re.DOTALL
+    )
+    if found is None:
+        return message
+    wanted = [
+        WANTED[kind] for kind in dict.fromkeys(re.findall(r"<class '(\w+)'>", found[2])) if kind in WANTED
+    ]
+    if choices := re.search(r"Literal\[(.+?)\]", found[2]):
+        wanted.append("one of " + choices[1].replace("'", ""))
+    if not wanted:
+        return message
+    return f"{message[: found.start()]}{found[1]} must be {' or '.join(wanted)}, got {found[5]}"
 
 
 def add_optional(parser: ArgumentParser, name: str, help: str, kind: Any = str, **keywords: Any) -> None:

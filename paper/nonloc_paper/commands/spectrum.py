@@ -30,7 +30,7 @@ spectrum counts all directions alike, whether features have anything there or no
   nonloc spectrum paper/results/table1/5-block-proposed/4 --output elsewhere
   nonloc spectrum demo/runs/motifs-restorer16-diffusive-4@2-seed0-818* --json
 
-Exit codes: 0 written; 2 not a run folder, no weights there, or a network without nonlocal blocks."""
+Exit codes: 0 written; 2 not a run folder, no weights there, or a network without nonlocal blocks; 4 damaged files."""
 
 ALONG = (
     "Along features: ⟨g, ΔZ⟩ / ⟨g, g⟩ on the first test images, with ΔZ what a sub-block adds and g what the "

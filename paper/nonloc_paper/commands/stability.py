@@ -30,7 +30,8 @@ Every image takes some seconds for a thousand positions. Writes stability.svg an
   nonloc stability runs/four --images 16 --json --output elsewhere
   nonloc stability paper/results/table1/5-block-proposed/4 --keep    as stability.json next to the run's other records
 
-Exit codes: 0 done, whatever the verdict; 2 not a run folder, no weights there, or no nonlocal blocks."""
+Exit codes: 0 done, whatever the verdict; 2 not a run folder, no weights there, or no nonlocal blocks; 4 damaged
+files."""
 
 
 def add_arguments(parser: ArgumentParser) -> None:

@@ -78,7 +78,7 @@ def newest_checkpoint(run: Run) -> Checkpoint:
         return checkpoint
     if outcome.ending == "diverged":
         raise ValueError(f"{run.path} diverged, at step {outcome.step:,}, and has no weights to look at")
-    # Runs next to it with the same recipe but for the seed.
+    # Runs next to it with the same recipe, but perhaps for the seed.
     recipe = run.read_recipe() | {"seed": None}
     others = [Run(path.parent) for path in sorted(run.path.parent.glob("*/recipe.json"))]
     listed = ", ".join(
@@ -86,7 +86,7 @@ def newest_checkpoint(run: Run) -> Checkpoint:
         for other in others
         if other.has_weights and other.read_recipe() | {"seed": None} == recipe
     )
-    others_text = f"another seed's are in {listed}" if listed else "no other seed's are next to it"
+    others_text = f"those of like runs are in {listed}" if listed else "no like run next to it has any"
     raise ValueError(
         f"{run.path} is finished, but its weights were not kept; {others_text}; "
         f"to train it again: nonloc train --config {run.recipe_path} --run DIR"

@@ -62,10 +62,10 @@ def test_a_finished_run_whose_weights_were_not_kept_names_other_seeds_and_the_wa
     shutil.rmtree(row / "0" / "checkpoints")
     with pytest.raises(ValueError, match=r"is finished, but its weights were not kept") as caught:
         trained_network(row / "0")
-    assert f"another seed's are in {row / '1'}; " in str(caught.value)
+    assert f"those of like runs are in {row / '1'}; " in str(caught.value)
     assert f"nonloc train --config {row / '0' / 'recipe.json'} --run DIR" in str(caught.value)
     shutil.rmtree(row / "1" / "checkpoints")
-    with pytest.raises(ValueError, match="no other seed's are next to it"):
+    with pytest.raises(ValueError, match="no like run next to it has any"):
         trained_network(row / "0")
 
 
