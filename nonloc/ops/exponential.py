@@ -231,7 +231,14 @@ def _by_blocks(
     entries = query.shape[0] * key.shape[1]
     if is_open_size(entries):
         return rows(query, row, key, column, z)
-    size = max(1, BLOCK_ENTRIES // max(1, entries))
+    if torch.compiler.is_compiling():
+        # Each number of blocks is a program of its own, so there are few of them.
+        count = 1
+        while count * BLOCK_ENTRIES < entries * query.shape[1]:
+            count *= 2
+        size = -(-query.shape[1] // count)
+    else:
+        size = max(1, BLOCK_ENTRIES // max(1, entries))
     is_plain_autograd = not (is_exporting() or is_transformed() or is_forward_mode())
     computes_again = torch.is_grad_enabled() and is_plain_autograd
     blocks = []

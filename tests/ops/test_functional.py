@@ -4,8 +4,18 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch._dynamo.testing import CompileCounter
 
-from nonloc.ops import Affinity, aggregate, choose_backend, diffuse, dirichlet_energy, prepare, propagate
+from nonloc.ops import (
+    Affinity,
+    aggregate,
+    choose_backend,
+    diffuse,
+    dirichlet_energy,
+    exponential,
+    prepare,
+    propagate,
+)
 from problems import EXACT, SOME_CELLS, SYMMETRIC, affinity, decoration, features, relative, signal
 
 each_backend = pytest.mark.parametrize("backend", EXACT)
@@ -303,3 +313,19 @@ def test_a_masked_constant_has_no_energy_at_all():
 def test_a_sample_without_a_valid_position_has_no_energy():
     a = Affinity(torch.ones(1, 3, 1), torch.ones(1, 3, 1), "dot", mask=torch.zeros(1, 3, dtype=torch.bool))
     assert dirichlet_energy(a, torch.ones(1, 3, 1)).tolist() == [0.0]
+
+
+def test_few_compiled_programs_serve_many_sizes(monkeypatch):
+    monkeypatch.setattr(exponential, "BLOCK_ENTRIES", 1000)
+    torch._dynamo.reset()
+    counter = CompileCounter()
+
+    def symmetric(x, z):
+        return diffuse(Affinity(x, x, "heat", "symmetric"), z, backend="factored")
+
+    compiled = torch.compile(symmetric, backend=counter, fullgraph=True)
+    with torch.no_grad():
+        for positions in range(60, 89, 4):  # at least 4 to 8 blocks
+            x, z = torch.rand(1, positions, 2), torch.rand(1, positions, 3)
+            torch.testing.assert_close(compiled(x, z), symmetric(x, z))
+    assert counter.frame_count <= 3, "the first size, and two numbers of blocks"
