@@ -14,6 +14,7 @@ from nonloc._torch_compat import is_untouched
 from nonloc.nn.options import NORMALIZATIONS
 from nonloc.nn.weight import Device, apply_map, check_factory, initialize_map, make_map, plain_matrix
 from nonloc.ops import Affinity, SparseAffinity
+from nonloc.ops.affinity import SYMMETRIC
 
 Pool = Callable[[Tensor], Tensor]
 
@@ -82,7 +83,7 @@ class PairwiseAffinity(nn.Module):
         self.scale = float(scale) if scale is not None else self.width**-0.5 if scaled else 1.0
         self.theta = make_map(channels, self.width, bias, **factory) if self.is_embedded else None
         separate = self.is_embedded and not self.shared
-        if separate and self.normalize in ("symmetric", "sinkhorn"):
+        if separate and self.normalize in SYMMETRIC:
             raise ValueError(
                 f"normalize={self.normalize!r} needs a symmetric affinity, and θ and φ are two embeddings here; use "
                 f'shared_embedding=True of a stage (shared=True of {type(self).__name__}), or normalize="row"'

@@ -19,6 +19,7 @@ from nonloc.nn.options import INITS, LAYOUTS, MOST_BLOCKS, SHARES, WEIGHTS, chec
 from nonloc.nn.stable_weight import StableWeightMap, check_stable, known_limit
 from nonloc.nn.weight import Device, WeightMap, check_factory
 from nonloc.ops import BACKENDS, Affinity, Prepared, choose_backend, prepare, prepare_sharded, propagate
+from nonloc.ops.affinity import SYMMETRIC
 from nonloc.ops.functional import compute_dtype
 from nonloc.ops.fused.embedded import propagate_embedded
 
@@ -162,7 +163,7 @@ class NonlocalModule(nn.Module, ABC):
         self.embeddings = nn.ModuleList(make_embedding(n) for n in range(1 if has_one else num_blocks))
         for one in self.embeddings if self.subsample else ():
             kind, by = getattr(one, "kind", None), getattr(one, "normalize", None)
-            if kind == "delta" or by in ("symmetric", "sinkhorn"):
+            if kind == "delta" or by in SYMMETRIC:
                 raise ValueError(
                     f"subsample={subsample} does not go with kind {kind!r} and normalize={by!r}, whose givers and "
                     'receivers are the same positions; use another affinity than "delta", and normalize="row"'

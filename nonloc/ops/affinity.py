@@ -13,6 +13,7 @@ from nonloc._torch_compat import can_read_values
 
 KINDS = ("gaussian", "heat", "dot", "concat", "delta")
 NORMALIZATIONS = ("row", "count", "none", "symmetric", "sinkhorn")
+SYMMETRIC = ("symmetric", "sinkhorn")  # of a symmetric Ω between the same positions
 DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 
 
@@ -132,7 +133,7 @@ class Affinity:
             )
         if self.left.shape[1] == 0 or self.right.shape[1] == 0:
             raise ValueError("left and right need at least one position (M ≥ 1)")
-        if not self.is_square and (self.kind == "delta" or self.normalize in ("symmetric", "sinkhorn")):
+        if not self.is_square and (self.kind == "delta" or self.normalize in SYMMETRIC):
             raise ValueError(
                 f"kind={self.kind!r} with normalize={self.normalize!r} needs left and right to have the same "
                 f"positions, got {self.left.shape[1]} and {self.right.shape[1]}; sub-sampled givers need another kind "

@@ -100,7 +100,7 @@ def aggregate(affinity: AnyKernel, z: Tensor, *, backend: str = "auto") -> Tenso
     [0.5, 0.5]
     """
     source = _source(affinity)
-    check_signal(source, z, source.right.shape[1] if isinstance(source, Affinity) else source.positions)
+    check_signal(source, z, positions=source.right.shape[1] if isinstance(source, Affinity) else None)
     with full_precision(z):
         operator, signal = _prepare(affinity, z, backend)
         return operator.apply(signal).to(z.dtype)
@@ -264,7 +264,7 @@ def apply_adjoint(affinity: Affinity | SparseAffinity, p: Tensor) -> Tensor:
     [0.5, 0.0, 0.5]
     """
     check_kind(affinity)
-    check_signal(affinity, p, affinity.positions, "p")
+    check_signal(affinity, p, "p")
     dtype = compute_dtype(affinity, p)
     if affinity.mask is not None:
         p = torch.where(affinity.mask.unsqueeze(-1), p, 0)
@@ -335,8 +335,8 @@ def choose_backend(
     chosen = choice.choose(affinity, z, hidden, blocks)
     if chosen is not None:
         return chosen
-    is_differentiated = needs_derivative(affinity.left) or needs_derivative(affinity.right)
-    if affinity.normalize == "sinkhorn" and needs_plain_torch() and is_differentiated:
+    sides = (affinity.left, affinity.right)
+    if affinity.normalize == "sinkhorn" and needs_plain_torch() and any(map(needs_derivative, sides)):
         return "reference"  # without the matrix it has no such derivative
     entries = affinity.positions * affinity.right.shape[1]
     if is_open_size(entries):
@@ -414,12 +414,15 @@ def _check_square(affinity: AnyKernel, z: Tensor, name: str) -> Affinity | Spars
             f"{name} needs z_j − z_i, so left and right must have the same positions; got "
             f"{source.positions} and {source.right.shape[1]}. Sub-sampled givers work with aggregate alone"
         )
-    check_signal(source, z, source.positions)
+    check_signal(source, z)
     return source
 
 
-def check_signal(affinity: Affinity | SparseAffinity, z: Tensor, positions: int, name: str = "z") -> None:
-    """ValueError unless z is a signal [B, M, C] on the affinity's positions and device."""
+def check_signal(
+    affinity: Affinity | SparseAffinity, z: Tensor, name: str = "z", positions: int | None = None
+) -> None:
+    """ValueError unless z is a signal [B, M, C] on the affinity's device and positions, or on so many."""
+    positions = affinity.positions if positions is None else positions
     check_batched(name, z, "C")
     batch = z.shape[0] if isinstance(affinity, SparseAffinity) else affinity.batch
     if z.shape[0] != batch or z.shape[1] != positions:

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from nonloc._torch_compat import can_read_values, needs_derivative
-from nonloc.ops.affinity import Affinity
+from nonloc.ops.affinity import SYMMETRIC, Affinity
 from nonloc.ops.arithmetic import inverse_or_zero, inverse_root_or_zero, log_positive
 from nonloc.ops.sinkhorn import LogApply, Matvec, Scaling, solve_scaling
 
@@ -131,7 +131,7 @@ def _sinkhorn(omega: Omega, weights: Tensor, valid: Tensor, dtype: torch.dtype, 
 
 def check_kernel_values(affinity: Affinity, dtype: torch.dtype) -> None:
     """ValueError unless Ω has the values that its normalisation needs; no check while tracing or capturing."""
-    if affinity.normalize not in ("symmetric", "sinkhorn") or affinity.kind == "delta":
+    if affinity.normalize not in SYMMETRIC or affinity.kind == "delta":
         return
     readable = can_read_values(affinity.left) and can_read_values(affinity.right)
     if not readable or affinity.left.numel() == 0:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from nonloc._checks import check_choice
 from nonloc._torch_compat import can_read_values, is_differentiated_by_func, is_forward_mode, is_transformed
-from nonloc.ops.affinity import NORMALIZATIONS, Affinity, check_measure
+from nonloc.ops.affinity import NORMALIZATIONS, SYMMETRIC, Affinity, check_measure
 from nonloc.ops.normalize import Omega, Operator, normalized
 
 
@@ -178,7 +178,7 @@ def check_transforms(backend: str) -> None:
 
 
 def check_values(affinity: SparseAffinity) -> None:
-    if affinity.normalize not in ("symmetric", "sinkhorn") or not can_read_values(affinity.matrix):
+    if affinity.normalize not in SYMMETRIC or not can_read_values(affinity.matrix):
         return
     if not is_symmetric(affinity):
         raise ValueError(

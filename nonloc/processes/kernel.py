@@ -51,7 +51,7 @@ class PreparedKernel:
 
     def at(self, z: Tensor) -> tuple[Operator, Tensor]:
         """The operator for z's precision; and z in that precision, with zeros at masked positions."""
-        check_signal(self.affinity, z, self.affinity.positions)
+        check_signal(self.affinity, z)
         dtype = compute_dtype(self.affinity, z)
         if dtype not in self._operators:
             with torch.no_grad():

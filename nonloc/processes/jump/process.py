@@ -53,14 +53,14 @@ class JumpProcess(Process):
 
     def rate(self, z: Tensor) -> Tensor:
         """Kᵀp − p [B, M, C] of a law p [B, M, C]."""
-        check_signal(self.affinity, z, self.affinity.positions)
+        check_signal(self.affinity, z)
         transitions = self._transitions(compute_dtype(self.affinity, z))
         return transitions.change(z.to(transitions.dtype)).to(z.dtype)
 
     def evolve(self, law: Tensor, step_size: float = 1.0) -> Tensor:
         """The law [B, M, C] after one step of length h ≤ 1, without a matrix: p + h (Kᵀp − p)."""
         step_size = _checked_step(step_size)
-        check_signal(self.affinity, law, self.affinity.positions, "law")
+        check_signal(self.affinity, law, "law")
         return law + step_size * self.rate(law)
 
     def expect(self, f: Tensor, step_size: float = 1.0) -> Tensor:
@@ -70,7 +70,7 @@ class JumpProcess(Process):
         `evolve`: Σ_i p_i expect(f)_i = Σ_i evolve(p)_i f_i. Both do the same to a density only where K is symmetric.
         """
         step_size = _checked_step(step_size)
-        check_signal(self.affinity, f, self.affinity.positions, "f")
+        check_signal(self.affinity, f, "f")
         transitions = self._transitions(compute_dtype(self.affinity, f))
         return f + step_size * transitions.difference(f.to(transitions.dtype)).to(f.dtype)
 
@@ -182,7 +182,7 @@ class JumpProcess(Process):
 
     def check_state(self, z: Tensor) -> None:
         """A ValueError where z [B, M, C] is negative beyond rounding: it is then no law."""
-        check_signal(self.affinity, z, self.affinity.positions)
+        check_signal(self.affinity, z)
         mask = self.affinity.mask
         seen = z if mask is None else torch.where(mask.unsqueeze(-1), z, 0)
         if seen.numel() and bool(
@@ -213,7 +213,7 @@ class JumpProcess(Process):
     def energy(self, z: Tensor) -> Tensor | None:
         """½ Σ_ij π_i K_ij (f_i − f_j)² [B] of the density f = p/π, where Ω is symmetric and walkers leave no position
         with π = 0, else None."""
-        check_signal(self.affinity, z, self.affinity.positions)
+        check_signal(self.affinity, z)
         law = self._dividing_law()
         if law is None:
             return None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import os
 import re
 from typing import Any, NoReturn
@@ -11,6 +10,7 @@ from typing import Any, NoReturn
 from jsonargparse import ArgumentParser, DefaultHelpFormatter, Namespace, get_loader, set_loader
 
 from nonloc._checks import shortened, shown
+from nonloc.cli.parser import nearest
 
 # Of a config file, or of any value that is read as YAML. A recipe has less than 2,000 characters and 2 levels.
 LONGEST_TEXT, DEEPEST_TEXT = 100_000, 20
@@ -98,8 +98,8 @@ class CommandParser(ArgumentParser):
         known = [start + one.dest.replace(".", "__").upper() for one in self._actions]
         for name in sorted(os.environ):
             if name.startswith(start) and name not in known:
-                near = difflib.get_close_matches(name, known, 1)
-                meant = f"; is {near[0]} meant?" if near else ""
+                near = nearest(name, known)
+                meant = "" if near is None else f"; is {near} meant?"
                 raise argparse.ArgumentError(None, f"{name} in the environment sets no option{meant}")
         try:
             return super().parse_args(*args, **keywords)

@@ -254,7 +254,7 @@ CLAIMS: tuple[Claim, ...] = (
 
 
 def judge(runs: Table1Runs, trained: TrainabilityMap) -> list[tuple[Claim, Verdict]]:
-    """Return every claim with its verdict on the literal backbone, and beside it those on the backbones that match."""
+    """Return every claim with its verdict on the literal backbone, and its verdicts on those that match."""
     literal, deciding = group_size(runs.protocol.backbone), without_seen(runs)
     starts: dict[tuple[str, str], Changes] = {
         ("the initialisation", f"{literal}, start {start}"): {"start": start} for start in runs.starts

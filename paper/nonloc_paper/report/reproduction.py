@@ -199,7 +199,7 @@ def verdict_table(verdicts: Sequence[tuple[Claim, Verdict]]) -> Table:
 
 
 def parts_table(verdict: Verdict) -> Table:
-    """Return a line for each part of a verdict and of those beside it: what was compared, the numbers, the answer."""
+    """Return a line for each part of the verdicts on a claim: what was compared, the numbers, the answer."""
 
     def line(part: Part) -> tuple[str, ...]:
         return part.name, part.numbers, ANSWERS[part.holds]

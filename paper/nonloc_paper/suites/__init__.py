@@ -6,6 +6,5 @@ nearest to the text; what the text leaves open is decided in tables.py, and ever
 
 from nonloc_paper.suites.catalog import SUITES, arranged_suite, find_suite
 from nonloc_paper.suites.rows import Row, Suite
-from nonloc_paper.suites.tables import SPECTRUM_EPOCHS
 
-__all__ = ["SPECTRUM_EPOCHS", "SUITES", "Row", "Suite", "arranged_suite", "find_suite"]
+__all__ = ["SUITES", "Row", "Suite", "arranged_suite", "find_suite"]
