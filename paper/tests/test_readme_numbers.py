@@ -483,5 +483,7 @@ def test_the_experiments_in_the_projects_readme():
     means = [-shown[place] for place in range(8, len(shown), 5)][:3]
     found = text.partition("- **With ")[2].partition("[paper/README.md]")[0]
     assert_shown(found, [3, 2, 4, *means, 1, 4])
-    assert "(two seeds," in found
-    assert shown[11] == 2
+    words = {2: "two", 3: "three", 4: "four", 5: "five"}
+    seeds = [words[shown[place]] for place in (11, 16, 21)]
+    assert re.findall(r"\((\w+) seeds\)", found) == seeds[:2]
+    assert seeds[2] == seeds[1]
