@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from nonloc._checks import is_whole
-from nonloc.outcomes import CorruptDataError
+from nonloc.outcomes import CorruptDataError, Outcome
 from nonloc_paper.file_schemas import MANIFEST, OLDER_MANIFEST
 from nonloc_paper.runs import TEMPORARY, Run, read_json, remove_leftover, write_atomically, write_json
 from nonloc_paper.schema import check
@@ -101,10 +101,13 @@ def save_checkpoint(run: Run, recipe: Recipe, checkpoint: Checkpoint) -> None:
 def latest_valid(run: Run, recipe: Recipe | None = None) -> Checkpoint | None:
     """Return the newest whole checkpoint of `run`, None without any; skip a damaged one with a warning.
 
-    CorruptDataError if all are damaged. A checkpoint made with another recipe than `recipe` (by default the run's own),
-    or in another format, is a ValueError.
+    CorruptDataError if all are damaged, or if a run that came to its end has lost its last one: an earlier one is of
+    another network. A checkpoint made with another recipe than `recipe` (by default the run's own), or in another
+    format, is a ValueError.
     """
     expected = recipe if recipe is not None else Recipe.of(run)
+    # Read first: a result that is there is younger than the last checkpoint.
+    end = _last_step(run)
     damages: list[str] = []
     for path in sorted(_numbered(run, ".json"), reverse=True):
         for file in (path, path.with_suffix(".safetensors")):
@@ -121,6 +124,11 @@ def latest_valid(run: Run, recipe: Recipe | None = None) -> Checkpoint | None:
                 return latest_valid(run, expected)
             damages.append(str(error))
             continue
+        if end not in (None, checkpoint.step):
+            raise CorruptDataError(
+                f"{run.checkpoints_path}/{end:08d}, the last checkpoint of a finished run, is damaged or missing; "
+                f"bring it back, or delete {run.result_path} and train again: it goes on from step {checkpoint.step:,}"
+            )
         for damage in damages:
             warnings.warn(f"{damage}; going back to the checkpoint before it", RuntimeWarning, stacklevel=2)
         return checkpoint
@@ -130,6 +138,12 @@ def latest_valid(run: Run, recipe: Recipe | None = None) -> Checkpoint | None:
             "bring the files back, or delete that folder to begin again"
         )
     return None
+
+
+def _last_step(run: Run) -> int | None:
+    """Return the step at which a run came to its end; None for one that diverged or has no result."""
+    outcome = Outcome.from_dict(run.read_result()["outcome"]) if run.is_finished else None
+    return None if outcome is None or outcome.ending == "diverged" else outcome.step
 
 
 def remove_later(run: Run, step: int) -> None:

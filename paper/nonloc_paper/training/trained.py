@@ -8,7 +8,7 @@ from dataclasses import asdict
 import torch
 from torch import nn
 
-from nonloc.outcomes import CorruptDataError, Outcome
+from nonloc.outcomes import Outcome
 from nonloc_paper.fast import accelerate
 from nonloc_paper.networks.build import build
 from nonloc_paper.runs import Run
@@ -65,17 +65,11 @@ def newest_checkpoint(run: Run) -> Checkpoint:
     Take a network and its step from one checkpoint: a run that is training soon has a newer one.
     """
     checkpoint = latest_valid(run)
-    if not run.is_finished:
-        if checkpoint is None:
-            raise ValueError(f"{run.path} has no checkpoint yet; train it first")
-        return checkpoint
-    outcome = Outcome.from_dict(run.read_result()["outcome"])
     if checkpoint is not None:
-        if outcome.ending != "diverged" and checkpoint.step != outcome.step:
-            raise CorruptDataError(
-                f"{run.checkpoints_path}/{outcome.step:08d}, the last checkpoint, is damaged or missing; bring it back"
-            )
         return checkpoint
+    if not run.is_finished:
+        raise ValueError(f"{run.path} has no checkpoint yet; train it first")
+    outcome = Outcome.from_dict(run.read_result()["outcome"])
     if outcome.ending == "diverged":
         raise ValueError(f"{run.path} diverged, at step {outcome.step:,}, and has no weights to look at")
     # Runs next to it with the same recipe, but perhaps for the seed.

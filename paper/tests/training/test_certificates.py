@@ -95,6 +95,7 @@ def test_the_recorded_step_is_that_of_the_network(run, tmp_path, monkeypatch):
         return network_of(checkpoint, recipe, device)
 
     monkeypatch.setattr(certificates, "network_of", network)
+    copy.result_path.unlink()
     certify_run(copy, DATA, images=1, keep=True)
     assert latest_valid(copy).step == step + 1
     assert json.loads((copy.path / "stability.json").read_text())["step"] == step

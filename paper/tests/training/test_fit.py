@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
@@ -29,9 +30,11 @@ from nonloc_paper.training import machine
 from nonloc_paper.training import session as session_module
 from nonloc_paper.training.checkpoint import UNVERIFIED
 from nonloc_paper.training.fit import SECONDS_UNSAVED, Options
+from nonloc_paper.training.observe import observe
 from nonloc_paper.training.progress import Progress
 from nonloc_paper.training.session import Losses, Session
 from nonloc_paper.training.tasks import Classification
+from nonloc_paper.training.trained import trained_network
 
 RECIPE = tiny_recipe(spectrum_epochs=(1,))
 
@@ -200,6 +203,31 @@ def test_a_damaged_newest_checkpoint_costs_only_time(whole, run):
         interrupt(run, 13)
     assert saved_steps(run) == [10, 13]
     train(RECIPE, run)
+    assert_same_run(run, whole)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("is_missing", [False, True])
+@pytest.mark.parametrize("look", [trained_network, observe])
+def test_a_finished_run_without_its_last_checkpoint_is_one_error_whose_advice_leads_to_the_same_end(
+    whole, run, look, is_missing
+):
+    """No look at an earlier network, and no warning that announces one."""
+    shutil.copytree(whole.path, run.path)
+    before = files_of(run)
+    for path in run.checkpoints_path.glob("00000015.*"):
+        if is_missing:
+            path.unlink()
+        else:
+            path.write_bytes(path.read_bytes()[:100])
+    with pytest.raises(CorruptDataError, match=r"00000015, the last.*delete .*from step 10") as caught:
+        look(run)
+    assert f"delete {run.result_path} and train again" in str(caught.value)
+    assert files_of(run).keys() <= before.keys()
+    run.result_path.unlink()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        train(RECIPE, run)
     assert_same_run(run, whole)
 
 

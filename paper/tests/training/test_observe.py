@@ -165,6 +165,7 @@ def test_the_step_of_spectra_is_that_of_the_network(copy, monkeypatch):
         return network_of(checkpoint, recipe, device)
 
     monkeypatch.setattr(observing, "network_of", network)
+    copy.result_path.unlink()
     assert observe_spectra(copy)["step"] == 15
     assert latest_valid(copy).step == 16
 
