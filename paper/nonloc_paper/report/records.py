@@ -10,6 +10,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, TypeVar
 
+from nonloc._checks import shortened
 from nonloc.outcomes import CorruptDataError
 from nonloc_paper.file_schemas import METRICS, NOT_OBSERVED, OBSERVATIONS, SPECTRA, SPECTRUM, STABILITY
 from nonloc_paper.networks.spec import NetworkSpec
@@ -24,6 +25,7 @@ from nonloc_paper.training.recipe import Recipe
 
 _Key = TypeVar("_Key", bound=Hashable)
 ARRANGEMENT = ("name", "rows", "changes", "seeds")  # what of a plan `arranged_suite` takes
+LONGEST_VALUE = 40  # characters of one setting in a label
 
 
 @dataclass(frozen=True)
@@ -282,11 +284,37 @@ def own_rows(records: Sequence[RunRecord], group: str) -> list[RowRecord]:
     together: dict[Recipe, list[RunRecord]] = {}
     for record in sorted(records, key=lambda record: (record.recipe.network, record.recipe.seed)):
         together.setdefault(record.recipe.with_(seed=0), []).append(record)
-    first: dict[tuple[str, str], Recipe] = {}
-    rows = []
-    for recipe, runs in together.items():
-        other = first.setdefault((recipe.network, recipe.data), recipe)
-        apart = "; ".join(text.partition(", was")[0] for text in recipe.differences(other))
-        label = f"{recipe.network} on {recipe.data}" + (f" ({apart})" if apart else "")
-        rows.append(RowRecord(label, recipe, tuple(runs), group=group))
-    return rows
+    alike: dict[str, list[Recipe]] = {}
+    for recipe in together:
+        alike.setdefault(f"{recipe.network} on {recipe.data}", []).append(recipe)
+    labels = {
+        recipe: name + apart
+        for name, recipes in alike.items()
+        for recipe, apart in zip(recipes, _apart(recipes), strict=True)
+    }
+    return [RowRecord(labels[recipe], recipe, tuple(runs), group=group) for recipe, runs in together.items()]
+
+
+def _apart(recipes: Sequence[Recipe]) -> list[str]:
+    """How each recipe differs from the first: by the few settings that tell all apart, and how many others."""
+    differing = [
+        {
+            name: f"{name} is {shortened(repr(value), LONGEST_VALUE)}"
+            for name, (value, _) in recipe.differing(recipes[0]).items()
+        }
+        for recipe in recipes
+    ]
+    names, named = list(dict.fromkeys(name for one in differing for name in one)), list[str]()
+
+    def told_apart(names: Sequence[str]) -> int:
+        return len({tuple(one.get(name) for name in names) for one in differing})
+
+    while told_apart(named) < told_apart(names):
+        named.append(max(names, key=lambda name: told_apart([*named, name])))
+    texts = []
+    for one in differing:
+        shown = [one[name] for name in named if name in one]
+        others = len(one) - len(shown)
+        shown += [f"and {others} more"] if others else []
+        texts.append(f" ({'; '.join(shown)})" if shown else "")
+    return texts

@@ -191,8 +191,14 @@ class Recipe:
 
     def differences(self, other: Recipe) -> list[str]:
         """Return the fields that differ, as sentences such as "seed is 1, was 0"."""
+        return [
+            f"{name} is {shown(now)}, was {shown(was)}" for name, (now, was) in self.differing(other).items()
+        ]
+
+    def differing(self, other: Recipe) -> dict[str, tuple[Any, Any]]:
+        """Return the fields that differ, each with its value here and its value there."""
         now, was = _flat(self.to_dict()), _flat(other.to_dict())
-        return [f"{key} is {shown(now[key])}, was {shown(was[key])}" for key in now if now[key] != was[key]]
+        return {name: (now[name], was[name]) for name in now if now[name] != was[name]}
 
     def _check_whole(self, name: str, *, least: int, most: int = MOST_WHOLE, optional: bool = False) -> None:
         value = getattr(self, name)

@@ -76,6 +76,32 @@ def test_without_a_suite_seeds_go_together_and_recipes_apart(tmp_path):
     assert {row.median for row in rows.values()} == {21.0, 30.0}
 
 
+def test_labels_name_the_few_settings_that_tell_runs_apart(tmp_path):
+    recipe = Recipe(network="restorer8/baseline", data="motifs")
+    short = {
+        "epochs": 9,
+        "steps_per_epoch": 50,
+        "batch_size": 16,
+        "optimizer": "adam",
+        "schedule": "onecycle",
+    }
+    changes = [{}, short, short | {"noise": 0.2}, {"noise": 0.2}, {"spectrum_epochs": tuple(range(99))}]
+    for number, change in enumerate(changes):
+        make_run(tmp_path / str(number), recipe.with_(**change))
+    labels = [row.label for row in collect(tmp_path).rows]
+    start = "restorer8/baseline on motifs"
+    assert labels[:4] == [
+        start,
+        f"{start} (epochs is 9; and 4 more)",
+        f"{start} (epochs is 9; noise is 0.2; and 4 more)",
+        f"{start} (noise is 0.2)",
+    ]
+    assert re.fullmatch(
+        re.escape(start) + r" \(spectrum_epochs is \[0, 1, [^()]* 98\] \(386 characters\)\)", labels[4]
+    )
+    assert max(map(len, labels)) < 120
+
+
 def test_diverged_and_unfinished_runs_have_no_score(tmp_path):
     recipe = Recipe(network="restorer8/baseline", data="motifs")
     make_run(tmp_path / "a", recipe, diverged_at=17)
