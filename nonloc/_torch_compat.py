@@ -81,7 +81,14 @@ def is_exporting() -> bool:
 
 def is_open_size(size: int) -> bool:
     """Return whether an exported program is to serve any such size: comparing it with a number would fix it."""
-    return isinstance(size, torch.SymInt) and is_exporting()
+    if not is_exporting():
+        return False
+    from torch.fx.experimental import symbolic_shapes  # it imports sympy, which takes half a second
+
+    # With strict=True such a size passes for an int; only this function, since torch 2.8, tells it from a number.
+    if hasattr(symbolic_shapes, "has_static_value"):
+        return not symbolic_shapes.has_static_value(size)
+    return isinstance(size, torch.SymInt)
 
 
 def is_vmapped(x: Tensor) -> bool:
