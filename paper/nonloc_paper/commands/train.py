@@ -7,7 +7,7 @@ from pathlib import Path
 
 from jsonargparse import ArgumentParser, Namespace
 
-from nonloc._checks import check_choice, shown
+from nonloc._checks import check_choice, check_whole, shown
 from nonloc.cli.durations import parse_duration
 from nonloc.cli.output import Output, add_output_arguments
 from nonloc.nn.options import StageOptions
@@ -16,6 +16,7 @@ from nonloc_paper.commands.parser import CommandParser, add_budget, add_data_dir
 from nonloc_paper.data import NAMES
 from nonloc_paper.networks.spec import NetworkSpec
 from nonloc_paper.runs import Run
+from nonloc_paper.suites.rows import MOST_THREADS
 from nonloc_paper.training.recipe import Recipe
 
 PARSER = CommandParser
@@ -46,6 +47,8 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_device(parser)
     text = "replay every step as one CUDA graph; null is on CUDA, with the plain loop for what cannot be"
     add_optional(parser, "--captured", text, bool)
+    text = "processor threads; null is torch's choice. On a busy machine 1 may be fastest; results differ by rounding"
+    add_optional(parser, "--threads", text, int)
     add_data_dir(parser)
     add_budget(parser)
     add_output_arguments(parser)
@@ -104,13 +107,19 @@ def run(options: Namespace) -> int:
     recipe = recipe_from(options)
     check_choice("data", recipe.data, NAMES)
     budget = None if options.budget is None else parse_duration(options.budget)
+    if options.threads is not None:
+        check_whole("threads", options.threads, most=MOST_THREADS)
     folder = Run(options.run if options.run is not None else Path("runs") / recipe.name)
+
+    import torch
 
     from nonloc_paper.training.fit import fit
     from nonloc_paper.training.machine import device_or_best
     from nonloc_paper.training.ranks import group_of_torchrun
     from nonloc_paper.training.step import slow_precision
 
+    if options.threads is not None:
+        torch.set_num_threads(options.threads)
     with group_of_torchrun() as is_first:
         output.is_quiet |= not is_first
         output.talk(f"{recipe.network} on {recipe.data}, seed {recipe.seed}, in {folder.path}")

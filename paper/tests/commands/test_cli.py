@@ -102,6 +102,7 @@ def test_every_field_of_a_recipe_is_explained():
         (["reproduce", "demo", "--set", "epochs"], "write FIELD=VALUE"),
         (["reproduce", "demo", "--seeds", "0"], "seeds must be"),
         (["reproduce", "demo", "--threads", "0"], "threads must be"),
+        (["train", "--threads", "0"], "threads must be"),
         (["reproduce", "demo", "--seeds", HUGE], f"seeds must be at most 1,000, got {HUGE}"),
         (["reproduce", "demo", "--threads", HUGE], f"threads must be at most 1,000, got {HUGE}"),
         (["reproduce", "demo", "--rows", "9" * 5000], "is no row of demo"),

@@ -8,6 +8,7 @@ import sys
 import time
 
 import pytest
+import torch
 import yaml
 
 from nonloc.cli import main
@@ -53,6 +54,20 @@ def test_the_default_folder_is_named_after_the_recipe_and_a_finished_run_stays(t
     before = (folder / "result.json").stat().st_mtime_ns
     assert main(["train", *TINY, "--quiet"]) == 0
     assert (folder / "result.json").stat().st_mtime_ns == before
+
+
+def test_the_number_of_threads_is_of_the_machine_and_not_of_the_recipe(tmp_path):
+    """So a run goes on with another number, and its result names both."""
+    words = ["train", *TINY, "--run", str(tmp_path), "--quiet"]
+    before = torch.get_num_threads()
+    try:
+        assert main([*words, "--threads", "3", "--budget", "0s"]) == 0
+        assert main([*words, "--threads", "1"]) == 0
+    finally:
+        torch.set_num_threads(before)
+    result = Run.open(tmp_path).read_result()
+    assert result["machine"]["threads"] == 1
+    assert [part["machine"]["threads"] for part in result["earlier"]] == [3]
 
 
 def test_print_config_goes_round_through_config(tmp_path, capsys):
