@@ -54,14 +54,13 @@ class JumpProcess(Process):
     def rate(self, z: Tensor) -> Tensor:
         """Kᵀp − p [B, M, C] of a law p [B, M, C]."""
         check_signal(self.affinity, z)
-        transitions = self._transitions(compute_dtype(self.affinity, z))
-        return transitions.change(z.to(transitions.dtype)).to(z.dtype)
+        return self._change(z)
 
     def evolve(self, law: Tensor, step_size: float = 1.0) -> Tensor:
         """The law [B, M, C] after one step of length h ≤ 1, without a matrix: p + h (Kᵀp − p)."""
         step_size = _checked_step(step_size)
         check_signal(self.affinity, law, "law")
-        return law + step_size * self.rate(law)
+        return law + step_size * self._change(law)
 
     def expect(self, f: Tensor, step_size: float = 1.0) -> Tensor:
         """The mean of f [B, M, C] after one step, by the start of the walker: f_i + h Σ_j K_ij (f_j − f_i).
@@ -221,7 +220,12 @@ class JumpProcess(Process):
         wide = z.to(torch.float64)
         # The stationary part has no energy; without it, little cancels.
         rest = wide - wide.sum(1, keepdim=True) * law
-        return -(rest * inverse_or_zero(law) * self.rate(rest)).sum((1, 2)).to(z.dtype)
+        return -(rest * inverse_or_zero(law) * self._change(rest)).sum((1, 2)).to(z.dtype)
+
+    def _change(self, law: Tensor) -> Tensor:
+        """Kᵀp − p of a law that was checked."""
+        transitions = self._transitions(compute_dtype(self.affinity, law))
+        return transitions.change(law.to(transitions.dtype)).to(law.dtype)
 
     def _dividing_law(self) -> Tensor | None:
         """π where densities p/π have a meaning: Ω is symmetric, and a walker at a position with π ≈ 0 stays there."""

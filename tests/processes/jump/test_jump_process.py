@@ -5,7 +5,9 @@ import torch
 from chains import chain, order, two_states
 
 from nonloc.ops import Affinity, aggregate, diffuse, kernel_matrix
+from nonloc.ops.functional import check_signal
 from nonloc.processes import JumpProcess, simulate
+from nonloc.processes.jump import process as jump_process
 from problems import affinity, features, generator, relative
 
 
@@ -41,6 +43,20 @@ def test_a_step_that_is_no_probability_is_refused(step_size):
 def test_a_law_of_another_size_is_refused():
     with pytest.raises(ValueError, match=r"z \[.*must have the affinity.s batch and positions, \[2, 6, C\]"):
         simulate(JumpProcess(heat()), torch.ones(2, 5, 1), num_steps=1)
+
+
+@pytest.mark.parametrize(("name", "argument"), [("rate", "z"), ("evolve", "law"), ("energy", "z")])
+def test_a_law_is_checked_once_under_the_name_of_its_argument(name, argument, monkeypatch):
+    process = JumpProcess(heat())
+    checked = []
+
+    def counted(affinity, z, name="z"):
+        checked.append(name)
+        check_signal(affinity, z, name)
+
+    monkeypatch.setattr(jump_process, "check_signal", counted)
+    getattr(process, name)(law_of(process.affinity))
+    assert checked == [argument]
 
 
 @pytest.mark.parametrize("step_size", [1.0, 0.3])
