@@ -1,6 +1,8 @@
 """nonloc simulate: numbers that the theory asks for, files that can be opened, and errors that name the fix."""
 
 import json
+import os
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -65,6 +67,27 @@ def test_the_files_are_there_and_open(capsys, picture, tmp_path):
             assert min(image.size) > 50
     saved = json.loads((tmp_path / "out" / "simulate-diffusion.json").read_text())
     assert saved["variance"] == record["variance"]
+
+
+@pytest.mark.parametrize("number", range(5))
+def test_an_interruption_leaves_whole_files(capsys, picture, tmp_path, monkeypatch, number):
+    """It comes between the last byte of a file and its name; those that are not new yet stay as they were."""
+    _, record = simulated(capsys, picture, tmp_path, "diffusion", "--animate")
+    before = {path: path.read_bytes() for path in map(Path, record["files"])}
+    replace, done = os.replace, []
+
+    def interrupt(source, target):
+        if len(done) == number:
+            raise KeyboardInterrupt
+        done.append(target)
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", interrupt)
+    words = ["--size", "10", "--steps", "2", "--animate", "--quiet", "--output", str(tmp_path / "out")]
+    assert main(["simulate", "diffusion", "--image", str(picture), *words]) == 130
+    after = {path: path.read_bytes() for path in (tmp_path / "out").iterdir()}
+    assert after.keys() == before.keys()
+    assert [path for path in before if after[path] != before[path]] == done
 
 
 def test_a_step_far_beyond_the_limit_diverges_and_is_written(capsys, picture, tmp_path):

@@ -24,6 +24,7 @@ DISTRIBUTIONS = {
             "outcomes": 0,
             "_evaluation": 0,
             "_checks": 0,
+            "_files": 0,
             "_lazy": 0,
             "_torch_compat": 0,
         },

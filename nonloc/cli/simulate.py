@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, cast
 
 from nonloc._checks import check_memory, shortened, shown
+from nonloc._files import write_atomically
 from nonloc.cli.durations import format_duration
 from nonloc.cli.output import Output, add_output_arguments
 from nonloc.cli.simulate_picture import read_picture
@@ -155,12 +157,13 @@ def run(options: Namespace) -> int:
         f"states-{options.process}.png": png(cast(Any, strip.figure)),  # new axes are no subfigure
         f"simulate-{options.process}.json": f"{json.dumps(value, indent=1)}\n".encode(),
     }
-    for name, content in files.items():
-        (folder / name).write_bytes(content)
-    written = [str(folder / name) for name in files]
     if options.animate:
-        path = folder / f"states-{options.process}.gif"
-        written.append(str(animate_trajectory(trajectory, path, **drawn)))
+        name = f"states-{options.process}.gif"
+        with TemporaryDirectory() as place:
+            files[name] = animate_trajectory(trajectory, Path(place) / name, **drawn).read_bytes()
+    for name, content in files.items():
+        write_atomically(folder / name, content)
+    written = [str(folder / name) for name in files]
     output.result(_text(trajectory, series, written), {**value, "files": written})
     return EXIT_DONE if trajectory.outcome.ending == "finished" else EXIT_DIVERGED
 

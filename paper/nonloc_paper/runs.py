@@ -14,22 +14,18 @@ import hashlib
 import json
 import math
 import os
-import re
-import secrets
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from nonloc._checks import is_whole
+from nonloc._files import naming, replaced_name, sync_folder, write_atomically
 from nonloc.outcomes import CorruptDataError, LockedRunError, recorded_ending
 from nonloc_paper.file_schemas import RESULT
 from nonloc_paper.paths import real_path
 from nonloc_paper.schema import check, parse
 
-TEMPORARY = ".tmp"
-# The file's name, the process and a random number: two processes may write the same file at once.
-_UNIQUE = re.compile(r"(?P<name>.+)\.\d+-[0-9a-f]{8}" + re.escape(TEMPORARY))
 # Files that other commands write into a run folder; an interrupted copy may leave them without a recipe.
 BESIDE = ("observations.json", "observations.safetensors", "spectrum.json", "stability.json")
 CHECKSUM = "checksum"
@@ -220,13 +216,13 @@ class Run:
     def _append(self, path: Path, line: dict[str, Any]) -> None:
         self.path.mkdir(parents=True, exist_ok=True)
         is_new = not path.exists()
-        with _naming(path), open(path, "ab+") as file:
+        with naming(path), open(path, "ab+") as file:
             file.truncate(_whole_length(path))
             file.write((_dump(line) + "\n").encode())
             file.flush()
             os.fsync(file.fileno())
         if is_new:
-            _sync_folder(self.path)
+            sync_folder(self.path)
 
     def __repr__(self) -> str:
         return f"Run({str(self.path)!r})"
@@ -261,38 +257,6 @@ def find_files(folder: Path, name: str) -> list[Path]:
     return sorted(found)
 
 
-def write_atomically(path: Path, content: bytes) -> None:
-    """Replace `path`; a crash at any moment leaves the old content or the new, never a mixture.
-
-    Several processes may write the same file at once; the content of the last one stays.
-    """
-    is_written = False
-    while not is_written:
-        temporary = path.with_name(f"{path.name}.{os.getpid()}-{secrets.token_hex(4)}{TEMPORARY}")
-        # It is locked while it is open: an unlocked one is a leftover.
-        with _naming(path), open(temporary, "xb") as file:
-            # A file system may have no locks; then leftovers stay.
-            with suppress(OSError):
-                fcntl.flock(file, fcntl.LOCK_EX)
-            # Before it was locked, another process may have removed it as a leftover.
-            if not temporary.exists():
-                continue
-            try:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-                os.replace(temporary, path)
-            except BaseException:
-                temporary.unlink(missing_ok=True)
-                raise
-            is_written = True
-    _sync_folder(path.parent)
-    for entry in path.parent.glob("*" + TEMPORARY):
-        unique = _UNIQUE.fullmatch(entry.name)
-        if unique and unique["name"] == path.name:
-            remove_leftover(entry)
-
-
 def write_json(path: Path, value: dict[str, Any], *, indent: int | None = None) -> dict[str, Any]:
     """Replace `path` by `value` as strict JSON with its checksum; return what `read_json` gives back."""
     written = finite_or_none(value)
@@ -303,47 +267,6 @@ def write_json(path: Path, value: dict[str, Any], *, indent: int | None = None) 
 def with_checksum(value: dict[str, Any]) -> dict[str, Any]:
     """Return `value` with the SHA-256 of its JSON, which `read_json` verifies."""
     return value | {CHECKSUM: hashlib.sha256(_dump(value).encode(errors="surrogatepass")).hexdigest()}
-
-
-@contextmanager
-def _naming(path: Path) -> Iterator[None]:
-    """Name the file in an OSError without one, such as that of a full disk."""
-    try:
-        yield
-    except OSError as error:
-        if error.filename is not None or error.errno is None:
-            raise
-        raise OSError(error.errno, error.strerror, str(path)) from error
-
-
-def _sync_folder(folder: Path) -> None:
-    """Sync a folder: a new file or a rename is durable only after that."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        with _naming(folder):
-            os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def replaced_name(name: str) -> str | None:
-    """Return which file the temporary file `name` replaces; None if `name` is not a temporary file."""
-    unique = _UNIQUE.fullmatch(name)
-    if unique:
-        return unique["name"]
-    # An older form of the name.
-    return name.removesuffix(TEMPORARY) if name.endswith(TEMPORARY) else None
-
-
-def remove_leftover(temporary: Path) -> None:
-    """Remove a temporary file, unless a process still writes it."""
-    with suppress(OSError):
-        handle = os.open(temporary, os.O_RDWR)
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            temporary.unlink()
-        finally:
-            os.close(handle)
 
 
 def _dump(value: Any, indent: int | None = None) -> str:

@@ -14,7 +14,8 @@ from killing import saved_steps, temporaries
 
 from faults._children import end_of, start, wait_until, whole_run, work_in
 from faults.trial import Trial
-from nonloc_paper.runs import Run, replaced_name
+from nonloc._files import replaced_name
+from nonloc_paper.runs import Run
 
 GOALS = {"at random": 100, "during a save": 100}
 ATTEMPTS = 9  # how often to try to hit a save, which takes a few milliseconds
