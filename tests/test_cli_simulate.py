@@ -125,6 +125,27 @@ def test_wrong_options_are_usage_errors(capsys, options, message):
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("jump --step_size 2", "several steps, or simulate with --stepper exact or implicit\n"),
+        ("jump --normalize none", "and --normalize none does not"),
+        ("damped --stepper exact --step_size 1e20", "use --step_size ≤ 2.3e+12, when"),
+        (
+            "reverse --stepper implicit --step_size 1 --bandwidth 2",
+            "a smaller --step_size, or --stepper exact\n",
+        ),
+        ("diffusion --radius -1", "error: --radius must be"),
+        ("diffusion --image radius/stepper.png", " radius/stepper.png"),
+    ],
+)
+def test_what_the_library_says_names_options_of_the_command(capsys, picture, words, message):
+    assert main(["simulate", "--image", str(picture), "--size", "10", "--quiet", *words.split()]) > 0
+    said = capsys.readouterr().err
+    assert message in said
+    assert not any(f"{name}=" in said for name in ("step_size", "stepper", "normalize"))
+
+
 def test_what_is_said_to_people_is_how_a_simulation_ends(capsys, picture, tmp_path):
     command = ["simulate", "diffusion", "--image", str(picture), "--size", "10", "--bandwidth", "0.5", "--quiet",
                "--steps", "4", "--output", str(tmp_path)]  # fmt: skip
@@ -133,7 +154,8 @@ def test_what_is_said_to_people_is_how_a_simulation_ends(capsys, picture, tmp_pa
     assert main([*command, "--step_size", "9"]) == 3
     output = capsys.readouterr().out
     assert output.startswith("Trajectory(ran away at step 2 (t = 18)")
-    assert "every step_size up to 2 is certified to be stable" in output
+    assert ": --step_size 9 is beyond the limit" in output
+    assert "; every --step_size up to 2 is certified to be stable" in output
     assert "epoch" not in output
     assert "converged" not in output
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -13,7 +14,7 @@ from nonloc._files import write_atomically
 from nonloc.cli.durations import format_duration
 from nonloc.cli.output import Output, add_output_arguments
 from nonloc.cli.simulate_picture import read_picture
-from nonloc.outcomes import EXIT_DIVERGED, EXIT_DONE
+from nonloc.outcomes import EXIT_DIVERGED, EXIT_DONE, NonlocError
 
 SUMMARY = (
     "run a nonlocal process on an image: diffusion, the original flow, a jump process, diffusion reversed"
@@ -46,6 +47,10 @@ SMALLEST_BANDWIDTH, LARGEST_BANDWIDTH = 1e-5, 1e9
 TIMED_PAIRS = 2**24  # of the product that is timed
 LONG = 10  # seconds
 PROCESSES = ("diffusion", "damped", "jump", "reverse")
+# In messages of the library: an argument of Python that is an option here, perhaps with values; not a part of a path.
+ARGUMENT = re.compile(
+    r"""(?<![-./])\b(step_size|stepper|normalize|radius)\b(?![./]\w)( ?= ?["'\w.+-]+( or "\w+")*)?"""
+)
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -79,6 +84,24 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(options: Namespace) -> int:
+    try:
+        return _run(options)
+    except (NonlocError, ValueError) as error:
+        error.args = (as_options(str(error)),)
+        raise
+
+
+def as_options(message: str) -> str:
+    """Name options in the place of Python's arguments: --stepper exact for stepper="exact"."""
+
+    def option(found: re.Match[str]) -> str:
+        values = re.sub("[\"'= ]+", " ", found[2] or "").rstrip()
+        return f"--{found[1]}{values}"
+
+    return ARGUMENT.sub(option, message)
+
+
+def _run(options: Namespace) -> int:
     output = Output(options)
     for name in ("size", "steps"):
         if getattr(options, name) < 1:
@@ -250,5 +273,5 @@ def _text(trajectory: Any, series: dict[str, Any], written: list[str]) -> str:
             )
             lines.append(f"{label:<13} {first} → {last}")
     if trajectory.outcome.ending != "finished":
-        lines.append(trajectory.outcome.sentence)
+        lines.append(as_options(trajectory.outcome.sentence))
     return "\n".join([*lines, "", *written])

@@ -176,7 +176,7 @@ def test_nothing_to_move_is_moved(stepper, batch, channels):
 def test_a_step_of_a_jump_process_that_is_no_probability_is_refused():
     step_size, a, law = 1.5, symmetric(), torch.full((2, 6, 1), 1 / 6, dtype=torch.float64)
     with pytest.raises(
-        ValueError, match=r"in \(0, 1\].*several steps, or simulate\(.*\"exact\" or \"implicit\""
+        ValueError, match=r"in \(0, 1\].*several steps, or simulate with stepper=\"exact\" or \"implicit\""
     ):
         simulate(JumpProcess(a), law, num_steps=1, step_size=step_size)
     for stepper in ("exact", "implicit"):

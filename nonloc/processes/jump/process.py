@@ -277,6 +277,6 @@ def _checked_step(step_size: float) -> float:
     if not is_number(step_size) or not 0 < step_size <= 1:
         raise ValueError(
             f"step_size must be a number in (0, 1], the probability of a jump in one step, got {shown(step_size)}; a "
-            'longer time is several steps, or simulate(..., stepper="exact" or "implicit")'
+            'longer time is several steps, or simulate with stepper="exact" or "implicit"'
         )
     return float(step_size)
