@@ -260,11 +260,14 @@ def train_steps(
                 )
             return Outcome.from_dict(run.read_result()["outcome"]) if run.is_finished else None
 
+        # Before there is a folder: missing data leave none behind.
+        data = None if run.exists else find_data()
         earlier = ranks.from_first(enter)
         if earlier is not None:
             return earlier
+        data = find_data() if data is None else data
         session = Session(
-            recipe, run, find_data(), options.device, own=options.own, group=options.group, ranks=ranks
+            recipe, run, data, options.device, own=options.own, group=options.group, ranks=ranks
         )
         # Not earlier: a recipe that cannot be built or does not fit its data must not occupy the folder.
         if ranks.is_first and (not run.exists or not run.has_begun):

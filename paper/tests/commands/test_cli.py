@@ -188,6 +188,7 @@ def test_missing_and_corrupt_data_have_exit_codes_of_their_own(capsys, tmp_path)
     words = ["--data-dir", str(tmp_path / "empty"), "--run", str(tmp_path / "run")]
     assert main(["train", "--data", "cifar10", *words]) == 1
     assert "CIFAR-10 is not in" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_closed_pipe_is_no_error():
