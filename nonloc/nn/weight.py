@@ -95,6 +95,31 @@ def map_matrix(linear: nn.Linear) -> Tensor:
     return (linear(basis) - linear(torch.zeros_like(basis[:1]))).transpose(0, 1)
 
 
+def _norm_of_valid(norm: nn.BatchNorm1d, change: Tensor, mask: Tensor) -> Tensor:
+    """Return norm(change[mask]) at its positions and 0 elsewhere, in training, by operations of fixed shapes.
+
+    A single valid position has no variance, and torch refuses it. A compiled program cannot look: there it gets β, and
+    leaves the running statistics alone.
+    """
+    keep, count = mask.unsqueeze(-1), mask.sum()
+    wide = change.to(torch.promote_types(change.dtype, torch.float32))
+    mean = torch.where(keep, wide, 0).sum((0, 1)) / count.clamp(min=1)
+    centred = torch.where(keep, wide - mean, 0)
+    squares = centred.square().sum((0, 1))
+    if norm.track_running_stats:
+        with torch.no_grad():
+            batches = cast(Tensor, norm.num_batches_tracked).add_(1)
+            rate = 1 / batches.to(wide.dtype) if norm.momentum is None else norm.momentum
+            unbiased = squares / (count - 1).clamp(min=1)
+            for running, now in ((norm.running_mean, mean), (norm.running_var, unbiased)):
+                assert running is not None
+                running.copy_(torch.where(count > 1, running + rate * (now - running), running))
+    valid = centred * (squares / count.clamp(min=1) + norm.eps).rsqrt()
+    if norm.affine:
+        valid = valid * norm.weight + norm.bias
+    return torch.where(keep, valid, 0).to(change.dtype)
+
+
 class WeightMap(nn.Module):
     """W = W_Z W_g, or one full W in the place of W_Z; then batch normalisation over the channels, if it is on.
 
@@ -136,6 +161,9 @@ class WeightMap(nn.Module):
             return change
         if mask is None or not self.norm.training:
             return self.norm(change.flatten(0, 1)).view_as(change)
+        # The number of valid positions is no shape that a compiled program knows. Elsewhere selecting them is faster.
+        if torch.compiler.is_compiling() and is_untouched(self.norm, nn.BatchNorm1d):
+            return _norm_of_valid(self.norm, change, mask)
         valid = self.norm(change[mask])
         return torch.zeros_like(change, dtype=valid.dtype).index_put((mask,), valid)
 

@@ -104,6 +104,95 @@ def test_batch_statistics_are_those_of_the_change_over_batch_and_valid_positions
     torch.testing.assert_close(stage(x, mask)[:, :5], stage(x[:, :5]))
 
 
+def normed(count=5, norm=nn.BatchNorm1d, **keywords):
+    """A sub-block with a normalisation, what its W_Z gets, and a mask with `count` valid positions."""
+    torch.manual_seed(0)
+    options = {"inner_bias": False, "outer_bias": False, "batch_norm": True}
+    one = WeightMap(C, hidden=C, weight="factored", **options)
+    one.norm = norm(C, **keywords)
+    for parameter in one.norm.parameters():
+        nn.init.uniform_(parameter)
+    mask = torch.zeros(3 * M, dtype=torch.bool)
+    mask[torch.randperm(3 * M)[:count]] = True
+    return one, 1 + torch.randn(3, M, C), mask.view(3, M)
+
+
+def compiled(function, fullgraph=True, backend="aot_eager"):
+    torch._dynamo.reset()
+    return torch.compile(function, fullgraph=fullgraph, backend=backend)
+
+
+@pytest.mark.parametrize(
+    "keywords", [{}, {"momentum": None}, {"track_running_stats": False}, {"affine": False}], ids=str
+)
+def test_a_compiled_normalisation_of_valid_positions_is_one_graph(keywords):
+    results = []
+    for prepared in (lambda call: call, compiled):
+        one, change, mask = normed(**keywords)
+        call = prepared(one.double().outer)
+        outputs = [call(change.double(), mask), call(change.double(), ~mask)]
+        torch.cat(outputs).sin().sum().backward()
+        gradients = [parameter.grad for parameter in (*one.w_z.parameters(), *one.norm.parameters())]
+        results.append((outputs, gradients, one.norm.state_dict()))
+    torch.testing.assert_close(results[1], results[0])
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_a_compiled_normalisation_of_valid_positions_takes_half_precision(dtype):
+    results = []
+    for prepared in (lambda call: call, compiled):
+        one, change, mask = normed()
+        with torch.autocast("cpu", dtype):
+            results.append((prepared(one.outer)(change, mask), one.norm.state_dict()))
+    assert results[1][0].dtype == dtype
+    torch.testing.assert_close(results[1], results[0])
+
+
+@pytest.mark.skipif(torch.__version__ < (2, 7), reason="it cannot trace dataclasses.replace")
+def test_a_compiled_stage_trains_with_a_mask_and_a_normalisation(x):
+    mask = torch.arange(M) < torch.tensor([[3], [0], [M]])
+    results = []
+    for prepared in (lambda stage: stage, compiled):
+        stage = made(batch_norm=True, init="torch")
+        out = prepared(stage)(x, mask)
+        out.square().sum().backward()
+        results.append((out, [parameter.grad for parameter in stage.parameters()], stage.state_dict()))
+    torch.testing.assert_close(results[1], results[0])
+
+
+@pytest.mark.parametrize("count", [0, 1])
+def test_too_few_valid_positions_leave_the_running_statistics_of_a_compiled_map_alone(count):
+    one, change, mask = normed(count)
+    out = compiled(one.outer)(change, mask)
+    out.sum().backward()
+    assert torch.equal(out[mask], one.norm.bias.expand(count, C))
+    assert not out[~mask].any()
+    assert torch.equal(one.norm.running_mean, torch.zeros(C))
+    assert torch.equal(one.norm.running_var, torch.ones(C))
+    assert one.norm.bias.grad.tolist() == [count] * C
+    assert not one.norm.weight.grad.any()
+
+
+def test_one_valid_position_is_refused_in_training():
+    one, change, mask = normed(count=1)
+    with pytest.raises(ValueError, match="Expected more than 1 value per channel when training"):
+        one.outer(change, mask)
+
+
+class TwiceTheNorm(nn.BatchNorm1d):
+    def forward(self, x):
+        return 2 * super().forward(x)
+
+
+@pytest.mark.parametrize("norm", [nn.SyncBatchNorm, TwiceTheNorm])
+def test_a_compiled_map_calls_a_module_in_the_place_of_its_normalisation(norm):
+    results = []
+    for prepared in (lambda call: call, lambda call: compiled(call, fullgraph=False, backend="eager")):
+        one, change, mask = normed(norm=norm)
+        results.append((prepared(one.outer)(change, mask), one.norm.state_dict()))
+    torch.testing.assert_close(results[1], results[0])
+
+
 @pytest.mark.parametrize("kind", STAGES)
 @pytest.mark.parametrize("keywords", [{}, {"affinity": "gaussian", "bias": True}])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float64])
