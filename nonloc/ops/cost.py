@@ -25,7 +25,7 @@ from nonloc.ops.affinity import DTYPES, KINDS, Affinity
 from nonloc.ops.exponential import BLOCK_ENTRIES
 from nonloc.ops.functional import choose_backend, compute_dtype
 from nonloc.ops.fused import BACKENDS as GPU_BACKENDS
-from nonloc.ops.fused import lacks, padded_width
+from nonloc.ops.fused import lacks, padded_channels, padded_width
 from nonloc.ops.fused.launch import WIDEST_PRODUCT, without_launches
 from nonloc.ops.fused.passes import SLOTS
 from nonloc.ops.fused.stored import new_kernel
@@ -377,10 +377,10 @@ def _factored(affinity: Affinity, s: _Sizes) -> Cost:
 
 
 def _fused(affinity: Affinity, s: _Sizes) -> Cost:
-    """Widths are powers of two. Sums of the weights' gradients are float32, in SLOTS places."""
+    """Widths are padded. Sums of the weights' gradients are float32, in SLOTS places."""
     t = _Terms(affinity, s)
     b, m, _ = affinity.left.shape
-    d, r, c = (padded_width(width) for width in (t.d, s.hidden, s.channels))
+    d, r, c = padded_width(t.d), padded_width(s.hidden), padded_channels(s.channels)
     state, hidden, feature, weights = b * m * c, b * m * r, b * m * d, c * r
     features = t.features + 2 * feature * (affinity.kind == "heat" or d > t.d)  # centred or padded
     # A stage copies its input into rows of positions.

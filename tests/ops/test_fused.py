@@ -82,7 +82,7 @@ MORE_STAGES = {
     "mask": {"is_masked": True, "batch": 2, "blocks": 1},
     "wide hidden": {"embed": 8, "hidden": 40},
     "wide embed": {"embed": 100},
-    "two chunks": {"channels": 80},
+    "three chunks": {"channels": 150},
     "negative scale": {"scale": -0.5},
     "heat far from zero": {"kind": "heat", "shift": 100.0},
     "keys far from zero": {"right_shift": 30.0},

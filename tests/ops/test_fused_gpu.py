@@ -55,7 +55,7 @@ STAGES = {
     "paper": {},
     "one_block": {"blocks": 1},
     "heat_mask_odd": {"kind": "heat", "is_masked": True, "batch": 3, "positions": 1021, "blocks": 3},
-    "odd_widths": {"batch": 2, "positions": 777, "channels": 48, "embed": 24, "hidden": 20, "blocks": 7},
+    "odd_widths": {"batch": 2, "positions": 777, "channels": 150, "embed": 24, "hidden": 20, "blocks": 7},
     "widest": WIDEST,
     "full_weights": {"hidden": None, "batch": 2, "positions": 512, "blocks": 12},
     "original": {"differs": False, "blocks": 3},

@@ -33,7 +33,7 @@ from nonloc._torch_compat import TRITON_SINCE, has_triton, is_forward_mode, is_t
 from nonloc.ops.affinity import Affinity, valid_positions
 from nonloc.ops.arithmetic import LOG_ZERO, in_dtype
 from nonloc.ops.fused import attention
-from nonloc.ops.fused.launch import Settings, is_interpreted, is_launching
+from nonloc.ops.fused.launch import CHUNK, Settings, is_interpreted, is_launching
 from nonloc.ops.fused.operators import Computation, fused_product, fused_stage, stored_product, stored_stage
 from nonloc.ops.fused.passes import SMALLEST
 from nonloc.ops.fused.stored import WIDEST_ROW
@@ -160,7 +160,7 @@ def _product(affinity: Affinity, z: Tensor, backend: str) -> Tensor:
     if backend == "stored":
         return compute(query, key, bias, z.to(query.dtype), settings=settings)
     pieces = [
-        compute(query, key, bias, _widened(piece.to(query.dtype)), settings=settings)[..., : piece.shape[-1]]
+        compute(query, key, bias, _padded(piece.to(query.dtype)), settings=settings)[..., : piece.shape[-1]]
         for piece in z.split(min(z.shape[-1], WIDEST_FEATURES), -1)
     ]
     return pieces[0] if len(pieces) == 1 else torch.cat(pieces, -1)
@@ -181,7 +181,8 @@ def stage(
     query, key, bias = _logits(affinity, backend)
     rest = (z.contiguous(), w_z, w_g)
     if backend == "fused":
-        rest = (_widened(z), _widened(w_z, rows=True), _widened(w_g, rows=True))
+        channels, hidden = padded_channels(z.shape[-1]), padded_width(w_z.shape[-1])
+        rest = (_widened(z, channels), _widened(w_z, hidden, channels), _widened(w_g, channels, hidden))
     settings = _settings(affinity, differences)
     result = STAGES[backend](query, key, bias, *rest, settings=settings)
     return result if result.shape == z.shape else result[..., : z.shape[-1]]
@@ -197,7 +198,7 @@ def _logits(affinity: Affinity, backend: str = "fused") -> tuple[Tensor, Tensor,
         bias = torch.where(affinity.mask, 0.0 if bias is None else bias, LOG_ZERO)
     if backend == "stored":
         return left.contiguous(), right.contiguous(), bias
-    return _widened(left), _widened(right), bias
+    return _padded(left), _padded(right), bias
 
 
 def _centred(affinity: Affinity) -> tuple[Tensor, Tensor]:
@@ -227,13 +228,23 @@ def _settings(affinity: Affinity, differs: bool) -> Settings:
     return Settings(float(scale), differs, torch.are_deterministic_algorithms_enabled())
 
 
-def _widened(x: Tensor, rows: bool = False) -> Tensor:
-    """Zeros on the right, and below if `rows`, up to a power of two."""
-    extra = [0, padded_width(x.shape[-1]) - x.shape[-1]]
-    if rows:
-        extra += [0, padded_width(x.shape[-2]) - x.shape[-2]]
+def _padded(x: Tensor) -> Tensor:
+    return _widened(x, padded_width(x.shape[-1]))
+
+
+def _widened(x: Tensor, width: int, rows: int | None = None) -> Tensor:
+    """Zeros on the right up to a width, and below up to so many rows."""
+    extra = [0, width - x.shape[-1]]
+    if rows is not None:
+        extra += [0, rows - x.shape[-2]]
     return (pad(x, extra) if any(extra) else x).contiguous()
 
 
 def padded_width(width: int) -> int:
+    """Of features and hidden channels: a power of two."""
     return max(SMALLEST, 1 << (width - 1).bit_length())
+
+
+def padded_channels(channels: int) -> int:
+    """Of a state: a power of two, or some chunks."""
+    return padded_width(channels) if channels <= CHUNK else -(-channels // CHUNK) * CHUNK

@@ -14,6 +14,7 @@ from nonloc.ops.fused import (
     WIDEST_STATE,
     choice,
     is_available,
+    padded_channels,
     padded_width,
     stack_weights,
 )
@@ -69,7 +70,7 @@ def _takes(z: Tensor, dtype: torch.dtype, embedding: Pair, pairs: Sequence[Tenso
     shapes = {(channels, width), (width, channels)}
     if len(factors) != 2 * len(pairs) + 2 or any(one.shape not in shapes for one in factors):
         return False
-    if any(padded_width(one) != one for one in (width, channels)):
+    if padded_width(width) != width or padded_channels(channels) != channels:
         return False
     if width > WIDEST or channels > WIDEST_STATE or len(z) > LARGEST_BATCH:
         return False

@@ -7,8 +7,8 @@ Backward the ratio is a factor of dR_i instead, which is stored with it: Kᵀ dR
 
 Shapes: Q, K, MEAN [B, M, D]; G, R, dR [N, B, M, H]; Z, dZ [B, M, C]; WZ [C, H]; WG [H, C]; THETA, PHI [D, C]; BIAS,
 LSE, RATIO, DELTA [B, M]. Z, dZ and the weights may be float32 where the others are narrower.
-A program holds BLOCK positions of one sample and goes over all the others, STEP at a time. D, H, C, BLOCK and STEP
-are powers of two. EVEN: BLOCK and STEP divide M, so that nothing needs a mask.
+A program holds BLOCK positions of one sample and goes over all the others, STEP at a time. D, H, CHUNK, BLOCK and STEP
+are powers of two, and CHUNK divides C. EVEN: BLOCK and STEP divide M, so that nothing needs a mask.
 """
 
 from __future__ import annotations

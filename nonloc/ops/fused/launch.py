@@ -17,6 +17,7 @@ from nonloc._torch_compat import has_triton
 from nonloc.ops.arithmetic import in_dtype
 
 WIDEST_PRODUCT = 256  # columns of dR and G that one pass takes
+CHUNK = 64  # channels of a state that a kernel takes at a time
 LARGEST_OFFSET = 2**31  # elements: the kernels count in 32 bits within the sub-blocks of one pass
 LOG2_E = math.log2(math.e)
 
@@ -231,7 +232,7 @@ class Launcher:
         self.precision = "tf32"
         if query.dtype == torch.float32 and torch.backends.cuda.matmul.fp32_precision != "tf32":
             self.precision = "tf32x3"
-        self.chunk = min(channels, 64)
+        self.chunk = min(channels, CHUNK)
         # Small kernels inside large ones cost registers. With wider features, fewer programs would then run at a time.
         self.merges = query.dtype != torch.float32 and max(self.depth, hidden) <= 32
 
