@@ -18,7 +18,7 @@ from nonloc.plots import CHANCE, COLORS, NEGATIVE, POSITIVE, style
 from nonloc_paper.networks.spec import NetworkSpec
 from nonloc_paper.report.figures import mark_divergence, plain_numbers
 from nonloc_paper.report.records import RowRecord, RunRecord, score_name
-from nonloc_paper.report.signs import TOP, Weight, count_negative, negative_share
+from nonloc_paper.report.signs import TOP, Weight, count_negative, negative_share, top
 
 WIDTH = 5.4  # inches: on a phone the text is three quarters as large
 
@@ -37,7 +37,7 @@ def spectra(lines: Sequence[tuple[str, Sequence[Panel]]]) -> Figure | None:
         return None
     columns = max(3, *(len(panels) for _, panels in lines))
     largest = max(
-        abs(value) for _, panels in lines for _, some in panels for one in some for value in _top(one)
+        abs(value) for _, panels in lines for _, some in panels for one in some for value in top(one)
     )
     with style():
         figure = Figure(figsize=(WIDTH, 0.4 + 1.75 * len(lines)), layout="constrained")
@@ -119,13 +119,13 @@ def _spectrum(axes: Axes, weights: Sequence[Weight]) -> None:
         )
     width = 0.8 / len(weights)
     for number, weight in enumerate(weights):
-        values = np.asarray(_top(weight))
+        values = np.asarray(top(weight))
         left = np.arange(1, len(values) + 1) - 0.4 + number * width
         for is_shown, colour in ((values > 0, POSITIVE), (values < 0, NEGATIVE)):
             _bars(axes, left[is_shown], values[is_shown], width, colour)
     axes.axhline(0, color=CHANCE, linewidth=0.8)
     shares = [share for weight in weights if (share := negative_share([weight])) is not None]
-    text = f"{_span([count_negative([weight]) for weight in weights])} of {len(_top(weights[0]))}"
+    text = f"{_span([count_negative([weight]) for weight in weights])} of {len(top(weights[0]))}"
     if shares:
         text = f"{_span([round(100 * share) for share in shares])} % < 0\n{text}"
     axes.text(0.98, 0.98, text, ha="right", va="top", fontsize=8, transform=axes.transAxes)
@@ -139,10 +139,6 @@ def _bars(axes: Axes, left: NDArray[Any], heights: NDArray[Any], width: float, c
     if corners:
         bars = Path.make_compound_path(*(Path(some, closed=True) for some in corners))
         axes.add_patch(PathPatch(bars, facecolor=colour, linewidth=0))
-
-
-def _top(weight: Weight) -> list[float]:
-    return list(weight["eigenvalues"][:TOP])
 
 
 def _span(values: Sequence[int]) -> str:

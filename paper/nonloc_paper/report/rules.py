@@ -301,8 +301,7 @@ def _three_digits(ratio: float) -> str:
 
 def _trained_weights(row: RowRecord | None, epoch: int | None) -> list[list[dict[str, Any]]]:
     """The W of every finished run of a row, run by run."""
-    runs = [] if row is None else [run for run in row.started if run.has_finished]
-    return [weights for run in runs if (weights := signs.weights_at(run, epoch))]
+    return list(_by_seed(row, lambda run: signs.weights_at(run, epoch)).values())
 
 
 def _counted(name: str, answers: Sequence[bool], numbers: Sequence[str], more: str = "") -> Part:

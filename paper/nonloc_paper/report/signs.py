@@ -91,15 +91,16 @@ def format_signs(weights: list[Weight], sign: int) -> str:
     if share is not None:
         shown = f"{100 * share:.0f} % negative" if sign < 0 else f"{100 * (1 - share):.0f} % positive"
     signs = "".join("+" if one > 0 else "−" for one in _signs(weights))
-    return f"{shown} ({signs}; {count_negative(weights)} of {sum(len(_top(one)) for one in weights)} < 0)"
+    return f"{shown} ({signs}; {count_negative(weights)} of {sum(len(top(one)) for one in weights)} < 0)"
 
 
 def count_negative(weights: list[Weight]) -> int:
     """Return how many of the TOP largest eigenvalues of each W are negative. Of random weights half are."""
-    return sum(value < 0 for weight in weights for value in _top(weight))
+    return sum(value < 0 for weight in weights for value in top(weight))
 
 
-def _top(weight: Weight) -> list[float]:
+def top(weight: Weight) -> list[float]:
+    """Return the TOP largest eigenvalues of W, by magnitude."""
     return list(weight["eigenvalues"][:TOP])
 
 

@@ -6,6 +6,7 @@ import numpy as np
 
 from nonloc_paper.networks.spec import NetworkSpec
 from nonloc_paper.report.records import Collection, RowRecord, RunRecord, score_name
+from nonloc_paper.report.signs import negative_share, share_band, weights_at
 
 CLEAR_CORRELATION = 0.5
 
@@ -32,20 +33,16 @@ def surprise(collection: Collection) -> list[str]:
 
 def _sharpens(run: RunRecord) -> str:
     """Whether the energy of every diffusive W is more negative than chance gives it."""
-    weights = [weight for stage in run.spectrum.get("stages", []) for weight in stage["weights"]]
+    weights = weights_at(run)
+    share = negative_share(weights)
     is_diffusive = NetworkSpec.parse(run.recipe.network).form == "diffusive"
-    if not is_diffusive or not weights or not all("band" in weight for weight in weights):
+    if not is_diffusive or share is None or not all("band" in weight for weight in weights):
         return ""
-    bands = [weight["band"]["negative_share"] for weight in weights]
-    shares = [weight["negative_share"] for weight in weights]
-    if not all(share is not None and share > high for share, (_, high) in zip(shares, bands, strict=True)):
+    if not all((one["negative_share"] or 0) > one["band"]["negative_share"][1] for one in weights):
         return ""
-    negative, positive = (
-        sum(weight[f"{sign}_energy"] for weight in weights) for sign in ("negative", "positive")
-    )
-    low, high = min(low for low, _ in bands), max(high for _, high in bands)
+    low, high = share_band(weights)
     return (
-        f"It sharpens: {100 * negative / (negative + positive):.0f} % of the energy of its weights is negative, which "
+        f"It sharpens: {100 * share:.0f} % of the energy of its weights is negative, which "
         f"is diffusion backwards (random weights have {100 * low:.0f} to {100 * high:.0f} %). The paper reports mostly "
         "positive energy, diffusion, in its classifiers."
     )
