@@ -2,7 +2,7 @@
 
 A schema is one of
 
-    Number, Text, FLAG             a plain value
+    Number, Text                   a plain value
     {"name": …, "other?": …}       an object with these fields and no others; one with "?" may be missing
     {"*": …}                       an object with any fields, each of this schema
     [schema]                       a list of such items
@@ -71,14 +71,6 @@ class Text:
 
 
 @dataclass(frozen=True)
-class Flag:
-    text = "true or false"
-
-    def fits(self, value: object) -> bool:
-        return isinstance(value, bool)
-
-
-@dataclass(frozen=True)
 class Anything:
     text = "anything"
 
@@ -92,7 +84,7 @@ class Maybe:
 
 
 Schema = dict[str, Any]
-ANY, FLAG, TEXT, NUMBER = Anything(), Flag(), Text(), Number()
+ANY, TEXT, NUMBER = Anything(), Text(), Number()
 COUNT, POSITIVE = Number(0, whole=True), Number(1, whole=True)
 HASH = Text(pattern="[0-9a-f]{64}")
 

@@ -7,7 +7,7 @@ import pytest
 
 from nonloc.outcomes import CorruptDataError
 from nonloc_paper.file_schemas import PERCENT, RESULT
-from nonloc_paper.schema import COUNT, FLAG, HASH, NUMBER, TEXT, Maybe, Text, check, check_lines, parse
+from nonloc_paper.schema import COUNT, HASH, NUMBER, TEXT, Maybe, Text, check, check_lines, parse
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,6 @@ def test_the_first_field_that_does_not_fit_is_named(value, wrong):
         (HASH, ["0" * 64], ["0" * 63, "0" * 64 + "\n", "F" * 64, 0]),
         (TEXT, ["", "√ 1\n"], ["\0", "\x1b[31m", 3, None]),
         (Text(("a", "b")), ["a"], ["c", ["a"], None]),
-        (FLAG, [True], [1, None]),
         (Maybe(PERCENT), [None, 5], [False, -1]),
     ],
 )
