@@ -167,7 +167,8 @@ class Recipe:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON values, lists for tuples; `from_dict` is the inverse."""
-        return {key: _plain(value) for key, value in asdict(self).items()}
+        values = asdict(self).items()
+        return {key: list(value) if isinstance(value, tuple) else value for key, value in values}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Recipe:
@@ -233,14 +234,6 @@ class Recipe:
                 f"{name} must increase, got {shown(value)}; use {shown(tuple(sorted(set(value))))}"
             )
         object.__setattr__(self, name, tuple(map(int, value)))
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, (tuple, list)):
-        return [_plain(item) for item in value]
-    return value
 
 
 def _flat(values: dict[str, Any]) -> dict[str, Any]:
