@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import groupby
 from typing import Any
 
 from jsonargparse import ArgumentParser, Namespace
@@ -66,12 +65,9 @@ def run(options: Namespace) -> int:
 
 def _statements(checks: list[Any]) -> str:
     """Each statement once, with its hypotheses, and a verdict and a residual for each normalisation."""
-    order = {check.name: number for number, check in reversed(list(enumerate(checks)))}
     parts = []
-    for name, group in groupby(
-        sorted(checks, key=lambda check: order[check.name]), key=lambda check: check.name
-    ):
-        same = list(group)
+    for name in dict.fromkeys(check.name for check in checks):
+        same = [check for check in checks if check.name == name]
         lines, hypothesis = [f"{name}: {same[0].statement}"], None
         for check in same:
             if check.hypothesis != hypothesis:
