@@ -11,7 +11,6 @@ from nonloc_paper.report.map.cells import (
     TRAINS_BELOW,
     Cell,
     Line,
-    TrainabilityMap,
     largest,
     read_map,
     sort_inits,
@@ -22,23 +21,19 @@ from nonloc_paper.report.reproduction import MAP
 
 def data(records: Path) -> dict[str, Any]:
     """Return the parts of the map with their cells; a part without a run is left out."""
-    return of_map(read_map(records / MAP))
-
-
-def of_map(trained: TrainabilityMap) -> dict[str, Any]:
     return {
         "chance_loss": rounded(CHANCE_LOSS),
         "trains_below": rounded(TRAINS_BELOW),
         "parts": [
             {
-                "title": f"{part.base.epochs} epochs{part.with_change}" if part.change else part.title,
+                "title": f"{part.base.epochs} epochs with {part.change}" if part.change else part.title,
                 "epochs": part.base.epochs,
                 "seeds": part.seeds,
                 "rates": sorted({cell.rate for cell in cells}, reverse=True),
                 "starts": sort_inits(cell.init for cell in cells),
                 "cells": [_cell(cell) for cell in cells],
             }
-            for part, cells in trained.parts
+            for part, cells in read_map(records / MAP).parts
             if cells
         ],
     }

@@ -9,7 +9,7 @@ from typing import Any
 
 from nonloc_paper.explorer.rounding import rounded
 from nonloc_paper.report.contrasts import Contrast
-from nonloc_paper.report.map.cells import TrainabilityMap, read_map
+from nonloc_paper.report.map.cells import read_map
 from nonloc_paper.report.matching import BLOCKS, N3, hypothesis_sentence
 from nonloc_paper.report.records import RowRecord
 from nonloc_paper.report.reproduction import MAP
@@ -27,10 +27,7 @@ AFFINITIES: dict[bool | str | None, str] = {True: "one", False: "own"}
 
 def data(records: Path) -> dict[str, Any]:
     """Return the differences with their seeds, means, intervals and published numbers, and the tables."""
-    return of_runs(read_table1_runs(records), read_map(records / MAP))
-
-
-def of_runs(runs: Table1Runs, trained: TrainabilityMap) -> dict[str, Any]:
+    runs, trained = read_table1_runs(records), read_map(records / MAP)
     literal = runs.protocol.backbone
     return {
         "backbones": {

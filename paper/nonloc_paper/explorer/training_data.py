@@ -19,10 +19,7 @@ PARTS = 1000  # eigenvalues are whole numbers of these parts of the largest magn
 
 def data(records: Path) -> dict[str, Any]:
     """Return the suites with their rows and runs, and the bands of random weights by the size of W."""
-    return of_runs(read_table1_runs(records))
-
-
-def of_runs(runs: Table1Runs) -> dict[str, Any]:
+    runs = read_table1_runs(records)
     tables = [suite for suite in SUITES.values() if suite.name.startswith(TABLE) or suite.name in runs.suites]
     known: set[Setting] = set()
     suites = [{"title": suite.title, "rows": _rows(runs, suite, known)} for suite in tables]

@@ -72,11 +72,6 @@ class MapPart:
     change: str = ""
     sign: str = ""
 
-    @property
-    def with_change(self) -> str:
-        """Such as " with the heat kernel", to follow a noun; empty where nothing is changed."""
-        return f" with {self.change}" if self.change else ""
-
     def runs(self) -> list[tuple[MapCell, int]]:
         """(cell, seed), seed by seed: what an interruption cuts off is then a seed, not a corner of the map."""
         return [(cell, seed) for seed in range(self.seeds) for cell in self.cells]
