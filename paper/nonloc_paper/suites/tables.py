@@ -125,12 +125,10 @@ TABLE2 = Suite(
 )
 
 
-def _original(blocks: int) -> Row:
-    label = f"{blocks} original block{'s' if blocks > 1 else ''}"
-    return Row(label, CIFAR10.with_(network=f"preresnet20/original-{blocks}@2"))
-
-
-ONE, _TWO, _THREE = (_original(blocks) for blocks in (1, 2, 3))
+ONE, _TWO, _THREE = (
+    Row(f"{n} original block{'s' if n > 1 else ''}", CIFAR10.with_(network=f"preresnet20/original-{n}@2"))
+    for n in (1, 2, 3)
+)
 SLOW_FOUR = Row(
     "4 original blocks, rate 0.01",
     CIFAR10.with_(network="preresnet20/original-4@2", learning_rate=0.01),

@@ -12,8 +12,6 @@ from nonloc_paper.theory.case import one_sided_case, symmetric_case
 from nonloc_paper.theory.check import Check
 from nonloc_paper.theory.continuum import continuum_checks
 
-__all__ = ["Check", "all_as_expected", "check_all", "counts", "summary"]
-
 LEAST_POSITIONS = 4
 STATEMENTS = (*theorems.TABLE, *sections.TABLE, *discussion.TABLE)
 # Normalisations that take an Ω that is not symmetric.
