@@ -1,7 +1,6 @@
 import gzip
 import hashlib
 import http.server
-import subprocess
 import sys
 import tarfile
 import threading
@@ -247,12 +246,3 @@ def test_the_folder_of_the_files_is_recognised_by_its_name_or_its_files(tiny, tm
 def test_the_package_names_are_there_and_not_hidden_by_modules_of_the_same_name() -> None:
     assert callable(nonloc_paper.data.download)
     assert [name for name in dir(nonloc_paper.data) if not hasattr(nonloc_paper.data, name)] == []
-
-
-def test_names_and_download_import_neither_torch_nor_numpy() -> None:
-    code = (
-        "import sys; from nonloc_paper.data import DATASETS, NAMES, download, load;"
-        "print(sorted({'torch', 'numpy', 'pooch', 'sklearn'} & set(sys.modules)))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"

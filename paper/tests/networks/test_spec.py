@@ -1,24 +1,8 @@
-"""Specifications: parsed strictly, printed back identically, without torch."""
+"""Specifications: parsed strictly, and refused in words. That text and value agree is a property of recipes."""
 
 import pytest
 
 from nonloc_paper.networks.spec import NetworkSpec
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "preresnet20/baseline",
-        "preresnet20/original-1@2,4,6",
-        "preresnet56-keras/original-4@18",
-        "preresnet29-public/diffusive-5@2",
-        "preresnet20-basic/diffusive-2@9",
-        "restorer16/diffusive-4@2",
-        "restorer2/original-12@1,2,3,4",
-    ],
-)
-def test_parsed_and_printed_back(text):
-    assert str(NetworkSpec.parse(text)) == text
 
 
 def test_fields():

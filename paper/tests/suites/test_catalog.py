@@ -8,7 +8,7 @@ import re
 import pytest
 
 from nonloc_paper.networks.spec import NetworkSpec
-from nonloc_paper.suites import SUITES, find_suite
+from nonloc_paper.suites import SUITES
 
 TABLE1 = [8.19, 7.83, 8.28, 15.02, 7.74, 7.62, 7.37, 7.29, 7.55, 8.07, 7.33]
 TABLE2 = [26.57, 26.13, 26.26, 34.89, 26.04, 25.57, 25.43, 25.29, 25.49]
@@ -187,8 +187,3 @@ def test_changes_apply_to_all_rows_and_reach_into_the_stage():
         changed.with_changes({"seed": 3})
     with pytest.raises(ValueError, match="'epoch' is not a field of the recipe; the fields are"):
         changed.with_changes({"epoch": 3})
-
-
-def test_an_unknown_suite_lists_the_choices():
-    with pytest.raises(ValueError, match="'table3' is not a suite; choose one of demo, table1, table2"):
-        find_suite("table3")

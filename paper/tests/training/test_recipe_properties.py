@@ -13,9 +13,8 @@ from nonloc_paper.training.recipe import OPTIMIZERS, PRECISIONS, SCHEDULES, Reci
 @st.composite
 def specs(draw):
     family = draw(st.sampled_from(("preresnet", "restorer")))
-    variant = (
-        draw(st.sampled_from(("bottleneck", "keras", "basic"))) if family == "preresnet" else "bottleneck"
-    )
+    variants = ("bottleneck", "keras", "basic", "public") if family == "preresnet" else ("bottleneck",)
+    variant = draw(st.sampled_from(variants))
     n = draw(st.integers(1, 20))
     size = n + 1 if family == "restorer" else n * (6 if variant == "basic" else 9) + 2
     form = draw(st.sampled_from((None, "original", "diffusive")))
