@@ -178,14 +178,6 @@ def test_weights_of_another_network_are_not_kept(runs, tmp_path):
         go(runs, tmp_path, SUITE.with_seeds(1))
 
 
-@pytest.mark.parametrize("key", ["metrics", "weights_sha256"])
-def test_a_result_that_lacks_what_is_needed_is_corrupt(runs, tmp_path, key):
-    run = Run(runs / SUITE.recipes(ROW)[0].name)
-    run.write_result({name: value for name, value in run.read_result().items() if name != key})
-    with pytest.raises(CorruptDataError, match=rf"result\.json lacks {key}; restore it"):
-        go(runs, tmp_path, SUITE.with_seeds(1))
-
-
 def test_a_diverged_run_is_kept_without_weights(tmp_path):
     changes = CHANGES | {"optimizer": "sgd", "learning_rate": 1e30}
     suite = SUITES["demo"].with_changes(changes).with_rows(["1"]).with_seeds(1)

@@ -20,7 +20,6 @@ from tiny import (
     train_together,
 )
 
-from nonloc.outcomes import CorruptDataError
 from nonloc_paper.runs import Run
 from nonloc_paper.training import scheduler, stopping
 from nonloc_paper.training.recipe import Recipe
@@ -305,8 +304,3 @@ def test_seconds_to_go_come_from_other_seeds_or_the_run_itself(tmp_path):
 def test_runs_that_do_not_compare_do_not_count(tmp_path, difference):
     others = [finished(tmp_path / "1", 100.0, **difference)]
     assert seconds_to_go(ESTIMATED, Run(tmp_path / "new"), others, "cpu") is None
-
-
-def test_a_result_without_its_seconds_is_corrupt(tmp_path):
-    with pytest.raises(CorruptDataError, match=r"1.result\.json has seconds None"):
-        seconds_to_go(ESTIMATED, Run(tmp_path / "new"), [finished(tmp_path / "1", None)], "cpu")
