@@ -86,22 +86,3 @@ def make_row(
         for seed, score in enumerate(scores)
     )
     return RowRecord(label, recipe, runs, **more)
-
-
-def spectrum(*shares: float, form: str = "diffusive") -> dict[str, Any]:
-    """What spectrum.json holds for one stage with these negative shares; chance is 30 to 70 %."""
-    weights = [
-        {
-            "eigenvalues": [1.0, -0.5, 0.25],
-            "trace": 0.75,
-            "negative_share": share,
-            "band": {
-                "low": [-1, -0.5, -0.2],
-                "high": [1, 0.5, 0.2],
-                "trace": [-1, 1],
-                "negative_share": [0.3, 0.7],
-            },
-        }
-        for share in shares
-    ]
-    return {"caption": "How to read it.", "stages": [{"name": "s", "form": form, "weights": weights}]}

@@ -30,27 +30,18 @@ def seeds(middle, n=5):
     return [middle + shift for shift in FIVE[:n]]
 
 
-def paper(n=5):
+def paper():
     """Runs as the paper reports them: every seed of every row near the published number."""
-    numbers = {
-        "baseline": 8.19,
-        "2-block (original)": 7.83,
-        "3-block (original)": 8.28,
-        "4-block (original)": 15.02,
-        "2-block (proposed)": 7.74,
-        "3-block (proposed)": 7.62,
-        "4-block (proposed)": 7.37,
-        "5-block (proposed)": 7.29,
-        "6-block (proposed)": 7.55,
-        "3 blocks in different places (original)": 8.07,
-        "3 blocks in different places (proposed)": 7.33,
-    }
-    return {label: seeds(number, n) for label, number in numbers.items()}
+    return {row.label: seeds(row.published) for row in SUITES["table1"].rows}
+
+
+def judged(key, found, trainability=EMPTY):
+    """The verdict on a claim, on the literal backbone."""
+    return next(answer for claim, answer in judge(found, trainability) if claim.key == key)
 
 
 def verdict(key, found, trainability=EMPTY):
-    (answer,) = [verdict for claim, verdict in judge(found, trainability) if claim.key == key]
-    return answer.text
+    return judged(key, found, trainability).text
 
 
 def test_the_paper_s_own_numbers_reproduce_its_table():
@@ -82,8 +73,7 @@ def test_a_sentence_on_original_blocks_is_asked_once_on_each_backbone():
 
 def beside(key, found):
     """The verdicts on other backbones, by their names."""
-    (answer,) = [verdict for claim, verdict in judge(found, EMPTY) if claim.key == key]
-    return {one.where: one.text for one in answer.beside}
+    return {one.where: one.text for one in judged(key, found).beside}
 
 
 def test_every_backbone_and_affinity_has_its_own_verdict():
@@ -155,7 +145,7 @@ def test_the_reason_compares_both_affinities_on_every_backbone():
 def test_places_with_divided_logits_decide_nothing():
     labels = [f"3 blocks in different places ({form}), logits / √d" for form in ("proposed", "original")]
     found = arranged(records("table1-beside", dict(zip(labels, ([8.0, 8.1], [9.0, 9.1]), strict=True))))
-    (answer,) = [verdict for claim, verdict in judge(found, EMPTY) if claim.key == "places"]
+    answer = judged("places", found)
     assert answer.text == "undecided at n = 0"
     (part,) = answer.context
     assert part.name == (
@@ -187,9 +177,7 @@ def test_diverged_runs_are_counts_and_no_errors():
     assert verdict("four", found) == "reproduced"
     assert verdict("worse", found) == "undecided: the set-up fails"
     some = paper() | {"4-block (original)": [None, None, *seeds(15.02)[2:]]}
-    (answer,) = [
-        one for claim, one in judge(arranged(records("table1", some)), EMPTY) if claim.key == "better"
-    ]
+    answer = judged("better", arranged(records("table1", some)))
     assert answer.text == "reproduced", "by the three pairs that ended"
     assert answer.parts[2][1].numbers.endswith("; 4 original: 2 of 5 diverged")
     one = arranged(records("table1", paper() | {"4-block (original)": [None, 8.0, 8.0, 8.1, 8.0]}))
@@ -277,7 +265,7 @@ def test_four_blocks_at_the_rate_of_the_others_decide_nothing():
         records("table1", {"4-block (original)": [8.0, 8.1]}, loss=0.2),
     )
     for key in ("slowly", "larger"):
-        (answer,) = [answer for claim, answer in judge(found, EMPTY) if claim.key == key]
+        answer = judged(key, found)
         assert answer.text == "undecided at n = 0"
         assert [part.name for part in answer.context] == [
             f"4 original / {blocks} original" for blocks in (1, 2, 3)
@@ -307,8 +295,7 @@ def test_a_lower_rate_mitigates_only_what_fails():
     failing = arranged(records("table1", {"4-block (original)": [None, None]}), slow)
     assert verdict("mitigate", failing) == "reproduced"
     trained = arranged(records("table1", {"4-block (original)": [8.0, 8.0]}), slow)
-    (answer,) = [answer for claim, answer in judge(trained, EMPTY) if claim.key == "mitigate"]
-    assert answer.text == "undecided: nothing fails at rate 0.1"
+    assert verdict("mitigate", trained) == "undecided: nothing fails at rate 0.1"
     mixed = arranged(
         records("table1", {"4-block (original)": [8.3, 8.4]}),
         records("table1-beside", {"4 original blocks, rate 0.01": [9.0, None]}),
@@ -376,8 +363,7 @@ def test_a_row_that_lost_runs_is_not_judged_by_the_losses_of_the_others():
     beside = {"1 original block": [8.0] * 3, "4 original blocks, rate 0.01": [None, 9.0, 9.1]}
     found = arranged(records("table1", table, loss=0.1), records("table1-beside", beside, loss=0.1))
     assert verdict("larger", found) == "undecided at n = 2"
-    (answer,) = [answer for claim, answer in judge(found, EMPTY) if claim.key == "larger"]
-    assert "1 of 6 runs diverged" in answer.parts[0][1].numbers
+    assert "1 of 6 runs diverged" in judged("larger", found).parts[0][1].numbers
 
 
 @pytest.mark.parametrize(("fast", "slow"), [([None, 8.0, None], [9.0] * 3), ([None] * 3, [9.0, None, 9.0])])

@@ -7,7 +7,7 @@ import re
 
 import numpy as np
 import pytest
-from made import make_row, make_run, spectrum
+from made import make_row, make_run
 from PIL import Image
 
 from nonloc.plots import INK, png, svg
@@ -16,6 +16,12 @@ from nonloc_paper.report.document import inline_svg
 from nonloc_paper.report.page import affinity_figures, image_address, to_pixels
 from nonloc_paper.report.records import RowRecord
 from nonloc_paper.training.recipe import Recipe
+
+
+def spectrum(blocks):
+    """What is drawn of spectrum.json, for one stage of so many W."""
+    weight = {"eigenvalues": [1.0, -0.5, 0.25], "band": {"low": [-1, -0.5, -0.2], "high": [1, 0.5, 0.2]}}
+    return {"stages": [{"name": "s", "weights": [weight] * blocks}]}
 
 
 def line(axes, label):
@@ -55,7 +61,7 @@ def test_a_run_that_was_lost_before_its_first_evaluation_has_its_cross_at_the_up
 
 
 def test_spectra_have_a_panel_for_each_weight_with_bars_and_band():
-    figure = figures.spectra([("net", spectrum(0.5, 0.9)), ("baseline", {})])
+    figure = figures.spectra([("net", spectrum(2)), ("baseline", {})])
     shown = [axes for axes in figure.axes if axes.patches]
     assert [axes.get_title(loc="left") for axes in shown] == ["\nblock 1", "block 2"]
     assert [text.get_text() for text in shown[0].texts] == ["net"]
@@ -66,7 +72,7 @@ def test_spectra_have_a_panel_for_each_weight_with_bars_and_band():
 
 
 def test_spectra_of_many_weights_go_on_in_the_next_line():
-    figure = figures.spectra([("few", spectrum(0.5, 0.9)), ("many " * 9, spectrum(*[0.5] * 12))])
+    figure = figures.spectra([("few", spectrum(2)), ("many " * 9, spectrum(12))])
     figure.draw_without_rendering()
     places = [axes.get_position() for axes in figure.axes if axes.patches]
     assert len(places) == 14
@@ -165,7 +171,7 @@ def test_the_hue_tells_the_form_and_the_dash_the_group(tmp_path):
 
 
 def test_inline_figures_ask_for_nothing_and_take_the_colour_of_the_page():
-    figure = figures.spectra([("net", spectrum(0.5))])
+    figure = figures.spectra([("net", spectrum(1))])
     text = inline_svg(figure, "one")
     assert text.startswith("<svg ")
     assert "http" not in text
@@ -187,7 +193,7 @@ def test_no_two_images_share_an_id():
 
 
 def test_a_file_is_the_same_whatever_was_saved_before():
-    one, other = (figures.spectra([("net", spectrum(0.5))]) for _ in range(2))
+    one, other = (figures.spectra([("net", spectrum(1))]) for _ in range(2))
     assert Image.open(io.BytesIO(png(other))).format == "PNG"
     inline_svg(other, "page")
     assert svg(one) == svg(other) == svg(other)

@@ -246,22 +246,18 @@ def corners(original_each=never, original_one=never, diffusive_each=never, diffu
     )
 
 
-def counts(one):
-    return one.counts()
-
-
 def test_pairs_are_of_one_seed():
     found = corners(original_each=lambda cell, seed: seed == 0, original_one=lambda cell, seed: seed == 1)
     original, diffusive = by_affinity(found)
-    assert counts(original) == (27, 9, 9, 9, 9)
-    assert counts(diffusive) == (27, 0, 0, 0, 0)
+    assert original.counts() == (27, 9, 9, 9, 9)
+    assert diffusive.counts() == (27, 0, 0, 0, 0)
 
 
 def test_pairs_are_of_one_place():
     found = corners(
         original_each=lambda cell, seed: cell.blocks == 2, original_one=lambda cell, seed: cell.blocks < 4
     )
-    assert counts(by_affinity(found)[0]) == (27, 9, 18, 0, 9)
+    assert by_affinity(found)[0].counts() == (27, 9, 18, 0, 9)
 
 
 def test_a_seed_that_only_one_has_is_left_out():
@@ -269,15 +265,15 @@ def test_a_seed_that_only_one_has_is_left_out():
     base = [map_line(here, 0), map_line(here, 1, diverged=40)]
     shared = [map_line(here, 1), map_line(here, 2, diverged=50)]
     found = TrainabilityMap((), group_cells(base), {"ten_epochs_shared": group_cells(shared)})
-    assert counts(compare(found, ("original", EACH), ("original", ONE))) == (1, 1, 0, 1, 0)
+    assert compare(found, ("original", EACH), ("original", ONE)).counts() == (1, 1, 0, 1, 0)
 
 
 def test_forms_are_compared_where_both_have_cells():
     each, one = by_form(corners(diffusive_each=lambda cell, seed: seed == 2))
     assert (each.first, each.second) == (("original", EACH), ("diffusive", EACH))
     assert {cell.blocks for cell in each.cells[0]} == {2, 4}
-    assert counts(each) == (18, 0, 6, 0, 6)
-    assert (one.first[1], counts(one)) == (ONE, (18, 0, 0, 0, 0))
+    assert each.counts() == (18, 0, 6, 0, 6)
+    assert (one.first[1], one.counts()) == (ONE, (18, 0, 0, 0, 0))
 
 
 def test_the_table_of_corners():
