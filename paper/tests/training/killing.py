@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import signal
+import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -86,11 +86,5 @@ def saved_steps(run: Run) -> int:
     return max((int(path.stem) for path in run.checkpoints_path.glob("*.json")), default=0)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("folder", help="leave killed runs in it, one for each exact moment")
-    kill_at_moments(Path(parser.parse_args().folder))
-
-
 if __name__ == "__main__":
-    main()
+    kill_at_moments(Path(sys.argv[1]))

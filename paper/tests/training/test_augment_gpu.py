@@ -7,17 +7,9 @@ from tiny import tiny_data, tiny_recipe
 from nonloc_paper.training.plan import step_generator, step_seed
 from nonloc_paper.training.tasks import Classification
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("poisoned_memory")]
 
 DEVICE = torch.device("cuda")
-
-
-@pytest.fixture(autouse=True)
-def poisoned_memory():
-    """What is allocated is NaN, or the largest whole number, until it is written."""
-    torch.use_deterministic_algorithms(True)
-    yield
-    torch.use_deterministic_algorithms(False)
 
 
 def tasks_of(**changes):

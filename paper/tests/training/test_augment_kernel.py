@@ -6,6 +6,8 @@ import torch
 from interpreted import interpreted
 from nonloc_paper.training.augment import crop_and_flip
 
+pytestmark = pytest.mark.usefixtures("poisoned_memory")
+
 IMAGES, HEIGHT, WIDTH = 30, 11, 33  # more than one block of numbers, and not a whole one
 PAD = 4
 INVERSE = float(torch.tensor(1.0) / torch.tensor(61.3))
@@ -21,14 +23,6 @@ def make_batch():
             return module.make_batch(images, labels, indices, mean, INVERSE, **options)
 
         yield make
-
-
-@pytest.fixture(autouse=True)
-def poisoned_memory():
-    """What is allocated is NaN, or the largest whole number, until it is written."""
-    torch.use_deterministic_algorithms(True)
-    yield
-    torch.use_deterministic_algorithms(False)
 
 
 def problem(seed=0):

@@ -22,19 +22,11 @@ from nonloc_paper.training.step import TrainingStep, on_stream
 from nonloc_paper.training.tasks import TASKS, Classification
 from nonloc_paper.training.trained import trained_network
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("deterministic")]
 
 DEVICE = torch.device("cuda")
 LOSS = {"rel": 1e-5, "abs": 1e-6}
 WEIGHTS = {"rtol": 1e-3, "atol": 1e-5}
-
-
-@pytest.fixture(autouse=True)
-def deterministic():
-    before = torch.backends.cudnn.deterministic
-    torch.backends.cudnn.deterministic = True
-    yield
-    torch.backends.cudnn.deterministic = before
 
 
 @pytest.fixture(autouse=True)

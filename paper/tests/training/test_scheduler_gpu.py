@@ -3,15 +3,13 @@
 import signal
 
 import pytest
-import torch
-from tiny import after_step, outcomes, send_sigterm, timeless_metrics, tiny_data, tiny_recipe
+from tiny import after_step, outcomes, send_sigterm, timeless_metrics, tiny_data, tiny_recipe, train_together
 
 from nonloc_paper.runs import Run
 from nonloc_paper.training.fit import fit
-from nonloc_paper.training.scheduler import fit_many
 from nonloc_paper.training.tasks import Classification
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("deterministic")]
 
 RECIPES = [
     tiny_recipe(network="preresnet11/diffusive-2@2", stage={"backend": "reference"}, batch_size=32, epochs=4),
@@ -20,22 +18,12 @@ RECIPES = [
 ]
 
 
-@pytest.fixture(autouse=True)
-def deterministic():
-    before = torch.backends.cudnn.deterministic
-    torch.backends.cudnn.deterministic = True
-    yield
-    torch.backends.cudnn.deterministic = before
-
-
 def data():
     return tiny_data(train=144, size=16)
 
 
-def go(folder, recipes=RECIPES, **options):
-    runs = [Run(folder / str(number)) for number in range(len(recipes))]
-    options = {"side_by_side": 2} | options
-    return runs, fit_many(recipes, runs, data={"tiny": data()}, device="cuda", progress=False, **options)
+def go(folder, recipes=RECIPES, side_by_side=2, **options):
+    return train_together(recipes, folder, side_by_side, data={"tiny": data()}, device="cuda", **options)
 
 
 def assert_as_alone(recipes, runs, folder):
