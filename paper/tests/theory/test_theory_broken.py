@@ -128,16 +128,15 @@ def test_a_symmetric_kernel_is_no_case_of_separate_embeddings():
     assert theorems.stationary_mean_of_the_image(replace(turned, forward=other)).verdict == "fails"
 
 
+ASK_FOR_A_GAP = (theorems.flow_tends_to_the_mean, theorems.poincare_inequality, theorems.decay_is_exponential)
+
+
 def test_a_kernel_that_falls_apart_is_not_connected():
     points = torch.tensor([[[0.0], [1.0], [100.0], [101.0]]], dtype=torch.float64)
     parted = Affinity(points, points, "heat", "none")
     start = torch.randn(1, 4, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     given = replace(case(), affinity=parted, start=start, forward=Diffusion(parted))
-    for statement in (
-        theorems.flow_tends_to_the_mean,
-        theorems.poincare_inequality,
-        theorems.decay_is_exponential,
-    ):
+    for statement in ASK_FOR_A_GAP:
         assert statement(given).verdict == "hypothesis not met"
     assert theorems.mean_of_the_image(given).verdict == "holds"
 
@@ -148,10 +147,8 @@ def test_a_connection_of_1e_18_joins_nothing():
     parted = Case.of(Affinity(points, points, "heat", "none", 0.5), case().start[:, :4])
     assert parted.is_connected
     for statement in (
-        theorems.flow_tends_to_the_mean,
+        *ASK_FOR_A_GAP,
         theorems.flow_tends_to_the_weighted_mean,
-        theorems.poincare_inequality,
-        theorems.decay_is_exponential,
         discussion.diffusion_regularizes,
     ):
         assert statement(parted).verdict == "hypothesis not met"
@@ -165,11 +162,7 @@ def test_a_gap_counts_relative_to_its_kernel(size):
     measure = torch.full((9,), size / 9, dtype=torch.float64)
     given = Case.of(Affinity(alike, alike, "heat", "none", measure=measure), case().start)
     assert given.gap == pytest.approx(size, rel=1e-14)
-    for statement in (
-        theorems.flow_tends_to_the_mean,
-        theorems.poincare_inequality,
-        theorems.decay_is_exponential,
-    ):
+    for statement in ASK_FOR_A_GAP:
         assert statement(given).verdict == "holds"
 
 
