@@ -66,9 +66,7 @@ class Watcher:
 
     def losses(self, run: Run) -> dict[int, float]:
         """Return the finite losses of the last steps, by step."""
-        history = self._histories.get(run)
-        if history is None:
-            return {}
+        history = self._histories[run]
         values = torch.stack([loss for _, loss in history.losses]).tolist()
         steps = [step for step, _ in history.losses]
         return {step: loss for step, loss in zip(steps, values, strict=True) if math.isfinite(loss)}
@@ -80,8 +78,8 @@ class Watcher:
 
         "stages" are measured and certified, in the network as it was before that step.
         """
-        history, losses = self._histories.get(run, _History()), self.losses(run)
-        states = [(step, state) for step, state in history.states if end - LAST <= step <= end]
+        losses = self.losses(run)
+        states = [(step, state) for step, state in self._histories[run].states if end - LAST <= step <= end]
         if not states:
             return []
         model, images = self._network_and_images(recipe, data, device)
