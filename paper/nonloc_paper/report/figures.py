@@ -16,6 +16,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormat
 from numpy.typing import NDArray
 
 from nonloc.plots import CHANCE, NEGATIVE, POSITIVE, style
+from nonloc.plots.look import clear_axes
 from nonloc_paper.networks.spec import NetworkSpec
 from nonloc_paper.report.records import RowRecord, RunRecord, score_name
 from nonloc_paper.report.signs import TOP
@@ -174,9 +175,7 @@ def affinity(
         figure = Figure(figsize=(WIDTH, height), layout="constrained")
         all_axes = figure.subplots(lines, MAPS_IN_LINE, squeeze=False).flatten()
         for axes in all_axes:
-            axes.grid(False)
-            axes.set(xticks=[], yticks=[])
-            axes.spines[:].set_visible(False)
+            clear_axes(axes)
         for axes in all_axes[count:]:
             axes.set_axis_off()
         for axes, (label, pixels) in zip(all_axes, pictures, strict=False):

@@ -64,21 +64,18 @@ def _rows(runs: Table1Runs, names: Sequence[str], changes: Changes) -> list[RowR
 def compare_errors(runs: Table1Runs, names: Sequence[str], side: int, changes: Changes) -> Part:
     """Whether the error of the first row is below (side −1) or above (+1) that of the second, paired by seed."""
     one, other = _rows(runs, names, changes)
-    rows = dict(zip(names, (one, other), strict=True))
-    return _compared(difference(one, other, " − ".join(names)), rows, side)
+    return _compared(difference(one, other, " − ".join(names)), names, side)
 
 
 def compare_affinities(runs: Table1Runs, names: Sequence[str], side: int, changes: Changes) -> Part:
     """Whether going from 5 to 6 blocks costs less with own affinities (rows 1, 2) than with one."""
-    rows = _rows(runs, names, changes)
-    contrast = Contrast(
-        "(6 − 5 proposed) own affinities − one", tuple(zip((-1, 1, 1, -1), rows, strict=True))
-    )
-    return _compared(contrast, dict(zip(names, rows, strict=True)), side)
+    terms = tuple(zip((-1, 1, 1, -1), _rows(runs, names, changes), strict=True))
+    return _compared(Contrast("(6 − 5 proposed) own affinities − one", terms), names, side)
 
 
-def _compared(contrast: Contrast, rows: Mapping[str, RowRecord | None], side: int) -> Part:
+def _compared(contrast: Contrast, names: Sequence[str], side: int) -> Part:
     """The part that a contrast decides. Diverged runs are counts; where they leave no two pairs, the set-up fails."""
+    rows = dict(zip(names, (row for _, row in contrast.terms), strict=True))
     found, published = contrast.interval, contrast.format_published()
     numbers = "no pair of runs" if found is None else found.format()
     numbers += f"; published {published}" if found is not None and published != "–" else ""
