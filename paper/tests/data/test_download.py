@@ -95,21 +95,6 @@ def test_a_damaged_archive_is_named_and_kept(tiny, tmp_path: Path) -> None:
     assert (tmp_path / "tiny.tar.gz").is_file()
 
 
-def test_offline_says_what_to_get_where_to_put_it_and_how(
-    tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    with pytest.raises(MissingDataError) as caught:
-        fetch(tiny.source, tmp_path, progress=False)
-    for part in (
-        "ConnectionError",
-        tiny.source.home,
-        str(tmp_path / "tiny.tar.gz"),
-        f"--data-dir {tmp_path}`",
-    ):
-        assert part in str(caught.value)
-
-
 def test_a_damaged_file_is_named_and_kept_when_no_other_can_be_had(
     tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

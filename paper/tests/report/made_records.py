@@ -205,13 +205,11 @@ def map_lines(part: str, breaks: Any) -> list[dict[str, Any]]:
 
 
 def write_map(results: Path, part: str, lines: list[dict[str, Any]]) -> None:
-    """By the recipes of the part, where its cells are the part's and say nothing else."""
+    """By the recipes of the part, where its lines say nothing else."""
     (results / "map").mkdir(parents=True, exist_ok=True)
     cells = {cell.name: cell for cell in PARTS[part].cells}
     own = [
         {"recipe_sha256": cells[line["cell"]].recipe(PARTS[part].base, line["seed"]).sha256, **line}
-        if line["cell"] in cells
-        else line
         for line in lines
     ]
     (results / "map" / f"{part}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in own))

@@ -105,13 +105,6 @@ def test_a_diverged_run_has_nothing_to_evaluate(tmp_path):
         recheck(tmp_path, DATA, device="cpu")
 
 
-def test_a_run_without_weights_says_so(run):
-    for path in run.checkpoints_path.iterdir():
-        path.unlink()
-    with pytest.raises(ValueError, match="its weights were not kept"):
-        recheck(run, DATA, device="cpu")
-
-
 def test_a_score_that_is_not_finite_is_nothing_to_compare_with(run):
     change_result(run, metrics=run.read_result()["metrics"] | {"error": None})
     with pytest.raises(ValueError, match="error that is not a finite number"):

@@ -24,7 +24,7 @@ from tiny import (
     train,
 )
 
-from nonloc.outcomes import CorruptDataError, DivergedError, LockedRunError
+from nonloc.outcomes import CorruptDataError, DivergedError
 from nonloc_paper.runs import Run, read_json
 from nonloc_paper.training import machine
 from nonloc_paper.training import session as session_module
@@ -173,22 +173,6 @@ def test_an_interrupted_evaluation_is_done_again(whole, run, monkeypatch):
     outcome = train(RECIPE, run)
     assert (outcome.step, outcome.metrics) == (5, {"signal": signal.SIGINT})
     assert run.read_metrics() == []
-    monkeypatch.undo()
-    train(RECIPE, run)
-    assert_same_run(run, whole)
-
-
-def test_metrics_after_the_checkpoint_are_measured_again(whole, run, monkeypatch):
-    """A crash between writing the metrics of an epoch and saving it must not count the epoch twice."""
-
-    def crash_in_second_epoch(session):
-        if session.epoch == 2:
-            raise KeyboardInterrupt
-
-    before_method(monkeypatch, Session, "save", crash_in_second_epoch)
-    with pytest.raises(KeyboardInterrupt):
-        train(RECIPE, run)
-    assert [line["epoch"] for line in run.read_metrics()] == [1, 2]
     monkeypatch.undo()
     train(RECIPE, run)
     assert_same_run(run, whole)
@@ -458,11 +442,6 @@ def test_the_train_loss_weighs_images_alike(run, monkeypatch):
     train(tiny_recipe(epochs=1), run)
     [line] = run.read_metrics()
     assert line["train_loss"] == (9 * (1 + 2 + 3 + 4) + 4 * 14) / 40
-
-
-def test_a_run_in_use_is_refused(run):
-    with run.lock(), pytest.raises(LockedRunError, match=str(os.getpid())):
-        train(tiny_recipe(), run)
 
 
 def test_a_recipe_that_fails_at_the_start_does_not_occupy_the_folder(run):
