@@ -159,7 +159,9 @@ class WeightMap(nn.Module):
         change = apply_map(self.w_z, change)
         if self.norm is None:
             return change
-        if mask is None or not self.norm.training:
+        # A normalisation without running statistics takes those of the batch in evaluation, too.
+        takes_batch = self.norm.training or getattr(self.norm, "running_mean", False) is None
+        if mask is None or not takes_batch:
             return self.norm(change.flatten(0, 1)).view_as(change)
         # The number of valid positions is no shape that a compiled program knows. Elsewhere selecting them is faster.
         if torch.compiler.is_compiling() and is_untouched(self.norm, nn.BatchNorm1d):

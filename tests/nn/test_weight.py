@@ -122,6 +122,12 @@ def compiled(function, fullgraph=True, backend="aot_eager"):
     return torch.compile(function, fullgraph=fullgraph, backend=backend)
 
 
+def test_without_running_statistics_evaluation_takes_those_of_valid_positions():
+    one, change, mask = normed(track_running_stats=False)
+    expected = one.outer(change, mask)
+    assert torch.equal(one.eval().outer(change, mask), expected)
+
+
 @pytest.mark.parametrize(
     "keywords", [{}, {"momentum": None}, {"track_running_stats": False}, {"affine": False}], ids=str
 )

@@ -274,7 +274,11 @@ def test_cuda_own_affinities_with_their_embeddings_inside(launches, kind, keywor
 
 
 @pytest.mark.parametrize("backend", ["auto", "fused", "stored", "attention"])
-def test_cuda_a_compiled_stage(backend):
+@pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
+def test_cuda_a_compiled_stage(backend, mode):
+    """In the second mode calls after the first are replayed CUDA graphs."""
     torch._dynamo.reset()
     stage = made(backend)
-    assert farther_than(stage, torch.compile(stage), (2, 64, 16, 16)) == {}
+    compiled = torch.compile(stage, mode=mode)
+    for _ in range(3):
+        assert farther_than(stage, compiled, (2, 64, 16, 16)) == {}
