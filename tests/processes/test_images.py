@@ -41,7 +41,7 @@ def test_without_a_radius_the_feature_is_the_pixel():
         (torch.rand(3, 3), 1, r"image must be .* \[C, H, W\]"),
         (torch.zeros(3, 4, 4, dtype=torch.uint8), 1, "floating point"),
         (torch.rand(3, 4, 4), -1, "radius must be a whole number"),
-        (torch.rand(3, 4, 4), 4, "does not fit an image of 4 × 4 pixels; use a radius of at most 3"),
+        (torch.rand(3, 4, 4), 4, "does not fit an image of 4 × 4 pixels; use radius=3 or less"),
         (torch.rand(3, 0, 9), 0, "with pixels"),
     ],
 )
