@@ -117,26 +117,27 @@ class Affinity:
     def _check_features(self) -> None:
         for name, value in (("left", self.left), ("right", self.right)):
             check_batched(name, value, "d")
-        if self.left.shape[0] != self.right.shape[0] or self.left.shape[2] != self.right.shape[2]:
+        left, right = self.left.shape, self.right.shape
+        if left[0] != right[0] or left[2] != right[2]:
             raise ValueError(
-                f"left {list(self.left.shape)} and right {list(self.right.shape)} must agree in batch and "
+                f"left {list(left)} and right {list(right)} must agree in batch and "
                 "features; only the number of positions of right may differ"
             )
         if self.left.device != self.right.device:
             raise ValueError(
                 f"left is on {self.left.device} and right on {self.right.device}; move both to one device"
             )
-        if self.kind == "concat" and self.left.shape[2] != 1:
+        if self.kind == "concat" and left[2] != 1:
             raise ValueError(
-                f'kind="concat" needs d = 1 (left and right [B, M, 1]), got d = {self.left.shape[2]}; '
+                f'kind="concat" needs d = 1 (left and right [B, M, 1]), got d = {left[2]}; '
                 "project the features to one number a position first"
             )
-        if self.left.shape[1] == 0 or self.right.shape[1] == 0:
+        if left[1] == 0 or right[1] == 0:
             raise ValueError("left and right need at least one position (M ≥ 1)")
-        if not self.is_square and (self.kind == "delta" or self.normalize in SYMMETRIC):
+        if left[1] != right[1] and (self.kind == "delta" or self.normalize in SYMMETRIC):
             raise ValueError(
                 f"kind={self.kind!r} with normalize={self.normalize!r} needs left and right to have the same "
-                f"positions, got {self.left.shape[1]} and {self.right.shape[1]}; sub-sampled givers need another kind "
+                f"positions, got {left[1]} and {right[1]}; sub-sampled givers need another kind "
                 'than "delta", and normalize="row", "count" or "none"'
             )
 

@@ -118,17 +118,18 @@ def lacks(affinity: Affinity | SparseAffinity, z: Tensor | None = None, backend:
         return f'kind "gaussian" or "heat" with normalize="row", not {affinity.kind!r} with {affinity.normalize!r}'
     if affinity.measure is not None:
         return "an affinity without a measure"
-    if not affinity.is_square:
-        return f"as many givers as receivers, not {affinity.right.shape[1]} and {affinity.positions}"
-    if affinity.batch > LARGEST_BATCH:
-        return f"a batch of at most {LARGEST_BATCH:,}, not {affinity.batch:,}"
+    (batch, positions, width), givers = affinity.left.shape, affinity.right.shape[1]
+    if givers != positions:
+        return f"as many givers as receivers, not {givers} and {positions}"
+    if batch > LARGEST_BATCH:
+        return f"a batch of at most {LARGEST_BATCH:,}, not {batch:,}"
     if backend == "attention" and (affinity.kind != "gaussian" or affinity.mask is not None):
         return 'kind "gaussian" without a mask'
     widest = {"fused": WIDEST_FEATURES, "attention": attention.WIDEST}.get(backend)
-    if widest is not None and affinity.left.shape[-1] > widest:
-        return f"features of d ≤ {widest}, not {affinity.left.shape[-1]}"
-    if backend == "stored" and affinity.positions > WIDEST_ROW:
-        return f"at most {WIDEST_ROW:,} positions, not {affinity.positions:,}"
+    if widest is not None and width > widest:
+        return f"features of d ≤ {widest}, not {width}"
+    if backend == "stored" and positions > WIDEST_ROW:
+        return f"at most {WIDEST_ROW:,} positions, not {positions:,}"
     dtype, others = affinity.left.dtype, [affinity.right.dtype]
     if z is not None and z.dtype != torch.float32:
         others.append(z.dtype)

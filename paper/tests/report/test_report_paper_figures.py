@@ -37,7 +37,7 @@ def test_the_band_is_the_widest_of_the_seeds():
     assert {abs(y) for _, y in band.get_paths()[0].vertices} == {0.75}
 
 
-def testcurve_rows_go_over_epochs_in_colours_of_their_own():
+def test_curve_rows_go_over_epochs_in_colours_of_their_own():
     table = {"baseline": [8.0], "2-block (original)": [8.1, 8.2], "4-block (original)": [None]}
     figure = paper_figures.curves(curve_rows(arranged(records("table1-n3", table))))
     loss, error = figure.axes
