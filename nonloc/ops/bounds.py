@@ -188,10 +188,9 @@ def _diagonal(affinity: Affinity | SparseAffinity) -> Tensor:
 
 def _sparse_diagonal(matrix: Tensor) -> Tensor:
     """Ω_ii [M]."""
-    index = torch.arange(matrix.shape[0], device=matrix.device)
-    rows = torch.repeat_interleave(index, matrix.crow_indices().diff().long())
+    rows = sparse.rows(matrix)
     own = matrix.col_indices() == rows
-    return torch.zeros_like(index, dtype=matrix.dtype).index_add_(0, rows[own], matrix.values()[own])
+    return matrix.values().new_zeros(matrix.shape[0]).index_add_(0, rows[own], matrix.values()[own])
 
 
 def _raw_diagonal(affinity: Affinity) -> Tensor:

@@ -138,11 +138,11 @@ def transposed(matrix: Tensor) -> Tensor:
     starts = torch.zeros_like(matrix.crow_indices())
     starts[1:] = torch.bincount(columns, minlength=matrix.shape[1]).cumsum(0)
     return torch.sparse_csr_tensor(
-        starts, _rows(matrix)[order], matrix.values()[order], matrix.shape, check_invariants=False
+        starts, rows(matrix)[order], matrix.values()[order], matrix.shape, check_invariants=False
     )
 
 
-def _rows(matrix: Tensor) -> Tensor:
+def rows(matrix: Tensor) -> Tensor:
     """The row of each entry [E]."""
     counts = matrix.crow_indices().diff()
     index = torch.arange(matrix.shape[0], dtype=counts.dtype, device=counts.device)
@@ -156,7 +156,7 @@ def is_symmetric(affinity: SparseAffinity) -> bool:
     # Far from 0, so that every entry counts.
     probe = (1 + 0.5 * torch.cos(1.2345678 * index)).to(matrix.dtype)
     backward = torch.zeros_like(probe).index_add_(
-        0, matrix.col_indices(), matrix.values() * probe[_rows(matrix)]
+        0, matrix.col_indices(), matrix.values() * probe[rows(matrix)]
     )
     sizes = matrix.abs() @ torch.ones_like(probe)
     # A comparison with NaN is false: such a matrix passes, and its NaN reaches the output.

@@ -192,9 +192,8 @@ def _sparse_jump(affinity: SparseAffinity) -> Jump:
     shares = rows.matrix.values().clamp(min=0)
     if rows.measure is not None:
         shares = shares * rows.measure.to(shares.dtype)[columns]
-    counts = starts.diff()
-    row = torch.repeat_interleave(torch.arange(len(counts), device=counts.device), counts)
-    total = torch.zeros(len(counts), dtype=shares.dtype, device=shares.device).index_add_(0, row, shares)
+    row = sparse.rows(rows.matrix)
+    total = shares.new_zeros(rows.positions).index_add_(0, row, shares)
     shares = shares / torch.where(total > 0, total, 1)[row]
     # Entry e of the sequence is the sum of all before and e itself; each row adds 1.
     sequence = torch.nn.functional.pad(shares.cumsum(0), (1, 0))
