@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nonloc._checks import check_whole, is_whole
+from nonloc._checks import check_choice, check_whole, is_whole
 
 DIMENSIONS = (1, 2)
 
@@ -55,8 +55,7 @@ def quadrature(
     """
     check_whole("num_cells", num_cells)
     check_dimension(dimension)
-    if rule not in RULES:
-        raise ValueError(f"rule={rule!r} is unknown; choose one of {', '.join(RULES)}")
+    check_choice("rule", rule, RULES)
     points, weights = (torch.as_tensor(side, device=device) for side in RULES[rule](num_cells))
     grid = torch.cartesian_prod(*[points] * dimension).view(-1, dimension)
     products = torch.cartesian_prod(*[weights] * dimension).view(-1, dimension).prod(-1)
