@@ -57,7 +57,15 @@ class _KernelProcess(Process):
         return PreparedKernel(self._follow(z), "affinity(z)", is_fixed=False)
 
     def __repr__(self) -> str:
-        return _describe(type(self).__name__, self.affinity, self.weight, self.backwards)
+        affinity, weight = self.affinity, self.weight
+        if affinity is None:
+            kernel = "kernel follows the state"
+        elif isinstance(affinity, SparseAffinity):
+            kernel = f"sparse {affinity.normalize}, M = {affinity.positions}"
+        else:
+            kernel = f"{affinity.kind} {affinity.normalize}, B = {affinity.batch}, M = {affinity.positions}"
+        shown = f"W {list(weight.shape)}" if isinstance(weight, Tensor) else f"W = {weight:g}"
+        return f"{type(self).__name__}({kernel}, {shown}{', backwards' if self.backwards else ''})"
 
 
 class Diffusion(_KernelProcess):
@@ -214,14 +222,3 @@ def _largest_eigenvalue(weight: Weight) -> float:
     if not isinstance(weight, Tensor):
         return weight
     return float(weight.max() if weight.dim() == 1 else torch.linalg.eigvalsh(weight.double())[-1])
-
-
-def _describe(name: str, affinity: Affinity | SparseAffinity | None, weight: Weight, backwards: bool) -> str:
-    if affinity is None:
-        kernel = "kernel follows the state"
-    elif isinstance(affinity, SparseAffinity):
-        kernel = f"sparse {affinity.normalize}, M = {affinity.positions}"
-    else:
-        kernel = f"{affinity.kind} {affinity.normalize}, B = {affinity.batch}, M = {affinity.positions}"
-    shown = f"W {list(weight.shape)}" if isinstance(weight, Tensor) else f"W = {weight:g}"
-    return f"{name}({kernel}, {shown}{', backwards' if backwards else ''})"
