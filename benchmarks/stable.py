@@ -16,6 +16,7 @@ from torch import Tensor
 from benchmarks.shared import markdown
 from nonloc.nn.stage import DiffusiveStage
 from nonloc.ops import Affinity, kernel_matrix, propagate, self_adjoint_weights
+from nonloc.ops.bounds import wide
 from nonloc.processes.jump.process import JumpProcess
 
 BLOCKS, POSITIONS, CHANNELS = 64, 24, 6
@@ -83,13 +84,9 @@ def _audit(dtype: torch.dtype, shared: bool, inputs: int, seed: int) -> dict[str
 
 def _law(affinity: Affinity) -> Tensor:
     """π [M] in float64: of detailed balance, or stationary where the two embeddings differ."""
-    wide = Affinity(
-        affinity.left.double(), affinity.right.double(), affinity.kind, affinity.normalize, affinity.scale
-    )
-    if affinity.left is affinity.right:
-        wide = Affinity(wide.left, wide.left, wide.kind, wide.normalize, wide.scale)
-    law = self_adjoint_weights(wide)
-    return (JumpProcess(wide).stationary_law() if law is None else law)[0]
+    exact = wide(affinity)
+    law = self_adjoint_weights(exact)
+    return (JumpProcess(exact).stationary_law() if law is None else law)[0]
 
 
 def _top_mode(affinity: Affinity) -> tuple[Tensor, float]:

@@ -23,7 +23,8 @@ from torch import Tensor
 
 from faults.trial import Trial
 from nonloc.ops import KINDS, NORMALIZATIONS, Affinity, aggregate, diffuse, kernel_matrix, propagate
-from nonloc.ops.affinity import centred, position_weights, without_masked
+from nonloc.ops.affinity import SYMMETRIC, centred, position_weights, without_masked
+from nonloc.ops.bounds import wide
 from nonloc.ops.factored import product
 from nonloc.ops.functional import compute_dtype
 from nonloc.ops.normalize import sides
@@ -31,7 +32,6 @@ from nonloc.ops.normalize import sides
 GOALS = {"reference against factored": 20_000}
 OPERATIONS = ("aggregate", "diffuse", "propagate")
 DTYPES = (torch.float64, torch.float64, torch.float32, torch.bfloat16, torch.float16)
-SYMMETRIC = ("symmetric", "sinkhorn")
 # A value this near to the largest number may overflow in one order of summation and not in another.
 NEAR_OVERFLOW = 1e-3
 
@@ -191,13 +191,9 @@ class Sizes:
         self.count = case.positions + case.givers + case.width + case.channels + 16
         self.eps = torch.finfo(compute_dtype(affinity, z)).eps
         with torch.no_grad():
-            left, right = affinity.left.double(), affinity.right.double()
             measure = None if affinity.measure is None else affinity.measure.double()
-            wide = replace(
-                affinity, left=left, right=left if affinity.right is affinity.left else right, measure=measure
-            )
             try:
-                self._measure(without_masked(wide))
+                self._measure(without_masked(replace(wide(affinity), measure=measure)))
             except ValueError:
                 # Narrow numbers may have a scaling to their rounding where float64 finds none: no digit is known.
                 self.relative, self.is_known = math.inf, False
