@@ -7,9 +7,8 @@ import os
 import random
 import resource
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from killing import saved_steps
 
@@ -56,12 +55,8 @@ def work_until_full(run: Run, kind: str, number: int, room: int) -> None:
         fsync(handle)
 
     os.fsync = fsync_or_fail
-    _exit_by(lambda: work_in(run), run)
-
-
-def _exit_by(work: Callable[[], Any], run: Run) -> None:
     try:
-        work()
+        work_in(run)
     except OSError as error:
         if str(run.path) in str(error.filename):
             os._exit(FAILED_AS_IT_SHOULD)

@@ -35,7 +35,7 @@ def trials(chance: random.Random, folder: Path) -> Iterator[Trial]:
     observe(whole, DATA)
     certify_run(whole, DATA, keep=True)
     _interrupt(half)
-    expected = _looks(whole)
+    expected = {name: look(whole) for name, look in LOOKS.items()}
     while True:
         kind = "truncations" if chance.random() < 1 / 11 else "flips"
         source, run = chance.choice((whole, half)), Run(folder / "damaged")
@@ -115,7 +115,3 @@ LOOKS: dict[str, Callable[[Run], object]] = {
     "spectrum": observe_spectra,
     "report": _report,
 }
-
-
-def _looks(run: Run) -> dict[str, Any]:
-    return {name: look(run) for name, look in LOOKS.items()}
