@@ -51,14 +51,14 @@ def measure(options: Namespace, talk: Callable[[str], None]) -> list[dict[str, A
     return [cell.to_dict() for cell in cells]
 
 
-def deviations(trials: int = 3, positions: int = 6, seed: int = 0) -> Iterator[Deviation]:
+def deviations(trials: int = 3, positions: int = 6) -> Iterator[Deviation]:
     """One `Deviation` for each cell. Masks and measures are in every other trial."""
     exact = [backend for backend in BACKENDS if backend not in fused.BACKENDS]
     for kind in KINDS:
         for normalize in NORMALIZATIONS:
             worst = dict.fromkeys(exact, (0.0, 0.0))
             for trial in range(trials):
-                problem = Problem(kind, normalize, positions, seed + trial, decorated=trial % 2 == 1)
+                problem = Problem(kind, normalize, positions, trial, decorated=trial % 2 == 1)
                 truth = problem.solve(double_loop.propagate)
                 for backend in exact:
                     worst[backend] = _worse(worst[backend], _by(problem, backend), truth)
@@ -66,16 +66,14 @@ def deviations(trials: int = 3, positions: int = 6, seed: int = 0) -> Iterator[D
                 yield Deviation(kind, normalize, backend, value, gradient, trials)
 
 
-def fused_deviations(
-    device: torch.device, trials: int = 3, positions: int = 6, seed: int = 0
-) -> Iterator[Deviation]:
+def fused_deviations(device: torch.device, trials: int = 3, positions: int = 6) -> Iterator[Deviation]:
     """The fused kernels' cells, if they run on `device`; masks, which are all they take, in every other trial."""
     if not is_available(device):
         return
     for kind in ("gaussian", "heat"):
         worst = (0.0, 0.0)
         for trial in range(trials):
-            problem = Problem(kind, "row", positions, seed + trial, decorated=trial % 2 == 1)
+            problem = Problem(kind, "row", positions, trial, decorated=trial % 2 == 1)
             problem.measure = None
             rounded = problem.to(torch.float32)
             truth = rounded.to(torch.float64).solve(double_loop.propagate)
