@@ -1,13 +1,12 @@
 """Trainers of other libraries: two steps with a stage give the weights that a plain loop gives."""
 
-import socket
-
 import pytest
 import torch
 from torch import distributed, multiprocessing, nn
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
 import nonloc
+from ranks import in_processes
 
 pytestmark = pytest.mark.interop
 STEPS, BATCH, RATE = 2, 4, 0.1
@@ -151,11 +150,9 @@ def test_moving_average():
     torch.testing.assert_close(dict(average.module.named_parameters()), expected)
 
 
-def shard(rank, port, folder):
+def shard(rank, folder):
     from torch.distributed.fsdp import fully_shard
 
-    distributed.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
-    torch.set_num_threads(1)
     model = Network()
     for module in (model.stage, model):
         fully_shard(module, mesh=distributed.init_device_mesh("cpu", (2,)))
@@ -165,14 +162,10 @@ def shard(rank, port, folder):
     state = {name: one.full_tensor() for name, one in model.state_dict().items()}
     if rank == 0:
         torch.save(state, f"{folder}/state")
-    distributed.destroy_process_group()
 
 
 def test_fully_sharded(tmp_path):
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    multiprocessing.spawn(shard, (port, str(tmp_path)), nprocs=2)
+    in_processes(2, shard, tmp_path)
     check(loaded(tmp_path))
 
 

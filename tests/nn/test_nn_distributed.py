@@ -1,13 +1,12 @@
 """Two processes with half the batch each have the gradients of one process with the whole."""
 
-import socket
-
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from torch import distributed, multiprocessing, nn
+from torch import nn
 
 from nonloc.nn.stage import DiffusiveStage, OriginalStage
+from ranks import in_processes
 
 
 def network():
@@ -26,23 +25,17 @@ def batch():
     return torch.randn(4, 3, 5, 6, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
 
 
-def work(rank, port, folder):
-    distributed.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
-    torch.set_num_threads(1)
+def work(rank, folder):
     model = nn.parallel.DistributedDataParallel(network())
     model(batch()[2 * rank : 2 * rank + 2]).square().mean().backward()
     save_file(
         {name: parameter.grad for name, parameter in model.module.named_parameters()}, f"{folder}/{rank}"
     )
-    distributed.destroy_process_group()
 
 
 @pytest.mark.slow
 def test_data_parallel_gradients_are_those_of_the_whole_batch(tmp_path):
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    multiprocessing.spawn(work, (port, str(tmp_path)), nprocs=2)
+    in_processes(2, work, tmp_path)
     model = network()
     model(batch()).square().mean().backward()
     expected = {name: parameter.grad for name, parameter in model.named_parameters()}

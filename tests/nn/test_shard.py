@@ -1,16 +1,15 @@
 """A stage whose positions are in several processes is the stage of one process."""
 
 import copy
-import socket
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from torch import distributed, multiprocessing, nn
+from torch import nn
 
 from nonloc.nn import shard
 from nonloc.nn.stage import DiffusiveStage, OriginalStage
-from threads import in_threads
+from ranks import in_processes, in_threads
 
 FRAMES = 5  # of a video [B, C, T, H, W], more of them in the last process
 STAGES = {
@@ -60,25 +59,19 @@ def test_values_and_gradients_are_those_of_one_process(name, ranks):
     compare(name, in_threads(ranks, lambda rank, group: look(shard(stages[rank], group), part(rank, ranks))))
 
 
-def work(rank, ranks, port, folder):
-    torch.set_num_threads(1)
-    distributed.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=ranks)
+def work(rank, ranks, folder):
     for name in STAGES:
         out, gradient, gradients = look(shard(make(name)), part(rank, ranks))
         save_file(
             {"out": out, "in": gradient} | {str(number): one for number, one in enumerate(gradients)},
             f"{folder}/{name} {rank}",
         )
-    distributed.destroy_process_group()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_processes_do_what_threads_do(ranks, tmp_path):
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    multiprocessing.spawn(work, (ranks, port, str(tmp_path)), nprocs=ranks)
+    in_processes(ranks, work, ranks, tmp_path)
     for name in STAGES:
         files = [load_file(tmp_path / f"{name} {rank}") for rank in range(ranks)]
         compare(

@@ -15,7 +15,7 @@ from nonloc.ops import (
     propagate,
 )
 from problems import features, generator, peak_bytes, relative
-from threads import in_threads
+from ranks import in_threads
 
 POSITIONS = (5, 1, 4, 2)  # of each rank
 QUICK = [("gaussian", "row"), ("heat", "row"), ("dot", "count"), ("concat", "none")]

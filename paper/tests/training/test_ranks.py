@@ -2,20 +2,19 @@
 
 import json
 import signal
-import socket
 import subprocess
 import sys
 
 import pytest
 import torch
 from tiny import after_step, before_method, send_sigterm, timeless_metrics, tiny_recipe, train
-from torch import distributed, multiprocessing
 
 from nonloc_paper.runs import Run
 from nonloc_paper.training.ranks import Ranks
 from nonloc_paper.training.session import Session
 from nonloc_paper.training.stopping import Stopping
 from nonloc_paper.training.trained import newest_checkpoint
+from ranks import in_processes
 
 NETWORKS = {
     "classifier": tiny_recipe(network="preresnet8-basic/diffusive-2@1"),
@@ -39,21 +38,6 @@ def test_a_reason_of_another_process_is_one_s_own():
         assert stopping.reason == "Its budget of 1000 s was spent."
         stopping.learn(int(signal.SIGTERM), False)
         assert stopping.reason == "It was stopped by SIGTERM."
-
-
-def in_processes(count, work, *arguments):
-    """Call work(rank, *arguments) in `count` processes of one gloo group."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"tcp://127.0.0.1:{free.getsockname()[1]}"
-    multiprocessing.spawn(_join, (count, address, work, arguments), nprocs=count)
-
-
-def _join(rank, count, address, work, arguments):
-    torch.set_num_threads(1)
-    distributed.init_process_group("gloo", init_method=address, rank=rank, world_size=count)
-    work(rank, *arguments)
-    distributed.destroy_process_group()
 
 
 def send_sigterm_to_self(session, should_stop):

@@ -1,10 +1,11 @@
 """Two processes on CUDA, which share one device through gloo, train the run of one process."""
 
 import pytest
-from test_ranks import difference, in_processes
+from test_ranks import difference
 from tiny import tiny_recipe, train
 
 from nonloc_paper.runs import Run
+from ranks import in_processes
 
 pytestmark = pytest.mark.gpu
 

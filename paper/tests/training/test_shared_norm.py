@@ -8,7 +8,7 @@ from torch import nn
 
 from nonloc_paper.training.ranks import Ranks
 from nonloc_paper.training.shared_norm import share_norms
-from threads import in_threads
+from ranks import in_threads
 
 
 @pytest.mark.parametrize("affine", [True, False])
