@@ -7,7 +7,6 @@ import sys
 import pytest
 
 import nonloc
-import nonloc_paper
 
 PUBLIC = {
     "__version__", "Affinity", "Diffusion", "DiffusiveBlock", "DiffusiveStage", "OriginalBlock", "OriginalStage",
@@ -29,19 +28,12 @@ CHEAP = [
 
 def test_the_list():
     assert set(nonloc.__all__) == PUBLIC
+    assert dir(nonloc) == sorted(PUBLIC - {"__version__"})
 
 
 def test_help_begins_with_every_name_by_purpose():
     words = set(re.findall(r"\w+", nonloc.__doc__))
     assert PUBLIC - words == {"__version__"}
-
-
-def test_every_name_is_callable_and_documented():
-    for package in (nonloc, nonloc_paper):
-        for name in set(package.__all__) - {"__version__"}:
-            value = getattr(package, name)
-            assert callable(value), name
-            assert value.__doc__, f"{name} needs a docstring"
 
 
 def test_names_stay_what_they_are_after_their_files_are_imported():
@@ -52,7 +44,7 @@ def test_names_stay_what_they_are_after_their_files_are_imported():
 
 
 def test_an_unknown_name_is_an_attribute_error():
-    with pytest.raises(AttributeError, match="has no attribute 'attention'"):
+    with pytest.raises(AttributeError, match="module 'nonloc' has no attribute 'attention'"):
         _ = nonloc.attention
 
 
