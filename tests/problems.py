@@ -45,6 +45,14 @@ def affinity(
     return Affinity(left, right, kind, normalize, scale, mask=mask, measure=measure)
 
 
+def symmetric(
+    kind: str = "heat", normalize: str = "row", scale: float = 1.0, *, mask=None, measure=None, **sizes
+) -> Affinity:
+    """A random affinity with one set of features for both sides, which every normalisation accepts."""
+    x = features(kind, "symmetric", **sizes)
+    return Affinity(x, x, kind, normalize, scale, mask=mask, measure=measure)
+
+
 def decoration(form: str, positions: int = 6) -> dict[str, Tensor]:
     """Mask [2, M] and measure [M] of a form, as keywords of an affinity."""
     mask = torch.ones(2, positions, dtype=torch.bool)

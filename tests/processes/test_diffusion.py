@@ -6,7 +6,7 @@ import torch
 from nonloc.ops import Affinity, SparseAffinity, dirichlet_energy, kernel_matrix
 from nonloc.processes import DampedFlow, Diffusion, simulate
 from nonloc.processes import kernel as module
-from problems import CELLS, affinity, features, generator, relative, signal
+from problems import CELLS, affinity, features, generator, relative, signal, symmetric
 
 C = 4
 WEIGHTS = {
@@ -85,11 +85,6 @@ def test_learned_features_leave_their_graph_behind():
     rate.sum().backward()
     assert z.grad is not None
     assert x.grad is None
-
-
-def symmetric(kind="heat", normalize="row"):
-    x = features(kind, "symmetric")
-    return Affinity(x, x, kind, normalize)
 
 
 def test_diffusion_dissipates_where_the_theory_says_so():

@@ -10,7 +10,7 @@ from scipy.linalg import expm
 
 from nonloc.ops import NORMALIZATIONS, Affinity, SparseAffinity, kernel_matrix, self_adjoint_weights
 from nonloc.processes import Diffusion, JumpProcess, cfl_limit, simulate
-from problems import features, generator, relative, signal
+from problems import generator, relative, signal, symmetric
 
 # By stepper: what n steps of length h make of a mode that decays at rate λ.
 FACTORS = {
@@ -118,9 +118,8 @@ def test_the_gap_of_a_birth_death_chain_is_that_of_its_symmetric_form():
     assert float(JumpProcess(chain(matrix)).spectral_gap()) == pytest.approx(truth, abs=1e-13)
 
 
-def heat(normalize, seed=0):
-    x = features("heat", normalize, batch=1, positions=9, seed=seed)
-    return Affinity(x, x, "heat", normalize, 0.8)
+def heat(normalize):
+    return symmetric("heat", normalize, 0.8, batch=1, positions=9)
 
 
 @pytest.mark.parametrize(

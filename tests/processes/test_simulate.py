@@ -9,12 +9,7 @@ from nonloc.nn import DiffusiveStage
 from nonloc.ops import Affinity, kernel_matrix, propagate
 from nonloc.outcomes import DivergedError
 from nonloc.processes import DampedFlow, Diffusion, JumpProcess, Process, simulate
-from problems import affinity, features, generator, relative, signal
-
-
-def symmetric(normalize="row", kind="heat"):
-    x = features(kind, "symmetric")
-    return Affinity(x, x, kind, normalize)
+from problems import affinity, features, generator, relative, signal, symmetric
 
 
 def test_euler_is_the_paper_s_discrete_process():
@@ -59,7 +54,7 @@ def test_first_and_last_are_always_saved(num_steps, save_every, saved):
 
 
 def test_the_original_operation_damps_everything_out_or_explodes():
-    a = symmetric("none")
+    a = symmetric("heat", "none")
     step = 1 / float(torch.linalg.eigvalsh(kernel_matrix(a)).max())
     run = simulate(DampedFlow(a), signal(a), num_steps=200, step_size=step)
     assert float(run.final.abs().max()) < 0.5 * float(run.states[0].abs().max())

@@ -7,7 +7,7 @@ from generators import generator_matrix, path_graph, vectors
 from nonloc.ops import NORMALIZATIONS, Affinity, SparseAffinity
 from nonloc.processes import DampedFlow, Diffusion, Process, neighbors, simulate
 from nonloc.processes.simulate import STEPPERS
-from problems import affinity, features, generator, relative, signal
+from problems import affinity, features, generator, relative, signal, symmetric
 
 C = 3
 WEIGHTS = {
@@ -17,11 +17,6 @@ WEIGHTS = {
     "rotating": torch.tensor([[0.1, 1.0, 0.0], [-1.0, 0.1, 0.3], [0.0, 0.2, 0.5]], dtype=torch.float64),
 }
 each_weight = pytest.mark.parametrize("weight", WEIGHTS.values(), ids=WEIGHTS)
-
-
-def symmetric(normalize="row", kind="heat", positions=12):
-    x = features(kind, "symmetric", positions=positions)
-    return Affinity(x, x, kind, normalize)
 
 
 @pytest.mark.parametrize(
@@ -86,7 +81,7 @@ def test_implicit_takes_as_many_products_as_there_are_eigenvalues():
 )
 def test_implicit_is_stable_far_beyond_cfl(normalize, h, weight):
     """Steps of any length end in the weighted mean, channel by channel (both W have their spectrum in Re > 0)."""
-    a, steps = symmetric(normalize), 8
+    a, steps = symmetric("heat", normalize, positions=12), 8
     process = Diffusion(a, weight=WEIGHTS[weight])
     run = simulate(process, 3 + signal(a, C), num_steps=steps, step_size=h, stepper="implicit")
     modes = torch.linalg.eigvals(generator_matrix(process, signal(a, C)))

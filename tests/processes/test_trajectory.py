@@ -8,7 +8,7 @@ import torch
 
 from nonloc.ops import Affinity, SparseAffinity, diffuse, dirichlet_energy, prepare, self_adjoint_weights
 from nonloc.processes import DampedFlow, Diffusion, Process, simulate
-from problems import affinity, features, relative, signal
+from problems import affinity, features, relative, signal, symmetric
 
 MASK = torch.tensor([[True, False, True, True, True, False], [True] * 6])
 MEASURE = torch.linspace(0.2, 1.4, 6, dtype=torch.float64)
@@ -81,13 +81,8 @@ def example():
     return names["Reaction"]
 
 
-def doubly_stochastic():
-    x = features("heat", "symmetric")
-    return Affinity(x, x, "heat", "sinkhorn")
-
-
 def test_the_example_moves_by_its_equation():
-    a = doubly_stochastic()
+    a = symmetric("heat", "sinkhorn")
     z = signal(a)
     process = example()(a)
     assert relative(process.rate(z), diffuse(a, z) + z - z**3) <= 1e-13
@@ -103,7 +98,7 @@ def test_an_affinity_that_is_exchanged_is_seen():
             self.affinity = Affinity(z, z, "heat")
             return diffuse(self.affinity, z)
 
-    z = signal(doubly_stochastic())
+    z = signal(symmetric("heat", "sinkhorn"))
     process = Following()
     for state in (z, 2 * z):
         process.rate(state)

@@ -11,7 +11,7 @@ from generators import path_graph
 from nonloc.ops import Affinity, SparseAffinity
 from nonloc.processes import DampedFlow, Diffusion, JumpProcess, cfl_limit, simulate
 from nonloc.processes.watch import estimate_euler_step
-from problems import features, generator, signal
+from problems import features, generator, signal, symmetric
 
 
 def two_points():
@@ -186,8 +186,7 @@ DEFINITE = torch.tensor([[1.0, 0.5], [0.5, 1.0]], dtype=torch.float64)  # eigenv
 
 
 def heat(normalize):
-    x = features("heat", "symmetric")[:1]
-    return Affinity(x, x, "heat", normalize)
+    return symmetric("heat", normalize).sample(0)
 
 
 @pytest.mark.parametrize("normalize", ["row", "count", "none", "symmetric", "sinkhorn"])

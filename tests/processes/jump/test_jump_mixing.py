@@ -8,14 +8,13 @@ from chains import chain, cycle, two_states
 
 from nonloc.ops import Affinity
 from nonloc.processes import JumpProcess
-from problems import affinity, features, relative
+from problems import affinity, relative, symmetric
 
 METHODS = ["dense", "lanczos"]
 
 
 def heat(normalize="row", positions=40, **keywords):
-    x = features("heat", normalize, positions=positions)
-    return Affinity(x, x, "heat", normalize, 0.7, **keywords)
+    return symmetric("heat", normalize, 0.7, positions=positions, **keywords)
 
 
 class TestGap:

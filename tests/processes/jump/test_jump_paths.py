@@ -7,15 +7,14 @@ from chains import chain, cycle, drift, surprise, two_states
 from nonloc.ops import Affinity, kernel_matrix
 from nonloc.processes import JumpProcess, simulate
 from nonloc.processes.jump import paths
-from problems import affinity, features, generator, relative
+from problems import affinity, features, generator, relative, symmetric
 
 WALKERS = 50_000
 STEPS = 3
 
 
 def dense(normalize="row"):
-    x = features("heat", normalize, batch=1, positions=12)
-    return Affinity(x, x, "heat", normalize, 0.3)
+    return symmetric("heat", normalize, 0.3, batch=1, positions=12)
 
 
 def sparse():

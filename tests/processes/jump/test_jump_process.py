@@ -8,12 +8,11 @@ from nonloc.ops import Affinity, aggregate, diffuse, kernel_matrix
 from nonloc.ops.functional import check_signal
 from nonloc.processes import JumpProcess, simulate
 from nonloc.processes.jump import process as jump_process
-from problems import affinity, features, generator, relative
+from problems import affinity, features, generator, relative, symmetric
 
 
 def heat(normalize="row", **keywords):
-    x = features("heat", normalize, **keywords)
-    return Affinity(x, x, "heat", normalize, 0.7)
+    return symmetric("heat", normalize, 0.7, **keywords)
 
 
 def law_of(like, channels=2, seed=3):

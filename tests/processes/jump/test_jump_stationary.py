@@ -7,12 +7,11 @@ from chains import chain, cycle, drift
 from nonloc.ops import Affinity, SparseAffinity, kernel_matrix
 from nonloc.processes import JumpProcess, NotSolvedError
 from nonloc.processes.jump import stationary
-from problems import affinity, features, generator, relative
+from problems import affinity, features, generator, relative, symmetric
 
 
 def heat(normalize="row", measure=None, mask=None):
-    x = features("heat", normalize)
-    return Affinity(x, x, "heat", normalize, 0.7, measure=measure, mask=mask)
+    return symmetric("heat", normalize, 0.7, measure=measure, mask=mask)
 
 
 @pytest.mark.parametrize("normalize", ["row", "sinkhorn"])
