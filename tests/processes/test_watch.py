@@ -6,9 +6,10 @@ import warnings
 import numpy as np
 import pytest
 import torch
+from chains import chain
 from generators import path_graph
 
-from nonloc.ops import Affinity, SparseAffinity
+from nonloc.ops import Affinity
 from nonloc.processes import DampedFlow, Diffusion, JumpProcess, cfl_limit, simulate
 from nonloc.processes.watch import estimate_euler_step
 from problems import features, generator, signal, symmetric
@@ -16,7 +17,7 @@ from problems import features, generator, signal, symmetric
 
 def two_points():
     """L = [[1, −1], [−1, 1]]: λ_max = 2, the largest stable step is 1."""
-    return SparseAffinity(torch.tensor([[0.0, 1.0], [1.0, 0.0]], dtype=torch.float64).to_sparse_csr(), "none")
+    return chain([[0.0, 1.0], [1.0, 0.0]], "none")
 
 
 def difference():
@@ -107,9 +108,9 @@ def test_a_process_that_may_grow_is_not_called_diverged_for_it():
 
 
 def test_a_jump_process_makes_no_false_alarm():
-    a = SparseAffinity(torch.tensor([[0.0, 1.0, 0], [0.1, 0, 3], [0, 3, 0.0]]).double().to_sparse_csr())
+    process = JumpProcess(chain([[0.0, 1.0, 0], [0.1, 0, 3], [0, 3, 0.0]]))
     law = torch.tensor([[[1.0], [0], [0]]], dtype=torch.float64)
-    assert simulate(JumpProcess(a), law, num_steps=50).outcome.ending == "finished"
+    assert simulate(process, law, num_steps=50).outcome.ending == "finished"
 
 
 def test_a_simulation_that_leaves_the_numbers_says_both():
@@ -129,11 +130,9 @@ def test_a_position_that_influences_no_other_can_run_away_alone(step_size, endin
     assert actual.outcome.ending == ending
 
 
-def one_way(normalize="none"):
+def one_way():
     """Position 1 influences position 0 and not the other way: z_0 − z_1 ← (1 − h)(z_0 − z_1)."""
-    return SparseAffinity(
-        torch.tensor([[0.0, 1.0], [0.0, 0.0]], dtype=torch.float64).to_sparse_csr(), normalize
-    )
+    return chain([[0.0, 1.0], [0.0, 0.0]], "none")
 
 
 def test_values_that_leave_their_range_run_away_where_the_kernel_is_not_symmetric():
@@ -164,9 +163,9 @@ def test_the_step_that_keeps_the_range_is_that_of_the_fastest_channel(weight, ch
 @pytest.mark.parametrize(("num_steps", "ending"), [(5, "diverged"), (1000, "finished")])
 def test_a_range_that_is_left_for_a_while_is_no_end(num_steps, ending):
     """Each is influenced by the next: T = −0.9 I + 1.9 N, far out at first; in the end all have the last value."""
-    chain = Diffusion(SparseAffinity(torch.diag(torch.ones(5).double(), 1).to_sparse_csr(), "none"))
+    process = Diffusion(chain(torch.diag(torch.ones(5), 1), "none"))
     start = torch.tensor([1.0, -1.0, 1.0, -1.0, 1.0, 0.0], dtype=torch.float64).view(1, 6, 1)
-    run = simulate(chain, start, num_steps=num_steps, step_size=1.9, throw=False)
+    run = simulate(process, start, num_steps=num_steps, step_size=1.9, throw=False)
     assert run.outcome.ending == ending
     if ending == "finished":
         torch.testing.assert_close(run.final, torch.zeros_like(start))

@@ -6,6 +6,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from chains import chain
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from stages import norm_of, random_affinity, random_weights, whole_map
@@ -35,10 +36,6 @@ def everyone_alike(size, normalize):
     return Affinity(x, x, "heat", normalize)
 
 
-def sparse(rows, normalize="row"):
-    return SparseAffinity(torch.tensor(rows, dtype=torch.float64).to_sparse_csr(), normalize)
-
-
 def identity(channels):
     return torch.eye(channels, dtype=torch.float64)
 
@@ -59,8 +56,8 @@ SIGNED = {
         (everyone_alike(5, "none"), 2 / 5),
         (everyone_alike(5, "row"), 2.0),
         (everyone_alike(5, "sinkhorn"), 2.0),
-        (sparse([[0, 1], [1, 0]]), 1.0),
-        (sparse([[0, 1, 0], [0, 0, 1], [1, 0, 0]]), 1.0),
+        (chain([[0, 1], [1, 0]]), 1.0),
+        (chain([[0, 1, 0], [0, 0, 1], [1, 0, 0]]), 1.0),
         (Affinity(points(4), points(4), "delta", "row"), math.inf),
     ],
     ids=["all alike", "all alike by row", "doubly stochastic", "swap", "directed ring", "delta"],
@@ -128,7 +125,7 @@ def test_a_law_too_small_for_its_digits_is_not_relied_upon(rare, seldom):
         [0, 0, 0, 0, 0.7],
         [0, 0, 0.3, 0, 0],
     ]
-    limit = cfl_limit(sparse(rows, "none"))
+    limit = cfl_limit(chain(rows, "none"))
     assert (limit.kind, limit.norm) == ("certified", "max_i |z_i|")
     assert limit.limit == pytest.approx(1.0)
 
@@ -256,7 +253,7 @@ def test_what_the_norm_does_not_see_is_never_called_stable():
     for exact_up_to in (1024, 1):
         assert certify(affinity, 15.0, exact_up_to=exact_up_to).verdict != "stable"
     # Nor is a chain that is left for ever, in which a signal is copied to where nothing returns from.
-    assert certify(sparse([[1, 0], [1, 0]]), 0.5).verdict == "not decided"
+    assert certify(chain([[1, 0], [1, 0]]), 0.5).verdict == "not decided"
 
 
 def test_certificate_of_a_batch_is_the_worst():
@@ -407,7 +404,7 @@ def test_kernels_without_a_common_norm_are_not_judged_by_that_of_the_first():
 def test_a_sparse_kernel_that_cannot_be_normalised_is_refused_in_its_own_words(rows, message, exact_up_to):
     for question in (cfl_limit, lambda a, **k: certify(a, 0.5, **k)):
         with pytest.raises(ValueError, match=message):
-            question(sparse(rows, "symmetric"), exact_up_to=exact_up_to)
+            question(chain(rows, "symmetric"), exact_up_to=exact_up_to)
 
 
 def test_the_stages_of_a_model_are_certified_with_their_masks():
