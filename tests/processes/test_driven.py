@@ -4,9 +4,8 @@ import pytest
 import torch
 from generators import generator_matrix, path_graph
 
-from nonloc.ops import Affinity
 from nonloc.processes import DampedFlow, Diffusion, JumpProcess, neighbors, simulate
-from problems import affinity, features, generator, relative, signal
+from problems import affinity, generator, relative, signal
 
 STEPPERS = ("euler", "exact", "implicit")
 each_stepper = pytest.mark.parametrize("stepper", STEPPERS)
@@ -90,19 +89,6 @@ def test_nothing_fixed_and_no_source_is_the_process_itself(stepper):
     none = torch.zeros(7, dtype=torch.bool)
     driven = simulate(process, z, source=torch.zeros(1, 1, 1, dtype=torch.float64), fixed=none, **keywords)
     assert relative(driven.states, free.states) <= 1e-13
-
-
-@each_stepper
-def test_padding_stays_as_it_is(stepper):
-    mask = torch.tensor([[True, True, False, True, True, True]] * 2)
-    x = features("heat", "row")
-    process = Diffusion(Affinity(x, x, "heat", mask=mask))
-    z, source = signal(process.affinity), torch.ones(1, 6, 1, dtype=torch.float64)
-    truth = simulate(process, z, num_steps=2, step_size=0.3, stepper=stepper, source=source, fixed=ends(6))
-    z[~mask] = torch.nan
-    run = simulate(process, z, num_steps=2, step_size=0.3, stepper=stepper, source=source, fixed=ends(6))
-    assert bool(run.final[~mask].isnan().all())
-    assert torch.equal(run.final[mask], truth.final[mask])
 
 
 def test_steps_that_are_too_large_are_noticed():

@@ -79,15 +79,19 @@ def test_a_state_that_is_not_finite_ends_the_simulation_there():
     assert error.value.outcome.step == 6
 
 
+DRIVEN = {"source": torch.ones(1, 6, 1), "fixed": torch.tensor([True, False, False, False, False, True])}
+
+
 @pytest.mark.parametrize("stepper", ["euler", "exact", "implicit"])
-def test_padding_stays_as_it_is(stepper):
+@pytest.mark.parametrize("driven", [{}, DRIVEN], ids=["free", "driven"])
+def test_padding_stays_as_it_is(stepper, driven):
     mask = torch.tensor([[True, True, False, True, True, True]] * 2)
-    x = features("heat", "row")
-    process = Diffusion(Affinity(x, x, "heat", mask=mask))
-    z = signal(process.affinity)
-    truth = simulate(process, z, num_steps=3, step_size=0.3, stepper=stepper)
+    process = Diffusion(symmetric(mask=mask))
+    z, keywords = signal(process.affinity), {"num_steps": 3, "step_size": 0.3, "stepper": stepper} | driven
+    truth = simulate(process, z, **keywords)
+    assert torch.equal(truth.final[~mask], z[~mask])
     z[~mask] = torch.nan
-    run = simulate(process, z, num_steps=3, step_size=0.3, stepper=stepper)
+    run = simulate(process, z, **keywords)
     assert bool(run.final[~mask].isnan().all())
     assert torch.equal(run.final[mask], truth.final[mask])
     assert torch.equal(run.variance, truth.variance)
