@@ -8,16 +8,14 @@ process's resident memory while one of them works (Linux); points and start are 
 from __future__ import annotations
 
 import gc
-import time
 from argparse import Namespace
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from benchmarks.memory import resident
+from benchmarks.memory import measured
 from benchmarks.shared import format_size, markdown
 from nonloc.processes.diffusion import Diffusion
 from nonloc.processes.graphs import neighbors
@@ -81,11 +79,7 @@ def _by_hand(x: np.ndarray, z: np.ndarray, k: int, steps: int) -> np.ndarray:
 
 def _measured(work: Callable[[], np.ndarray]) -> tuple[float, int, np.ndarray]:
     gc.collect()
-    before = resident("VmRSS")
-    Path("/proc/self/clear_refs").write_text("5")
-    start = time.perf_counter()
-    result = work()
-    return time.perf_counter() - start, resident("VmHWM") - before, result
+    return measured(work)
 
 
 def table(rows: Sequence[dict[str, Any]]) -> str:

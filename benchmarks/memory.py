@@ -79,6 +79,15 @@ def resident(field: str) -> int:
     raise RuntimeError(f"{field} is not in /proc/self/status; this measurement needs Linux")
 
 
+def measured(work: Callable[[], Any]) -> tuple[float, int, Any]:
+    """Return the seconds of work(), by how many bytes it enlarges the resident memory at most, and its result."""
+    before = resident("VmRSS")
+    Path("/proc/self/clear_refs").write_text("5")
+    start = time.perf_counter()
+    result = work()
+    return time.perf_counter() - start, resident("VmHWM") - before, result
+
+
 def stage_inputs(positions: int, channels: int, num_blocks: int) -> list[torch.Tensor]:
     """left, right [1, M, d], z [1, M, C], W_Z [N, C, r], W_g [N, r, C] with d = r = C / 2."""
     width = channels // 2
@@ -104,12 +113,7 @@ def main(job: str) -> None:
     torch.set_num_threads(threads)
     torch.manual_seed(0)
     _work(kind, normalize, 64, channels, backend, num_blocks)  # libraries and thread pools, not to be counted
-    before = resident("VmRSS")
-    Path("/proc/self/clear_refs").write_text("5")
-    start = time.perf_counter()
-    _work(kind, normalize, positions, channels, backend, num_blocks)
-    seconds = time.perf_counter() - start
-    peak = resident("VmHWM") - before
+    seconds, peak, _ = measured(lambda: _work(kind, normalize, positions, channels, backend, num_blocks))
     row = {
         "kind": kind,
         "normalize": normalize,

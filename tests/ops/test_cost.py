@@ -104,11 +104,8 @@ def test_bytes_of_a_stage_are_within_a_quarter_of_measured(name):
 
 RESIDENT = """
 import json, sys, torch
-from pathlib import Path
+from benchmarks.memory import measured
 from nonloc.nn import DiffusiveStage
-def resident(field):
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(1024 * int(line.split()[1]) for line in lines if line.startswith(field + ":"))
 backend, shape = json.loads(sys.argv[1])
 torch.set_num_threads(1)
 stage = DiffusiveStage(64, 4, backend=backend)
@@ -118,10 +115,7 @@ def work(x):
 work(torch.randn(shape))  # libraries and their buffers, not to be counted
 stage.zero_grad()
 x = torch.randn(shape, requires_grad=True)
-before = resident("VmRSS")
-Path("/proc/self/clear_refs").write_text("5")
-work(x)
-print(resident("VmHWM") - before)
+print(measured(lambda: work(x))[1])
 """
 
 
