@@ -147,7 +147,8 @@ def propagate(
         if isinstance(affinity, Affinity):
             is_chosen = backend == "auto"
             if is_chosen:
-                backend = choose_backend(affinity, z, hidden=_widest(pairs), blocks=len(pairs))
+                widest = max([0, *(outer.shape[-1] for outer, _ in pairs)])
+                backend = choose_backend(affinity, z, hidden=widest, blocks=len(pairs))
             # As one computation, where the backend has one; the choice has asked already what it lacks.
             is_whole = backend in fused.BACKENDS and fused.takes_weights(z, pairs, backend)
             if is_whole and (is_chosen or fused.lacks(affinity, z, backend) is None):
@@ -161,10 +162,6 @@ def propagate(
             state = state + change @ outer.to(state.dtype).transpose(-2, -1)
         result = state.to(z.dtype)
         return result if mask is None else torch.where(mask.unsqueeze(-1), result, z)
-
-
-def _widest(pairs: Sequence[tuple[Tensor, Tensor | None]]) -> int:
-    return max([0, *(outer.shape[-1] for outer, _ in pairs)])
 
 
 def kernel_matrix(affinity: Affinity | SparseAffinity) -> Tensor:

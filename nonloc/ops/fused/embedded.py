@@ -41,7 +41,9 @@ def propagate_embedded(
     """
     if backend not in ("auto", "fused") or (backend == "auto" and not z.is_cuda) or z.is_meta:
         return None
-    dtype = _features_dtype(z)
+    kind = z.device.type
+    # That of linear(z).
+    dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else z.dtype
     if not _takes(z, dtype, embedding, pairs):
         return None
     batch, positions, _ = z.shape
@@ -52,12 +54,6 @@ def propagate_embedded(
     with full_precision(z):
         tensors = (one.contiguous() for one in (z, *embedding, *stack_weights(pairs)))
         return embedded_stage(*tensors, settings=settings)
-
-
-def _features_dtype(z: Tensor) -> torch.dtype:
-    """The dtype of linear(z)."""
-    kind = z.device.type
-    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else z.dtype
 
 
 def _takes(z: Tensor, dtype: torch.dtype, embedding: Pair, pairs: Sequence[Tensor | Pair]) -> bool:
