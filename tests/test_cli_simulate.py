@@ -136,7 +136,6 @@ def test_wrong_options_are_usage_errors(capsys, options, message):
             "a smaller --step_size, or --stepper exact\n",
         ),
         ("diffusion --radius -1", "error: --radius must be"),
-        ("diffusion --image radius/stepper.png", " radius/stepper.png"),
     ],
 )
 def test_what_the_library_says_names_options_of_the_command(capsys, picture, words, message):
@@ -144,6 +143,15 @@ def test_what_the_library_says_names_options_of_the_command(capsys, picture, wor
     said = capsys.readouterr().err
     assert message in said
     assert not any(f"{name}=" in said for name in ("step_size", "stepper", "normalize"))
+
+
+@pytest.mark.parametrize("option", ["--image", "--output"])
+@pytest.mark.parametrize("name", ["stepper", "my radius = 3", "normalize='row'"])
+def test_names_of_files_are_shown_as_they_were_given(capsys, picture, tmp_path, monkeypatch, option, name):
+    monkeypatch.chdir(tmp_path)
+    Path(name).write_text("no picture and no folder")
+    assert main(["simulate", "diffusion", "--image", str(picture), option, name]) == 2
+    assert f"error: {option} {name} " in capsys.readouterr().err
 
 
 def test_what_is_said_to_people_is_how_a_simulation_ends(capsys, picture, tmp_path):
@@ -155,6 +163,8 @@ def test_what_is_said_to_people_is_how_a_simulation_ends(capsys, picture, tmp_pa
     output = capsys.readouterr().out
     assert output.startswith("Trajectory(ran away at step 2 (t = 18)")
     assert ": --step_size 9 is beyond the limit" in output
+    saved = json.loads((tmp_path / "simulate-diffusion.json").read_text())
+    assert saved["outcome"]["message"] in output
     assert "; every --step_size up to 2 is certified to be stable" in output
     assert "epoch" not in output
     assert "converged" not in output

@@ -5,6 +5,9 @@ from __future__ import annotations
 import math
 import re
 from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, cast
@@ -14,7 +17,7 @@ from nonloc._files import write_atomically
 from nonloc.cli.durations import format_duration
 from nonloc.cli.output import Output, add_output_arguments
 from nonloc.cli.simulate_picture import read_picture
-from nonloc.outcomes import EXIT_DIVERGED, EXIT_DONE, NonlocError
+from nonloc.outcomes import EXIT_DIVERGED, EXIT_DONE, NonlocError, Outcome
 
 SUMMARY = (
     "run a nonlocal process on an image: diffusion, the original flow, a jump process, diffusion reversed"
@@ -47,10 +50,8 @@ SMALLEST_BANDWIDTH, LARGEST_BANDWIDTH = 1e-5, 1e9
 TIMED_PAIRS = 2**24  # of the product that is timed
 LONG = 10  # seconds
 PROCESSES = ("diffusion", "damped", "jump", "reverse")
-# In messages of the library: an argument of Python that is an option here, perhaps with values; not a part of a path.
-ARGUMENT = re.compile(
-    r"""(?<![-./])\b(step_size|stepper|normalize|radius)\b(?![./]\w)( ?= ?["'\w.+-]+( or "\w+")*)?"""
-)
+# In messages of the library: an argument of Python that is an option here, perhaps with values.
+ARGUMENT = re.compile(r"""\b(step_size|stepper|normalize|radius)\b( ?= ?["'\w.+-]+( or "\w+")*)?""")
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -83,9 +84,11 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_output_arguments(parser)
 
 
-def run(options: Namespace) -> int:
+@contextmanager
+def naming_options() -> Iterator[None]:
+    """Name options in errors of the library; messages of the command itself have names of files in them."""
     try:
-        return _run(options)
+        yield
     except (NonlocError, ValueError) as error:
         error.args = (as_options(str(error)),)
         raise
@@ -101,7 +104,7 @@ def as_options(message: str) -> str:
     return ARGUMENT.sub(option, message)
 
 
-def _run(options: Namespace) -> int:
+def run(options: Namespace) -> int:
     output = Output(options)
     for name in ("size", "steps"):
         if getattr(options, name) < 1:
@@ -114,6 +117,9 @@ def _run(options: Namespace) -> int:
         raise ValueError(
             f"--bandwidth must be between {SMALLEST_BANDWIDTH:g} and {LARGEST_BANDWIDTH:g}, got {options.bandwidth}"
         )
+    folder = Path(options.output)
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"--output {folder} is a file; name a folder")
 
     import json
 
@@ -133,32 +139,31 @@ def _run(options: Namespace) -> int:
     )
     patches = (2 * max(0, options.radius) + 1) ** 2 * image.numel() * image.element_size()
     check_memory(f"--radius {shown(options.radius)}", patches, "use a smaller one, or a smaller --size")
-    features = patch_features(image, options.radius)
-    affinity = Affinity(features, features, "heat", options.normalize, scale=1 / options.bandwidth**2)
-    z = to_signal(image)
-    if options.process == "jump":
-        process: Any = processes.JumpProcess(affinity)
-        z = torch.zeros_like(z[..., :1])
-        z[0, (height // 2) * width + width // 2] = 1
-    elif options.process == "damped":
-        process = processes.DampedFlow(affinity)
-    else:
-        process = processes.Diffusion(affinity, backwards=options.process == "reverse")
-    folder = Path(options.output)
-    if folder.exists() and not folder.is_dir():
-        raise ValueError(f"--output {folder} is a file; name a folder")
-    folder.mkdir(parents=True, exist_ok=True)
-    if not output.is_quiet and (estimate := _estimate(affinity, z, options)):
-        output.talk(estimate)
-    trajectory = processes.simulate(
-        process,
-        z,
-        num_steps=options.steps,
-        step_size=options.step_size,
-        stepper=options.stepper,
-        throw=False,
-        progress=not output.is_quiet,
-    )
+    with naming_options():
+        features = patch_features(image, options.radius)
+        affinity = Affinity(features, features, "heat", options.normalize, scale=1 / options.bandwidth**2)
+        z = to_signal(image)
+        if options.process == "jump":
+            process: Any = processes.JumpProcess(affinity)
+            z = torch.zeros_like(z[..., :1])
+            z[0, (height // 2) * width + width // 2] = 1
+        elif options.process == "damped":
+            process = processes.DampedFlow(affinity)
+        else:
+            process = processes.Diffusion(affinity, backwards=options.process == "reverse")
+        folder.mkdir(parents=True, exist_ok=True)
+        if not output.is_quiet and (estimate := _estimate(affinity, z, options)):
+            output.talk(estimate)
+        trajectory = processes.simulate(
+            process,
+            z,
+            num_steps=options.steps,
+            step_size=options.step_size,
+            stepper=options.stepper,
+            throw=False,
+            progress=not output.is_quiet,
+        )
+    outcome = replace(trajectory.outcome, message=as_options(trajectory.outcome.message))
     series = _series(trajectory)
     # A law spreads from one pixel over all of them: no scale shows both.
     drawn: Any = {"size": (height, width), "shared_scale": options.process != "jump"}
@@ -171,7 +176,7 @@ def _run(options: Namespace) -> int:
         "normalize": options.normalize,
         "stepper": options.stepper,
         "step_size": options.step_size,
-        "outcome": trajectory.outcome.to_dict(),
+        "outcome": outcome.to_dict(),
         **series,
     }
     files = {
@@ -187,8 +192,8 @@ def _run(options: Namespace) -> int:
     for name, content in files.items():
         write_atomically(folder / name, content)
     written = [str(folder / name) for name in files]
-    output.result(_text(trajectory, series, written), {**value, "files": written})
-    return EXIT_DONE if trajectory.outcome.ending == "finished" else EXIT_DIVERGED
+    output.result(_text(trajectory, outcome, series, written), {**value, "files": written})
+    return EXIT_DONE if outcome.ending == "finished" else EXIT_DIVERGED
 
 
 def _estimate(affinity: Any, z: Any, options: Namespace) -> str:
@@ -263,7 +268,7 @@ def _series(trajectory: Any) -> dict[str, Any]:
     }
 
 
-def _text(trajectory: Any, series: dict[str, Any], written: list[str]) -> str:
+def _text(trajectory: Any, outcome: Outcome, series: dict[str, Any], written: list[str]) -> str:
     lines = [repr(trajectory)]
     for name, label in (("mean", "plain mean"), ("weighted_mean", "mean under π"), ("variance", "variance")):
         values = series[name]
@@ -272,6 +277,6 @@ def _text(trajectory: Any, series: dict[str, Any], written: list[str]) -> str:
                 "overflow" if value is None else f"{value:.6g}" for value in (values[0], values[-1])
             )
             lines.append(f"{label:<13} {first} → {last}")
-    if trajectory.outcome.ending != "finished":
-        lines.append(as_options(trajectory.outcome.sentence))
+    if outcome.ending != "finished":
+        lines.append(outcome.sentence)
     return "\n".join([*lines, "", *written])
