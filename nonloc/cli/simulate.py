@@ -185,12 +185,14 @@ def run(options: Namespace) -> int:
         f"states-{options.process}.png": png(cast(Any, strip.figure)),  # new axes are no subfigure
         f"simulate-{options.process}.json": f"{json.dumps(value, indent=1)}\n".encode(),
     }
+    for name, content in files.items():
+        write_atomically(folder / name, content)
     if options.animate:
+        # After the others: it takes longest, and an interruption must not cost them.
         name = f"states-{options.process}.gif"
         with TemporaryDirectory() as place:
             files[name] = animate_trajectory(trajectory, Path(place) / name, **drawn).read_bytes()
-    for name, content in files.items():
-        write_atomically(folder / name, content)
+        write_atomically(folder / name, files[name])
     written = [str(folder / name) for name in files]
     output.result(_text(trajectory, outcome, series, written), {**value, "files": written})
     return EXIT_DONE if outcome.ending == "finished" else EXIT_DIVERGED
