@@ -160,6 +160,15 @@ def test_what_the_library_says_names_options_of_the_command(capsys, picture, wor
     assert not any(f"{name}=" in said for name in ("step_size", "stepper", "normalize"))
 
 
+def test_a_folder_that_cannot_be_written_to_is_refused_before_the_simulation(
+    capsys, picture, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(os, "access", lambda path, mode: (Path(path), mode) != (tmp_path, os.W_OK))
+    monkeypatch.setattr("nonloc.processes.simulate", None)
+    assert main(["simulate", "diffusion", "--image", str(picture), "--output", str(tmp_path)]) == 1
+    assert f"--output {tmp_path} cannot be written to; name another folder" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("option", ["--image", "--output"])
 @pytest.mark.parametrize("name", ["stepper", "my radius = 3", "normalize='row'"])
 def test_names_of_files_are_shown_as_they_were_given(capsys, picture, tmp_path, monkeypatch, option, name):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
@@ -152,6 +153,8 @@ def run(options: Namespace) -> int:
         else:
             process = processes.Diffusion(affinity, backwards=options.process == "reverse")
         folder.mkdir(parents=True, exist_ok=True)
+        if not os.access(folder, os.W_OK):  # asked now: a simulation may take hours
+            raise PermissionError(f"--output {folder} cannot be written to; name another folder")
         if not output.is_quiet and (estimate := _estimate(affinity, z, options)):
             output.talk(estimate)
         trajectory = processes.simulate(
