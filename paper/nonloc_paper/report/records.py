@@ -175,8 +175,9 @@ def collect(folder: str | os.PathLike[str]) -> Collection:
             runs = tuple(by_recipe.pop(recipe, None) for recipe in suite.recipes(row))
             rows.append(RowRecord(row.label, row.recipe, runs, row.published, row.note, row.group))
     group = "Other runs in this folder" if rows else ""
-    rows.extend(own_rows(list(by_recipe.values()), group))
-    rows.extend(own_rows(copies, "Runs that are there twice"))
+    others = list(by_recipe.values())
+    rows.extend(own_rows(others, group))
+    rows.extend(own_rows(copies, "Runs that are there twice", others))
     return Collection(root, tuple(rows), suite, plan)
 
 
@@ -279,13 +280,11 @@ def separate_copies(
     return first, copies
 
 
-def own_rows(records: Sequence[RunRecord], group: str) -> list[RowRecord]:
-    """Return one row for the runs that differ in their seed alone, labelled by how it differs."""
-    together: dict[Recipe, list[RunRecord]] = {}
-    for record in sorted(records, key=lambda record: (record.recipe.network, record.recipe.seed)):
-        together.setdefault(record.recipe.with_(seed=0), []).append(record)
+def own_rows(records: Sequence[RunRecord], group: str, others: Sequence[RunRecord] = ()) -> list[RowRecord]:
+    """Return one row for the runs that differ in their seed alone, labelled by how it differs, from `others` too."""
+    together, before = _by_recipe(records), _by_recipe(others)
     alike: dict[str, list[Recipe]] = {}
-    for recipe in together:
+    for recipe in before | together:
         alike.setdefault(f"{recipe.network} on {recipe.data}", []).append(recipe)
     labels = {
         recipe: name + apart
@@ -295,11 +294,19 @@ def own_rows(records: Sequence[RunRecord], group: str) -> list[RowRecord]:
     return [RowRecord(labels[recipe], recipe, tuple(runs), group=group) for recipe, runs in together.items()]
 
 
-def _apart(recipes: Sequence[Recipe]) -> list[str]:
+def _by_recipe(records: Sequence[RunRecord]) -> dict[Recipe, list[RunRecord]]:
+    """Return the records by their recipe but for its seed."""
+    together: dict[Recipe, list[RunRecord]] = {}
+    for record in sorted(records, key=lambda record: (record.recipe.network, record.recipe.seed)):
+        together.setdefault(record.recipe.with_(seed=0), []).append(record)
+    return together
+
+
+def _apart(recipes: Sequence[Recipe], longest: int = LONGEST_VALUE) -> list[str]:
     """How each recipe differs from the first: by the few settings that tell all apart, and how many others."""
     differing = [
         {
-            name: f"{name} is {shortened(repr(value), LONGEST_VALUE)}"
+            name: f"{name} is {shortened(repr(value), longest)}"
             for name, (value, _) in recipe.differing(recipes[0]).items()
         }
         for recipe in recipes
@@ -317,4 +324,5 @@ def _apart(recipes: Sequence[Recipe]) -> list[str]:
         others = len(one) - len(shown)
         shown += [f"and {others} more"] if others else []
         texts.append(f" ({'; '.join(shown)})" if shown else "")
-    return texts
+    # Values may differ where they are shortened.
+    return texts if len(set(texts)) == len(texts) else _apart(recipes, 2 * longest)

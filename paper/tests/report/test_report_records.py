@@ -102,6 +102,19 @@ def test_labels_name_the_few_settings_that_tell_runs_apart(tmp_path):
     assert max(map(len, labels)) < 120
 
 
+def test_different_runs_have_different_labels(tmp_path):
+    """Also where long values differ in their middle alone, and where a run is there twice."""
+    recipe = Recipe(network="restorer8/baseline", data="motifs", epochs=200)
+    changes = [
+        {"spectrum_epochs": tuple(one for one in range(101) if one != left_out)} for left_out in (50, 51)
+    ]
+    for number, change in enumerate([{}, *changes, changes[1]]):
+        make_run(tmp_path / str(number), recipe.with_(**change))
+    first, second, third, copy = (row.label for row in collect(tmp_path).rows)
+    assert len({first, second, third}) == 3
+    assert copy == third
+
+
 def test_diverged_and_unfinished_runs_have_no_score(tmp_path):
     recipe = Recipe(network="restorer8/baseline", data="motifs")
     make_run(tmp_path / "a", recipe, diverged_at=17)
