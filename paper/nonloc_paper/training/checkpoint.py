@@ -134,9 +134,11 @@ def latest_valid(run: Run, recipe: Recipe | None = None) -> Checkpoint | None:
             warnings.warn(f"{damage}; going back to the checkpoint before it", RuntimeWarning, stacklevel=2)
         return checkpoint
     if damages:
+        # A run with a result would not be trained.
+        more = f" and {run.result_path}" if run.is_finished else ""
         raise CorruptDataError(
             f"no checkpoint in {run.checkpoints_path} is whole ({'; '.join(damages)}); "
-            "bring the files back, or delete that folder to begin again"
+            f"bring the files back, or delete that folder{more} to begin again"
         )
     return None
 

@@ -229,6 +229,20 @@ def test_a_run_whose_checkpoints_are_all_damaged_is_not_begun_again(whole, run):
     assert_same_run(run, whole)
 
 
+def test_a_finished_run_whose_checkpoints_are_all_damaged_begins_again_by_the_advice_of_its_error(whole, run):
+    shutil.copytree(whole.path, run.path)
+    for path in run.checkpoints_path.glob("*.safetensors"):
+        path.write_bytes(path.read_bytes()[:-100])
+    with pytest.raises(CorruptDataError) as caught:
+        trained_network(run)
+    assert str(caught.value).endswith(f"or delete that folder and {run.result_path} to begin again")
+    shutil.rmtree(run.checkpoints_path)
+    run.result_path.unlink()
+    with pytest.warns(RuntimeWarning, match="no checkpoint"):
+        train(RECIPE, run)
+    assert_same_run(run, whole)
+
+
 def make_older(run):
     """Give all checkpoints the manifests of an older version, without checksum and hashes of the records."""
     for path in run.checkpoints_path.glob("*.json"):
