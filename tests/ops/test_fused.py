@@ -538,12 +538,13 @@ def stage_results(stage, x, dtype=None):
         (DiffusiveStage(16, 2, hidden=16, embed=16), False, torch.float32),
         (OriginalStage(32, 2), False, HALF),
         (DiffusiveStage(64, 1, hidden=64, embed=64), False, HALF),
+        (DiffusiveStage(192, 1, hidden=16, embed=16), False, HALF),
         pytest.param(DiffusiveStage(32, 2, scaled=True), True, torch.float32, marks=pytest.mark.slow),
         pytest.param(
             DiffusiveStage(32, 2, share_affinity=False), False, torch.float32, marks=pytest.mark.slow
         ),
     ],
-    ids=["shared", "original", "wide", "deterministic", "own"],
+    ids=["shared", "original", "wide", "three chunks", "deterministic", "own"],
 )
 def test_a_stage_with_its_embedding_inside(launches, stage, is_deterministic, x_dtype):
     """As far from float64 as with θ called outside, which a hook asks for."""
