@@ -128,19 +128,17 @@ class CommandParser(ArgumentParser):
 
 def in_plain_words(message: str) -> str:
     """What jsonargparse says of a value, as "seeds must be a whole number or null, got x"; else the message itself."""
-    found = re.search(
-        r'Parser key "(.+?)":\s+(.+?)(Given value type.*)?(Got|Given) value: (.*)', message, re.DOTALL
-    )
+    # Where several types are allowed, the value is named for each of them, and last as it was given.
+    found = re.search(r'Parser key "(.+?)":\s+(.+)(?:Got|Given) value: (.*)', message, re.DOTALL)
     if found is None:
         return message
-    wanted = [
-        WANTED[kind] for kind in dict.fromkeys(re.findall(r"<class '(\w+)'>", found[2])) if kind in WANTED
-    ]
-    if choices := re.search(r"Literal\[(.+?)\]", found[2]):
+    types = found[2].partition("Given value type")[0]
+    wanted = [WANTED[kind] for kind in dict.fromkeys(re.findall(r"<class '(\w+)'>", types)) if kind in WANTED]
+    if choices := re.search(r"Literal\[(.+?)\]", types):
         wanted.append("one of " + choices[1].replace("'", ""))
     if not wanted:
         return message
-    return f"{message[: found.start()]}{found[1]} must be {' or '.join(wanted)}, got {found[5]}"
+    return f"{message[: found.start()]}{found[1]} must be {' or '.join(wanted)}, got {found[3]}"
 
 
 def add_optional(parser: ArgumentParser, name: str, help: str, kind: Any = str, **keywords: Any) -> None:

@@ -101,6 +101,7 @@ def test_flags_win_over_the_file_and_the_file_over_the_environment(tmp_path, cap
         (["--epochs", "abc"], "epochs must be a whole number, got abc"),
         (["--stage.init_std", "nan"], "stage.init_std must be a number or null, got nan"),
         (["--captured", "maybe"], "captured must be true or false or null, got maybe"),
+        (["--threads", "true"], "threads must be a whole number or null, got true"),
         (["--milestones", "1,2"], "milestones must be a list such as [1,2], got 1,2"),
         (["--precision", "half"], "precision must be one of float32, bfloat16, got half"),
     ],
