@@ -325,4 +325,5 @@ def _apart(recipes: Sequence[Recipe], longest: int = LONGEST_VALUE) -> list[str]
         shown += [f"and {others} more"] if others else []
         texts.append(f" ({'; '.join(shown)})" if shown else "")
     # Values may differ where they are shortened.
-    return texts if len(set(texts)) == len(texts) else _apart(recipes, 2 * longest)
+    are_apart = len(set(texts)) == len(texts) or not any("…" in text for text in texts)
+    return texts if are_apart else _apart(recipes, 2 * longest)
