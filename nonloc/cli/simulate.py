@@ -14,7 +14,6 @@ from tempfile import TemporaryDirectory
 from typing import Any, cast
 
 from nonloc._checks import check_memory, shortened, shown
-from nonloc._files import write_atomically
 from nonloc.cli.durations import format_duration
 from nonloc.cli.output import Output, add_output_arguments
 from nonloc.cli.simulate_picture import read_picture
@@ -188,15 +187,16 @@ def run(options: Namespace) -> int:
         f"states-{options.process}.png": png(cast(Any, strip.figure)),  # new axes are no subfigure
         f"simulate-{options.process}.json": f"{json.dumps(value, indent=1)}\n".encode(),
     }
-    for name, content in files.items():
-        write_atomically(folder / name, content)
-    if options.animate:
-        # After the others: it takes longest, and an interruption must not cost them.
-        name = f"states-{options.process}.gif"
-        with TemporaryDirectory() as place:
-            files[name] = animate_trajectory(trajectory, Path(place) / name, **drawn).read_bytes()
-        write_atomically(folder / name, files[name])
     written = [str(folder / name) for name in files]
+    with TemporaryDirectory(dir=folder) as place:  # a file gets its name when it is whole
+        for name, content in files.items():
+            Path(place, name).write_bytes(content)
+            os.replace(Path(place, name), folder / name)
+        if options.animate:
+            # After the others: it takes longest, and an interruption must not cost them.
+            name = f"states-{options.process}.gif"
+            os.replace(animate_trajectory(trajectory, Path(place, name), **drawn), folder / name)
+            written.append(str(folder / name))
     output.result(_text(trajectory, outcome, series, written), {**value, "files": written})
     return EXIT_DONE if outcome.ending == "finished" else EXIT_DIVERGED
 

@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from nonloc._checks import is_whole
-from nonloc._files import naming, replaced_name, sync_folder, write_atomically
 from nonloc.outcomes import CorruptDataError, LockedRunError, recorded_ending
 from nonloc_paper.file_schemas import RESULT
+from nonloc_paper.files import naming, replaced_name, sync_folder, write_atomically
 from nonloc_paper.paths import real_path
 from nonloc_paper.schema import check, parse
 

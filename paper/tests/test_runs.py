@@ -11,8 +11,8 @@ import sys
 
 import pytest
 
-from nonloc._files import TEMPORARY, write_atomically
 from nonloc.outcomes import CorruptDataError, LockedRunError
+from nonloc_paper.files import TEMPORARY, write_atomically
 from nonloc_paper.runs import Run, find_runs
 
 

@@ -25,9 +25,9 @@ import torch
 from torch import Tensor, nn
 
 from nonloc._checks import is_whole
-from nonloc._files import TEMPORARY, remove_leftover, write_atomically
 from nonloc.outcomes import CorruptDataError, Outcome
 from nonloc_paper.file_schemas import MANIFEST, OLDER_MANIFEST
+from nonloc_paper.files import TEMPORARY, remove_leftover, write_atomically
 from nonloc_paper.runs import Run, read_json, write_json
 from nonloc_paper.schema import check
 from nonloc_paper.training.machine import Part, versions

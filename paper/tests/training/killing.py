@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from tiny import timeless_metrics, tiny_recipe, train
 
-from nonloc._files import TEMPORARY
+from nonloc_paper.files import TEMPORARY
 from nonloc_paper.runs import Run
 from nonloc_paper.training.recipe import Recipe
 from nonloc_paper.training.session import Session

@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 
-from nonloc._files import write_atomically
+from nonloc_paper.files import write_atomically
 
 
 def test_writers_of_the_same_file_do_not_disturb_each_other(tmp_path, monkeypatch):
@@ -49,7 +49,7 @@ def test_many_writers_at_once_all_succeed(tmp_path):
 def test_what_a_killed_writer_left_goes_with_the_next_write_and_what_is_being_written_stays(tmp_path):
     path = tmp_path / "file.json"
     code = (
-        "import os, sys, time; from pathlib import Path; from nonloc._files import write_atomically\n"
+        "import os, sys, time; from pathlib import Path; from nonloc_paper.files import write_atomically\n"
         "os.replace = lambda source, target: time.sleep(60)\n"
         "write_atomically(Path(sys.argv[1]), b'{}')"
     )
