@@ -14,7 +14,7 @@ from killing import saved_steps, temporaries
 
 from faults._children import end_of, start, wait_until, whole_run, work_in
 from faults.trial import Trial
-from nonloc._files import replaced_name
+from nonloc_paper.files import replaced_name
 from nonloc_paper.runs import Run
 
 GOALS = {"at random": 100, "during a save": 100}
