@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from nonloc._checks import is_whole
-from nonloc.outcomes import CorruptDataError, LockedRunError, recorded_ending
+from nonloc.outcomes import CorruptDataError, LockedRunError, Outcome, recorded_ending
 from nonloc_paper.file_schemas import RESULT
 from nonloc_paper.files import naming, replaced_name, sync_folder, write_atomically
 from nonloc_paper.paths import real_path
@@ -127,6 +127,10 @@ class Run:
         check(result, RESULT, self.result_path)
         result["outcome"]["ending"] = recorded_ending(result["outcome"]["ending"])
         return result
+
+    def read_outcome(self) -> Outcome | None:
+        """Return how the run ended; None without a result."""
+        return Outcome.from_dict(self.read_result()["outcome"]) if self.is_finished else None
 
     def write_result(self, result: dict[str, Any]) -> None:
         self.path.mkdir(parents=True, exist_ok=True)

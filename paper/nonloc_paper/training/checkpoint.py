@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from nonloc._checks import is_whole
-from nonloc.outcomes import CorruptDataError, Outcome
+from nonloc.outcomes import CorruptDataError
 from nonloc_paper.file_schemas import MANIFEST, OLDER_MANIFEST
 from nonloc_paper.files import TEMPORARY, remove_leftover, write_atomically
 from nonloc_paper.runs import Run, read_json, write_json
@@ -145,7 +145,7 @@ def latest_valid(run: Run, recipe: Recipe | None = None) -> Checkpoint | None:
 
 def _last_step(run: Run) -> int | None:
     """Return the step at which a run came to its end; None for one that diverged or has no result."""
-    outcome = Outcome.from_dict(run.read_result()["outcome"]) if run.is_finished else None
+    outcome = run.read_outcome()
     return None if outcome is None or outcome.ending == "diverged" else outcome.step
 
 

@@ -258,7 +258,7 @@ def train_steps(
                     f"{run.recipe_path} is of another recipe: {'; '.join(differing)}; "
                     "use the same recipe or a new folder"
                 )
-            return Outcome.from_dict(run.read_result()["outcome"]) if run.is_finished else None
+            return run.read_outcome()
 
         # Before there is a folder: missing data leave none behind.
         data = None if run.exists else find_data()

@@ -8,7 +8,6 @@ from dataclasses import asdict
 import torch
 from torch import nn
 
-from nonloc.outcomes import Outcome
 from nonloc_paper.fast import accelerate
 from nonloc_paper.networks.build import build
 from nonloc_paper.runs import Run
@@ -67,9 +66,9 @@ def newest_checkpoint(run: Run) -> Checkpoint:
     checkpoint = latest_valid(run)
     if checkpoint is not None:
         return checkpoint
-    if not run.is_finished:
+    outcome = run.read_outcome()
+    if outcome is None:
         raise ValueError(f"{run.path} has no checkpoint yet; train it first")
-    outcome = Outcome.from_dict(run.read_result()["outcome"])
     if outcome.ending == "diverged":
         raise ValueError(f"{run.path} diverged, at step {outcome.step:,}, and has no weights to look at")
     # Runs next to it with the same recipe, but perhaps for the seed.
