@@ -85,11 +85,7 @@ def has_symmetric_kernel(affinity: Affinity | SparseAffinity) -> bool:
         return False
     if affinity.kind == "delta" or affinity.left is affinity.right:
         return True
-    affinity = without_masked(affinity)
-    dtype = compute_dtype(affinity)
-    return normalize.is_symmetric(
-        affinity, affinity.left.detach().to(dtype), affinity.right.detach().to(dtype)
-    )
+    return normalize.is_symmetric(without_masked(affinity), compute_dtype(affinity))
 
 
 def has_negative_entries(affinity: Affinity | SparseAffinity) -> bool:
@@ -99,11 +95,7 @@ def has_negative_entries(affinity: Affinity | SparseAffinity) -> bool:
         return sparse.has_negative(affinity)
     if affinity.kind != "dot":
         return False
-    affinity = without_masked(affinity)
-    dtype = compute_dtype(affinity)
-    return normalize.has_negative(
-        affinity, affinity.left.detach().to(dtype), affinity.right.detach().to(dtype)
-    )
+    return normalize.has_negative(without_masked(affinity), compute_dtype(affinity))
 
 
 def universal_weight_limit(affinity: Affinity | SparseAffinity) -> float | None:

@@ -136,25 +136,25 @@ def check_kernel_values(affinity: Affinity, dtype: torch.dtype) -> None:
     readable = can_read_values(affinity.left) and can_read_values(affinity.right)
     if not readable or affinity.left.numel() == 0:
         return
-    left, right = affinity.left.detach().to(dtype), affinity.right.detach().to(dtype)
-    if affinity.left is not affinity.right and not is_symmetric(affinity, left, right):
+    if affinity.left is not affinity.right and not is_symmetric(affinity, dtype):
         raise ValueError(
             f"normalize={affinity.normalize!r} needs a symmetric affinity, and this one is not (by value); use one "
             'embedding for both sides (left = right; shared_embedding=True of a stage), or normalize="row"'
         )
-    if affinity.kind == "dot" and has_negative(affinity, left, right):
+    if affinity.kind == "dot" and has_negative(affinity, dtype):
         raise ValueError(
             f'normalize={affinity.normalize!r} needs an affinity that is nowhere negative, and this kind="dot" has '
             'negative entries; use features ≥ 0 (a ReLU), kind="gaussian", or normalize="row"'
         )
 
 
-def is_symmetric(affinity: Affinity, left: Tensor, right: Tensor) -> bool:
-    """Return whether Ω_ij = Ω_ji by value, for the features left and right [B, M, d] of an affinity.
+def is_symmetric(affinity: Affinity, dtype: torch.dtype) -> bool:
+    """Return whether Ω_ij = Ω_ji by value, for features in `dtype`.
 
     Memory is linear in M; time is M² d, unless the two are equal or an early entry differs. An entry may differ by
     what rounding its features can change in it, however large other entries are.
     """
+    left, right = _features(affinity, dtype)
     if torch.equal(left, right):
         return True
     dtypes = (left.dtype, affinity.left.dtype, affinity.right.dtype)
@@ -177,6 +177,10 @@ def is_symmetric(affinity: Affinity, left: Tensor, right: Tensor) -> bool:
         if bool(differs.any()):
             return False
     return True
+
+
+def _features(affinity: Affinity, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    return affinity.left.detach().to(dtype), affinity.right.detach().to(dtype)
 
 
 def _rows_at_once(left: Tensor, right: Tensor) -> int:
@@ -221,8 +225,9 @@ def _rounded_size(affinity: Affinity, entries: Tensor, rows: list[Tensor], colum
     return size if affinity.kind == "dot" else size + 1
 
 
-def has_negative(affinity: Affinity, left: Tensor, right: Tensor) -> bool:
+def has_negative(affinity: Affinity, dtype: torch.dtype) -> bool:
     """Return whether a "dot" affinity has entries below 0. Memory is linear in M; time M² d unless features are ≥ 0."""
+    left, right = _features(affinity, dtype)
     if affinity.scale >= 0 and bool((left >= 0).all()) and bool((right >= 0).all()):
         return False
     # Two products that are equal in exact arithmetic may differ in sign by rounding.
