@@ -88,7 +88,7 @@ def make_source(chance: random.Random) -> tuple[Source, dict[str, bytes]]:
             bytes([250, chance.randrange(3)]) + chance.randbytes(3 * SIZE * SIZE) for _ in range(count)
         ]
         files[name] = b"".join(records)
-        members.append(Member(f"{FOLDER}/{name}", hashlib.sha1(files[name]).hexdigest(), count))
+        members.append(Member(name, hashlib.sha1(files[name]).hexdigest(), count))
     source = Source(
         name="cifar100",
         title="Tiny",

@@ -12,9 +12,9 @@ import tarfile
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
 
 from nonloc.outcomes import CorruptDataError, MissingDataError
+from nonloc_paper.files import write_atomically
 
 FOLDER_VARIABLE = "NONLOC_DATA"
 CHUNK = 1 << 20
@@ -35,15 +35,11 @@ telephone television tiger tractor train trout tulip turtle wardrobe whale willo
 
 @dataclass(frozen=True)
 class Member:
-    """One binary file: its path in the archive, its SHA-1 and its number of records."""
+    """One binary file: its name, its SHA-1 and its number of records."""
 
-    path: str
+    file: str
     sha1: str
     records: int
-
-    @property
-    def file(self) -> str:
-        return self.path.rpartition("/")[2]
 
 
 @dataclass(frozen=True)
@@ -87,13 +83,13 @@ CIFAR10 = Source(
     url="https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
     folder="cifar-10-batches-bin",
     train=(
-        Member("cifar-10-batches-bin/data_batch_1.bin", "aadd24acce27caa71bf4b10992e9e7b2d74c2540", 10_000),
-        Member("cifar-10-batches-bin/data_batch_2.bin", "c0ba65cce70568cd57b4e03e9ac8d2a5367c1795", 10_000),
-        Member("cifar-10-batches-bin/data_batch_3.bin", "1dd00a74ab1d17a6e7d73e185b69dbf31242f295", 10_000),
-        Member("cifar-10-batches-bin/data_batch_4.bin", "aab85764eb3584312d3c7f65fd2fd016e36a258e", 10_000),
-        Member("cifar-10-batches-bin/data_batch_5.bin", "26e2849e66a845b7f1e4614ae70f4889ae604628", 10_000),
+        Member("data_batch_1.bin", "aadd24acce27caa71bf4b10992e9e7b2d74c2540", 10_000),
+        Member("data_batch_2.bin", "c0ba65cce70568cd57b4e03e9ac8d2a5367c1795", 10_000),
+        Member("data_batch_3.bin", "1dd00a74ab1d17a6e7d73e185b69dbf31242f295", 10_000),
+        Member("data_batch_4.bin", "aab85764eb3584312d3c7f65fd2fd016e36a258e", 10_000),
+        Member("data_batch_5.bin", "26e2849e66a845b7f1e4614ae70f4889ae604628", 10_000),
     ),
-    test=(Member("cifar-10-batches-bin/test_batch.bin", "67eb016db431130d61cd03c7ad570b013799c88c", 10_000),),
+    test=(Member("test_batch.bin", "67eb016db431130d61cd03c7ad570b013799c88c", 10_000),),
     label_bytes=1,
     classes=tuple(_CIFAR10_CLASSES.split()),
 )
@@ -105,8 +101,8 @@ CIFAR100 = Source(
     md5="03b5dce01913d631647c71ecec9e9cb8",
     url="https://www.cs.toronto.edu/~kriz/cifar-100-binary.tar.gz",
     folder="cifar-100-binary",
-    train=(Member("cifar-100-binary/train.bin", "e207cd2e05b73b1393c74c7f5e7bea451d63e08e", 50_000),),
-    test=(Member("cifar-100-binary/test.bin", "8fb6623e830365ff53cf14adec797474f5478006", 10_000),),
+    train=(Member("train.bin", "e207cd2e05b73b1393c74c7f5e7bea451d63e08e", 50_000),),
+    test=(Member("test.bin", "8fb6623e830365ff53cf14adec797474f5478006", 10_000),),
     label_bytes=2,  # the coarse label comes first, the fine one second
     classes=tuple(_CIFAR100_CLASSES.split()),
 )
@@ -157,8 +153,7 @@ def fault(source: Source, member: Member, path: Path, *, verify: bool = True) ->
             f"({member.records:,} records of {source.record_bytes:,} bytes)"
         )
     if verify:
-        with path.open("rb") as file:
-            sha1 = hashlib.file_digest(file, lambda: hashlib.sha1(usedforsecurity=False)).hexdigest()
+        sha1 = hashlib.sha1(path.read_bytes(), usedforsecurity=False).hexdigest()
         if sha1 != member.sha1:
             return f"has a wrong SHA-1: got {sha1}, expected {member.sha1}"
     return None
@@ -199,7 +194,7 @@ def fetch(source: Source, folder: Path, progress: bool = True) -> Path:
     # None: the file is valid; "": it is missing.
     paths = {member: place / member.file for member in source.members}
     faults = {member: fault(source, member, path) if path.is_file() else "" for member, path in paths.items()}
-    wanted = {member.path: member for member, what in faults.items() if what is not None}
+    wanted = {f"{source.folder}/{one.file}": one for one, what in faults.items() if what is not None}
     if wanted:
         try:
             archive = _archive(source, folder, wanted, progress)
@@ -256,30 +251,14 @@ def _unpack(source: Source, folder: Path, archive: Path, place: Path, wanted: di
                 if stream is None or entry.size != source.bytes_of(member):
                     what = f"holds {entry.name} with {entry.size:,} bytes, expected a regular file of"
                     raise corrupt(source, folder, archive, f"{what} {source.bytes_of(member):,} bytes")
-                sha1 = _write(stream, place / member.file, member.sha1)
+                content = stream.read()
+                sha1 = hashlib.sha1(content, usedforsecurity=False).hexdigest()
                 if sha1 != member.sha1:
                     what = f"holds {entry.name} with SHA-1 {sha1}, expected {member.sha1}"
                     raise corrupt(source, folder, archive, what)
+                write_atomically(place / member.file, content)
                 if not left:
                     return
     except (tarfile.TarError, EOFError, TypeError) as error:  # the last for a header that ends within
         raise corrupt(source, folder, archive, f"cannot be read as a .tar.gz ({error})") from error
     raise corrupt(source, folder, archive, f"does not hold {', '.join(left)}")
-
-
-def _write(stream: IO[bytes], path: Path, expected_sha1: str) -> str:
-    """Write `stream` to `path`, which appears whole or not at all, and return the SHA-1 of what was read."""
-    digest = hashlib.sha1(usedforsecurity=False)
-    partial = path.with_name(f"{path.name}.{os.getpid()}.part")
-    try:
-        with partial.open("wb") as out:
-            while chunk := stream.read(CHUNK):
-                digest.update(chunk)
-                out.write(chunk)
-            out.flush()
-            os.fsync(out.fileno())
-        if digest.hexdigest() == expected_sha1:
-            os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
-    return digest.hexdigest()

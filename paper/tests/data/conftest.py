@@ -62,7 +62,7 @@ def tiny() -> Tiny:
         pixels = rng.integers(0, 256, (count, 3 * SIZE * SIZE), dtype=np.uint8)
         content = np.concatenate([coarse, fine, pixels], 1).tobytes()
         files[f"{FOLDER}/{name}"] = content
-        members.append(Member(f"{FOLDER}/{name}", hashlib.sha1(content).hexdigest(), count))
+        members.append(Member(name, hashlib.sha1(content).hexdigest(), count))
         labels.append(fine[:, 0])
         images.append(pixels.reshape(count, 3, SIZE, SIZE))
     source = Source(
