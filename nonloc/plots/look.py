@@ -9,6 +9,7 @@ import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import PlaceHolderLayoutEngine
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from numpy.typing import NDArray
 
@@ -136,7 +137,7 @@ def save_figure(figure: Figure, kind: str, *, salt: str = "nonloc", **keywords: 
     >>> save_figure(Figure(), "pdf")[:4]
     b'%PDF'
     """
-    if figure.get_layout_engine() is not None:
+    if not isinstance(figure.get_layout_engine(), PlaceHolderLayoutEngine | None):
         # Every save would move the axes a little; one layout counts for all files.
         figure.draw_without_rendering()
         figure.set_layout_engine("none")
