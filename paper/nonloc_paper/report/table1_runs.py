@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -81,7 +81,7 @@ class Table1Runs:
         """The rows that have runs."""
         return [row for row in self.rows if row.started]
 
-    @property
+    @cached_property
     def everything(self) -> list[RowRecord]:
         """The rows of Table 1 and of all other suites, each once."""
         rows = [*self.rows, *(row for some in self.suites.values() for row in some)]
