@@ -14,14 +14,14 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from nonloc._checks import is_whole
 from nonloc.outcomes import CorruptDataError, LockedRunError, Outcome, recorded_ending
-from nonloc_paper.file_schemas import RESULT
+from nonloc_paper.file_schemas import DIGITS, RESULT
 from nonloc_paper.files import naming, replaced_name, sync_folder, write_atomically
 from nonloc_paper.paths import real_path
 from nonloc_paper.schema import check, parse
@@ -279,12 +279,21 @@ def _dump(value: Any, indent: int | None = None) -> str:
 
 def finite_or_none(value: Any) -> Any:
     """Return `value` with None for every number that is not finite: JSON has no infinities."""
+    return _map_floats(value, lambda number: number if math.isfinite(number) else None)
+
+
+def to_digits(value: Any) -> Any:
+    """Return `value` with every float rounded to DIGITS digits, as records have it."""
+    return _map_floats(value, lambda number: float(f"{number:.{DIGITS}g}"))
+
+
+def _map_floats(value: Any, change: Callable[[float], float | None]) -> Any:
     if isinstance(value, float):
-        return value if math.isfinite(value) else None
+        return change(value)
     if isinstance(value, dict):
-        return {key: finite_or_none(item) for key, item in value.items()}
+        return {key: _map_floats(item, change) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [finite_or_none(item) for item in value]
+        return [_map_floats(item, change) for item in value]
     return value
 
 

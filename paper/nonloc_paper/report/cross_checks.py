@@ -8,6 +8,7 @@ from typing import Any
 
 from nonloc.outcomes import CorruptDataError
 from nonloc_paper.file_schemas import DIGITS
+from nonloc_paper.runs import to_digits
 from nonloc_paper.schema import RESTORE, in_words
 
 
@@ -47,7 +48,7 @@ def check_training(
     outcome, last = result["outcome"], metrics[-1] if metrics else {}
     if outcome["metrics"] != result["metrics"]:
         refuse("result.json", " has outcome.metrics that are not its metrics")
-    if not _agree(result["metrics"], last):
+    if to_digits(result["metrics"]) != to_digits(last):
         refuse("result.json", " has metrics that are not the last line of metrics.jsonl")
     if result["seconds"] < seconds * (1 - 10.0 ** (1 - DIGITS)):
         refuse("result.json", " has fewer seconds than the last line of metrics.jsonl")
@@ -64,18 +65,6 @@ def check_training(
         refuse("result.json", f" ends at {where}, which its recipe and its metrics.jsonl do not")
     if has_diverged != (result["weights_sha256"] is None):
         refuse("result.json", " must have weights_sha256 just where the run did not diverge")
-
-
-def _agree(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Whether two objects of numbers are the same to DIGITS digits."""
-
-    def rounded(values: Mapping[str, Any]) -> dict[str, Any]:
-        return {
-            name: float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value
-            for name, value in values.items()
-        }
-
-    return rounded(one) == rounded(other)
 
 
 def check_stages(

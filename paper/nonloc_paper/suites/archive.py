@@ -28,13 +28,13 @@ from typing import Any
 
 from nonloc.outcomes import CorruptDataError, LockedRunError
 from nonloc_paper import file_schemas
-from nonloc_paper.file_schemas import DIGITS
 from nonloc_paper.runs import (
     Run,
     find_files,
     find_runs,
     read_json,
     read_lines,
+    to_digits,
     with_checksum,
     write_atomically,
     write_json,
@@ -394,17 +394,7 @@ def _copy_weights(source: Run, target: Run) -> None:
 
 def _compact(path: Path) -> bytes:
     """A JSON file, or JSON lines, in as few bytes as possible, with floats to DIGITS digits."""
-
-    def short(value: Any) -> Any:
-        if isinstance(value, float):
-            return float(f"{value:.{DIGITS}g}")
-        if isinstance(value, dict):
-            return {key: short(item) for key, item in value.items()}
-        return [short(item) for item in value] if isinstance(value, list) else value
-
-    if path.suffix == ".jsonl":
-        values = [short(line) for line in read_lines(path)]
-    else:
-        values = [with_checksum(short(read_json(path)))]
+    is_lines = path.suffix == ".jsonl"
+    values = to_digits(read_lines(path)) if is_lines else [with_checksum(to_digits(read_json(path)))]
     lines = (json.dumps(value, separators=(",", ":"), ensure_ascii=False) + "\n" for value in values)
     return "".join(lines).encode()
