@@ -23,10 +23,9 @@ from nonloc_paper.data.download import SOURCES
 from nonloc_paper.networks.build import build
 from nonloc_paper.paths import results_folder
 from nonloc_paper.runs import Run, find_runs
-from nonloc_paper.training.checkpoint import restore_model
 from nonloc_paper.training.recipe import Recipe
 from nonloc_paper.training.tasks import Preprocess
-from nonloc_paper.training.trained import newest_checkpoint
+from nonloc_paper.training.trained import network_of, newest_checkpoint
 
 # Of each data set, the mean of every pixel and the deviation from it, over the training images.
 STATISTICS = Path(__file__).parents[1] / "data" / "pixel_statistics.safetensors"
@@ -86,16 +85,14 @@ def load(
         raise ValueError(f"{shown(name)} is no recorded network; choose one of {', '.join(sorted(runs))}")
     run = runs[full]
     recipe, checkpoint = Recipe.of(run), newest_checkpoint(run)
-    model = build(recipe.network, num_classes=checkpoint.num_classes, **asdict(recipe.stage))
-    restore_model(model, checkpoint.tensors)
+    plain = build(recipe.network, num_classes=checkpoint.num_classes, **asdict(recipe.stage))
+    model = network_of(checkpoint, recipe, device, plain)
     statistics = load_file(STATISTICS)
     mean, deviation = (statistics[f"{recipe.data}.{part}"] for part in ("mean", "deviation"))
     scale = float(deviation) if recipe.pixel_scale == "std" else recipe.pixel_scale
     preprocess = Preprocess(mean, scale)
     error = run.read_result()["metrics"]["error"]
-    return Recorded(
-        full, model.to(device).eval(), preprocess.to(device), SOURCES[recipe.data].classes, error, recipe
-    )
+    return Recorded(full, model, preprocess.to(device), SOURCES[recipe.data].classes, error, recipe)
 
 
 def _full_name(name: str, runs: Collection[str]) -> str | None:
