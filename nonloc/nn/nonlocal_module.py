@@ -19,7 +19,7 @@ from nonloc.nn.options import INITS, LAYOUTS, MOST_BLOCKS, SHARES, WEIGHTS, chec
 from nonloc.nn.stable_weight import StableWeightMap, check_stable, known_limit
 from nonloc.nn.weight import Device, WeightMap, check_factory
 from nonloc.ops import BACKENDS, Affinity, Prepared, choose_backend, prepare, prepare_sharded, propagate
-from nonloc.ops.affinity import SYMMETRIC
+from nonloc.ops.affinity import SYMMETRIC, zero_masked
 from nonloc.ops.functional import compute_dtype
 from nonloc.ops.fused.embedded import propagate_embedded
 
@@ -346,7 +346,7 @@ class NonlocalModule(nn.Module, ABC):
                 "mask and subsample do not go together: a pooled key may be half padding; drop one"
             )
         # Zeros, so that a NaN in the padding cannot reach a gradient as 0 · NaN.
-        return torch.where(valid.unsqueeze(-1), z, 0), valid
+        return zero_masked(z, valid), valid
 
     def _leave(self, z: Tensor, x: Tensor, mask: Tensor | None) -> Tensor:
         """Return z [B, M, C] in x's layout, with x where the mask is False."""

@@ -244,13 +244,17 @@ def valid_positions(affinity: Affinity) -> Tensor:
     return torch.ones(affinity.left.shape[:2], dtype=torch.bool, device=affinity.left.device)
 
 
+def zero_masked(z: Tensor, mask: Tensor | None) -> Tensor:
+    """z [B, M, C] with zeros at masked positions, so that NaN in the padding cannot reach the others."""
+    return z if mask is None else torch.where(mask.unsqueeze(-1), z, 0)
+
+
 def without_masked(affinity: Affinity) -> Affinity:
-    """The same with zeros at masked positions, so that NaN in the padding cannot reach the others."""
+    """The same with zeros at masked positions."""
     if affinity.mask is None:
         return affinity
-    keep = affinity.mask.unsqueeze(-1)
-    left = torch.where(keep, affinity.left, 0)
-    right = left if affinity.right is affinity.left else torch.where(keep, affinity.right, 0)
+    left = zero_masked(affinity.left, affinity.mask)
+    right = left if affinity.right is affinity.left else zero_masked(affinity.right, affinity.mask)
     return replace(affinity, left=left, right=right)
 
 

@@ -32,7 +32,7 @@ from torch import Tensor
 from nonloc._checks import check_choice, check_flag, shown
 from nonloc._torch_compat import is_exporting, is_open_size, needs_derivative, needs_plain_torch
 from nonloc.ops import exponential, factored, fused, reference, sparse
-from nonloc.ops.affinity import DTYPES, Affinity, check_batched, position_weights, without_masked
+from nonloc.ops.affinity import DTYPES, Affinity, check_batched, position_weights, without_masked, zero_masked
 from nonloc.ops.arithmetic import full_precision
 from nonloc.ops.fused import choice
 from nonloc.ops.normalize import Operator, check_kernel_values, sides
@@ -263,10 +263,8 @@ def apply_adjoint(affinity: Affinity | SparseAffinity, p: Tensor) -> Tensor:
     check_kind(affinity)
     check_signal(affinity, p, "p")
     dtype = compute_dtype(affinity, p)
-    if affinity.mask is not None:
-        p = torch.where(affinity.mask.unsqueeze(-1), p, 0)
     with full_precision(p):
-        return adjoint(affinity, dtype)(p.to(dtype)).to(p.dtype)
+        return adjoint(affinity, dtype)(zero_masked(p, affinity.mask).to(dtype)).to(p.dtype)
 
 
 def adjoint(affinity: Affinity | SparseAffinity, dtype: torch.dtype | None = None) -> Matvec:
@@ -347,8 +345,7 @@ def choose_backend(
 
 
 def _prepare(affinity: AnyKernel, z: Tensor, backend: str) -> tuple[Operator, Tensor]:
-    mask = _source(affinity).mask
-    signal = z if mask is None else torch.where(mask.unsqueeze(-1), z, 0)
+    signal = zero_masked(z, _source(affinity).mask)
     if isinstance(affinity, Prepared):
         _check_prepared(affinity, z, backend)
         return affinity.operator, signal.to(affinity.dtype)

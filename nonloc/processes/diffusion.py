@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from nonloc._checks import check_flag, check_takes_one, is_finite, is_number, shown
 from nonloc.ops import Affinity, SparseAffinity
+from nonloc.ops.affinity import zero_masked
 from nonloc.ops.bounds import has_negative_entries, is_definite, stable_weight_limit
 from nonloc.ops.functional import energy
 from nonloc.processes.kernel import PreparedKernel
@@ -93,7 +94,7 @@ class Diffusion(_KernelProcess):
         kernel = self._kernel_at(z)
         operator, signal = kernel.at(z)
         # ℒ does not see a constant: without it, rounding is relative to how far z is from its mean, not to z.
-        signal = kernel.zero_masked(signal - kernel.mean(signal))
+        signal = zero_masked(signal - kernel.mean(signal), kernel.affinity.mask)
         change = operator.apply(signal) - operator.sums * signal
         return _times_weight(change, self.weight, -1 if self.backwards else 1).to(z.dtype)
 

@@ -24,7 +24,7 @@ from nonloc.ops import (
     prepare,
     self_adjoint_weights,
 )
-from nonloc.ops.affinity import position_weights, valid_positions, without_masked
+from nonloc.ops.affinity import position_weights, valid_positions, without_masked, zero_masked
 from nonloc.ops.functional import check_kind, check_signal, compute_dtype
 from nonloc.ops.normalize import check_kernel_values
 
@@ -61,11 +61,7 @@ class PreparedKernel:
                 else:
                     operator = prepare(self.affinity, dtype).operator
             self._operators[dtype] = operator
-        return self._operators[dtype], self.zero_masked(z).to(dtype)
-
-    def zero_masked(self, z: Tensor) -> Tensor:
-        mask = self.affinity.mask
-        return z if mask is None else torch.where(mask.unsqueeze(-1), z, 0)
+        return self._operators[dtype], zero_masked(z, self.affinity.mask).to(dtype)
 
     def mean(self, signal: Tensor) -> Tensor:
         """The mean [B, 1, C] over valid positions of a signal that is 0 at the others."""

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from nonloc._checks import check_choice, check_flag, check_whole, is_finite, shown
-from nonloc.ops.affinity import check_batched
+from nonloc.ops.affinity import check_batched, zero_masked
 from nonloc.ops.arithmetic import inverse_or_zero
 from nonloc.outcomes import DivergedError
 from nonloc.processes.driven import Driven
@@ -165,9 +165,7 @@ def _on_vectors(process: Process, step: Callable[[Step, Tensor], Tensor]) -> Ste
         def apply(v: Tensor) -> Tensor:
             return process.rate(v.view(z.shape)).reshape(v.shape)
 
-        wide = z.to(torch.promote_types(z.dtype, torch.float32))
-        if mask is not None:
-            wide = torch.where(mask.unsqueeze(-1), wide, 0)
+        wide = zero_masked(z.to(torch.promote_types(z.dtype, torch.float32)), mask)
         moved = step(apply, wide.flatten(1)).view(z.shape).to(z.dtype)
         return moved if mask is None else torch.where(mask.unsqueeze(-1), moved, z)
 
@@ -220,7 +218,7 @@ def _is_finite(process: Process, z: Tensor) -> bool:
     mask = None if process.affinity is None else process.affinity.mask
     # The process itself refuses a state of another shape, with a better message.
     if mask is not None and mask.shape[1:] == z.shape[1:2] and mask.shape[0] in (1, z.shape[0]):
-        z = torch.where(mask.unsqueeze(-1), z, 0)
+        z = zero_masked(z, mask)
     return bool(torch.isfinite(z).all())
 
 

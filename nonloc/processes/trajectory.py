@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from nonloc.ops import Affinity, SparseAffinity
+from nonloc.ops.affinity import zero_masked
 from nonloc.outcomes import Outcome
 from nonloc.processes.process import Process
 
@@ -94,7 +95,7 @@ class Recorder:
     def __init__(self, process: Process, z0: Tensor, saved: int) -> None:
         affinity = process.affinity
         self._energy = process.energy
-        self._mask = None if affinity is None or affinity.mask is None else affinity.mask.unsqueeze(-1)
+        self._mask = None if affinity is None else affinity.mask
         # Squares of numbers in half precision overflow soon.
         self._dtype = torch.promote_types(z0.dtype, torch.float32)
         like = z0.new_empty(0, dtype=self._dtype)
@@ -115,7 +116,7 @@ class Recorder:
         self._states[len(self._times)] = z
         self._times.append(time)
         energy = self._energy(z)
-        z = (z if self._mask is None else torch.where(self._mask, z, 0)).to(self._dtype)
+        z = zero_masked(z, self._mask).to(self._dtype)
         mean = _average(z, self._plain)
         self._rows["mean"].append(mean)
         self._rows["variance"].append(_average((z - mean.unsqueeze(1)).square(), self._plain))

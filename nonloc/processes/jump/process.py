@@ -9,6 +9,7 @@ from torch import Tensor
 
 from nonloc._checks import check_flag, is_number, shown
 from nonloc.ops import Affinity, SparseAffinity
+from nonloc.ops.affinity import zero_masked
 from nonloc.ops.arithmetic import inverse_or_zero
 from nonloc.ops.bounds import STOCHASTIC, has_negative_entries, has_symmetric_kernel
 from nonloc.ops.functional import check_signal, compute_dtype
@@ -182,8 +183,7 @@ class JumpProcess(Process):
     def check_state(self, z: Tensor) -> None:
         """A ValueError where z [B, M, C] is negative beyond rounding: it is then no law."""
         check_signal(self.affinity, z)
-        mask = self.affinity.mask
-        seen = z if mask is None else torch.where(mask.unsqueeze(-1), z, 0)
+        seen = zero_masked(z, self.affinity.mask)
         if seen.numel() and bool(
             (seen < -ROUNDING * torch.finfo(z.dtype).eps * seen.abs().amax(1, keepdim=True)).any()
         ):

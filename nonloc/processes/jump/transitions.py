@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from nonloc.ops import Affinity, SparseAffinity, adjoint, choose_backend, kernel_matrix, prepare
-from nonloc.ops.affinity import without_masked
+from nonloc.ops.affinity import without_masked, zero_masked
 from nonloc.ops.arithmetic import inverse_or_zero
 from nonloc.ops.bounds import wide
 from nonloc.processes.kernel import check_operator, check_overflow, stored_matrix, stores_matrix
@@ -52,22 +52,22 @@ class Transitions:
 
     def change(self, law: Tensor) -> Tensor:
         """Kᵀp − p [B, M, C], the right-hand side of the master equation; only what arrives where a walker stays."""
-        law = self._valid(law)
+        law = zero_masked(law, self.affinity.mask)
         return self._adjoint(law) - self.sums * law
 
     def difference(self, f: Tensor) -> Tensor:
         """Kf − f [B, M, C], and 0 where a walker stays: the adjoint of `change`."""
-        f = self._valid(f)
+        f = zero_masked(f, self.affinity.mask)
         return self._apply(f) - self.sums * f
 
     def average(self, f: Tensor) -> Tensor:
         """P f [B, M, C]: the mean of f after one jump."""
-        f = self._valid(f)
+        f = zero_masked(f, self.affinity.mask)
         return self._apply(f) + self._remaining() * f
 
     def move(self, law: Tensor) -> Tensor:
         """Pᵀ p [B, M, C]: the law after one jump."""
-        law = self._valid(law)
+        law = zero_masked(law, self.affinity.mask)
         return self._adjoint(law) + self._remaining() * law
 
     def matrix(self) -> Tensor:
@@ -77,10 +77,6 @@ class Transitions:
 
     def _remaining(self) -> Tensor:
         return self.stays.to(self.dtype).unsqueeze(-1)
-
-    def _valid(self, x: Tensor) -> Tensor:
-        mask = self.affinity.mask
-        return x if mask is None else torch.where(mask.unsqueeze(-1), x, 0)
 
 
 def _matrix(affinity: Affinity | SparseAffinity, dtype: torch.dtype) -> Tensor | None:
