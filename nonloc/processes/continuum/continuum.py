@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from nonloc._checks import check_choice, check_whole
-from nonloc.ops import KINDS, Affinity, SparseAffinity, diffuse, kernel_matrix, row_sums
+from nonloc.ops import KINDS, Affinity, SparseAffinity, diffuse, kernel_matrix, row_sums, sparse
 from nonloc.processes.continuum.horizon import HorizonKernel
 from nonloc.processes.continuum.quadrature import Quadrature, quadrature
 from nonloc.processes.diffusion import Diffusion
@@ -181,17 +181,15 @@ def hilbert_schmidt_norm(continuum: Continuum, part: str = "integral") -> float:
         raise ValueError(f'the continuum must have normalize="none", got {affinity.normalize!r}')
     if part == "multiplication":
         return float(row_sums(affinity).norm())
-    weights = continuum.weights
-    squares = (
-        _sparse_squares(affinity, weights)
-        if isinstance(affinity, SparseAffinity)
-        else _squares(affinity, weights)
-    )
-    return float((weights * squares).sum().sqrt())
+    return float((continuum.weights * _squares(affinity, continuum.weights)).sum().sqrt())
 
 
-def _squares(affinity: Affinity, weights: Tensor) -> Tensor:
-    """Σ_j ρ_ij² μ_j [M], a block of rows at a time."""
+def _squares(affinity: Affinity | SparseAffinity, weights: Tensor) -> Tensor:
+    """Σ_j ρ_ij² μ_j [M], without a matrix a block of rows at a time."""
+    if isinstance(affinity, SparseAffinity):
+        matrix = affinity.matrix
+        terms = matrix.values().square() * weights[matrix.col_indices()]
+        return torch.zeros_like(weights).index_add_(0, sparse.rows(matrix), terms)
     size = max(1, BLOCK_ENTRIES // affinity.positions)
     sums = []
     for rows in affinity.left.split(size, 1):
@@ -199,18 +197,6 @@ def _squares(affinity: Affinity, weights: Tensor) -> Tensor:
         kernel = kernel_matrix(replace(affinity, left=rows)).squeeze(0)
         sums.append((kernel.square() / weights).sum(-1))
     return torch.cat(sums)
-
-
-def _sparse_squares(affinity: SparseAffinity, weights: Tensor) -> Tensor:
-    matrix = affinity.matrix
-    with_squares = torch.sparse_csr_tensor(
-        matrix.crow_indices(),
-        matrix.col_indices(),
-        matrix.values().square(),
-        matrix.shape,
-        check_invariants=False,
-    )
-    return with_squares @ weights
 
 
 def cell_kernel(
