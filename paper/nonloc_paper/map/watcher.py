@@ -18,12 +18,11 @@ from nonloc.outcomes import NonlocError
 from nonloc.processes.stability.certify import certify
 from nonloc.spectrum import weight_spectrum
 from nonloc_paper.data.dataset import Dataset
-from nonloc_paper.fast import accelerate
-from nonloc_paper.networks.build import build
 from nonloc_paper.runs import Run
 from nonloc_paper.training.recipe import Recipe
 from nonloc_paper.training.session import Session
 from nonloc_paper.training.tasks import TASKS
+from nonloc_paper.training.trained import new_network
 
 EVERY = 10  # steps between two copies; the first EVERY steps are all copied, because many runs end at once
 LAST = 100  # steps before the end that are measured
@@ -84,11 +83,7 @@ class Watcher:
             return []
         model, images = self._network_and_images(recipe, data, device)
         return [
-            {
-                "step": step,
-                "loss": losses.get(step),
-                "stages": _measure(model, state, images, certified=True),
-            }
+            {"step": step, "loss": losses.get(step), "stages": _measure(model, state, images, certified=True)}
             for step, state in states
         ]
 
@@ -105,14 +100,13 @@ class Watcher:
         self, recipe: Recipe, data: Dataset, device: torch.device
     ) -> tuple[nn.Module, Tensor]:
         """Return a network to load the copies into, and the first training images as it sees them, [B, 3, H, W]."""
-        model = build(recipe.network, num_classes=data.num_classes, **recipe.stage.to_dict())
         what = (recipe.task, recipe.data, recipe.train_images, recipe.pixel_scale, device)
         if what not in self._images:
             task = TASKS[recipe.task](recipe.with_(augment=False, precision="float32"), data, device)
             indices = torch.arange(min(IMAGES, len(task.train)), device=device)
             unused = torch.zeros(1, dtype=torch.int64, device=device)
             self._images[what] = task.train_batch(indices, unused)[0]
-        return accelerate(model).to(device), self._images[what]
+        return new_network(recipe, data.num_classes).to(device), self._images[what]
 
 
 def _measure(
