@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from nonloc.nn import stages
 from nonloc.nn.inspect import stage_inputs
 from nonloc.ops import Affinity
-from nonloc_paper.explorer.pictures import halved, pictures
+from nonloc_paper.explorer.pictures import Picture, halved, pictures
 from nonloc_paper.explorer.rounding import rounded
 from nonloc_paper.networks.spec import NetworkSpec
 from nonloc_paper.paths import recorded_demo
@@ -61,10 +61,7 @@ def data(records: Path, demo: str | os.PathLike[str] | None = None) -> dict[str,
     if recorded_demo().is_dir():
         networks += _demo(recorded_demo(), images, "recorded demo")
     return {
-        "pictures": [
-            {"name": name, "side": one.shape[-1], "pixels": encode(one.transpose(1, 2, 0))}
-            for name, one in drawn.items()
-        ],
+        "pictures": encode_pictures(drawn),
         "networks": [{"name": one.name, "note": one.note, "pictures": _looks(one)} for one in networks],
     }
 
@@ -159,6 +156,14 @@ def _levels(values: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[n
     """values [M, d] ≈ steps [d] · levels [M, d]."""
     steps = np.abs(values).max(0) / LARGEST
     return steps, np.rint(values / np.where(steps > 0, steps, 1)).astype(np.int8)
+
+
+def encode_pictures(drawn: Mapping[str, Picture]) -> list[dict[str, Any]]:
+    """Return the pictures as the page takes them."""
+    return [
+        {"name": name, "side": one.shape[-1], "pixels": encode(one.transpose(1, 2, 0))}
+        for name, one in drawn.items()
+    ]
 
 
 def encode(values: NDArray[Any]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from nonloc_paper.explorer.affinity_maps import encode
+from nonloc_paper.explorer.affinity_maps import encode_pictures
 from nonloc_paper.explorer.pictures import pictures
 
 PATCH_RADIUS = 1  # patches of 3 × 3 pixels are the features
@@ -16,10 +16,7 @@ REACH = 4  # pixels between neighbours in each direction
 def data(records: Path) -> dict[str, Any]:
     """Return the pictures and the settings; nothing of it depends on the records."""
     return {
-        "pictures": [
-            {"name": name, "side": one.shape[-1], "pixels": encode(one.transpose(1, 2, 0))}
-            for name, one in pictures().items()
-        ],
+        "pictures": encode_pictures(pictures()),
         "patch_radius": PATCH_RADIUS,
         "bandwidth": BANDWIDTH,
         "reach": REACH,
