@@ -10,14 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nonloc._checks import (
-    check_choice,
-    check_flag,
-    check_takes_one,
-    check_whole,
-    is_finite,
-    shown,
-)
+from nonloc._checks import check_choice, check_flag, check_takes_one, check_whole, is_finite, shown
 from nonloc.ops import SparseAffinity
 from nonloc.processes.nearest import Nearest, check_scale, check_spread
 

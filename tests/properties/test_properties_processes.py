@@ -5,12 +5,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from strategies import deviation, norm, problems
 
-from nonloc.ops import (
-    Affinity,
-    dirichlet_energy,
-    kernel_matrix,
-    self_adjoint_weights,
-)
+from nonloc.ops import Affinity, dirichlet_energy, kernel_matrix, self_adjoint_weights
 from nonloc.processes import DampedFlow, Diffusion, JumpProcess, cfl_limit, simulate
 from problems import relative
 

@@ -6,15 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from nonloc_paper.explorer.rounding import rounded
-from nonloc_paper.report.map.cells import (
-    CHANCE_LOSS,
-    TRAINS_BELOW,
-    Cell,
-    Line,
-    largest,
-    read_map,
-    sort_inits,
-)
+from nonloc_paper.report.map.cells import CHANCE_LOSS, TRAINS_BELOW, Cell, Line, largest, read_map, sort_inits
 from nonloc_paper.report.map.rules import largest_growth
 from nonloc_paper.report.reproduction import MAP
 

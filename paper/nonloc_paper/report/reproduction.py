@@ -28,11 +28,7 @@ from nonloc_paper.report.map.cells import TrainabilityMap, read_map
 from nonloc_paper.report.matching import matching_sections
 from nonloc_paper.report.page import PAPER
 from nonloc_paper.report.summary import summary_sections
-from nonloc_paper.report.table1 import (
-    differences_table,
-    missing_table,
-    rows_table,
-)
+from nonloc_paper.report.table1 import differences_table, missing_table, rows_table
 from nonloc_paper.report.table1_runs import OTHER, TABLE, Table1Runs, read_table1_runs
 from nonloc_paper.report.tables import Table
 from nonloc_paper.report.trained_stages import ABOUT_LOST, lost_table

@@ -18,14 +18,7 @@ from nonloc_paper.report.document import Picture, Section
 from nonloc_paper.report.figures import SHADES
 from nonloc_paper.report.map.cells import TrainabilityMap, format_blocks
 from nonloc_paper.report.map.tables import EACH, ONE, by_affinity
-from nonloc_paper.report.matching import (
-    BLOCKS,
-    CONFIRMING,
-    N3,
-    divergence_counts,
-    own_less_one,
-    primary,
-)
+from nonloc_paper.report.matching import BLOCKS, CONFIRMING, N3, divergence_counts, own_less_one, primary
 from nonloc_paper.report.paper_figures import WIDTH
 from nonloc_paper.report.records import RowRecord
 from nonloc_paper.report.table1_runs import KINDS, NAMES, Table1Runs, group_size
