@@ -178,7 +178,9 @@ def sign_of_spectra(runs: Table1Runs, names: Sequence[str], side: int, changes: 
 def some_large_positive(runs: Table1Runs, names: Sequence[str], side: int, changes: Changes) -> Part:
     """Whether in every trained run some W has a positive eigenvalue above the band of the largest one."""
     (row,) = _rows(runs, names, changes)
-    found = [weights for weights in _trained_weights(row, None) if signs.has_band(weights)]
+    # Records without spectrum.json have no band.
+    every = _trained_weights(row, None)
+    found = [weights for weights in every if all("band" in weight for weight in weights)]
     answers = [signs.has_large_positive(weights) for weights in found]
     return _counted(names[0], answers, [signs.format_largest(weights) for weights in found], _gone(row))
 

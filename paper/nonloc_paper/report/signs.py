@@ -47,11 +47,6 @@ def share_band(weights: list[Weight]) -> tuple[float, float]:
     return min(low for low, _ in bands), max(high for _, high in bands)
 
 
-def has_band(weights: list[Weight]) -> bool:
-    """Whether it is known what chance gives; records without spectrum.json have not even the norm."""
-    return all("band" in weight or "norm" in weight for weight in weights)
-
-
 def agrees(weights: list[Weight], sign: int) -> bool:
     """Whether the large eigenvalues have this sign beyond chance.
 
@@ -67,16 +62,16 @@ def agrees(weights: list[Weight], sign: int) -> bool:
 
 
 def has_large_positive(weights: list[Weight]) -> bool:
-    """Whether some W has a positive eigenvalue above the band of the largest one.
+    """Whether some W has a positive eigenvalue above the band of the largest one; each has a band.
 
     The bands of smaller ones decide nothing: of 128 eigenvalues three pass their own by chance.
     """
-    return any(max(weight["eigenvalues"]) > _largest_by_chance(weight) for weight in weights)
+    return any(max(weight["eigenvalues"]) > weight["band"]["high"][0] for weight in weights)
 
 
 def format_largest(weights: list[Weight]) -> str:
     """Return such as "0.38 (band to 0.33)": the largest positive eigenvalue of the W in which it is most above."""
-    pairs = [(max(weight["eigenvalues"]), _largest_by_chance(weight)) for weight in weights]
+    pairs = [(max(weight["eigenvalues"]), weight["band"]["high"][0]) for weight in weights]
     largest, chance = max(pairs, key=lambda pair: pair[0] / pair[1])
     return f"{largest:.3f} (band to {chance:.3f})"
 
@@ -116,15 +111,6 @@ def _flat(stages: list[dict[str, Any]]) -> list[Weight]:
 def _size(weight: Weight) -> tuple[int, int]:
     channels = len(weight["eigenvalues"])
     return channels, int(weight.get("rank", max(1, channels // 2)))
-
-
-def _largest_by_chance(weight: Weight) -> float:
-    if "band" in weight:
-        return float(weight["band"]["high"][0])
-
-    from nonloc.spectrum import random_band
-
-    return float(random_band(*_size(weight), norm=weight["norm"]).high[0])
 
 
 @lru_cache(maxsize=16)

@@ -14,15 +14,7 @@ from nonloc_paper.report.document import Content, Data, Picture, Section
 from nonloc_paper.report.matching import N3
 from nonloc_paper.report.records import RowRecord, RunRecord
 from nonloc_paper.report.rules import norm_ratio
-from nonloc_paper.report.signs import (
-    TOP,
-    Weight,
-    count_negative,
-    has_band,
-    negative_share,
-    share_band,
-    weights_at,
-)
+from nonloc_paper.report.signs import TOP, Weight, count_negative, negative_share, share_band, weights_at
 from nonloc_paper.report.table1_runs import (
     KINDS,
     NAMES,
@@ -105,7 +97,7 @@ def energy_table(networks: Networks) -> Table:
     for label, run, weights in networks:
         for number, weight in enumerate(weights, start=1):
             share, chance = negative_share([weight]), ("–", "–")
-            if has_band([weight]) and run.recipe.stage.weight != "stable":
+            if "band" in weight:
                 low, high = share_band([weight])
                 chance = (f"{100 * low:.0f}", f"{100 * high:.0f}")
             energies = (
