@@ -377,13 +377,10 @@ def _from_the_median(targets: Mapping[int, Run]) -> list[int]:
 
 def _copy_weights(source: Run, target: Run) -> None:
     """Copy the weights of the newest checkpoint, which must have the hash that is in the result."""
-    from nonloc_paper.training.checkpoint import MODEL, latest_valid, save_checkpoint, weights_sha256
-    from nonloc_paper.training.trained import network_of
+    from nonloc_paper.training.checkpoint import MODEL, save_checkpoint, weights_sha256
+    from nonloc_paper.training.trained import network_of, newest_checkpoint
 
-    checkpoint = latest_valid(source)
-    if checkpoint is None:
-        return
-    recipe, result = Recipe.of(source), source.read_result()
+    checkpoint, recipe, result = newest_checkpoint(source), Recipe.of(source), source.read_result()
     if weights_sha256(network_of(checkpoint, recipe)) != result["weights_sha256"]:
         raise CorruptDataError(
             f"the weights in {source.path} are not those of its result.json; train it anew"

@@ -84,9 +84,7 @@ class Suite:
 
     def run_label(self, recipe: Recipe) -> str:
         """Return a run's name for people: the row's label, with the seed where the row has several."""
-        row = next((row for row in self.rows if row.recipe == recipe.with_(seed=0)), None)
-        if row is None:
-            return recipe.name
+        row = next(row for row in self.rows if row.recipe == recipe.with_(seed=0))
         return f"{row.label}, seed {recipe.seed}" if (row.seeds or self.seeds) > 1 else row.label
 
     def with_seeds(self, seeds: int) -> Suite:

@@ -213,8 +213,6 @@ class _Scheduler:
                     self._begin(slot)
             busy = [slot for slot in self._slots if slot.steps is not None]
             if not busy:
-                if self._left and not self._stopping.reason:
-                    continue
                 return
             late = [slot for slot in busy if not slot.has_stepped]
             ready = [slot for slot in late if slot.event is None or slot.event.query()]
