@@ -4,25 +4,18 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from nonloc_paper.explorer import affinity_maps, map_data, play, tables_data, training_data
 from nonloc_paper.paths import real_path
-from nonloc_paper.report.reproduction import has_records
+from nonloc_paper.report.map.cells import read_map
+from nonloc_paper.report.reproduction import MAP, has_records
+from nonloc_paper.report.table1_runs import read_table1_runs
 from nonloc_paper.runs import write_atomically
 
 PAGE = Path(__file__).parent / "page"
-# By the id of a panel, which page/ID.js has, too: from the folder of records to its data.
-PANELS: dict[str, Callable[[Path], dict[str, Any]]] = {
-    "click": affinity_maps.data,
-    "play": play.data,
-    "training": training_data.data,
-    "map": map_data.data,
-    "tables": tables_data.data,
-}
+PANELS = ("click", "play", "training", "map", "tables")  # the ids, which page/ID.js and data/ID.js have, too
 
 
 def write_explorer(
@@ -40,8 +33,16 @@ def write_explorer(
     contents = {
         path.relative_to(PAGE): path.read_bytes() for path in sorted(PAGE.rglob("*")) if path.is_file()
     }
-    for name, data in (PANELS | {"click": partial(affinity_maps.data, demo=demo)}).items():
-        contents[Path("data", f"{name}.js")] = as_script(name, data(Path(records)))
+    runs, trained = read_table1_runs(records), read_map(Path(records, MAP))
+    panels = (
+        affinity_maps.data(Path(records), demo),
+        play.data(),
+        training_data.data(runs),
+        map_data.data(trained),
+        tables_data.data(runs, trained),
+    )
+    for name, data in zip(PANELS, panels, strict=True):
+        contents[Path("data", f"{name}.js")] = as_script(name, data)
     for path, content in contents.items():
         (root / path).parent.mkdir(parents=True, exist_ok=True)
         write_atomically(root / path, content)

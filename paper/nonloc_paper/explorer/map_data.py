@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from nonloc_paper.explorer.rounding import rounded
-from nonloc_paper.report.map.cells import CHANCE_LOSS, TRAINS_BELOW, Cell, Line, largest, read_map, sort_inits
+from nonloc_paper.report.map.cells import (
+    CHANCE_LOSS,
+    TRAINS_BELOW,
+    Cell,
+    Line,
+    TrainabilityMap,
+    largest,
+    sort_inits,
+)
 from nonloc_paper.report.map.rules import largest_growth
-from nonloc_paper.report.reproduction import MAP
 
 
-def data(records: Path) -> dict[str, Any]:
+def data(trained: TrainabilityMap) -> dict[str, Any]:
     """Return the parts of the map with their cells; a part without a run is left out."""
     return {
         "chance_loss": rounded(CHANCE_LOSS),
@@ -25,7 +31,7 @@ def data(records: Path) -> dict[str, Any]:
                 "starts": sort_inits(cell.init for cell in cells),
                 "cells": [_cell(cell) for cell in cells],
             }
-            for part, cells in read_map(records / MAP).parts
+            for part, cells in trained.parts
             if cells
         ],
     }

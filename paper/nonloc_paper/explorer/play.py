@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from nonloc_paper.explorer.affinity_maps import encode_pictures
@@ -13,8 +12,8 @@ BANDWIDTH = 0.1  # h of exp(−|patch − patch'|²/h²), as in `nonloc simulate
 REACH = 4  # pixels between neighbours in each direction
 
 
-def data(records: Path) -> dict[str, Any]:
-    """Return the pictures and the settings; nothing of it depends on the records."""
+def data() -> dict[str, Any]:
+    """Return the pictures and the settings."""
     return {
         "pictures": encode_pictures(pictures()),
         "patch_radius": PATCH_RADIUS,

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from nonloc_paper.explorer.rounding import rounded
 from nonloc_paper.report.contrasts import Contrast
-from nonloc_paper.report.map.cells import read_map
+from nonloc_paper.report.map.cells import TrainabilityMap
 from nonloc_paper.report.matching import BLOCKS, N3, hypothesis_sentence
 from nonloc_paper.report.records import RowRecord
-from nonloc_paper.report.reproduction import MAP
 from nonloc_paper.report.summary import deciding_seeds, forest_lines, summary_sections
 from nonloc_paper.report.table1 import row_differences
-from nonloc_paper.report.table1_runs import NAMES, Table1Runs, group_size, read_table1_runs, setting
+from nonloc_paper.report.table1_runs import NAMES, Table1Runs, group_size, setting
 from nonloc_paper.report.tables import Table
 from nonloc_paper.report.verdicts import signed
 
@@ -25,9 +23,8 @@ LABELS = {"1": "1 block", "mean": f"mean of {BLOCKS[0]} to {BLOCKS[-1]} blocks"}
 AFFINITIES: dict[bool | str | None, str] = {True: "one", False: "own"}
 
 
-def data(records: Path) -> dict[str, Any]:
+def data(runs: Table1Runs, trained: TrainabilityMap) -> dict[str, Any]:
     """Return the differences with their seeds, means, intervals and published numbers, and the tables."""
-    runs, trained = read_table1_runs(records), read_map(records / MAP)
     literal = runs.protocol.backbone
     return {
         "backbones": {

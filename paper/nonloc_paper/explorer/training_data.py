@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import Any
 
 from nonloc_paper.explorer.rounding import rounded
 from nonloc_paper.networks.spec import NetworkSpec
 from nonloc_paper.report.records import RowRecord, RunRecord
 from nonloc_paper.report.signs import TOP, Weight, negative_share, share_band, weights_at
-from nonloc_paper.report.table1_runs import TABLE, Setting, Table1Runs, median_run, read_table1_runs, setting
+from nonloc_paper.report.table1_runs import TABLE, Setting, Table1Runs, median_run, setting
 from nonloc_paper.report.tables import format_run
 from nonloc_paper.suites import SUITES, Suite
 
 PARTS = 1000  # eigenvalues are whole numbers of these parts of the largest magnitude: a third of the bytes
 
 
-def data(records: Path) -> dict[str, Any]:
+def data(runs: Table1Runs) -> dict[str, Any]:
     """Return the suites with their rows and runs, and the bands of random weights by the size of W."""
-    runs = read_table1_runs(records)
     tables = [suite for suite in SUITES.values() if suite.name.startswith(TABLE) or suite.name in runs.suites]
     known: set[Setting] = set()
     suites = [{"title": suite.title, "rows": _rows(runs, suite, known)} for suite in tables]

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from nonloc_paper.explorer import map_data
+from nonloc_paper.report.map.cells import read_map
 
 TABLE = Path(__file__).parents[2] / "results" / "map" / "ten_epochs_recomputed.jsonl"
 
@@ -16,7 +17,7 @@ def made(tmp_path_factory):
     records = tmp_path_factory.mktemp("records")
     (records / "map").mkdir()
     shutil.copy(TABLE, records / "map")
-    return map_data.data(records)
+    return map_data.data(read_map(records / "map"))
 
 
 def test_each_cell_has_its_runs_losses_logits_and_last_steps(made):

@@ -9,6 +9,8 @@ import pytest
 from scipy import stats
 
 from nonloc_paper.explorer import tables_data
+from nonloc_paper.report.map.cells import read_map
+from nonloc_paper.report.table1_runs import read_table1_runs
 
 RESULTS = Path(__file__).parents[2] / "results"
 SEEDS = (0, 1, 2)
@@ -20,7 +22,7 @@ def made(tmp_path_factory):
     for row in ("baseline", "2-block-original", "2-block-proposed"):
         for seed in SEEDS:
             shutil.copytree(RESULTS / "table1" / row / str(seed), records / "table1" / row / str(seed))
-    return tables_data.data(records)
+    return tables_data.data(read_table1_runs(records), read_map(records))
 
 
 def errors(row):
@@ -56,7 +58,7 @@ def test_a_seed_that_was_seen_before_is_shown_and_decides_nothing(tmp_path):
             shutil.copytree(RESULTS / suite / row / "0", tmp_path / suite / row / "0")
     [line] = [
         one
-        for one in tables_data.data(tmp_path)["differences"]
+        for one in tables_data.data(read_table1_runs(tmp_path), read_map(tmp_path))["differences"]
         if one["affinity"] == "both" and one["label"] == "2 blocks"
     ]
     [[seed, value, decides]] = line["seeds"]

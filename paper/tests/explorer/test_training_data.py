@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from nonloc_paper.explorer import training_data
+from nonloc_paper.report.table1_runs import read_table1_runs
 
 RESULTS = Path(__file__).parents[2] / "results"
 ROW = "table1/2-block-original"
@@ -19,7 +20,7 @@ def made(tmp_path_factory):
     records = tmp_path_factory.mktemp("records")
     for seed in ("0", "1"):
         shutil.copytree(RESULTS / ROW / seed, records / ROW / seed)
-    return training_data.data(records)
+    return training_data.data(read_table1_runs(records))
 
 
 def test_a_row_has_the_recorded_eigenvalues_and_variances(made):
