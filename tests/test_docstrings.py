@@ -6,15 +6,7 @@ import importlib
 import pytest
 import torch
 
-PACKAGES = (
-    "nonloc",
-    "nonloc.nn",
-    "nonloc.ops",
-    "nonloc.processes",
-    "nonloc.plots",
-    "nonloc.estimators",
-    "nonloc_paper",
-)
+from docs.reference import PACKAGES
 
 
 def public_names():
