@@ -10,7 +10,6 @@ from strategies import norm, problems
 from nonloc.ops import (
     Affinity,
     aggregate,
-    apply_adjoint,
     diffuse,
     dirichlet_energy,
     kernel_matrix,
@@ -190,12 +189,6 @@ def test_heat_by_rows_is_gaussian_with_a_measure(problem):
 def test_sinkhorn_of_heat_is_sinkhorn_of_gaussian_with_twice_the_scale(problem):
     a = problem.affinity
     assert relative(kernel_matrix(replace(a, kind="gaussian", scale=2 * a.scale)), kernel_matrix(a)) <= 1e-11
-
-
-@given(problems())
-def test_the_adjoint_is_the_transpose(problem):
-    truth = kernel_matrix(problem.affinity).mT @ problem.z
-    assert relative(apply_adjoint(problem.affinity, problem.z), truth) <= 1e-11
 
 
 @given(problems(normalizations=("row", "sinkhorn"), positive=True))
