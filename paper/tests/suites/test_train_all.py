@@ -60,20 +60,6 @@ def test_a_held_run_is_passed_over(tmp_path):
     assert progress.reason == ""
 
 
-def test_side_by_side_is_the_same_as_one_by_one(tmp_path):
-    begun = []
-    go(tmp_path / "one", RECIPES[:2])
-    progress = go(
-        tmp_path / "two", RECIPES[:2], side_by_side=2, tell=lambda index, recipe: begun.append(index)
-    )
-    assert (progress.done, progress.left) == (tuple(RECIPES[:2]), ())
-    assert sorted(begun) == [0, 1]
-    for recipe in RECIPES[:2]:
-        one, two = (Run.open(tmp_path / folder / recipe.name) for folder in ("one", "two"))
-        assert two.read_result()["weights_sha256"] == one.read_result()["weights_sha256"]
-        assert (two.path / "observations.json").is_file()
-
-
 def test_a_failing_run_does_not_keep_the_others_from_being_run(tmp_path):
     recipes = [RECIPES[0], BASE.with_(train_images=100_000), RECIPES[1]]
     progress = go(tmp_path, recipes)
