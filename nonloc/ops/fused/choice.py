@@ -7,7 +7,7 @@ from torch import Tensor
 
 from nonloc._torch_compat import is_exporting
 from nonloc.ops.affinity import Affinity
-from nonloc.ops.fused import lacks
+from nonloc.ops.fused import WIDEST_STATE, lacks
 from nonloc.ops.fused.attention import WIDEST
 from nonloc.ops.fused.stored import LARGEST_KERNEL
 
@@ -24,8 +24,10 @@ def choose(affinity: Affinity, z: Tensor | None, hidden: int, blocks: int) -> st
     # An exported program should not need this library where it runs.
     batch, positions, depth = affinity.left.shape
     ordered = order(batch, positions, depth, hidden, blocks, affinity.left.dtype)
+    # With a wider state or more hidden channels these two would compute a stage in pieces.
+    too_wide = {"attention": hidden > WIDEST, "fused": z is not None and z.shape[-1] > WIDEST_STATE}
     for backend in ("attention",) if is_exporting() else ordered:
-        if lacks(affinity, z, backend) is None and (backend != "attention" or hidden <= WIDEST):
+        if not too_wide.get(backend) and lacks(affinity, z, backend) is None:
             return backend
     return None
 

@@ -1,0 +1,76 @@
+"""What "auto" takes on a GPU follows the record of measurements, and no shape between the measured ones is a cliff."""
+
+import json
+from itertools import groupby, product
+from pathlib import Path
+
+import pytest
+import torch
+
+from benchmarks.stage import Shape
+from nonloc import Affinity, estimate
+from nonloc._torch_compat import FakeTensorMode
+from nonloc.nn import DiffusiveStage
+from nonloc.ops import choose_backend, fused
+from nonloc.ops.fused.launch import without_launches
+
+RECORD = Path(__file__).parents[2] / "benchmarks" / "results" / "stage.json"
+SLOWER = 1.05
+MORE_PRODUCTS = 3  # than the matrix: "fused" computes K anew, and pads 48 to 64
+
+
+def recorded():
+    """Return the captured times of our backends, by shape."""
+    rows = [
+        (Shape(*(row[name] for name in Shape._fields)), row)
+        for row in json.loads(RECORD.read_text())["rows"]
+        if row["way"] in fused.BACKENDS and row["captured"] is not None
+    ]
+    return {
+        shape: {row["way"]: row["captured"] for _, row in some}
+        for shape, some in groupby(rows, key=lambda pair: pair[0])
+    }
+
+
+def taken(shape):
+    """Return what "auto" takes for such a stage, and whether that computes it as a whole."""
+    with FakeTensorMode(), without_launches():
+        dtype = getattr(torch, shape.dtype)
+        q, k = (
+            torch.empty(shape.batch, shape.positions, shape.embed, dtype=dtype, device="cuda") for _ in "qk"
+        )
+        z, w = q.new_empty(*q.shape[:2], shape.channels), q.new_empty(shape.channels, shape.embed)
+        chosen = choose_backend(Affinity(q, k, "gaussian"), z, hidden=shape.embed, blocks=shape.blocks)
+        is_whole = chosen in fused.BACKENDS and fused.takes_weights(z, [(w, w.t())] * shape.blocks, chosen)
+        return chosen, is_whole
+
+
+@pytest.mark.parametrize("shape", recorded(), ids=str)
+def test_auto_takes_the_fastest_of_the_record(shape):
+    times = recorded()[shape]
+    chosen, is_whole = taken(shape)
+    assert is_whole
+    assert times[chosen] <= SLOWER * min(times.values())
+
+
+def test_a_stage_in_half_precision_is_one_computation():
+    sizes = product((1, 64), (64, 784, 16_384), (1, 2, 4), (64, 512, 768, 2048))
+    cells = [Shape(*one, width) for one in sizes for width in (8, 48, 64, 128, 200, 256, 512)]
+    assert [str(cell) for cell in cells if not taken(cell)[1]] == []
+
+
+def test_no_stage_expects_many_more_products_than_the_matrix():
+    def ratio(cell):
+        channels, width, side, blocks, dtype = cell
+        with torch.device("meta"):
+            stage = DiffusiveStage(channels, blocks, embed=width, hidden=width)
+        costs = estimate(stage, shape=(32, channels, side, side), dtype=dtype)
+        ours, matrix = costs[costs.auto_on_cuda], costs["reference"]
+        return (ours.forward_macs + ours.backward_macs) / (matrix.forward_macs + matrix.backward_macs)
+
+    cells = product(
+        (64, 768), (32, 48, 96, 256, 512), (8, 28, 64), (1, 4, 8), (torch.bfloat16, torch.float32)
+    )
+    ratios = {cell: ratio(cell) for cell in cells}
+    worst = max(ratios, key=lambda cell: ratios[cell])
+    assert ratios[worst] <= MORE_PRODUCTS, worst
