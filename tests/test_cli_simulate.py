@@ -124,6 +124,21 @@ def test_a_step_beyond_the_limit_is_taken_and_said_to_diverge(capsys, picture, t
 
 
 @pytest.mark.parametrize(
+    ("words", "advice"),
+    [
+        ("exact --step_size 10", "a shorter time, by fewer or smaller steps,"),
+        ("implicit --step_size 0.0126", "a smaller --step_size or --stepper exact"),
+    ],
+)
+def test_no_stepper_is_advised_in_its_own_place(capsys, picture, tmp_path, words, advice):
+    """All 80 pixels are alike, so that 80 is an eigenvalue: a step multiplies by exp(800), or by 1 / (1 − 1.008)."""
+    alike = ("--bandwidth", "1e9", "--normalize", "none", "--steps", "200", "--stepper", *words.split())
+    code, record = simulated(capsys, picture, tmp_path, "reverse", *alike)
+    assert code == 3
+    assert record["outcome"]["message"].endswith(f"not finite; {advice} may help.")
+
+
+@pytest.mark.parametrize(
     ("options", "message"),
     [
         (["--image", "no-such.png"], "there is no such file"),
@@ -189,7 +204,7 @@ def test_what_is_said_to_people_is_how_a_simulation_ends(capsys, picture, tmp_pa
     assert ": --step_size 9 is beyond the limit" in output
     saved = json.loads((tmp_path / "simulate-diffusion.json").read_text())
     assert saved["outcome"]["message"] in output
-    assert "; every --step_size up to 2 is certified to be stable" in output
+    assert "; every --step_size up to 2 is certified to be stable.\n" in output
     assert "epoch" not in output
     assert "converged" not in output
 

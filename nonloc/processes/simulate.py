@@ -97,7 +97,7 @@ def simulate(
                 recorder.save(n * step_size, z)
                 saved = n
         runaway = None if watch is None else watch.verdict()
-    outcome = _outcome(overflow, runaway, num_steps, step_size)
+    outcome = _outcome(overflow, runaway, num_steps, step_size, stepper)
     if throw and overflow is not None:
         raise DivergedError(outcome)
     if throw and outcome.ending == "diverged":
@@ -140,6 +140,11 @@ def implicit(process: Process, step_size: float) -> Step:
 
 
 STEPPERS: dict[str, Callable[[Process, float], Step]] = {"euler": euler, "exact": exact, "implicit": implicit}
+AFTER_OVERFLOW = {
+    "euler": 'a smaller step_size or stepper="exact" or "implicit"',
+    "exact": "a shorter time, by fewer or smaller steps,",  # what is exact grows by itself
+    "implicit": 'a smaller step_size or stepper="exact"',
+}
 
 
 def _check_linear(process: Process, name: str) -> None:
@@ -198,7 +203,7 @@ def _integrated_exponential(apply: Step, rate: Tensor, step: float) -> Tensor:
 
 
 def _outcome(
-    overflow: int | None, runaway: tuple[int, str] | None, num_steps: int, step_size: float
+    overflow: int | None, runaway: tuple[int, str] | None, num_steps: int, step_size: float, stepper: str
 ) -> SimulationOutcome:
     """overflow: the first state that is not finite; runaway: the first state that runs away, and why."""
     ending, step = "finished", num_steps
@@ -208,8 +213,8 @@ def _outcome(
     if overflow is not None:
         ending, step = "diverged", overflow
         message = (
-            f"State {step}, at time {step * step_size:g}, has values that are not finite; a smaller step_size or "
-            f'stepper="exact" or "implicit" may help. {"" if runaway is None else message}'
+            f"State {step}, at time {step * step_size:g}, has values that are not finite; {AFTER_OVERFLOW[stepper]} "
+            f"may help. {'' if runaway is None else message}"
         ).rstrip()
     return SimulationOutcome(ending, step=step, message=message, metrics={"time": step * step_size})
 

@@ -51,7 +51,8 @@ class Watch:
         """The first state from which on the simulation runs away, and a sentence that says why; None if it does not."""
         if self._growth.since is not None and self._growth.grown is not None:
             since, symptom = self._growth.since, "its changes grow"
-            limit = f"beyond the limit of stability{describe_limit(self._process, self._growth.grown)} (see cfl_limit)"
+            advice = describe_limit(self._process, self._growth.grown) or "; use a smaller one"
+            limit = f"beyond the limit of stability{advice}"
         elif self._range is not None and self._range.since is not None:
             since, symptom = (
                 self._range.since,
