@@ -15,7 +15,7 @@ import json
 import math
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -198,14 +198,18 @@ class Run:
     def lock(self) -> Iterator[None]:
         """Lock the folder for this process; LockedRunError at once if another process has locked it.
 
-        The system frees the lock when the process ends, so a lock is never stale.
+        The system frees the lock when the process ends, so a lock is never stale. A folder that was made for it goes
+        with it unless a run has begun there.
         """
+        made = [path for path in (self.path, *self.path.parents) if not path.exists()]
         self.path.mkdir(parents=True, exist_ok=True)
         # A link is refused: what it points to would be overwritten.
         handle = os.open(self.lock_path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
         try:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if not os.path.samestat(os.fstat(handle), os.stat(self.lock_path)):
+                    raise OSError("its holder has just removed it")
             except OSError as error:
                 holder = os.pread(handle, 32, 0).decode(errors="replace").strip() or "unknown"
                 raise LockedRunError(
@@ -213,9 +217,22 @@ class Run:
                 ) from error
             os.ftruncate(handle, 0)
             os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
-            yield
+            try:
+                yield
+            finally:
+                self._remove_unbegun(made)
         finally:
             os.close(handle)
+
+    def _remove_unbegun(self, made: list[Path]) -> None:
+        """Remove the folders that were `made` for a run that has not begun, if nothing else is in them."""
+        ours = (self.recipe_path, self.spectra_path, self.lock_path)
+        with suppress(OSError, CorruptDataError):
+            if made and not self.has_begun and set(self.path.iterdir()) <= set(ours):
+                for path in ours:
+                    path.unlink(missing_ok=True)
+                for path in made:
+                    path.rmdir()
 
     def _append(self, path: Path, line: dict[str, Any]) -> None:
         self.path.mkdir(parents=True, exist_ok=True)

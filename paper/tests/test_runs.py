@@ -254,6 +254,18 @@ def test_a_lock_that_is_a_link_is_refused_and_its_target_stays(run, tmp_path):
     assert (tmp_path / "precious").read_text() == "not to be touched"
 
 
+def test_a_folder_that_was_there_outlives_its_lock(tmp_path):
+    with Run(tmp_path).lock(), Run(tmp_path / "new" / "deep").lock():
+        pass
+    assert [path.name for path in tmp_path.iterdir()] == ["lock"]
+
+
+def test_a_lock_that_its_holder_has_removed_is_not_taken(run, monkeypatch):
+    monkeypatch.setattr(fcntl, "flock", lambda *_: run.lock_path.unlink())
+    with pytest.raises(LockedRunError), run.lock():
+        pass
+
+
 def test_the_lock_of_a_killed_process_is_free(run):
     code = "import sys, os; from nonloc_paper.runs import Run\nwith Run(sys.argv[1]).lock(): os.kill(os.getpid(), 9)"
     assert subprocess.run([sys.executable, "-c", code, str(run.path)], check=False).returncode == -9
