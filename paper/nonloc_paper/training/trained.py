@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from dataclasses import asdict
 
 import torch
 from torch import nn
 
+from nonloc.outcomes import CorruptDataError
 from nonloc_paper.fast import accelerate
 from nonloc_paper.networks.build import build
-from nonloc_paper.runs import Run
+from nonloc_paper.runs import Run, read_json
 from nonloc_paper.training.checkpoint import Checkpoint, latest_valid, restore_model
 from nonloc_paper.training.own_network import OwnNetwork, make_own_network
 from nonloc_paper.training.plan import initialization
@@ -73,13 +75,14 @@ def newest_checkpoint(run: Run) -> Checkpoint:
         raise ValueError(f"{run.path} diverged, at step {outcome.step:,}, and has no weights to look at")
     # Runs next to it with the same recipe, but perhaps for the seed.
     recipe = run.read_recipe() | {"seed": None}
-    others = [Run(path.parent) for path in sorted(run.path.parent.glob("*/recipe.json"))]
-    listed = ", ".join(
-        str(other.path)
-        for other in others
-        if other.has_weights and other.read_recipe() | {"seed": None} == recipe
+    others = []
+    for path in sorted(run.path.parent.glob("*/recipe.json")):
+        with suppress(CorruptDataError):  # damage in another run is not what is asked about
+            if Run(path.parent).has_weights and read_json(path) | {"seed": None} == recipe:
+                others.append(str(path.parent))
+    others_text = (
+        f"those of like runs are in {', '.join(others)}" if others else "no like run next to it has any"
     )
-    others_text = f"those of like runs are in {listed}" if listed else "no like run next to it has any"
     raise ValueError(
         f"{run.path} is finished, but its weights were not kept; {others_text}; "
         f"to train it again: nonloc train --config {run.recipe_path} --run DIR"

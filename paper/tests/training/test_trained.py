@@ -60,6 +60,7 @@ def row(tmp_path):
 
 def test_a_finished_run_whose_weights_were_not_kept_names_other_seeds_and_the_way_to_train_it(row):
     shutil.rmtree(row / "0" / "checkpoints")
+    (row / "2" / "recipe.json").write_text("damaged")
     with pytest.raises(ValueError, match=r"is finished, but its weights were not kept") as caught:
         trained_network(row / "0")
     assert f"those of like runs are in {row / '1'}; " in str(caught.value)
