@@ -35,7 +35,8 @@ def train_all_by_processes(
     # A forked process must not use torch's threads, and none may use CUDA.
     context = multiprocessing.get_context("spawn")
     helpers = []
-    for number in range(1, min(processes, len(recipes))):
+    processes = min(processes, len(recipes))
+    for number in range(1, processes):
         start = number * len(recipes) // processes
         order = [*recipes[start:], *recipes[:start]]
         arguments = (order, os.fspath(folder), data_dir, device, torch.get_num_threads(), until)
