@@ -1,6 +1,8 @@
 """The commands of `nonloc`: those of other distributions join, and a broken or doubled one is reported."""
 
+import signal
 import sys
+from contextlib import suppress
 from importlib.metadata import EntryPoint
 
 import pytest
@@ -63,6 +65,17 @@ def test_an_error_that_no_user_can_correct_is_one_line_that_says_so(monkeypatch,
     monkeypatch.setenv("NONLOC_DEBUG", "1")
     with pytest.raises(TypeError):
         main(["simulate"])
+
+
+def test_what_an_interruption_becomes_while_modules_are_loaded_is_still_one(monkeypatch, capsys):
+    def fail(words):
+        with suppress(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        raise ImportError("initialization failed")
+
+    monkeypatch.setattr(entry, "_run", fail)
+    assert main(["simulate"]) == 130
+    assert capsys.readouterr().err == "nonloc: interrupted\n"
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,12 @@ from __future__ import annotations
 import argparse
 import io
 import os
+import signal
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
 from typing import TextIO
 
 from nonloc._checks import shortened
@@ -14,6 +18,7 @@ from nonloc.cli.commands import find_commands, load_command
 from nonloc.cli.parser import (
     make_command_parser,
     make_parser,
+    naming_options,
     nearest_options,
     unknown_name,
     with_underscores,
@@ -39,7 +44,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     try:
-        code = _run(with_underscores(sys.argv[1:] if arguments is None else arguments))
+        with _noting_interrupt():
+            code = _run(with_underscores(sys.argv[1:] if arguments is None else arguments))
         sys.stdout.flush()
         return code
     except BrokenPipeError:
@@ -74,7 +80,32 @@ def _run(words: Sequence[str]) -> int:
         if "unrecognized arguments" in str(error):
             raise ValueError(f"{error}{nearest_options(parser, options)}") from None
         raise
-    return command.run(parsed)
+    with naming_options(parser, options):
+        return command.run(parsed)
+
+
+@contextmanager
+def _noting_interrupt() -> Iterator[None]:
+    """Raise KeyboardInterrupt for any error after a SIGINT: while torch is imported, one may become another error."""
+    noted = []
+
+    def note(number: int, frame: FrameType | None) -> None:
+        noted.append(number)
+        signal.default_int_handler(number, frame)
+
+    is_main = threading.current_thread() is threading.main_thread()
+    is_ours = is_main and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if is_ours:
+        signal.signal(signal.SIGINT, note)
+    try:
+        yield
+    except Exception as error:
+        if noted and not isinstance(error, NonlocError):
+            raise KeyboardInterrupt from error
+        raise
+    finally:
+        if is_ours:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _report(error: BaseException) -> int:
@@ -86,6 +117,13 @@ def _report(error: BaseException) -> int:
     message = shortened(" ".join(str(error).split()), LONGEST_MESSAGE)
     if isinstance(error, ImportError):
         message += "; pip install 'nonloc[plots,graphs]' for simulate, or nonloc-paper for all commands"
+    elif isinstance(error, (FileExistsError, NotADirectoryError)) and error.filename:
+        _print_error(
+            f"error: {error.filename} is a file, or in one, and must be a folder; name another place"
+        )
+        return EXIT_USAGE
+    elif isinstance(error, OSError) and error.filename:
+        message = f"{error.filename}: {error.strerror}"
     elif _is_too_large(error):
         message = f"a size is too large for this machine, make it smaller ({shortened(message)})"
     elif not isinstance(error, CORRECTABLE):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import difflib
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib.metadata import EntryPoint
 from types import ModuleType
 from typing import Any, NoReturn
@@ -12,6 +14,7 @@ from typing import Any, NoReturn
 from nonloc import __version__
 from nonloc._checks import shortened, shown
 from nonloc.cli.commands import summarize
+from nonloc.outcomes import CorruptDataError, NonlocError
 
 DESCRIPTION = """\
 Nonlocal networks and nonlocal diffusion: simulate them, train them, see what they learned.
@@ -23,6 +26,9 @@ EPILOG = """\
 Exit codes: 0 done; 1 failed; 2 wrong usage; 3 it diverged; 4 corrupt data; 5 another process holds the run folder;
 130 and 143 interrupted by SIGINT and SIGTERM after saving: the same command continues.
 NONLOC_DEBUG=1 shows the traceback of an error."""
+
+
+LITERALS = {"None": "null", "True": "true", "False": "false"}  # of Python, as options take them
 
 
 class HelpFormatter(argparse.RawDescriptionHelpFormatter):
@@ -84,6 +90,44 @@ def with_underscores(words: Sequence[str]) -> list[str]:
             word = f"--{name.replace('-', '_')}{equals}{value}"
         changed.append(word)
     return changed
+
+
+@contextmanager
+def naming_options(parser: argparse.ArgumentParser, words: Sequence[str]) -> Iterator[None]:
+    """Name options in errors that name arguments of Python; what is in `words`, such as a file, stays as it is.
+
+    An error about a file may name fields of it, and is not changed.
+    """
+    options = [option[2:] for option in parser._option_string_actions if option.startswith("--")]
+    try:
+        yield
+    except CorruptDataError:
+        raise
+    except (NonlocError, ValueError) as error:
+        values = (word.partition("=")[2] if word.startswith("--") else word for word in words)
+        kept = [re.escape(value) for value in values if as_options(value, options) != value]
+        parts = re.split(f"({'|'.join(kept)})", str(error)) if kept else [str(error)]
+        parts[::2] = (as_options(part, options) for part in parts[::2])
+        error.args = ("".join(parts),)
+        raise
+
+
+def as_options(message: str, options: Iterable[str]) -> str:
+    """Write --stepper exact for stepper="exact" where that is an option, and null, true, false as they are typed.
+
+    A name that is a word of English is an argument in "seed=1", "seed must be …" and "seed is 1, was 0" alone.
+    """
+    full = {one.rpartition(".")[2]: one for one in options}
+    value = r"""(?:"[^"]*"|'[^']*'|[\w.+-]+\b(?!/))"""
+    name = rf"(?<![\w/.-])(?:\w+\.)?({'|'.join(full)})\b(?!/)(?: ?= ?({value}(?: or \"\w+\")*))?"
+
+    def option(found: re.Match[str]) -> str:
+        is_said = "_" in found[1] or found[2] or re.match(r" must | is [^;]+, was ", message[found.end() :])
+        values = (found[2] or "").replace('"', "").replace("'", "")
+        return f"--{full[found[1]]} {values}".rstrip() if is_said else found[0]
+
+    literals = r"(?<![\w'/.-])(None|True|False)\b(?![/-])"
+    return re.sub(literals, lambda found: LITERALS[found[0]], re.sub(name, option, message))
 
 
 def nearest_options(parser: argparse.ArgumentParser, words: Sequence[str]) -> str:

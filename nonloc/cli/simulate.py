@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-import re
 from argparse import ArgumentParser, Namespace
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,8 +13,9 @@ from typing import Any, cast
 from nonloc._checks import check_memory, shortened, shown
 from nonloc.cli.durations import format_duration
 from nonloc.cli.output import Output, add_output_arguments
+from nonloc.cli.parser import as_options
 from nonloc.cli.simulate_picture import read_picture
-from nonloc.outcomes import EXIT_DIVERGED, EXIT_DONE, NonlocError, Outcome
+from nonloc.outcomes import EXIT_DIVERGED, EXIT_DONE, Outcome
 
 SUMMARY = (
     "run a nonlocal process on an image: diffusion, the original flow, a jump process, diffusion reversed"
@@ -50,8 +48,6 @@ SMALLEST_BANDWIDTH, LARGEST_BANDWIDTH = 1e-5, 1e9
 TIMED_PAIRS = 2**24  # of the product that is timed
 LONG = 10  # seconds
 PROCESSES = ("diffusion", "damped", "jump", "reverse")
-# In messages of the library: an argument of Python that is an option here, perhaps with values.
-ARGUMENT = re.compile(r"""\b(step_size|stepper|normalize|radius)\b( ?= ?["'\w.+-]+( or "\w+")*)?""")
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -84,26 +80,6 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_output_arguments(parser)
 
 
-@contextmanager
-def naming_options() -> Iterator[None]:
-    """Name options in errors of the library; messages of the command itself have names of files in them."""
-    try:
-        yield
-    except (NonlocError, ValueError) as error:
-        error.args = (as_options(str(error)),)
-        raise
-
-
-def as_options(message: str) -> str:
-    """Name options in the place of Python's arguments: --stepper exact for stepper="exact"."""
-
-    def option(found: re.Match[str]) -> str:
-        values = re.sub("[\"'= ]+", " ", found[2] or "").rstrip()
-        return f"--{found[1]}{values}"
-
-    return ARGUMENT.sub(option, message)
-
-
 def run(options: Namespace) -> int:
     output = Output(options)
     for name in ("size", "steps"):
@@ -118,8 +94,11 @@ def run(options: Namespace) -> int:
             f"--bandwidth must be between {SMALLEST_BANDWIDTH:g} and {LARGEST_BANDWIDTH:g}, got {options.bandwidth}"
         )
     folder = Path(options.output)
-    if folder.exists() and not folder.is_dir():
-        raise ValueError(f"--output {folder} is a file; name a folder")
+    nearest = next(path for path in (folder, *folder.parents) if path.exists())
+    if not nearest.is_dir():
+        raise ValueError(f"--output {nearest} is a file; name a folder")
+    if not os.access(nearest, os.W_OK):  # asked now: a simulation may take hours
+        raise PermissionError(f"--output {nearest} cannot be written to; name another folder")
 
     import json
 
@@ -139,33 +118,29 @@ def run(options: Namespace) -> int:
     )
     patches = (2 * max(0, options.radius) + 1) ** 2 * image.numel() * image.element_size()
     check_memory(f"--radius {shown(options.radius)}", patches, "use a smaller one, or a smaller --size")
-    with naming_options():
-        features = patch_features(image, options.radius)
-        affinity = Affinity(features, features, "heat", options.normalize, scale=1 / options.bandwidth**2)
-        z = to_signal(image)
-        if options.process == "jump":
-            process: Any = processes.JumpProcess(affinity)
-            z = torch.zeros_like(z[..., :1])
-            z[0, (height // 2) * width + width // 2] = 1
-        elif options.process == "damped":
-            process = processes.DampedFlow(affinity)
-        else:
-            process = processes.Diffusion(affinity, backwards=options.process == "reverse")
-        folder.mkdir(parents=True, exist_ok=True)
-        if not os.access(folder, os.W_OK):  # asked now: a simulation may take hours
-            raise PermissionError(f"--output {folder} cannot be written to; name another folder")
-        if not output.is_quiet and (estimate := _estimate(affinity, z, options)):
-            output.talk(estimate)
-        trajectory = processes.simulate(
-            process,
-            z,
-            num_steps=options.steps,
-            step_size=options.step_size,
-            stepper=options.stepper,
-            throw=False,
-            progress=not output.is_quiet,
-        )
-    outcome = replace(trajectory.outcome, message=as_options(trajectory.outcome.message))
+    features = patch_features(image, options.radius)
+    affinity = Affinity(features, features, "heat", options.normalize, scale=1 / options.bandwidth**2)
+    z = to_signal(image)
+    if options.process == "jump":
+        process: Any = processes.JumpProcess(affinity)
+        z = torch.zeros_like(z[..., :1])
+        z[0, (height // 2) * width + width // 2] = 1
+    elif options.process == "damped":
+        process = processes.DampedFlow(affinity)
+    else:
+        process = processes.Diffusion(affinity, backwards=options.process == "reverse")
+    if not output.is_quiet and (estimate := _estimate(affinity, z, options)):
+        output.talk(estimate)
+    trajectory = processes.simulate(
+        process,
+        z,
+        num_steps=options.steps,
+        step_size=options.step_size,
+        stepper=options.stepper,
+        throw=False,
+        progress=not output.is_quiet,
+    )
+    outcome = replace(trajectory.outcome, message=as_options(trajectory.outcome.message, vars(options)))
     series = _series(trajectory)
     # A law spreads from one pixel over all of them: no scale shows both.
     drawn: Any = {"size": (height, width), "shared_scale": options.process != "jump"}
@@ -187,6 +162,7 @@ def run(options: Namespace) -> int:
         f"states-{options.process}.png": png(cast(Any, strip.figure)),  # new axes are no subfigure
         f"simulate-{options.process}.json": f"{json.dumps(value, indent=1)}\n".encode(),
     }
+    folder.mkdir(parents=True, exist_ok=True)
     written = [str(folder / name) for name in files]
     with TemporaryDirectory(dir=folder) as place:  # a file gets its name when it is whole
         for name, content in files.items():

@@ -98,7 +98,7 @@ def check_stable(*, uses_differences: bool, bias: bool, batch_norm: bool, init: 
     if not uses_differences:
         raise ValueError(
             'weight="stable" belongs to the diffusive form: z + W K z grows along every eigenvector of K with a '
-            'positive eigenvalue; use DiffusiveStage, or weight="factored"'
+            'positive eigenvalue; use that form, or weight="factored"'
         )
     for name, flag in (("bias", bias), ("batch_norm", batch_norm)):
         if flag:

@@ -69,11 +69,12 @@ def remove_leftover(temporary: Path) -> None:
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Name the file in an OSError without one, such as that of a full disk."""
+    """Name the file in an OSError without one, such as that of a full disk, or with the name of a temporary file."""
     try:
         yield
     except OSError as error:
-        if error.filename is not None or error.errno is None:
+        is_named = error.filename is not None and not str(error.filename).endswith(TEMPORARY)
+        if is_named or error.errno is None:
             raise
         raise OSError(error.errno, error.strerror, str(path)) from error
 

@@ -143,7 +143,7 @@ def test_affinity_modules_have_the_limit_of_their_kernel():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: OriginalStage(C, 2, weight="stable"), 'use DiffusiveStage, or weight="factored"'),
+        (lambda: OriginalStage(C, 2, weight="stable"), 'use that form, or weight="factored"'),
         (lambda: made(batch_norm=True), 'batch_norm=True would break the bound of weight="stable"'),
         (lambda: made(bias=True), 'bias=True would break the bound of weight="stable"'),
         (lambda: made(init="zero"), 'use init="normal" with a small init_std'),

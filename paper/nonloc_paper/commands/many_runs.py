@@ -11,11 +11,13 @@ from typing import Any
 
 from jsonargparse import ArgumentParser
 
-from nonloc._checks import shortened
+from nonloc._checks import check_choice, shortened
 from nonloc.cli.durations import format_duration
 from nonloc.cli.parser import unknown_name
 from nonloc.nn.options import StageOptions
 from nonloc_paper.commands.parser import add_budget, add_data_dir, add_device, add_optional, add_words
+from nonloc_paper.data import NAMES
+from nonloc_paper.networks.spec import NetworkSpec
 from nonloc_paper.training.recipe import Recipe
 
 
@@ -55,6 +57,10 @@ def parse_changes(words: list[str]) -> dict[str, Any]:
             changes.setdefault(outer, {})[inner] = value
         else:
             changes[name] = value
+    if "data" in changes:
+        check_choice("data", changes["data"], NAMES)
+    if "network" in changes:
+        NetworkSpec.parse(changes["network"])  # a network of one's own is for Python
     return changes
 
 

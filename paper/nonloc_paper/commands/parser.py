@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
+from collections.abc import Iterable
 from typing import Any, NoReturn
 
 from jsonargparse import ArgumentParser, DefaultHelpFormatter, Namespace, get_loader, set_loader
@@ -94,17 +95,18 @@ class CommandParser(ArgumentParser):
 
     def parse_args(self, *args: Any, **keywords: Any) -> Namespace:  # type: ignore[override]
         """As jsonargparse does; a variable of the environment that sets no option is an error."""
+        options = [one.dest for one in self._actions]
         start = f"{self.env_prefix}_"
-        known = [start + one.dest.replace(".", "__").upper() for one in self._actions]
+        known = [start + one.replace(".", "__").upper() for one in options]
         for name in sorted(os.environ):
-            if name.startswith(start) and name not in known:
+            if name.startswith(start[:-1]) and name not in known:
                 near = nearest(name, known)
                 meant = "" if near is None else f"; is {near} meant?"
                 raise argparse.ArgumentError(None, f"{name} in the environment sets no option{meant}")
         try:
             return super().parse_args(*args, **keywords)
         except argparse.ArgumentError as error:
-            raise argparse.ArgumentError(None, in_plain_words(str(error))) from None
+            raise argparse.ArgumentError(None, in_plain_words(str(error), options)) from None
 
     def parse_path(self, path: str | os.PathLike[str], *args: Any, **keywords: Any) -> Namespace:
         """Parse a config file; every error names it."""
@@ -126,19 +128,31 @@ class CommandParser(ArgumentParser):
         return parsed
 
 
-def in_plain_words(message: str) -> str:
-    """What jsonargparse says of a value, as "seeds must be a whole number or null, got x"; else the message itself."""
+def in_plain_words(message: str, known: Iterable[str] = ()) -> str:
+    """What jsonargparse says, as "--seeds must be a whole number or null, got x"; else the message itself.
+
+    A config file has names without dashes.
+    """
+    dashes = "" if "the config file" in message else "--"
+    if unknown := re.search(r"(?:does not accept option|Option) '(.+?)'", message):
+        near = nearest(unknown[1], known)
+        return f"there is no option {shown(unknown[1])}" + (
+            "" if near is None else f"; the nearest is {near}"
+        )
+    by_name = "options by name are needed, such as epochs: 10 or {hidden: 8} of a stage"
+    message = re.sub(r'Parser key "\w+":\nUnable to load config .*\n  - ', "", message)
+    message = re.sub(r"(Unexpected|Unable to load) config.*", by_name, message)
     # Where several types are allowed, the value is named for each of them, and last as it was given.
     found = re.search(r'Parser key "(.+?)":\s+(.+)(?:Got|Given) value: (.*)', message, re.DOTALL)
     if found is None:
-        return message
+        return re.sub(r'Parser key "(.+?)"', rf"{dashes}\1", message)
     types = found[2].partition("Given value type")[0]
     wanted = [WANTED[kind] for kind in dict.fromkeys(re.findall(r"<class '(\w+)'>", types)) if kind in WANTED]
     if choices := re.search(r"Literal\[(.+?)\]", types):
         wanted.append("one of " + choices[1].replace("'", ""))
     if not wanted:
         return message
-    return f"{message[: found.start()]}{found[1]} must be {' or '.join(wanted)}, got {found[3]}"
+    return f"{message[: found.start()]}{dashes}{found[1]} must be {' or '.join(wanted)}, got {found[3]}"
 
 
 def add_optional(parser: ArgumentParser, name: str, help: str, kind: Any = str, **keywords: Any) -> None:

@@ -53,6 +53,8 @@ def run(options: Namespace) -> int:
 
     from nonloc_paper.report.reproduction import has_records
 
+    if options.beside is not None and not has_records(options.beside):
+        raise ValueError(f"--beside {options.beside} has no kept records; name a folder that has")
     if has_records(options.folder):
         return _reproduction(options, output)
 

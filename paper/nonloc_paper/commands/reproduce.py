@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from jsonargparse import ArgumentParser, Namespace
 
-from nonloc._checks import check_whole, shortened
+from nonloc._checks import check_choice, check_whole, shortened
 from nonloc.cli.durations import format_duration, parse_duration
 from nonloc.cli.output import Output, add_output_arguments
 from nonloc.cli.parser import unknown_name
@@ -114,6 +114,10 @@ def run(options: Namespace) -> int:
         suite = suite.with_threads(options.threads)
     budget = None if options.budget is None else parse_duration(options.budget)
     folder = Path(options.output if options.output is not None else suite.name)
+    if options.kept is not None and not Path(options.kept).is_dir():
+        is_to_be_made = options.keep or options.kept == str(results_folder())
+        if not is_to_be_made or Path(options.kept).exists():
+            raise ValueError(f"--kept {options.kept} is not a folder; name that of the kept runs, or null")
     if options.keep:
         if options.kept is None:
             raise ValueError("--keep needs a folder to keep runs in; name it with --kept DIR")
@@ -138,13 +142,15 @@ def run(options: Namespace) -> int:
     from nonloc_paper.report.records import collect, read_plan, write_plan
     from nonloc_paper.report.sentences import summary
     from nonloc_paper.report.surprise import surprise
-    from nonloc_paper.suites.archive import note_spent
+    from nonloc_paper.suites.archive import WEIGHTS, note_spent
     from nonloc_paper.training.machine import device_or_best, machine
     from nonloc_paper.training.step import slow_precision
 
     # What cannot be run must not become the plan of a folder.
     if options.engine not in ENGINES:
         raise unknown_name(options.engine, "known engine", ENGINES, "choose one of")
+    if options.weights is not None:
+        check_choice("weights", options.weights, WEIGHTS)
     is_local = options.engine == "local"
     if not is_local and find_spec("ray") is None:
         raise ValueError("--engine ray needs Ray; pip install 'nonloc-paper[ray]', or leave --engine out")

@@ -106,6 +106,7 @@ def run(options: Namespace) -> int:
     output = Output(options)
     recipe = recipe_from(options)
     check_choice("data", recipe.data, NAMES)
+    NetworkSpec.parse(recipe.network)  # a network of one's own is for Python
     budget = None if options.budget is None else parse_duration(options.budget)
     if options.threads is not None:
         check_whole("threads", options.threads, most=MOST_THREADS)

@@ -68,7 +68,7 @@ class NetworkSpec:
                 )
             return
         check_choice("form", self.form, FORMS)
-        check_whole("num_blocks", self.num_blocks, most=MOST_BLOCKS)
+        check_whole("the number of blocks, N,", self.num_blocks, most=MOST_BLOCKS)
         self._check_places()
 
     @classmethod
@@ -77,7 +77,7 @@ class NetworkSpec:
         if isinstance(text, str) and text.startswith("own-"):
             raise ValueError(
                 f"{shown(text)} is a module of your own, which has no specification; in Python, give it as model= to "
-                'fit with network="own-classifier/NAME" or "own-restorer/NAME", or to trained_network'
+                "fit or to trained_network"
             )
         match = _GRAMMAR.fullmatch(text) if isinstance(text, str) else None
         if match is None:
@@ -122,10 +122,10 @@ class NetworkSpec:
         if self.family == "restorer":
             if self.variant != "bottleneck":
                 raise ValueError(f"a restorer has no variant {self.variant!r}; write restorer{self.size}/…")
-            check_whole("the channels of a restorer, C", self.size, least=2, most=MOST_CHANNELS)
+            check_whole("the channels of a restorer, C,", self.size, least=2, most=MOST_CHANNELS)
             return
         step = LAYERS_PER_GROUP[self.variant]
-        check_whole("the depth of a preresnet, D", self.size, most=MOST_LAYERS)
+        check_whole("the depth of a preresnet, D,", self.size, most=MOST_LAYERS)
         if self.size < step + 2 or (self.size - 2) % step:
             below = max(1, (self.size - 2) // step) * step + 2
             raise ValueError(

@@ -26,6 +26,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from nonloc._checks import check_choice
 from nonloc.outcomes import CorruptDataError, LockedRunError
 from nonloc_paper import file_schemas
 from nonloc_paper.runs import (
@@ -175,8 +176,8 @@ def check_keep(
 
     runs  the folder of the suite's runs, where some may exist already
     """
-    if weights is not None and weights not in WEIGHTS:
-        raise ValueError(f"weights={weights!r} is unknown; choose one of {', '.join(WEIGHTS)}")
+    if weights is not None:
+        check_choice("weights", weights, WEIGHTS)
     path = Path(records) / suite.name / PLAN
     now = dict(changes or {})
     before = read_plan(path.parent).get("changes", now)

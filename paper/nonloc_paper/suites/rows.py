@@ -100,7 +100,7 @@ class Suite:
     def with_changes(self, changes: Mapping[str, Any]) -> Suite:
         """Return the same suite with some fields of all recipes changed; `stage` may be a dict of options."""
         if "seed" in changes:
-            raise ValueError("seed cannot be changed for all rows; seeds says how many there are, from 0")
+            raise ValueError("seed cannot be changed for all rows; seeds=N says how many there are, from 0")
         rows = tuple(replace(row, recipe=row.recipe.with_(**changes)) for row in self.rows)
         first: dict[Recipe, Row] = {}
         for row in rows:

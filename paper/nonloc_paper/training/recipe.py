@@ -102,7 +102,9 @@ class Recipe:
         if not isinstance(self.data, str) or not re.fullmatch(r"[\w.+-]+", self.data):
             raise ValueError(f'data must be the name of a data set such as "cifar10", got {shown(self.data)}')
         if not isinstance(self.stage, StageOptions):
-            raise ValueError(f"stage must be StageOptions, got {shown(self.stage)}; use StageOptions(...)")
+            raise ValueError(
+                f'stage must be StageOptions, or in JSON such as {{"hidden": 8}}, got {shown(self.stage)}'
+            )
         for name in ("epochs", "batch_size"):
             self._check_whole(name, least=1)
         for name in ("steps_per_epoch", "train_images", "test_images"):
@@ -222,16 +224,16 @@ class Recipe:
     def _check_epochs(self, name: str, *, least: int) -> None:
         value = getattr(self, name)
         if not isinstance(value, (tuple, list)):
-            raise ValueError(f"{name} must be a tuple of epochs such as (81, 122), got {shown(value)}")
+            raise ValueError(f"{name} must be a list of epochs such as [81, 122], got {shown(value)}")
         for epoch in value:
             if not is_whole(epoch) or epoch < least:
                 raise ValueError(
-                    f"{name} must hold whole numbers ≥ {least}, got {shown(epoch)} in {shown(value)}"
+                    f"{name} must hold whole numbers ≥ {least}, got {shown(epoch)} in {shown(list(value))}"
                 )
             check_whole(name, epoch, least)
         if list(value) != sorted(set(value)):
             raise ValueError(
-                f"{name} must increase, got {shown(value)}; use {shown(tuple(sorted(set(value))))}"
+                f"{name} must increase, got {shown(list(value))}; use {shown(sorted(set(value)))}"
             )
         object.__setattr__(self, name, tuple(map(int, value)))
 

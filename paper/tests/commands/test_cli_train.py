@@ -108,11 +108,12 @@ def test_flags_win_over_the_file_and_the_file_over_the_environment(tmp_path, cap
 )
 def test_a_value_of_the_wrong_type_is_named_in_plain_words(capsys, option, message):
     assert main(["train", *option]) == 2
-    assert capsys.readouterr().err == f"nonloc: error: {message}\n"
+    assert capsys.readouterr().err == f"nonloc: error: --{message}\n"
 
 
-def test_a_variable_that_sets_no_option_is_refused(capsys, monkeypatch):
-    monkeypatch.setenv("NONLOC_TRAIN__LEARNINGRATE", "5")
+@pytest.mark.parametrize("name", ["NONLOC_TRAIN__LEARNINGRATE", "NONLOC_TRAIN_LEARNING_RATE"])
+def test_a_variable_that_sets_no_option_is_refused(capsys, monkeypatch, name):
+    monkeypatch.setenv(name, "5")
     assert main(["train", "--print_config"]) == 2
     assert "is NONLOC_TRAIN__LEARNING_RATE meant?" in capsys.readouterr().err
 
@@ -120,10 +121,12 @@ def test_a_variable_that_sets_no_option_is_refused(capsys, monkeypatch):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"stage: null", "stage must hold options by name, such as {hidden: 8}, got None"),
+        (b"stage: null", "stage must hold options by name, such as {hidden: 8}, got null"),
         (b"stage: 3", "stage must hold options by name, such as {hidden: 8}, got 3"),
         (b"stage: [1]", "stage must hold options by name, such as {hidden: 8}, got [1]"),
         ("network: é".encode("latin-1"), "recipe.yaml: it is not UTF-8"),
+        (b"", "recipe.yaml: options by name are needed"),
+        (b"stage: {hiden: 3}", "there is no option 'hiden'; the nearest is stage.hidden"),
         (b"config: 3", "recipe.yaml: config cannot be set in a config file; leave it out"),
         (b"seed: !!timestamp x", "recipe.yaml: the value 'seed: !!timestamp x' cannot be read"),
         (
@@ -138,6 +141,8 @@ def test_a_variable_that_sets_no_option_is_refused(capsys, monkeypatch):
         "a number",
         "a list",
         "latin-1",
+        "empty",
+        "unknown",
         "config in config",
         "a bad tag",
         "alias",
@@ -155,11 +160,22 @@ def test_a_config_file_that_cannot_be_meant_is_refused_by_its_name(
     assert [path.name for path in tmp_path.iterdir()] == ["recipe.yaml"]
 
 
-def test_a_network_beyond_memory_is_refused_before_it_is_built(tmp_path, capsys):
-    assert main(["train", *TINY, "--run", str(tmp_path / "run"), "--stage.hidden", str(10**12)]) == 2
-    assert (
-        "restorer8/diffusive-1@2 with hidden=1000000000000, embed=None would need" in capsys.readouterr().err
-    )
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        (["--stage.hidden", str(10**12)], "with --stage.hidden 1000000000000, --stage.embed null would need"),
+        (["--stage.backend", "attention"], "error: --stage.backend attention needs features in float16"),
+        (
+            ["--steps_per_epoch", "99"],
+            "but 64 images make 8 batches of --batch_size 8",
+        ),
+    ],
+    ids=["when it is built", "in its first step", "by its data"],
+)
+def test_a_run_that_fails_at_its_start_leaves_nothing(tmp_path, capsys, option, message):
+    assert main(["train", *TINY, "--run", str(tmp_path / "new" / "run"), *option]) == 2
+    assert message in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_divergence_is_exit_3_and_recorded(tmp_path, capsys):
@@ -198,7 +214,7 @@ def test_a_locked_folder_is_exit_5_and_capturing_without_a_cuda_device_exit_2(tm
         assert main(words) == 5
     assert "is in use by process" in capsys.readouterr().err
     assert main([*words, "--captured", "true"]) == 2
-    assert 'captured=True needs device="cuda"' in capsys.readouterr().err
+    assert "--captured true needs --device cuda" in capsys.readouterr().err
 
 
 def test_advice_is_for_stages_that_diverged_and_names_what_is_not_there_yet():
