@@ -119,7 +119,7 @@ def _report(error: BaseException) -> int:
         message += "; pip install 'nonloc[plots,graphs]' for simulate, or nonloc-paper for all commands"
     elif isinstance(error, (FileExistsError, NotADirectoryError)) and error.filename:
         _print_error(
-            f"error: {error.filename} is a file, or in one, and must be a folder; name another place"
+            f"error: {error.filename} cannot be a folder: a file is there, or above it; name another"
         )
         return EXIT_USAGE
     elif isinstance(error, OSError) and error.filename:

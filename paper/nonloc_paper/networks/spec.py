@@ -68,7 +68,7 @@ class NetworkSpec:
                 )
             return
         check_choice("form", self.form, FORMS)
-        check_whole("the number of blocks, N,", self.num_blocks, most=MOST_BLOCKS)
+        check_whole("num_blocks (N)", self.num_blocks, most=MOST_BLOCKS)
         self._check_places()
 
     @classmethod
@@ -77,7 +77,7 @@ class NetworkSpec:
         if isinstance(text, str) and text.startswith("own-"):
             raise ValueError(
                 f"{shown(text)} is a module of your own, which has no specification; in Python, give it as model= to "
-                "fit or to trained_network"
+                "fit or trained_network, and call it own-classifier/NAME or own-restorer/NAME"
             )
         match = _GRAMMAR.fullmatch(text) if isinstance(text, str) else None
         if match is None:

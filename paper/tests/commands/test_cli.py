@@ -111,7 +111,7 @@ def test_every_field_of_a_recipe_is_explained():
         (["reproduce", "demo", "--kept", "no-such-folder"], "--kept no-such-folder is not a folder"),
         (["reproduce", "demo", "--keep", "--kept", "/dev/null"], "--kept /dev/null is not a folder"),
         (["reproduce", "demo", "--weights", "some"], "--weights some is unknown; choose one of median"),
-        (["reproduce", "demo", "--output", "/dev/null/x"], "/dev/null/x is a file, or in one, and must be a"),
+        (["reproduce", "demo", "--output", "/dev/null/x"], "/dev/null/x cannot be a folder: a file is"),
         (["reproduce", "demo", "--seeds", "0"], "error: --seeds must be"),
         (["reproduce", "demo", "--threads", "0"], "error: --threads must be"),
         (["reproduce", "demo", "--side-by-side", "0"], "error: --side_by_side must be"),
@@ -124,7 +124,7 @@ def test_every_field_of_a_recipe_is_explained():
         (["map", "one_epoch", "--seeds", HUGE], f"seeds must be at most 1,000, got {HUGE}"),
         (
             ["train", "--network", f"preresnet20/diffusive-{HUGE}@2"],
-            f"the number of blocks, N, must be at most 1,000, got {HUGE}",
+            f"num_blocks (N) must be at most 1,000, got {HUGE}",
         ),
         (["train", "--epochs", HUGE], f"epochs must be at most 9,223,372,036,854,775,807, got {HUGE}"),
         (["train", "--seed", "{0}"], "the value '{0}' cannot be read"),

@@ -108,7 +108,7 @@ def test_an_older_look_and_another_run_are_not_replaced(kept, tmp_path, capsys):
     assert main(["spectrum", str(record), "--output", str(other)]) == 2
     assert "is another run" in capsys.readouterr().err
     (tmp_path / "loop").symlink_to("loop")
-    assert main(["spectrum", str(record), "--output", str(tmp_path / "loop")]) == 1
+    assert main(["spectrum", str(record), "--output", str(tmp_path / "loop")]) == 2
     assert "loop" in capsys.readouterr().err
     assert contents(results) == before
 
@@ -141,7 +141,7 @@ def test_what_was_spent_in_the_folder_comes_with_its_runs_once(kept, tmp_path, c
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--weights", "foo"], "weights='foo' is unknown"),
+        (["--weights", "foo"], "--weights foo is unknown"),
         (["--set", "learning_rate=0.5"], "keep it in another folder"),
         (["--kept", "null"], "--keep needs a folder"),
         (["--kept", "{work}/kept"], "would be there twice; keep them in another folder"),

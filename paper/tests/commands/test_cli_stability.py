@@ -87,7 +87,7 @@ def test_wrong_usage(run, capsys, tmp_path):
     assert "--images must be a whole number ≥ 1" in capsys.readouterr().err
     assert main(["stability", str(run), "--device", "foo"]) == 2
     assert main(["spectrum", str(run), "--device", "foo"]) == 2
-    assert capsys.readouterr().err.count("device='foo' is unknown; use cpu or cuda") == 2
+    assert capsys.readouterr().err.count("--device foo is unknown; use cpu or cuda") == 2
 
 
 def test_features_are_looked_at_when_they_are_asked_for(run, capsys, tmp_path):

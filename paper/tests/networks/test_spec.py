@@ -97,10 +97,10 @@ def test_values_are_checked_too(fields, message):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (f"preresnet{9 * 10**20 + 2}/baseline", "the depth of a preresnet, D must be at most 2,000"),
+        (f"preresnet{9 * 10**20 + 2}/baseline", "the depth of a preresnet, D, must be at most 2,000"),
         ("restorer8/diffusive-501@1,2", "the number of blocks at all places must be at most 1,000, got 1002"),
-        ("restorer65537/baseline", "the channels of a restorer, C must be at most 65,536"),
-        (f"restorer8/diffusive-{10**20}@2", "num_blocks must be at most 1,000"),
+        ("restorer65537/baseline", "the channels of a restorer, C, must be at most 65,536"),
+        (f"restorer8/diffusive-{10**20}@2", r"num_blocks \(N\) must be at most 1,000"),
         (f"restorer8/diffusive-1@{'9' * 5000}", "is not a network"),
     ],
     ids=["depth", "all blocks", "channels", "blocks", "digits"],
