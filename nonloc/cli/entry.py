@@ -30,6 +30,8 @@ LONGEST_MESSAGE = 1500
 # What names a wrong argument, file or installation; anything else is a mistake in nonloc.
 CORRECTABLE = (NonlocError, ValueError, argparse.ArgumentError, OSError, ImportError)
 
+NO_FOLDER = (FileExistsError, NotADirectoryError)  # of a folder that is to be made where a file is
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code, one of outcomes.py.
@@ -113,17 +115,15 @@ def _report(error: BaseException) -> int:
     if isinstance(error, KeyboardInterrupt):
         _print_error("interrupted")
         return EXIT_SIGINT
+    message = str(error)
+    if isinstance(error, OSError) and error.filename:
+        is_file = isinstance(error, NO_FOLDER)
+        reason = "a file is there, or above it, and not a folder; name another" if is_file else error.strerror
+        message = f"{error.filename}: {reason}"
     # argparse and jsonargparse spread their messages over lines, and repeat long values in them.
-    message = shortened(" ".join(str(error).split()), LONGEST_MESSAGE)
+    message = shortened(" ".join(message.split()), LONGEST_MESSAGE)
     if isinstance(error, ImportError):
         message += "; pip install 'nonloc[plots,graphs]' for simulate, or nonloc-paper for all commands"
-    elif isinstance(error, (FileExistsError, NotADirectoryError)) and error.filename:
-        _print_error(
-            f"error: {error.filename} cannot be a folder: a file is there, or above it; name another"
-        )
-        return EXIT_USAGE
-    elif isinstance(error, OSError) and error.filename:
-        message = f"{error.filename}: {error.strerror}"
     elif _is_too_large(error):
         message = f"a size is too large for this machine, make it smaller ({shortened(message)})"
     elif not isinstance(error, CORRECTABLE):
@@ -134,7 +134,7 @@ def _report(error: BaseException) -> int:
     _print_error(f"error: {message}")
     if isinstance(error, NonlocError):
         return error.exit_code
-    return EXIT_USAGE if isinstance(error, (ValueError, argparse.ArgumentError)) else EXIT_FAILED
+    return EXIT_USAGE if isinstance(error, (ValueError, argparse.ArgumentError, *NO_FOLDER)) else EXIT_FAILED
 
 
 def _is_too_large(error: BaseException) -> bool:

@@ -111,7 +111,7 @@ def test_every_field_of_a_recipe_is_explained():
         (["reproduce", "demo", "--kept", "no-such-folder"], "--kept no-such-folder is not a folder"),
         (["reproduce", "demo", "--keep", "--kept", "/dev/null"], "--kept /dev/null is not a folder"),
         (["reproduce", "demo", "--weights", "some"], "--weights some is unknown; choose one of median"),
-        (["reproduce", "demo", "--output", "/dev/null/x"], "/dev/null/x cannot be a folder: a file is"),
+        (["reproduce", "demo", "--output", "/dev/null/x"], "/dev/null/x: a file is there, or above it"),
         (["reproduce", "demo", "--seeds", "0"], "error: --seeds must be"),
         (["reproduce", "demo", "--threads", "0"], "error: --threads must be"),
         (["reproduce", "demo", "--side-by-side", "0"], "error: --side_by_side must be"),
