@@ -43,6 +43,8 @@ class JumpProcess(Process):
     >>> path = from_edge_index(torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]]))
     >>> JumpProcess(path).stationary_law()
     tensor([[0.2500, 0.5000, 0.2500]], dtype=torch.float64)
+    >>> JumpProcess(path).rates()[0, 1]
+    tensor([0.5000, 0.0000, 0.5000], dtype=torch.float64)
     """
 
     def __init__(self, affinity: Affinity | SparseAffinity) -> None:
