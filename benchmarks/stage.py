@@ -90,6 +90,11 @@ def sub_blocks(apply: Callable[[Tensor], Tensor], x: Tensor, w_z: Tensor, w_g: T
     return x
 
 
+def shape_of(row: dict[str, Any]) -> Shape:
+    """The shape of a row of the record."""
+    return Shape(*(row[name] for name in Shape._fields))
+
+
 def ours(backend: str) -> Stage:
     def stage(q: Tensor, k: Tensor, x: Tensor, w_z: Tensor, w_g: Tensor) -> Tensor:
         pairs = list(zip(w_z.unbind(), w_g.unbind(), strict=True))
@@ -351,7 +356,7 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
         size = "not finite" if row["error"] is None else f"{row['error']:.1e}"
         cells.append(
             [
-                str(Shape(*(row[name] for name in Shape._fields))),
+                str(shape_of(row)),
                 row["way"],
                 reason if row["captured"] is None else format_range(row["captured"], row["captured_range"]),
                 "–" if row["eager"] is None else format_range(row["eager"], row["eager_range"]),
@@ -386,8 +391,7 @@ def worst(rows: Sequence[dict[str, Any]]) -> str:
         mine = [row for row in rows if row["way"] == way and row[f"{column}_ratio"] is not None]
         if mine:
             most = max(mine, key=lambda row: row[f"{column}_ratio"])
-            shape = Shape(*(most[field] for field in Shape._fields))
-            said.append(f"{name} **{most[f'{column}_ratio']:.2f}×** ({shape})")
+            said.append(f"{name} **{most[f'{column}_ratio']:.2f}×** ({shape_of(most)})")
     return (
         f"auto against the fastest public way, at worst: {'; '.join(said)}." if said else "Nothing was timed."
     )

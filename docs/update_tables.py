@@ -74,8 +74,8 @@ def best_stages(rows: Sequence[dict[str, Any]]) -> str:
     """Return "auto" beside the fastest public way, captured and eager; all ways are in the record."""
     cells = []
     for auto in (row for row in rows if row["way"] == "auto"):
-        shape = stage.Shape(*(auto[name] for name in stage.Shape._fields))
-        same = [row for row in rows if all(row[name] == auto[name] for name in stage.Shape._fields)]
+        shape = stage.shape_of(auto)
+        same = [row for row in rows if stage.shape_of(row) == shape]
         took = [row["way"] for row in same if row["is_ours"] and row["memory"] == auto["memory"]]
         cell = [str(shape), next((way for way in took if "auto" not in way), "–")]
         for column in ("captured", "eager"):

@@ -1,13 +1,13 @@
 """What "auto" takes on a GPU follows the record of measurements, and no shape between the measured ones is a cliff."""
 
 import json
-from itertools import groupby, product
+from itertools import product
 from pathlib import Path
 
 import pytest
 import torch
 
-from benchmarks.stage import Shape
+from benchmarks.stage import Shape, shape_of
 from nonloc import Affinity, estimate
 from nonloc._torch_compat import FakeTensorMode
 from nonloc.nn import DiffusiveStage
@@ -21,15 +21,11 @@ MORE_PRODUCTS = 3  # than the matrix: "fused" computes K anew, and pads 48 to 64
 
 def recorded():
     """Return the captured times of our backends, by shape."""
-    rows = [
-        (Shape(*(row[name] for name in Shape._fields)), row)
-        for row in json.loads(RECORD.read_text())["rows"]
-        if row["way"] in fused.BACKENDS and row["captured"] is not None
-    ]
-    return {
-        shape: {row["way"]: row["captured"] for _, row in some}
-        for shape, some in groupby(rows, key=lambda pair: pair[0])
-    }
+    times = {}
+    for row in json.loads(RECORD.read_text())["rows"]:
+        if row["way"] in fused.BACKENDS and row["captured"] is not None:
+            times.setdefault(shape_of(row), {})[row["way"]] = row["captured"]
+    return times
 
 
 def taken(shape):
@@ -45,9 +41,8 @@ def taken(shape):
         return chosen, is_whole
 
 
-@pytest.mark.parametrize("shape", recorded(), ids=str)
-def test_auto_takes_the_fastest_of_the_record(shape):
-    times = recorded()[shape]
+@pytest.mark.parametrize(("shape", "times"), recorded().items(), ids=map(str, recorded()))
+def test_auto_takes_the_fastest_of_the_record(shape, times):
     chosen, is_whole = taken(shape)
     assert is_whole
     assert times[chosen] <= SLOWER * min(times.values())

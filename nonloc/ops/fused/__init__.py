@@ -30,7 +30,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from nonloc._torch_compat import TRITON_SINCE, has_triton, is_forward_mode, is_transformed
-from nonloc.ops.affinity import Affinity, valid_positions
+from nonloc.ops.affinity import Affinity, valid_positions, zero_masked
 from nonloc.ops.arithmetic import LOG_ZERO, in_dtype
 from nonloc.ops.fused import attention
 from nonloc.ops.fused.launch import CHUNK, Settings, is_interpreted, is_launching
@@ -72,10 +72,9 @@ def propagate(
     w_z, w_g = stack_weights(pairs)
     if backend == "stored":
         w_z, w_g = in_dtype(w_z, affinity.left.dtype), in_dtype(w_g, affinity.left.dtype)
-    keep = None if affinity.mask is None else affinity.mask.unsqueeze(-1)
-    state = z if keep is None else torch.where(keep, z, 0)
-    result = stage(affinity, state, w_z, w_g, differences, backend)
-    return result if keep is None else torch.where(keep, result, z)
+    mask = affinity.mask
+    result = stage(affinity, zero_masked(z, mask), w_z, w_g, differences, backend)
+    return result if mask is None else torch.where(mask.unsqueeze(-1), result, z)
 
 
 def stack_weights(pairs: Sequence[Any]) -> tuple[Tensor, Tensor]:
@@ -94,11 +93,16 @@ def stack_weights(pairs: Sequence[Any]) -> tuple[Tensor, Tensor]:
 def takes_weights(z: Tensor, pairs: Sequence[tuple[Tensor, Tensor | None]], backend: str) -> bool:
     """Return whether the state and all weights fit into one computation, where the backend lacks nothing."""
     ranks = {(outer.shape[-1], inner is None) for outer, inner in pairs}
+    if backend != "attention" and len(ranks) != 1:
+        return False
+    return all(takes_widths(z.shape[-1], rank, backend) for rank, _ in ranks)
+
+
+def takes_widths(channels: int, hidden: int, backend: str) -> bool:
+    """Return whether one computation takes a state and hidden channels of these widths; else it is in pieces."""
     if backend == "attention":
-        return all(rank <= attention.WIDEST for rank, _ in ranks)
-    if backend == "stored" or len(ranks) != 1:
-        return len(ranks) == 1
-    return z.shape[-1] <= WIDEST_STATE and next(iter(ranks))[0] <= WIDEST_FEATURES
+        return hidden <= attention.WIDEST
+    return backend == "stored" or (channels <= WIDEST_STATE and hidden <= WIDEST_FEATURES)
 
 
 def check(affinity: Affinity | SparseAffinity, z: Tensor | None = None, backend: str = "fused") -> None:

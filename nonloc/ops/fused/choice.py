@@ -7,8 +7,7 @@ from torch import Tensor
 
 from nonloc._torch_compat import is_exporting
 from nonloc.ops.affinity import Affinity
-from nonloc.ops.fused import WIDEST_STATE, lacks
-from nonloc.ops.fused.attention import WIDEST
+from nonloc.ops.fused import lacks, takes_widths
 from nonloc.ops.fused.stored import LARGEST_KERNEL
 
 HALF = (torch.float16, torch.bfloat16)
@@ -24,10 +23,9 @@ def choose(affinity: Affinity, z: Tensor | None, hidden: int, blocks: int) -> st
     # An exported program should not need this library where it runs.
     batch, positions, depth = affinity.left.shape
     ordered = order(batch, positions, depth, hidden, blocks, affinity.left.dtype)
-    # With a wider state or more hidden channels these two would compute a stage in pieces.
-    too_wide = {"attention": hidden > WIDEST, "fused": z is not None and z.shape[-1] > WIDEST_STATE}
+    channels = hidden if z is None else z.shape[-1]
     for backend in ("attention",) if is_exporting() else ordered:
-        if not too_wide.get(backend) and lacks(affinity, z, backend) is None:
+        if takes_widths(channels, hidden, backend) and lacks(affinity, z, backend) is None:
             return backend
     return None
 
