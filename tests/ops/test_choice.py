@@ -16,7 +16,7 @@ from nonloc.ops.fused.launch import without_launches
 
 RECORD = Path(__file__).parents[2] / "benchmarks" / "results" / "stage.json"
 SLOWER = 1.05
-MORE_PRODUCTS = 3  # than the matrix: "fused" computes K anew, and pads 48 to 64
+MORE_PRODUCTS = 2.1  # than the matrix, where K is not stored but computed anew
 
 
 def recorded():
@@ -55,16 +55,20 @@ def test_a_stage_in_half_precision_is_one_computation():
 
 
 def test_no_stage_expects_many_more_products_than_the_matrix():
+    """But for the padding of "fused", which widens 40 and 48 to 64."""
+
     def ratio(cell):
         channels, width, side, blocks, dtype = cell
         with torch.device("meta"):
             stage = DiffusiveStage(channels, blocks, embed=width, hidden=width)
         costs = estimate(stage, shape=(32, channels, side, side), dtype=dtype)
         ours, matrix = costs[costs.auto_on_cuda], costs["reference"]
-        return (ours.forward_macs + ours.backward_macs) / (matrix.forward_macs + matrix.backward_macs)
+        padding = fused.padded_width(width) / width if costs.auto_on_cuda == "fused" else 1
+        products = ours.forward_macs + ours.backward_macs
+        return products / (matrix.forward_macs + matrix.backward_macs) / padding
 
     cells = product(
-        (64, 768), (32, 48, 96, 256, 512), (8, 28, 64), (1, 4, 8), (torch.bfloat16, torch.float32)
+        (64, 768), (32, 40, 48, 96, 256, 512), (8, 28, 64), (1, 4, 8), (torch.bfloat16, torch.float32)
     )
     ratios = {cell: ratio(cell) for cell in cells}
     worst = max(ratios, key=lambda cell: ratios[cell])
