@@ -157,6 +157,7 @@ def _accuracy(runs: Table1Runs, backbone: str, name: str) -> str:
         "original less baseline": _mean_difference(original, [baseline] * 3),
         "proposed with own affinities less baseline": _mean_difference(own, [baseline] * 3),
         "proposed with one affinity less baseline": _mean_difference(one, [baseline] * 3),
+        "proposed with own affinities less original": _mean_difference(own, original),
         "proposed with one affinity less original": _mean_difference(one, original),
     }
     known = [f"{what} {_measured(mean)}" for what, mean in means.items() if mean.values]
