@@ -297,7 +297,8 @@ def accuracy(n, backbone):
     }
     sums = [([*some, baseline], [1 / 3] * 3 + [-1]) for some in rows.values()]
     sums += [
-        (rows["diffusive", one] + rows["original", False], [1 / 3] * 3 + [-1 / 3] * 3) for one in (False, True)
+        (rows["diffusive", one] + rows["original", False], [1 / 3] * 3 + [-1 / 3] * 3)
+        for one in (False, True)
     ]
     original, proposed = (
         np.mean([PUBLISHED[form][k] for k in (2, 3, 4)]) for form in ("original", "diffusive")
