@@ -12,7 +12,6 @@ import time
 from argparse import Namespace
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Any, NamedTuple
 
 import torch
@@ -62,6 +61,8 @@ SHAPES = (
     Shape(32, 784, 2, 512, 256),
     Shape(8, 1024, 2, 1024, 512),
     Shape(1, 65_536, 4),
+    Shape(128, 1024, 4, dtype="float32"),
+    Shape(32, 784, 4, 256, 128, "float32"),
     Shape(32, 784, 2, 512, 256, "float32"),
     Shape(8, 1024, 2, 1024, 512, "float32"),
 )
@@ -75,12 +76,14 @@ class Way:
     is_ours     it is one of this library; the others are what the public has
     compiles    its first call takes many seconds
     has_matrix  it stores K [B, M, M]
+    is_wide     it computes in float32 whatever it is given, so half precision is not asked of it
     """
 
     make: Callable[[], Stage]
     is_ours: bool = False
     compiles: bool = False
     has_matrix: bool = False
+    is_wide: bool = False
 
 
 def sub_blocks(apply: Callable[[Tensor], Tensor], x: Tensor, w_z: Tensor, w_g: Tensor) -> Tensor:
@@ -138,22 +141,15 @@ def by_attention(attention: Callable[..., Tensor], backend: SDPBackend | None = 
     return stage
 
 
-# Once for all shapes: each shape has a program of its own, and none is compiled twice.
-@cache
-def compiled_naive() -> Stage:
-    return torch.compile(naive, dynamic=False)
+def compiled(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    # As one graph: else what torch gives up to compile would be timed without a word.
+    return torch.compile(function, dynamic=False, fullgraph=True)
 
 
-@cache
-def compiled_ours() -> Stage:
-    return torch.compile(ours("auto"), dynamic=False)
-
-
-@cache
 def by_flex() -> Stage:
     from torch.nn.attention.flex_attention import flex_attention
 
-    return by_attention(torch.compile(flex_attention, dynamic=False))
+    return by_attention(compiled(flex_attention))
 
 
 # What compiles comes last, so that it can be left out when time is short.
@@ -162,13 +158,15 @@ WAYS = {
     "fused": Way(lambda: ours("fused"), is_ours=True),
     "stored": Way(lambda: ours("stored"), is_ours=True, has_matrix=True),
     "attention": Way(lambda: ours("attention"), is_ours=True),
+    "reference": Way(lambda: ours("reference"), is_ours=True, has_matrix=True, is_wide=True),
+    "factored": Way(lambda: ours("factored"), is_ours=True, is_wide=True),
     "naive": Way(lambda: naive, has_matrix=True),
     "SDPA flash": Way(lambda: by_attention(scaled_dot_product_attention, SDPBackend.FLASH_ATTENTION)),
     "SDPA cuDNN": Way(lambda: by_attention(scaled_dot_product_attention, SDPBackend.CUDNN_ATTENTION)),
     "SDPA efficient": Way(lambda: by_attention(scaled_dot_product_attention, SDPBackend.EFFICIENT_ATTENTION)),
-    "auto, compiled": Way(compiled_ours, is_ours=True, compiles=True),
+    "auto, compiled": Way(lambda: compiled(ours("auto")), is_ours=True, compiles=True),
     "FlexAttention": Way(by_flex, compiles=True),
-    "naive, compiled": Way(compiled_naive, compiles=True, has_matrix=True),
+    "naive, compiled": Way(lambda: compiled(naive), compiles=True, has_matrix=True),
 }
 
 
@@ -201,6 +199,7 @@ def measure_shape(
     reason           why there is no time, or no captured one
     """
     compiling = [] if compiling is None else compiling
+    torch.compiler.reset()  # of one function torch keeps no more than eight programs
     leaves, cotangent = make_inputs(shape, device)
     truth = gradients(exact, leaves, cotangent.double())
     empty = dict.fromkeys(
@@ -210,6 +209,8 @@ def measure_shape(
     rows: list[dict[str, Any]] = []
     jobs: list[tuple[dict[str, Any], str, Callable[[], Any]]] = []
     for name, way in WAYS.items():
+        if way.is_wide and shape.dtype != "float32":
+            continue
         row: dict[str, Any] = {"way": name, "is_ours": way.is_ours, **shape._asdict()}
         row |= {**empty, "passed": True, "repeats": 0}
         rows.append(row)

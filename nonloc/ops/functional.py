@@ -311,8 +311,8 @@ def choose_backend(
 ) -> str:
     """The backend that "auto" takes.
 
-    On a GPU in half precision by measurements (`fused.choice`); elsewhere the matrix while it is small, and "factored"
-    above.
+    On a GPU, in half precision and for wide features, by measurements (`fused.choice`); elsewhere the matrix while it
+    is small, and "factored" above.
 
     hidden  r, the channels that the kernel works on; those of z, or else d, when left out
     blocks  N, the sub-blocks that share the affinity

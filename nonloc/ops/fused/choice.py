@@ -16,22 +16,32 @@ HALF = (torch.float16, torch.bfloat16)
 def choose(affinity: Affinity, z: Tensor | None, hidden: int, blocks: int) -> str | None:
     """The backend for a stage with so many hidden channels and sub-blocks; None where no measurement says.
 
-    By `python -m benchmarks stage` on an H200, in half precision, forward and backward.
+    By `python -m benchmarks stage` on an H200, forward and backward.
     """
-    if not _is_measured(affinity):
+    left = affinity.left
+    batch, positions, depth = left.shape
+    if not left.is_cuda:
         return None
-    # An exported program should not need this library where it runs.
-    batch, positions, depth = affinity.left.shape
-    ordered = order(batch, positions, depth, hidden, blocks, affinity.left.dtype)
+    if left.dtype == torch.float32:
+        return "reference" if _suits_the_matrix(affinity, max(depth, hidden)) else None
+    if left.dtype not in HALF:
+        return None
+    ordered = order(batch, positions, depth, hidden, blocks, left.dtype)
     channels = hidden if z is None else z.shape[-1]
+    # An exported program should not need this library where it runs.
     for backend in ("attention",) if is_exporting() else ordered:
         if takes_widths(channels, hidden, backend) and lacks(affinity, z, backend) is None:
             return backend
     return None
 
 
-def _is_measured(affinity: Affinity) -> bool:
-    return affinity.left.is_cuda and affinity.left.dtype in HALF
+def _suits_the_matrix(affinity: Affinity, width: int) -> bool:
+    """Return whether wide features in float32 are faster with the matrix, which has all derivatives, too."""
+    is_exponential = affinity.kind in ("gaussian", "heat") and affinity.normalize == "row"
+    # An exported program may serve other sizes.
+    if is_exporting() or width <= 128 or not is_exponential:
+        return False
+    return 4 * affinity.batch * affinity.positions * affinity.right.shape[1] <= LARGEST_KERNEL
 
 
 def order(
@@ -41,9 +51,8 @@ def order(
     width = max(depth, hidden)
     if width <= 64:
         return "fused", "attention"
-    is_small = batch * positions * positions * dtype.itemsize <= LARGEST_KERNEL
     if width <= 128:
-        return (
-            ("stored", "attention", "fused") if is_small and blocks >= 3 else ("attention", "fused", "stored")
-        )
+        is_small = batch * positions * positions * dtype.itemsize <= LARGEST_KERNEL
+        stores = is_small and blocks >= 3
+        return ("stored", "attention", "fused") if stores else ("attention", "fused", "stored")
     return "stored", "attention"
