@@ -43,12 +43,7 @@ def _audit(dtype: torch.dtype, shared: bool, inputs: int, seed: int) -> dict[str
     worst = {"constant": 0.0, "top mode": 0.0, "random": 0.0, "control": 0.0}
     for size in SIZES:
         stage = DiffusiveStage(
-            CHANNELS,
-            BLOCKS,
-            weight="stable",
-            shared_embedding=shared,
-            init_std=size,
-            layout="positions",
+            CHANNELS, BLOCKS, weight="stable", shared_embedding=shared, init_std=size, layout="positions"
         ).to(dtype)
         with torch.no_grad():
             for name, parameter in stage.named_parameters():

@@ -161,10 +161,7 @@ def test_wrong_options_are_usage_errors(capsys, options, message):
         ("jump --step_size 2", "several steps, or simulate with --stepper exact or implicit\n"),
         ("jump --normalize none", "and --normalize none does not"),
         ("damped --stepper exact --step_size 1e20", "use --step_size ≤ 2.3e+12, when"),
-        (
-            "diffusion --stepper implicit --step_size 1e300",
-            "a smaller --step_size, or --stepper exact\n",
-        ),
+        ("diffusion --stepper implicit --step_size 1e300", "a smaller --step_size, or --stepper exact\n"),
         ("diffusion --radius -1", "error: --radius must be"),
     ],
 )

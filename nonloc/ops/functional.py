@@ -121,12 +121,7 @@ def diffuse(affinity: AnyKernel, z: Tensor, *, backend: str = "auto") -> Tensor:
 
 
 def propagate(
-    affinity: AnyKernel,
-    z: Tensor,
-    weights: Weights,
-    *,
-    differences: bool = True,
-    backend: str = "auto",
+    affinity: AnyKernel, z: Tensor, weights: Weights, *, differences: bool = True, backend: str = "auto"
 ) -> Tensor:
     """z ← z + diffuse(affinity, z) W_nᵀ for each W_n in turn: a whole stage, Eq. (8) of the paper.
 

@@ -15,11 +15,7 @@ from nonloc.plots.look import LARGEST, NEGATIVE, POSITIVE, clear_axes, make_axes
 from nonloc.processes.trajectory import Trajectory
 
 WHAT = ("states", "mean", "variance", "energy")
-LABELS = {
-    "mean": "mean of the signal",
-    "variance": "variance over positions",
-    "energy": "Dirichlet energy",
-}
+LABELS = {"mean": "mean of the signal", "variance": "variance over positions", "energy": "Dirichlet energy"}
 NOTHING = 1e-9  # relative: smaller changes are rounding
 MOST_STATES = 6  # in a strip
 MOST_LINES = 2000  # positions in a map of all states

@@ -147,10 +147,7 @@ def dense_exponential(matrices: Tensor) -> Tensor:
 
 
 def lanczos(
-    apply: Apply,
-    start: Tensor,
-    most: int,
-    is_enough: Callable[[Tensor, Tensor], Tensor] | None = None,
+    apply: Apply, start: Tensor, most: int, is_enough: Callable[[Tensor, Tensor], Tensor] | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Estimate the extreme eigenvalues of a self-adjoint map v [B, N] -> A v.
 

@@ -149,8 +149,7 @@ def test_a_new_file_of_lines_is_synced_with_its_folder(run, done):
 
 
 @pytest.mark.parametrize(
-    "name",
-    ["thesis.tex", "thesis.tex.tmp", "thesis.tex.4711-0123abcd.tmp", "recipe.json.4711.tmp", "folder"],
+    "name", ["thesis.tex", "thesis.tex.tmp", "thesis.tex.4711-0123abcd.tmp", "recipe.json.4711.tmp", "folder"]
 )
 def test_files_and_folders_with_other_things_are_not_runs(tmp_path, name):
     folder = tmp_path / "folder"

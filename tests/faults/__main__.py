@@ -72,10 +72,7 @@ def commit() -> str:
 def table() -> str:
     """Return the sums of log.jsonl as Markdown."""
     lines = [json.loads(line) for line in LOG.read_text().splitlines()]
-    rows = [
-        "| what | trials | wanted | failed | seeds |",
-        "|---|---|---|---|---|",
-    ]
+    rows = ["| what | trials | wanted | failed | seeds |", "|---|---|---|---|---|"]
     for name in NAMES:
         for kind, goal in importlib.import_module(f"faults.{name}").GOALS.items():
             mine = [line for line in lines if (line["name"], line["kind"]) == (name, kind)]

@@ -102,10 +102,7 @@ def test_a_mask_joins_the_one_that_the_affinity_has():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (
-            lambda: EmbeddedGaussian(C, normalize="rows"),
-            "normalize=.rows. is unknown; choose one of row",
-        ),
+        (lambda: EmbeddedGaussian(C, normalize="rows"), "normalize=.rows. is unknown; choose one of row"),
         (
             lambda: EmbeddedGaussian(C, normalize="sinkhorn"),
             "θ and φ are two embeddings.*shared=True of Embedded",

@@ -36,11 +36,7 @@ class Quadrature:
 
 
 def quadrature(
-    num_cells: int,
-    *,
-    dimension: int = 1,
-    rule: str = "midpoint",
-    device: torch.device | str | None = None,
+    num_cells: int, *, dimension: int = 1, rule: str = "midpoint", device: torch.device | str | None = None
 ) -> Quadrature:
     """A rule with num_cells points an axis, M = num_cells ** dimension.
 

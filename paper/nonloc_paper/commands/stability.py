@@ -60,11 +60,7 @@ def run(options: Namespace) -> int:
     from nonloc_paper.training.certificates import certify_run
 
     stages = certify_run(
-        folder,
-        data_dir=options.data_dir,
-        device=options.device,
-        images=options.images,
-        keep=options.keep,
+        folder, data_dir=options.data_dir, device=options.device, images=options.images, keep=options.keep
     )
     place = folder.path if options.output is None else Path(options.output)
     place.mkdir(parents=True, exist_ok=True)

@@ -341,11 +341,7 @@ def convolve(
 
 
 def input_gradient(
-    grad: Tensor,
-    weight: Tensor,
-    *,
-    norm: Norm | None = None,
-    features: Tensor | None = None,
+    grad: Tensor, weight: Tensor, *, norm: Norm | None = None, features: Tensor | None = None
 ) -> tuple[Tensor, Tensor | None]:
     """Return the gradient to x, [B, C, H, W], from the gradient to the output, [B, O, H, W] channels-last.
 

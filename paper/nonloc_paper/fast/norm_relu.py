@@ -49,13 +49,7 @@ class FastNormReLU(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
-        x: Tensor,
-        added: Tensor | None,
-        weight: Tensor,
-        bias: Tensor,
-        norm: Any,
-        stride: int,
+        ctx: Any, x: Tensor, added: Tensor | None, weight: Tensor, bias: Tensor, norm: Any, stride: int
     ) -> tuple[Tensor | None, Tensor]:
         ctx.set_materialize_grads(False)
         ctx.stride, ctx.has_added = stride, added is not None

@@ -140,13 +140,7 @@ SCALED = _changed(
 HEAT = _changed("heat", {"affinity": "heat"}, "the heat kernel", "heat", stable=(4, 12))
 # The paper's stage differs from the original one in two things: differences, and an affinity that is computed once.
 SHARED = _changed("shared", {"share_affinity": True}, "one affinity", "one ω", original=(2, 3, 4))
-RECOMPUTED = _changed(
-    "recomputed",
-    {"share_affinity": False},
-    "own affinities",
-    "own ω",
-    diffusive=(2, 4, 6),
-)
+RECOMPUTED = _changed("recomputed", {"share_affinity": False}, "own affinities", "own ω", diffusive=(2, 4, 6))
 # Whether divided logits are enough for the stages that diverged first.
 RECOMPUTED_SCALED = _changed(
     "recomputed_scaled",

@@ -106,12 +106,7 @@ def energy_table(networks: Networks) -> Table:
             shown = "–" if share is None else f"{100 * share:.0f}"
             counted = str(count_negative([weight]))
             lines.append((label, str(run.recipe.seed), str(number), *energies, shown, *chance, counted))
-    shares = (
-        "negative share (%)",
-        "chance from (%)",
-        "chance to (%)",
-        f"negative of the {TOP} largest",
-    )
+    shares = ("negative share (%)", "chance from (%)", "chance to (%)", f"negative of the {TOP} largest")
     header = ("network", "seed", "block", "trace", "positive energy", "negative energy", *shares)
     return Table(header, lines, key=shares[0])
 

@@ -31,11 +31,7 @@ def find_suite(name: str) -> Suite:
 
 
 def arranged_suite(
-    name: str,
-    *,
-    rows: Sequence[str] = (),
-    changes: Mapping[str, Any] | None = None,
-    seeds: int | None = None,
+    name: str, *, rows: Sequence[str] = (), changes: Mapping[str, Any] | None = None, seeds: int | None = None
 ) -> Suite:
     """Return the suite called `name` with only some rows, changed recipes, or another number of seeds."""
     suite = find_suite(name)

@@ -54,8 +54,7 @@ class Recipe:
     )
     data: str = _option("cifar10", "the data set's name")
     stage: StageOptions = field(
-        default_factory=StageOptions,
-        metadata={"help": "the options of every nonlocal stage in the network"},
+        default_factory=StageOptions, metadata={"help": "the options of every nonlocal stage in the network"}
     )
     epochs: int = _option(164, "how many; metrics are measured after each")
     steps_per_epoch: int | None = _option(

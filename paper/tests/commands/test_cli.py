@@ -88,10 +88,7 @@ def test_every_field_of_a_recipe_is_explained():
         (["train", "--stage", "{hidden: x}"], "error: --stage.hidden must be a whole number or null"),
         (["train", "--network", "preresnet21/baseline"], "the nearest depths are 20 and 29"),
         (["train", "--network", "resnet20"], "such as preresnet20/diffusive-5@2"),
-        (
-            ["train", "--stage.init", "small"],
-            "error: --stage.init small is unknown; choose one of normal",
-        ),
+        (["train", "--stage.init", "small"], "error: --stage.init small is unknown; choose one of normal"),
         (["train", "--budget", "soon"], "'soon' is not a length of time"),
         (["train", "--config", "no-such-file.yaml"], "no-such-file.yaml"),
         (["reproduce", "table3"], "'table3' is not a suite; choose one of demo, table1, table2"),

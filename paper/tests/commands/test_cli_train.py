@@ -165,10 +165,7 @@ def test_a_config_file_that_cannot_be_meant_is_refused_by_its_name(
     [
         (["--stage.hidden", str(10**12)], "with --stage.hidden 1000000000000, --stage.embed null would need"),
         (["--stage.backend", "attention"], "error: --stage.backend attention needs features in float16"),
-        (
-            ["--steps_per_epoch", "99"],
-            "but 64 images make 8 batches of --batch_size 8",
-        ),
+        (["--steps_per_epoch", "99"], "but 64 images make 8 batches of --batch_size 8"),
     ],
     ids=["when it is built", "in its first step", "by its data"],
 )

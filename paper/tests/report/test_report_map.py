@@ -273,14 +273,7 @@ def test_the_table_of_corners():
     found = corners(original_each=lambda cell, seed: cell.blocks == 4, diffusive_each=lambda cell, seed: True)
     lines = corners_table(found).lines
     assert lines[1] == ("original, 2, 3 and 4 blocks", "9 of 27", "0 of 27", "9", "0", "0.0039")
-    assert lines[4] == (
-        "own affinities, 2 and 4 blocks",
-        "9 of 18",
-        "18 of 18",
-        "0",
-        "9",
-        "0.0039",
-    )
+    assert lines[4] == ("own affinities, 2 and 4 blocks", "9 of 18", "18 of 18", "0", "9", "0.0039")
 
 
 def test_the_figure_has_a_square_for_every_cell():

@@ -164,9 +164,7 @@ def test_form_by_affinity_has_divergence_and_error():
     trained = TrainabilityMap(
         (),
         group_cells(map_lines("ten_epochs", lambda cell, seed: cell.form == "original")),
-        {
-            "ten_epochs_shared": group_cells(map_lines("ten_epochs_shared", lambda cell, seed: False)),
-        },
+        {"ten_epochs_shared": group_cells(map_lines("ten_epochs_shared", lambda cell, seed: False))},
     )
     table = {f"{n}-block (original)": [8.0, 9.0] for n in (2, 3, 4)}
     lines = corners_table(arranged(records("table1", table)), trained).lines

@@ -37,12 +37,7 @@ def test_the_prediction_interval_has_the_noise_of_a_median_of_five():
 
 @pytest.mark.parametrize(
     ("low", "high", "claimed", "answer"),
-    [
-        (-0.5, -0.1, -1, True),
-        (-0.5, -0.1, 1, False),
-        (0.1, 0.5, 1, True),
-        (-0.5, 0.1, -1, None),
-    ],
+    [(-0.5, -0.1, -1, True), (-0.5, -0.1, 1, False), (0.1, 0.5, 1, True), (-0.5, 0.1, -1, None)],
 )
 def test_the_side_is_told_by_the_whole_interval(low, high, claimed, answer):
     assert side_of_zero(around(low, high), claimed, 0.2) is answer

@@ -14,11 +14,7 @@ from nonloc_paper.suites import SUITES
 RECIPE = SUITES["demo"].rows[2].recipe
 # Of 1 × 3 × 2 × 2: clean is black, the noise known, and the network takes half of it away.
 NOISE = np.arange(12.0).reshape(1, 3, 2, 2) / 24
-TENSORS = {
-    "images": np.zeros((1, 3, 2, 2), dtype=np.uint8),
-    "noisy": NOISE - 1,
-    "restored": NOISE / 2 - 1,
-}
+TENSORS = {"images": np.zeros((1, 3, 2, 2), dtype=np.uint8), "noisy": NOISE - 1, "restored": NOISE / 2 - 1}
 
 
 def features(factor):

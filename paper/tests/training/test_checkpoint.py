@@ -319,12 +319,7 @@ def test_another_recipe_is_an_error_that_names_the_fields(run):
         latest_valid(run, tiny_recipe())
 
 
-RECIPES = [
-    Recipe(),
-    Recipe(momentum=0),
-    Recipe(nesterov=True),
-    Recipe(optimizer="adam", learning_rate=0.01),
-]
+RECIPES = [Recipe(), Recipe(momentum=0), Recipe(nesterov=True), Recipe(optimizer="adam", learning_rate=0.01)]
 
 
 def train(model, optimizer, steps, seed):

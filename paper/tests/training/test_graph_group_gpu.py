@@ -42,11 +42,7 @@ def recipe_of(**changes):
     """50 steps: ten epochs of five, the last batch smaller, two changes of rate."""
     stage = {"backend": "reference"}
     return tiny_recipe(
-        network="preresnet11/diffusive-2@2",
-        epochs=10,
-        batch_size=32,
-        milestones=(3, 6),
-        stage=stage,
+        network="preresnet11/diffusive-2@2", epochs=10, batch_size=32, milestones=(3, 6), stage=stage
     ).with_(**changes)
 
 
