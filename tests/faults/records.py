@@ -60,6 +60,10 @@ OPTIONAL = """
     apart logit_spread logit_spreads quotient linear band growth verdict weights after device runs part command
     step earlier error psnr
 """
+SIGNED = """
+    psnr mean energy quotient linear low high trace eigenvalue eigenvalues lowest limit input_psnr noisy restored
+"""
+SHARES = "error negative_share spread apart same_share same_chance"
 NAMED = {"versions", "changes"}  # objects with any names
 
 
@@ -120,11 +124,8 @@ def damage(path: Path, chance: random.Random) -> tuple[str, bool, bool, bool]:
     is_lines = path.suffix == ".jsonl"
     if chance.random() < 0.2:
         return damage_bytes(path, chance)
-    values = (
-        [json.loads(line) for line in path.read_text().splitlines()]
-        if is_lines
-        else [json.loads(path.read_text())]
-    )
+    texts = path.read_text().splitlines() if is_lines else [path.read_text()]
+    values = [json.loads(text) for text in texts]
     if is_lines and chance.random() < 0.2:
         return damage_lines(path, values, chance)
     number = chance.randrange(len(values))
@@ -223,36 +224,19 @@ def exceed(path: Path, name: str, holder: Any, key: Any, chance: random.Random) 
         holder[key] = TEXT
         # A free text may be anything, and is shown as text.
         return TEXT, last in CHOICES and path.name != "recipe.json", True
-    signed = {
-        "psnr",
-        "mean",
-        "energy",
-        "quotient",
-        "linear",
-        "low",
-        "high",
-        "trace",
-        "eigenvalue",
-        "eigenvalues",
-    }
-    signed |= {"lowest", "limit", "input_psnr", "noisy", "restored"}
-    if last in signed:
+    if last in SIGNED.split():
         return contradict(path, name, holder, key, chance)
-    shares = {"error", "negative_share", "spread", "apart", "same_share", "same_chance"}
-    holder[key] = chance.choice([NUMBER, -NUMBER]) if last in shares else chance.choice([-NUMBER, -1])
+    holder[key] = chance.choice([NUMBER, -NUMBER] if last in SHARES.split() else [-NUMBER, -1])
     return repr(holder[key]), path.name != "recipe.json", False
 
 
 def contradict(path: Path, name: str, holder: Any, key: Any, chance: random.Random) -> Way:
     """Another number, which a cross-check notices unless the number is free."""
     old, last = holder[key], field(name)
-    holder[key] = chance.choice(
-        [NUMBER, int(NUMBER) if isinstance(old, int) else NUMBER, old * 1000 + 1, -old - 1]
-    )
-    is_free = (last in FREE.split() and last not in BOUND.get(path.name, ())) or path.name in (
-        "recipe.json",
-        "suite.json",
-    )
+    alike = int(NUMBER) if isinstance(old, int) else NUMBER
+    holder[key] = chance.choice([NUMBER, alike, old * 1000 + 1, -old - 1])
+    is_free = last in FREE.split() and last not in BOUND.get(path.name, ())
+    is_free |= path.name in ("recipe.json", "suite.json")
     if path.suffix == ".jsonl" and path.name not in ("metrics.jsonl", "spectra.jsonl"):
         # Lines of the map and of the time spent are lists of what was measured.
         is_free = last not in ("error", "ending", "epoch") or "epochs" in name
@@ -277,12 +261,8 @@ def damage_lines(path: Path, values: list[Any], chance: random.Random) -> tuple[
     must_refuse = changes and (is_run or (way == "double" and path.name != "spent.jsonl"))
     if path.name == "spectra.jsonl" and not values:
         must_refuse = False
-    return (
-        f"{way} lines {number + 1} and {other + 1}",
-        must_refuse,
-        not is_run,
-        way == "exchange" and not must_refuse,
-    )
+    same = way == "exchange" and not must_refuse
+    return f"{way} lines {number + 1} and {other + 1}", must_refuse, not is_run, same
 
 
 def damage_bytes(path: Path, chance: random.Random) -> tuple[str, bool, bool, bool]:
@@ -340,17 +320,12 @@ def make_page(folder: Path) -> None:
     made.make_run(folder / "b", recipe.with_(seed=1), diverged_at=17)
     made.make_run(folder / "c", recipe.with_(seed=2))
     made.make_run(folder / "d", recipe.with_(network="restorer8/baseline"), 23.5)
-    stage = {
-        "name": "trunk.stages.2",
-        "form": "diffusive",
-        "weights": [made_records.weight(0.3), made_records.weight(0.6)],
-    }
+    weights = [made_records.weight(size) for size in (0.3, 0.6)]
+    stage = {"name": "trunk.stages.2", "form": "diffusive", "weights": weights}
     where = {"format": 2, "step": 30, "epoch": 3}
     states = [{"norm": 2.0 - n, "mean": 0.1, "variance": 1.5, "energy": 4.0 - n} for n in range(3)]
-    blocks = [
-        {"block": n, "before": states[n - 1], "after": states[n], "quotient": 0.25, "linear": 0.5}
-        for n in (1, 2)
-    ]
+    around = [{"block": n, "before": states[n - 1], "after": states[n]} for n in (1, 2)]
+    blocks = [one | {"quotient": 0.25, "linear": 0.5} for one in around]
     trace = {"name": stage["name"], "form": "diffusive", "channels": 8, "num_blocks": 2, "blocks": blocks}
     seen = {"stage": stage["name"], "position": [2, 2], "grid": [4, 4], "spread": 0.5, "apart": 0.25}
     seen |= {"logit_spread": 3.5, "same_share": 0.5, "same_chance": 0.125}
@@ -372,10 +347,8 @@ def make_page(folder: Path) -> None:
         ("stability", made_records.stability([certificate]) | {"step": 30}),
     ):
         (folder / "a" / f"{name}.json").write_text(json.dumps(value))
-    write_plan(
-        folder,
-        {"name": "demo", "rows": ["1"], "changes": {}, "seeds": 1, "command": "nonloc", "seconds": 2.5},
-    )
+    plan = {"name": "demo", "rows": ["1"], "changes": {}, "seeds": 1, "command": "nonloc", "seconds": 2.5}
+    write_plan(folder, plan)
 
 
 def make_reproduction(folder: Path) -> None:
@@ -416,12 +389,8 @@ def page_tables(folder: Path) -> str:
     collection = collect(folder)
     rows = collection.rows
     networks = [(row.label, row.example, weights_at(row.example)) for row in rows if row.example is not None]
-    tables = [
-        results_table(collection, "psnr"),
-        factors_table(rows),
-        growth_table(rows),
-        energy_table(networks),
-    ]
+    tables = [results_table(collection, "psnr"), factors_table(rows), growth_table(rows)]
+    tables.append(energy_table(networks))
     return "\n".join(
         [
             *(table.as_html() + table.as_markdown() for table in tables),
@@ -436,19 +405,13 @@ def page_tables(folder: Path) -> str:
 
 def reproduction_tables(folder: Path) -> str:
     from nonloc_paper.report import reproduction as pages
+    from nonloc_paper.report import trained_stages as stages
     from nonloc_paper.report.claims import judge
     from nonloc_paper.report.map import tables as map_tables
     from nonloc_paper.report.map.cells import read_map
     from nonloc_paper.report.signs import weights_at
     from nonloc_paper.report.table1 import differences_table, missing_table, rows_table
     from nonloc_paper.report.table1_runs import read_table1_runs
-    from nonloc_paper.report.trained_stages import (
-        energy_table,
-        factors_table,
-        growth_summary,
-        growth_table,
-        lost_table,
-    )
 
     runs, trained = read_table1_runs(folder), read_map(folder / "map")
     verdicts = tuple(judge(runs, trained))
@@ -460,11 +423,11 @@ def reproduction_tables(folder: Path) -> str:
         rows_table(runs.rows),
         differences_table(runs),
         missing_table(runs),
-        lost_table(rows),
-        factors_table(rows),
-        growth_table(rows),
-        growth_summary(rows),
-        energy_table(seen),
+        stages.lost_table(rows),
+        stages.factors_table(rows),
+        stages.growth_table(rows),
+        stages.growth_summary(rows),
+        stages.energy_table(seen),
         pages.spent_table(folder),
         map_tables.cells_table(trained),
         map_tables.runs_table(trained),

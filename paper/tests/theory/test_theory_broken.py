@@ -38,6 +38,13 @@ def twice(given):
     return replace(given, forward=Diffusion(given.affinity, weight=2.0))
 
 
+def reversed_twice(given):
+    return replace(given, backward=Diffusion(given.affinity, weight=2.0, backwards=True))
+
+
+REVERSAL = sections.reversal_is_stable_in_finite_time
+
+
 @pytest.mark.parametrize(
     ("statement", "normalize", "broken"),
     [
@@ -68,16 +75,8 @@ def twice(given):
         (sections.symmetric_part_decides_the_flow, "row", backwards),
         (sections.two_forms_are_one, "row", twice),
         (discussion.diffusion_regularizes, "row", backwards),
-        (
-            sections.reversal_is_stable_in_finite_time,
-            "row",
-            lambda given: replace(given, backward=Diffusion(given.affinity, weight=2.0, backwards=True)),
-        ),
-        (
-            sections.reversal_is_stable_in_finite_time,
-            "none",
-            lambda given: replace(given, backward=given.growing),
-        ),
+        (REVERSAL, "row", reversed_twice),
+        (REVERSAL, "none", lambda given: replace(given, backward=given.growing)),
         (discussion.only_steady_state_is_zero, "none", lambda given: replace(given, damped=given.forward)),
         (discussion.original_flow_is_damped, "row", lambda given: replace(given, damped=given.growing)),
         (discussion.original_flow_grows, "row", lambda given: replace(given, growing=given.damped)),
@@ -198,65 +197,40 @@ def at_zero(z, normalize):
     return Affinity(torch.zeros_like(z), torch.zeros_like(z), "gaussian", normalize)
 
 
+FLOW, STEADY = sections.symmetric_part_decides_the_flow, discussion.only_steady_state_is_zero_as_stated
+SMALL, GAUSSIAN = discussion.small_weights_are_stable, discussion.only_steady_state_of_the_gaussian_is_zero
+BLOW_UP, REGULAR = discussion.growth_is_infinite_in_finite_time, discussion.diffusion_regularizes
+REGULAR_AS_STATED = discussion.diffusion_regularizes_as_stated
+
+
 @pytest.mark.parametrize(
-    ("module", "name", "value", "statement"),
+    ("statement", "module", "name", "value"),
     [
-        # sym(W) = −0.1 I.
+        (FLOW, sections, "TURNING", sections.TURNING - 0.2 * torch.eye(2)),  # sym(W) = −0.1 I
+        (SMALL, examples, "small_weights", lambda given: 1.001 * SMALL_WEIGHTS(given)),
+        (SMALL, examples, "small_weights", lambda given: -SMALL_WEIGHTS(given)),
+        (SMALL, examples, "small_weights", lambda given: SMALL_WEIGHTS(given) / 2 + 1e-6 * SHEAR),
+        (STEADY, examples, "constant_kernel", heat),
+        (STEADY, examples, "constant_kernel", examples.gaussian_kernel),
+        (GAUSSIAN, examples, "gaussian_kernel", heat),
+        (GAUSSIAN, examples, "gaussian_kernel", at_zero),
+        (BLOW_UP, examples, "gaussian_kernel", at_zero),
+        (BLOW_UP, examples, "BLOW_UP_START", 0.0),
+        (BLOW_UP, examples, "blow_up_start", lambda given: given.start[..., :1]),
+        (REGULAR, examples, "STRENGTH", 0.99),
         (
-            sections,
-            "TURNING",
-            sections.TURNING - 0.2 * torch.eye(2),
-            sections.symmetric_part_decides_the_flow,
-        ),
-        (
-            examples,
-            "small_weights",
-            lambda given: 1.001 * SMALL_WEIGHTS(given),
-            discussion.small_weights_are_stable,
-        ),
-        (examples, "small_weights", lambda given: -SMALL_WEIGHTS(given), discussion.small_weights_are_stable),
-        (
-            examples,
-            "small_weights",
-            lambda given: SMALL_WEIGHTS(given) / 2 + 1e-6 * SHEAR,
-            discussion.small_weights_are_stable,
-        ),
-        (examples, "constant_kernel", heat, discussion.only_steady_state_is_zero_as_stated),
-        (
-            examples,
-            "constant_kernel",
-            examples.gaussian_kernel,
-            discussion.only_steady_state_is_zero_as_stated,
-        ),
-        (examples, "gaussian_kernel", heat, discussion.only_steady_state_of_the_gaussian_is_zero),
-        (examples, "gaussian_kernel", at_zero, discussion.only_steady_state_of_the_gaussian_is_zero),
-        (examples, "gaussian_kernel", at_zero, discussion.growth_is_infinite_in_finite_time),
-        (examples, "BLOW_UP_START", 0.0, discussion.growth_is_infinite_in_finite_time),
-        (
-            examples,
-            "blow_up_start",
-            lambda given: given.start[..., :1],
-            discussion.growth_is_infinite_in_finite_time,
-        ),
-        (examples, "STRENGTH", 0.99, discussion.diffusion_regularizes),
-        (
+            REGULAR,
             examples,
             "reaction_weights",
             lambda given: (REACTION(given)[0], 2.01 * REACTION(given)[1]),
-            discussion.diffusion_regularizes,
         ),
         # The first channel grows.
-        (
-            examples,
-            "HELD_BACK",
-            torch.diag(torch.tensor([1.0, -2.0])).double(),
-            discussion.diffusion_regularizes_as_stated,
-        ),
-        (examples, "SECOND_ALONE", -examples.SECOND_ALONE, discussion.diffusion_regularizes_as_stated),
-        (examples, "SECOND_ALONE", examples.SECOND_ALONE + SHEAR, discussion.diffusion_regularizes_as_stated),
+        (REGULAR_AS_STATED, examples, "HELD_BACK", torch.diag(torch.tensor([1.0, -2.0])).double()),
+        (REGULAR_AS_STATED, examples, "SECOND_ALONE", -examples.SECOND_ALONE),
+        (REGULAR_AS_STATED, examples, "SECOND_ALONE", examples.SECOND_ALONE + SHEAR),
     ],
 )
-def test_what_a_claim_adds_is_tested(monkeypatch, module, name, value, statement):
+def test_what_a_claim_adds_is_tested(monkeypatch, statement, module, name, value):
     assert statement(case("none")).verdict in ("holds", "fails")
     monkeypatch.setattr(module, name, value)
     assert statement(case("none")).verdict == "hypothesis not met"
