@@ -8,7 +8,6 @@ from __future__ import annotations
 import copy
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
@@ -19,40 +18,28 @@ from benchmarks.shared import markdown
 from nonloc.ops import BACKENDS, KINDS, NORMALIZATIONS, Affinity, fused, propagate
 from nonloc.ops.fused import is_available
 
-VALUE_LIMIT = {"reference": 1e-12, "factored": 1e-10}
-FUSED_LIMIT = 1e-5  # value and gradient, in float32: a hundred times its rounding
-
-
-@dataclass(frozen=True)
-class Deviation:
-    """The largest |difference| / (1 + largest |value|) over `trials` random problems, computed in `dtype`."""
-
-    kind: str
-    normalize: str
-    backend: str
-    value: float
-    gradient: float
-    trials: int
-    dtype: str = "float64"
-
-    @property
-    def passed(self) -> bool:
-        if self.backend == "fused":
-            return max(self.value, self.gradient) <= FUSED_LIMIT
-        limit = VALUE_LIMIT.get(self.backend, 1e-10)
-        return self.value <= limit and self.gradient <= max(limit, 1e-10)
-
-    def to_dict(self) -> dict[str, Any]:
-        return {**asdict(self), "passed": self.passed}
+LIMIT = 1e-10  # of value and gradient in float64
+VALUE_LIMIT = {"reference": 1e-12}
+FUSED_LIMIT = 1e-5  # of both in float32: a hundred times its rounding
 
 
 def measure(options: Namespace, talk: Callable[[str], None]) -> list[dict[str, Any]]:
-    cells = [*deviations(options.trials), *fused_deviations(options.device, options.trials)]
-    return [cell.to_dict() for cell in cells]
+    return [*deviations(options.trials), *fused_deviations(options.device, options.trials)]
 
 
-def deviations(trials: int = 3, positions: int = 6) -> Iterator[Deviation]:
-    """One `Deviation` for each cell. Masks and measures are in every other trial."""
+def cell(
+    kind: str, normalize: str, backend: str, worst: tuple[float, float], trials: int, dtype: str = "float64"
+) -> dict[str, Any]:
+    """A row; value and gradient are the largest |difference| / (1 + largest |value|) over `trials` problems."""
+    limit = FUSED_LIMIT if backend == "fused" else LIMIT
+    value, gradient = worst
+    row = {"kind": kind, "normalize": normalize, "backend": backend, "value": value, "gradient": gradient}
+    passed = value <= VALUE_LIMIT.get(backend, limit) and gradient <= limit
+    return row | {"trials": trials, "dtype": dtype, "passed": passed}
+
+
+def deviations(trials: int, positions: int = 6) -> Iterator[dict[str, Any]]:
+    """One row for each kernel and exact backend. Masks and measures are in every other trial."""
     exact = [backend for backend in BACKENDS if backend not in fused.BACKENDS]
     for kind in KINDS:
         for normalize in NORMALIZATIONS:
@@ -62,12 +49,12 @@ def deviations(trials: int = 3, positions: int = 6) -> Iterator[Deviation]:
                 truth = problem.solve(double_loop.propagate)
                 for backend in exact:
                     worst[backend] = _worse(worst[backend], _by(problem, backend), truth)
-            for backend, (value, gradient) in worst.items():
-                yield Deviation(kind, normalize, backend, value, gradient, trials)
+            for backend in exact:
+                yield cell(kind, normalize, backend, worst[backend], trials)
 
 
-def fused_deviations(device: torch.device, trials: int = 3, positions: int = 6) -> Iterator[Deviation]:
-    """The fused kernels' cells, if they run on `device`; masks, which are all they take, in every other trial."""
+def fused_deviations(device: torch.device, trials: int, positions: int = 6) -> Iterator[dict[str, Any]]:
+    """The fused kernels' rows, if they run on `device`; masks, which are all they take, in every other trial."""
     if not is_available(device):
         return
     for kind in ("gaussian", "heat"):
@@ -79,7 +66,7 @@ def fused_deviations(device: torch.device, trials: int = 3, positions: int = 6) 
             truth = rounded.to(torch.float64).solve(double_loop.propagate)
             values = [x.to(truth[0]) for x in _by(rounded.to(device), "fused")]
             worst = _worse(worst, values, truth)
-        yield Deviation(kind, "row", "fused", *worst, trials, dtype="float32")
+        yield cell(kind, "row", "fused", worst, trials, dtype="float32")
 
 
 def _by(problem: Problem, backend: str) -> list[Tensor]:

@@ -80,22 +80,12 @@ def best_stages(rows: Sequence[dict[str, Any]]) -> str:
         cell = [str(shape), next((way for way in took if "auto" not in way), "–")]
         for column in ("captured", "eager"):
             best = min(stage.rivals(same, "auto", column), key=lambda row: row[column])
-            cell += [
-                f"{auto[column]:.2f}",
-                f"{best[column]:.2f} ({best['way']})",
-                f"{auto[column] / best[column]:.2f}×",
-            ]
+            ours, theirs = auto[column], best[column]
+            cell += [f"{ours:.2f}", f"{theirs:.2f} ({best['way']})", f"{ours / theirs:.2f}×"]
         cells.append([*cell, format_size(auto["memory"])])
-    headers = [
-        "C, d; B × M, N",
-        "auto takes",
-        "captured, ms",
-        "best public",
-        "ratio",
-        "eager, ms",
-        "best public",
-    ]
-    return markdown([*headers, "ratio", "memory"], cells)
+    against = ("best public", "ratio")
+    headers = ["C, d; B × M, N", "auto takes", "captured, ms", *against, "eager, ms", *against, "memory"]
+    return markdown(headers, cells)
 
 
 def eager_modules(rows: Sequence[dict[str, Any]]) -> str:

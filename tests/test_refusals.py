@@ -38,7 +38,6 @@ from nonloc.processes import (
     JumpProcess,
     certify,
     cfl_limit,
-    from_scipy,
     horizon,
     neighbors,
 )
@@ -93,7 +92,6 @@ OPERATIONS = [
     (lambda: aggregate(A, X, backend=["reference"]), "backend=.* is unknown"),
     (lambda: propagate(A, X, [W], backend=["reference"]), "backend=.* is unknown"),
     (lambda: aggregate(A, X.to_sparse()), "z must be a dense tensor"),
-    (lambda: aggregate(A, META), "z is on meta, the affinity on cpu"),
     (lambda: apply_adjoint(A, None), "p must be a tensor"),
     (lambda: apply_adjoint(A, X[:1]), "p .* must have the affinity's batch"),
     (lambda: apply_adjoint(A, X.to(torch.complex64)), "p must be floating point.*p.real"),
@@ -106,7 +104,6 @@ OPERATIONS = [
     (lambda: estimate("heat", batch=1, positions=10**20, channels=3), "positions must be at most"),
     (lambda: estimate("heat", batch=2**40, positions=2**40, channels=3), "more than a tensor has"),
     (lambda: estimate("heat", batch=1, positions=2, channels=3, dtype="float32"), "dtype must be"),
-    (lambda: estimate(STAGE, shape=3), "shape must be that of an input"),
     (lambda: estimate(STAGE, shape=(1, 4, 10**20, 3)), "shape must be that of an input"),
     (lambda: estimate(STAGE, shape=IMAGE), "shape must be that of an input.{0,200}$"),
     (lambda: weight_spectrum(W.to("meta")), "w is on the meta device"),
@@ -186,7 +183,6 @@ PROCESSES = [
     (lambda: cfl_limit(NOTHING), "affinity is on the meta device"),
     (lambda: certify(NOTHING, W), "affinity is on the meta device"),
     (lambda: certify(A, HUGE), r"weights\[0\] is 1000.*, not finite"),
-    (lambda: certify(A, [torch.tensor(torch.nan)]), r"weights\[0\] is nan, not finite"),
     (lambda: certify(A, [W.to("meta")]), r"weights\[0\] must be numbers in a dense tensor"),
     (lambda: certify(A, [W.to_sparse()]), r"weights\[0\] must be numbers in a dense tensor"),
     (lambda: certify(A, [(W, W.to(torch.complex64))]), r"weights\[0\] must be floating point and real"),
@@ -197,7 +193,6 @@ PROCESSES = [
     (lambda: horizon(X[0], HUGE), "radius must be a number > 0"),
     (lambda: horizon(X[0], 1.0, kernel=lambda: 3), "kernel: .* cannot be called with the distances alone"),
     (lambda: horizon(META[0], 1.0), "points must be numbers in a dense tensor"),
-    (lambda: from_scipy(None), "matrix must be a scipy sparse matrix"),
 ]
 
 

@@ -164,14 +164,8 @@ def pack(entries: Entries) -> bytes:
 
 
 def add_elsewhere(entries: Entries, chance: random.Random, outside: Path) -> str:
-    names = [
-        "../escaped",
-        f"{outside}/escaped",
-        f"{FOLDER}/../../escaped",
-        "escaped",
-        f"{FOLDER}/extra",
-        "../" * 9 + "x",
-    ]
+    names = ["../escaped", f"{outside}/escaped", f"{FOLDER}/../../escaped", "escaped", f"{FOLDER}/extra"]
+    names.append("../" * 9 + "x")
     names += [f"./{FOLDER}/a.bin", f"{FOLDER}//a.bin", f"{outside}/precious", f"{FOLDER}/a.bin/"]
     name = chance.choice(names)
     entries.insert(chance.randrange(len(entries) + 1), regular(name, b"never to be written"))
@@ -182,13 +176,9 @@ def add_link(entries: Entries, chance: random.Random, outside: Path) -> str:
     """A link, device or pipe, before or in the place of a member."""
     number = chance.randrange(len(entries))
     info = tarfile.TarInfo(chance.choice([FOLDER, entries[number][0].name, f"{FOLDER}/extra"]))
-    kinds = {
-        "symbolic": tarfile.SYMTYPE,
-        "hard": tarfile.LNKTYPE,
-        "pipe": tarfile.FIFOTYPE,
-        "device": tarfile.CHRTYPE,
-    }
-    kinds |= {"folder": tarfile.DIRTYPE, "sparse": tarfile.GNUTYPE_SPARSE, "unknown": b"Z"}
+    kinds = {"symbolic": tarfile.SYMTYPE, "hard": tarfile.LNKTYPE, "pipe": tarfile.FIFOTYPE}
+    kinds |= {"device": tarfile.CHRTYPE, "folder": tarfile.DIRTYPE, "sparse": tarfile.GNUTYPE_SPARSE}
+    kinds["unknown"] = b"Z"
     kind = chance.choice(list(kinds))
     info.type = kinds[kind]
     info.linkname = chance.choice(
@@ -245,10 +235,8 @@ def damage_bytes(content: bytes, chance: random.Random, *, gzipped: bool = False
     if gzipped and chance.random() < 0.5:
         said, inside = damage_bytes(gzip.decompress(content), chance)
         return f"inside, {said}", gzip.compress(inside, 1, mtime=0)
-    place, way = (
-        chance.randrange(len(content)),
-        chance.choice(["flip", "cut", "lengthen", "blank", "exchange", "replace"]),
-    )
+    place = chance.randrange(len(content))
+    way = chance.choice(["flip", "cut", "lengthen", "blank", "exchange", "replace"])
     if way == "flip":
         bit = chance.randrange(8)
         new = content[:place] + bytes([content[place] ^ 1 << bit]) + content[place + 1 :]

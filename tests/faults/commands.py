@@ -124,18 +124,8 @@ HOSTILE = shlex.split(
 )
 HOSTILE += map(str, (10**400, 2**31, 2**63 - 1, 2**63, 2**64))
 HOSTILE += ["9" * 5000, "[" * 3000, "[" * 30 + "]" * 30, "{a: " * 60, "x" * 5000, "é" * 5000, "a" * 300]
-HOSTILE += [
-    "\n",
-    "a\nb",
-    "a\tb",
-    "\r",
-    "\x1b[31m",
-    "\u202e",
-    "\ud800",
-    "\udcff",
-    f"milestones={'[' * 100_000}",
-]
-HOSTILE += [f"preresnet20/diffusive-1@{','.join(map(str, range(1, 3000)))}"]
+HOSTILE += ["\n", "a\nb", "a\tb", "\r", "\x1b[31m", "\u202e", "\ud800", "\udcff"]
+HOSTILE += [f"milestones={'[' * 100_000}", f"preresnet20/diffusive-1@{','.join(map(str, range(1, 3000)))}"]
 # Lines that must not end with 0, whatever harmless option is added.
 REFUSED = [
     shlex.split(line.replace("HUGE", HUGE))
@@ -217,7 +207,7 @@ class Place:
     def __enter__(self) -> Place:
         enter = self._ending.enter_context
         enter(mock.patch.dict(os.environ, self.environment, clear=True))
-        enter(mock.patch.object(entry, "make_command_parser", self._parser))
+        enter(mock.patch.object(entry, "make_command_parser", lambda name, command: self.parser(name)))
         enter(warnings.catch_warnings())
         warnings.simplefilter("ignore")
         for number in (signal.SIGPROF, signal.SIGALRM):
@@ -294,9 +284,6 @@ class Place:
         command = [sys.executable, "-m", "nonloc", "train", *TINY, "--run", "sound"]
         subprocess.run(command, capture_output=True, check=True, env=self.environment)
         return SECONDS + round(resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before)
-
-    def _parser(self, name: str, command: object) -> argparse.ArgumentParser:
-        return self.parser(name)
 
     def _in_process(self, words: list[str], settings: dict[str, str], must_fail: bool) -> str | None:
         failure = self._once(words, settings, must_fail)
