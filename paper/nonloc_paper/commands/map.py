@@ -125,9 +125,7 @@ def run(options: Namespace) -> int:
             "stable_diverged": broken,
         },
     )
-    if progress.signal is not None:
-        return 128 + progress.signal
-    return EXIT_DONE
+    return EXIT_DONE if progress.signal is None else 128 + progress.signal
 
 
 def _arranged(options: Namespace) -> MapPart:

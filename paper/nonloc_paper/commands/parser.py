@@ -136,9 +136,8 @@ def in_plain_words(message: str, known: Iterable[str] = ()) -> str:
     dashes = "" if "the config file" in message else "--"
     if unknown := re.search(r"(?:does not accept option|Option) '(.+?)'", message):
         near = nearest(unknown[1], known)
-        return f"there is no option {shown(unknown[1])}" + (
-            "" if near is None else f"; the nearest is {near}"
-        )
+        hint = "" if near is None else f"; the nearest is {near}"
+        return f"there is no option {shown(unknown[1])}{hint}"
     by_name = "options by name are needed, such as epochs: 10 or {hidden: 8} of a stage"
     message = re.sub(r'Parser key "\w+":\nUnable to load config .*\n  - ', "", message)
     message = re.sub(r"(Unexpected|Unable to load) config.*", by_name, message)

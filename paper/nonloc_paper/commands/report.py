@@ -95,17 +95,10 @@ def _reproduction(options: Namespace, output: Output) -> int:
     lines = []
     for claim, verdict in reproduction.verdicts:
         lines.append(f"“{claim.quote}”")
+        same = {"claim": claim.key, "quote": claim.quote}
         for one in (verdict, *verdict.beside):
             lines.append(f"  {one.text}, {one.where}")
-            verdicts.append(
-                {
-                    "claim": claim.key,
-                    "quote": claim.quote,
-                    "where": one.where,
-                    "verdict": one.text,
-                    "n": one.n,
-                }
-            )
+            verdicts.append(same | {"where": one.where, "verdict": one.text, "n": one.n})
     text = "\n".join([*lines, "", *verdict_counts(reproduction.verdicts), folder])
     output.result(text, {"verdicts": verdicts, "files": [str(path) for path in reproduction.files]})
     return EXIT_DONE

@@ -116,16 +116,12 @@ def _text(spectrum: dict[str, Any], observations: dict[str, Any], written: list[
             trace_band = share_band = "–"
             if "band" in weight:
                 (low, high), (least, most) = weight["band"]["trace"], weight["band"]["negative_share"]
-                trace_band, share_band = (
-                    f"{low:6.3f} … {high:5.3f}",
-                    f"{100 * least:.0f} … {100 * most:.0f} %",
-                )
+                trace_band = f"{low:6.3f} … {high:5.3f}"
+                share_band = f"{100 * least:.0f} … {100 * most:.0f} %"
             along = quotients[number - 1] if more else None
             lines.append(
-                f"  {number:5d}  {weight['eigenvalues'][0]:7.3f} {weight['trace']:7.3f}  "
-                f"{trace_band:14}  "
-                f"{'–' if share is None else f'{100 * share:.0f} %':>14}  "
-                f"{share_band:9}"
+                f"  {number:5d}  {weight['eigenvalues'][0]:7.3f} {weight['trace']:7.3f}  {trace_band:14}  "
+                f"{'–' if share is None else f'{100 * share:.0f} %':>14}  {share_band:9}"
                 f"{'' if along is None else f'{along:17.3f}'}"
             )
     return "\n".join([*lines, "", spectrum["caption"], *explained, "", *written])

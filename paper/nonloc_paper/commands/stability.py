@@ -86,16 +86,13 @@ def _figure(stages: list[dict[str, Any]]) -> Any:
         for (left, right), stage in zip(figure.subplots(len(stages), 2, squeeze=False), stages, strict=True):
             blocks = stage["blocks"]
             numbers = range(1, len(blocks) + 1)
-            bars = {"all": stage} | {
-                str(number): block for number, block in zip(numbers, blocks, strict=True)
-            }
+            names, bars = ["all", *map(str, numbers)], [stage, *blocks]
             # A factor that is no number is infinite: its bar is left out, and its word stays.
-            heights = [one["growth"] if math.isfinite(one["growth"]) else math.nan for one in bars.values()]
-            colors = {"stable": POSITIVE, "unstable": NEGATIVE, "not decided": CHANCE}
-            drawn = left.bar(
-                list(bars), heights, width=0.6, color=[colors[one["verdict"]] for one in bars.values()]
-            )
-            left.bar_label(drawn, [_growth(one) for one in bars.values()], padding=2, fontsize=8)
+            heights = [one["growth"] if math.isfinite(one["growth"]) else math.nan for one in bars]
+            by_verdict = {"stable": POSITIVE, "unstable": NEGATIVE, "not decided": CHANCE}
+            colors = [by_verdict[one["verdict"]] for one in bars]
+            drawn = left.bar(names, heights, width=0.6, color=colors)
+            left.bar_label(drawn, [_growth(one) for one in bars], padding=2, fontsize=8)
             left.axhline(1, color=CHANCE, linewidth=0.8)
             left.margins(y=0.15)
             left.set(xlabel="sub-block", ylabel="growth of a signal")
@@ -121,15 +118,13 @@ def _figure(stages: list[dict[str, Any]]) -> Any:
 
 
 def _text(stage: dict[str, Any]) -> str:
+    spread = stage["logit_spread"]
+    logits = [] if spread is None else [f"  logits of a row differ by up to {spread:.3g}"]
     lines = [
         f"{stage['name']}: {stage['num_blocks']} {stage['form']} sub-blocks on {stage['positions']:,} positions",
         f"  {stage['verdict'].upper()}, growth {_growth(stage)} in {stage['norm']}",
         f"  {stage['reason']}",
-        *(
-            []
-            if stage["logit_spread"] is None
-            else [f"  logits of a row differ by up to {stage['logit_spread']:.3g}"]
-        ),
+        *logits,
         "  block  verdict       growth   largest of W   lowest of sym(W)   limit",
     ]
     for number, block in enumerate(stage["blocks"], start=1):
