@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -24,22 +25,10 @@ CHANCE = [0.3, 0.7]
 def weight(share: float) -> dict[str, Any]:
     """A spectrum of energy 1 with this negative share; chance is 30 to 70 %."""
     values = sorted([(1 - share) ** 0.5, -(share**0.5)], key=abs, reverse=True) + [0.0] * (CHANNELS - 2)
-    return {
-        "eigenvalues": values,
-        "trace": sum(values),
-        "positive_energy": 1 - share,
-        "negative_energy": share,
-        "negative_share": share,
-        "norm": 1.0,
-        "rank": CHANNELS // 2,
-        "band": {
-            "low": [-0.5] * CHANNELS,
-            "high": [0.5] * CHANNELS,
-            "trace": [-1, 1],
-            "negative_share": CHANCE,
-            "quantile": 0.95,
-        },
-    }
+    energies = {"positive_energy": 1 - share, "negative_energy": share, "negative_share": share}
+    band = {"low": [-0.5] * CHANNELS, "high": [0.5] * CHANNELS, "trace": [-1, 1], "negative_share": CHANCE}
+    sizes = {"norm": 1.0, "rank": CHANNELS // 2, "band": band | {"quantile": 0.95}}
+    return {"eigenvalues": values, "trace": sum(values)} | energies | sizes
 
 
 def during(stage: dict[str, Any]) -> dict[str, Any]:
@@ -75,14 +64,8 @@ def record(
         late = sum(epoch <= other for other in epochs)
         line = metrics_line(epoch, STEPS * epoch, loss * late, error=(error or 50.0) + late - 1)
         metrics.append(line | {"seconds": seconds * epoch / recipe.epochs})
-    result = make_result(
-        metrics[-1],
-        recipe.epochs,
-        step if error is None else None,
-        steps=STEPS,
-        parameters=219482,
-        seconds=seconds,
-    )
+    lost = step if error is None else None
+    result = make_result(metrics[-1], recipe.epochs, lost, steps=STEPS, parameters=219482, seconds=seconds)
     if spec.form is None or error is None:
         return RunRecord(path, recipe, metrics, [], result, {}, {})
     share = (0.95 if spec.form == "original" else 0.05) if share is None else share
@@ -95,14 +78,8 @@ def record(
     # What a sub-block adds is a multiple of the features.
     linear = 2 * (norm ** (0.5 / spec.num_blocks) - 1)
     blocks = [
-        {
-            "block": n,
-            "before": states[n - 1],
-            "after": states[n],
-            "quotient": quotient * (-1) ** n,
-            "linear": linear,
-        }
-        for n in range(1, spec.num_blocks + 1)
+        {"block": n, "before": before, "after": after, "quotient": quotient * (-1) ** n, "linear": linear}
+        for n, (before, after) in enumerate(pairwise(states), start=1)
     ]
     trace = {"form": spec.form, "channels": CHANNELS, "num_blocks": spec.num_blocks, "blocks": blocks}
     where = {"format": 2, "step": step, "epoch": recipe.epochs}
@@ -163,37 +140,18 @@ def write(results: Path, runs: list[RunRecord]) -> None:
 
 def map_line(cell: Any, seed: int, diverged: int | None = None, loss: float = 1.2) -> dict[str, Any]:
     """A line of the map: trained with this loss, or diverged at a step."""
-    weights = [{"eigenvalue": -1.5, "norm": 2.0}]
-    stage = {
-        "name": "trunk.stages.2",
-        "amplification": 3.0,
-        "logit_spread": 50.0,
-        "growth": 2.5,
-        "verdict": "unstable",
-        "weights": weights,
-    }
-    end = {"name": "trunk.stages.2", "amplification": 1.1, "logit_spread": 7.0}
-    moments = (
-        [{"step": diverged - back, "loss": 2.0, "stages": [stage]} for back in (30, 20)] if diverged else []
-    )
-    return {
-        **cell.to_dict(),
-        "seed": seed,
-        "ending": "diverged" if diverged else "converged",
-        "step": diverged,
-        "first_loss": 2.31,
-        "last_loss": loss,
-        "mean_loss": loss,
-        "error": None if diverged else 40.0,
-        "test_loss": None if diverged else loss,
-        "epochs": [] if diverged else [{"epoch": 1, "train_loss": loss, "test_loss": loss, "error": 40.0}],
-        "seconds": 6.0,
-        "device": "cpu",
-        "before_error": None,
-        "before": moments,
-        "after": None if diverged else {"step": 390, "stages": [end]},
-        "side_by_side": 1,
-    }
+    line = cell.to_dict() | {"seed": seed, "seconds": 6.0, "device": "cpu", "before_error": None}
+    line |= {"step": diverged, "first_loss": 2.31, "last_loss": loss, "mean_loss": loss, "side_by_side": 1}
+    stage: dict[str, Any] = {"name": "trunk.stages.2", "amplification": 1.1, "logit_spread": 7.0}
+    if diverged:
+        stage |= {"amplification": 3.0, "logit_spread": 50.0, "growth": 2.5, "verdict": "unstable"}
+        stage["weights"] = [{"eigenvalue": -1.5, "norm": 2.0}]
+        moments = [{"step": diverged - back, "loss": 2.0, "stages": [stage]} for back in (30, 20)]
+        line |= {"ending": "diverged", "error": None, "test_loss": None, "epochs": [], "before": moments}
+        return line | {"after": None}
+    epoch = {"epoch": 1, "train_loss": loss, "test_loss": loss, "error": 40.0}
+    line |= {"ending": "converged", "error": 40.0, "test_loss": loss, "epochs": [epoch], "before": []}
+    return line | {"after": {"step": 390, "stages": [stage]}}
 
 
 def map_lines(part: str, breaks: Any) -> list[dict[str, Any]]:
