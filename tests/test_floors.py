@@ -7,53 +7,30 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-# By distribution: its folder, and the floor of each of its files and folders.
+# By distribution: its folder, and the names of its files and folders, floor by floor from the top.
 DISTRIBUTIONS = {
     "nonloc": (
         ROOT / "nonloc",
-        {
-            "__main__": 5,
-            "cli": 4,
-            "estimators": 3,
-            "plots": 3,
-            "interop": 3,
-            "nn": 2,
-            "processes": 2,
-            "spectrum": 2,
-            "ops": 1,
-            "outcomes": 0,
-            "_evaluation": 0,
-            "_checks": 0,
-            "_lazy": 0,
-            "_torch_compat": 0,
-        },
+        "__main__ > cli > estimators plots interop > nn processes spectrum > ops > "
+        "outcomes _evaluation _checks _lazy _torch_compat",
     ),
     "nonloc_paper": (
         ROOT / "paper" / "nonloc_paper",
-        {
-            "commands": 8,
-            "explorer": 7,
-            "report": 6,
-            "map": 5,
-            "suites": 4,
-            "theory": 4,
-            "training": 3,
-            "fast": 2,
-            "networks": 1,
-            "data": 1,
-            "runs": 0,
-            "files": 0,
-            "paths": 0,
-            "schema": 0,
-            "file_schemas": 0,
-        },
+        "commands > explorer > report > map > suites theory > training > fast > networks data > "
+        "runs files paths schema file_schemas",
     ),
-    "benchmarks": (ROOT / "benchmarks", None),
+    "benchmarks": (ROOT / "benchmarks", ""),
 }
 # A distribution imports itself and the distributions below it.
 BELOW = {"nonloc": (), "nonloc_paper": ("nonloc",), "benchmarks": ("nonloc", "nonloc_paper")}
 LOWEST = 0  # what is there may use one another
 FILES = [(name, path) for name, (folder, _) in DISTRIBUTIONS.items() for path in sorted(folder.rglob("*.py"))]
+
+
+def floors_of(distribution: str) -> dict[str, int]:
+    """The floor of each part, from 0, the lowest."""
+    upwards = reversed(DISTRIBUTIONS[distribution][1].split(">"))
+    return {part: floor for floor, parts in enumerate(upwards) for part in parts.split()}
 
 
 def imported(path: Path) -> set[str]:
@@ -72,7 +49,7 @@ def imported(path: Path) -> set[str]:
     ("distribution", "path"), FILES, ids=lambda value: str(value).removeprefix(str(ROOT))
 )
 def test_imports_only_go_down(distribution, path):
-    folder, floors = DISTRIBUTIONS[distribution]
+    folder, floors = DISTRIBUTIONS[distribution][0], floors_of(distribution)
     part = path.relative_to(folder).parts[0].removesuffix(".py")
     for name in imported(path):
         other_distribution, *rest = name.split(".")
@@ -80,7 +57,7 @@ def test_imports_only_go_down(distribution, path):
             assert other_distribution in BELOW[distribution], (
                 f"{distribution} must not import {other_distribution}"
             )
-        elif floors is not None and part != "__init__" and rest and rest[0] not in ("__version__", part):
+        elif floors and part != "__init__" and rest and rest[0] not in ("__version__", part):
             assert part in floors, f"{part} has no floor; give it one here and in docs/architecture.md"
             assert rest[0] in floors, f"{path.name} takes {rest[0]} from {distribution}; name the module"
             is_lowest = floors[part] == floors[rest[0]] == LOWEST
@@ -89,7 +66,7 @@ def test_imports_only_go_down(distribution, path):
 
 @pytest.mark.parametrize("distribution", ["nonloc", "nonloc_paper"])
 def test_every_part_with_a_floor_exists(distribution):
-    folder, floors = DISTRIBUTIONS[distribution]
+    folder, floors = DISTRIBUTIONS[distribution][0], floors_of(distribution)
     parts = {path.relative_to(folder).parts[0].removesuffix(".py") for path in folder.rglob("*.py")}
     assert set(floors) == parts - {"__init__"}
 

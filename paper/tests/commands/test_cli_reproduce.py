@@ -184,17 +184,8 @@ def test_a_run_that_another_process_holds_is_passed_over(tmp_path, capsys):
 
 
 def test_a_diverged_row_is_a_result(tmp_path, capsys):
-    words = [
-        "reproduce",
-        "demo",
-        "--seeds",
-        "2",
-        "--rows",
-        "1",
-        *SMALL,
-        "optimizer=sgd",
-        "learning_rate=1e30",
-    ]
+    words = shlex.split("reproduce demo --seeds 2 --rows 1")
+    words += [*SMALL, "optimizer=sgd", "learning_rate=1e30"]
     assert main([*words, "--output", str(tmp_path), "--quiet"]) == 0
     assert "diverged at step" in capsys.readouterr().out
     page = (tmp_path / "report.html").read_text()

@@ -136,19 +136,7 @@ def test_a_variable_that_sets_no_option_is_refused(capsys, monkeypatch, name):
         (b"milestones: " + b"[" * 3000 + b"]" * 3000, "characters) is nested more than 20 deep"),
         (b"# x\n" * 30000, "recipe.yaml: it has more than 100,000 bytes"),
     ],
-    ids=[
-        "no stage",
-        "a number",
-        "a list",
-        "latin-1",
-        "empty",
-        "unknown",
-        "config in config",
-        "a bad tag",
-        "alias",
-        "deep",
-        "long",
-    ],
+    ids=["null", "3", "list", "latin-1", "empty", "unknown", "config", "tag", "alias", "deep", "long"],
 )
 def test_a_config_file_that_cannot_be_meant_is_refused_by_its_name(
     tmp_path, monkeypatch, capsys, content, message

@@ -7,29 +7,11 @@ import pytest
 from nonloc.outcomes import CorruptDataError
 from nonloc_paper.map.table import MapTable
 
-ROW = {
-    "cell": "rate 0.1, torch, original 2",
-    "rate": 0.1,
-    "init": "torch",
-    "form": "original",
-    "blocks": 2,
-    "seed": 0,
-    "ending": "converged",
-    "step": None,
-    "first_loss": 2.3,
-    "last_loss": 1.4,
-    "mean_loss": 1.5,
-    "error": 50.0,
-    "test_loss": 1.4,
-    "epochs": [{"epoch": 1, "train_loss": 1.9, "test_loss": 1.4, "error": 50.0}],
-    "seconds": 2.0,
-    "device": "cpu",
-    "before_error": None,
-    "before": [],
-    "after": None,
-    "side_by_side": 1,
-    "recipe_sha256": "0" * 64,
-}
+ROW = {"cell": "rate 0.1, torch, original 2", "rate": 0.1, "init": "torch", "form": "original", "blocks": 2}
+ROW |= {"seed": 0, "ending": "converged", "step": None, "first_loss": 2.3, "last_loss": 1.4, "mean_loss": 1.5}
+ROW |= {"error": 50.0, "test_loss": 1.4, "seconds": 2.0, "device": "cpu", "side_by_side": 1}
+ROW["epochs"] = [{"epoch": 1, "train_loss": 1.9, "test_loss": 1.4, "error": 50.0}]
+ROW |= {"before_error": None, "before": [], "after": None, "recipe_sha256": "0" * 64}
 
 
 @pytest.mark.parametrize(

@@ -89,17 +89,8 @@ def test_a_start_is_safe_only_where_all_seeds_train(breaks, seeds):
 
 def test_tables(found):
     cells = {line[:6]: line[6:] for line in cells_table(found).lines}
-    assert cells["1", "nothing", "0.1", "original", "3", "torch"] == (
-        "2",
-        "0",
-        "2",
-        "103 103",
-        "2.5",
-        "–",
-        "–",
-        "50",
-    )
-    late = ("10", "nothing", "0.1")
+    early, late = ("1", "nothing", "0.1"), ("10", "nothing", "0.1")
+    assert cells[*early, "original", "3", "torch"] == ("2", "0", "2", "103 103", "2.5", "–", "–", "50")
     assert cells[*late, "original", "3", "torch"] == ("3", "0", "3", "103 103 103", "2.5", "–", "–", "50")
     assert cells[*late, "stable", "12", "torch"] == ("3", "3", "0", "–", "–", "1.200", "40.00", "7")
 

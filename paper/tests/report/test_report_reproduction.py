@@ -67,20 +67,10 @@ def test_the_same_records_give_the_same_bytes(tmp_path):
 
 def test_every_document_and_figure_is_there(made):
     names = set(files(made[0]))
-    documents = {
-        f"{name}.md" for name in ("summary", "verdicts", "matching", "table1", "figures", "map", "protocol")
-    }
-    drawn = (
-        "figure1",
-        "figure2",
-        "figure3a",
-        "figure3b",
-        "figure4",
-        "features",
-        "map-rate-0.1",
-        "map-before",
-        "map-logits",
-    )
+    titles = ("summary", "verdicts", "matching", "table1", "figures", "map", "protocol")
+    documents = {f"{name}.md" for name in titles}
+    drawn = ["features", "map-rate-0.1", "map-before", "map-logits"]
+    drawn += [f"figure{number}" for number in ("1", "2", "3a", "3b", "4")]
     data = {"figures-features", "figures-spectra", "map-cells"}
     files_of = {f"figures/{name}.svg" for name in drawn} | {f"data/{name}.csv" for name in data}
     files_of |= {f"figures/{name}.pdf" for name in drawn if name.startswith("figure")}

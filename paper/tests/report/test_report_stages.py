@@ -44,18 +44,8 @@ def test_a_stable_stage_is_named_once_by_its_start_and_has_no_minus_zero(tmp_pat
     block = {"growth": 1.0, "largest": 0.8, "lowest": -3e-9, "limit": 1.5}
     stage = {"name": "trunk.stages.2", "verdict": "stable", "growth": 1.0, "blocks": [block]}
     (line,) = growth_table(arranged([replace(run, stability={"images": 2, "stages": [stage]})]).rows).lines
-    assert line == (
-        f"{label}, 2 bottlenecks a group",
-        "0",
-        "trunk.stages.2",
-        "2",
-        "stable",
-        "1.000",
-        "1.000",
-        "0.80",
-        "0.00",
-        "1.50",
-    )
+    assert line[:5] == (f"{label}, 2 bottlenecks a group", "0", "trunk.stages.2", "2", "stable")
+    assert line[5:] == ("1.000", "1.000", "0.80", "0.00", "1.50")
 
 
 def test_of_runs_that_diverged_the_last_look_at_their_kernels_is_told():
@@ -101,16 +91,16 @@ def test_what_w_does_to_features_is_counted_by_form_and_sub_block():
         records("table1", {"3 blocks in different places (proposed)": [8.0]}),
         [replace(one, observations={}) for one in records("table1", {"2-block (proposed)": [8.0]})],
     )
-    assert tuple(action_table(found).lines) == (
-        ("2 bottlenecks a group",),
-        ("original, 2 blocks", "95 to 95 %", "0 of 1", "1 of 1", "−54 % to −54 %", "+4 % to +4 %"),
-        (
-            "proposed, one affinity, 3 and 4 blocks",
-            "5 to 5 %",
-            "0 of 3",
-            "4 of 7",
-            "−53 % to −52 %",
-            "+2 % to +3 %",
-        ),
+    title, original, (name, *numbers) = action_table(found).lines
+    assert title == ("2 bottlenecks a group",)
+    assert original == (
+        "original, 2 blocks",
+        "95 to 95 %",
+        "0 of 1",
+        "1 of 1",
+        "−54 % to −54 %",
+        "+4 % to +4 %",
     )
+    assert name == "proposed, one affinity, 3 and 4 blocks"
+    assert numbers == ["5 to 5 %", "0 of 3", "4 of 7", "−53 % to −52 %", "+2 % to +3 %"]
     assert not action_table(arranged(records("table1", {"baseline": [8.0]})))

@@ -7,18 +7,9 @@ from nonloc_paper.suites import train_all as suite
 from nonloc_paper.suites.train_all import train_all
 from nonloc_paper.training.recipe import Recipe
 
-BASE = Recipe(
-    network="restorer8/diffusive-1@2",
-    data="motifs",
-    epochs=1,
-    steps_per_epoch=2,
-    batch_size=8,
-    optimizer="adam",
-    learning_rate=0.01,
-    schedule="constant",
-    train_images=64,
-    test_images=16,
-)
+SIZES = {"epochs": 1, "steps_per_epoch": 2, "batch_size": 8, "train_images": 64, "test_images": 16}
+OPTIMIZER = {"optimizer": "adam", "learning_rate": 0.01, "schedule": "constant"}
+BASE = Recipe(network="restorer8/diffusive-1@2", data="motifs", **SIZES, **OPTIMIZER)
 RECIPES = [BASE.with_(seed=seed) for seed in range(3)]
 
 

@@ -108,18 +108,15 @@ def test_a_run_interrupted_after_any_step_ends_identically(whole, run, step):
     assert_same_run(run, whole)
 
 
+SHORT = {"steps_per_epoch": 2, "test_images": 2}
+
+
 @pytest.mark.parametrize(
     "changes",
     [
         {"optimizer": "adam", "learning_rate": 0.01, "schedule": "onecycle"},
         {"network": "restorer8/diffusive-1@1", "learning_rate": 0.01, "nesterov": True},
-        {
-            "precision": "bfloat16",
-            "channels_last": True,
-            "batch_size": 2,
-            "steps_per_epoch": 2,
-            "test_images": 2,
-        },
+        {"precision": "bfloat16", "channels_last": True, "batch_size": 2} | SHORT,
     ],
     ids=["adam", "restoration", "bfloat16"],
 )
