@@ -30,11 +30,8 @@ from nonloc_paper.suites.matching_tables import RATE_N3, TABLE2_N9
 
 FRAGILE = "0.07"  # the larger start of Table 1
 COMPARED = (2, 3, 4)  # blocks that both forms have
-OF_RATE = (
-    "2 original blocks",
-    "4 original blocks",
-    "4 proposed blocks with own affinities",
-)  # pairs of RATE_N3
+# Pairs of RATE_N3.
+OF_RATE = ("2 original blocks", "4 original blocks", "4 proposed blocks with own affinities")
 WORDS_OF_RATE = {"breaks": ", which breaks", "not shown": ", no break shown", "–": ""}
 PROGRAMS = ("torch", "Triton", "Python")
 
@@ -43,24 +40,19 @@ Counts = dict[Kind, tuple[int, int]]  # diverged runs, and all
 
 def advice(runs: Table1Runs, trained: TrainabilityMap) -> list[str]:
     """Return those of the ten sentences of which something is recorded."""
-    literal = runs.protocol.backbone
-    return list(
-        filter(
-            None,
-            (
-                _divide(runs, trained),
-                _share(runs, trained),
-                _no_guarantee(runs, trained),
-                _start_small(runs),
-                _accuracy(runs, N3, "the backbone that matches"),
-                _accuracy(runs, literal, "the literal reading"),
-                _table2(runs),
-                _corners(runs),
-                _rate(runs),
-                _spectra(runs),
-            ),
-        )
+    sentences = (
+        _divide(runs, trained),
+        _share(runs, trained),
+        _no_guarantee(runs, trained),
+        _start_small(runs),
+        _accuracy(runs, N3, "the backbone that matches"),
+        _accuracy(runs, runs.protocol.backbone, "the literal reading"),
+        _table2(runs),
+        _corners(runs),
+        _rate(runs),
+        _spectra(runs),
     )
+    return list(filter(None, sentences))
 
 
 def _divide(runs: Table1Runs, trained: TrainabilityMap) -> str:

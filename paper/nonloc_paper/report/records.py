@@ -253,9 +253,8 @@ def _check_agreement(record: RunRecord) -> None:
     for one in seen.get("affinity", []):
         wrong |= any(place >= size for place, size in zip(one["position"], one["grid"], strict=True))
     if recipe.task == "restoration" and seen.get("step") is not None:
-        wrong |= (
-            "input_psnr" not in seen or len({len(values) for values in seen.get("psnr", {}).values()}) != 1
-        )
+        counts = {len(values) for values in seen.get("psnr", {}).values()}
+        wrong |= "input_psnr" not in seen or len(counts) != 1
     if wrong:
         raise CorruptDataError(f"{path / 'observations.json'} is not of its recipe's task; {RESTORE}")
 

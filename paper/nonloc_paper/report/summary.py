@@ -50,14 +50,12 @@ def summary_sections(runs: Table1Runs, trained: TrainabilityMap) -> tuple[Sectio
     literal, deeper = (errors_table(runs, backbone) for backbone in (runs.protocol.backbone, N3))
     sentences = advice(runs, trained)
     forest = Picture("forest", forest_figure(runs), FOREST_CAPTION, pdf=True)
+    below = (ABOUT_TABLES, conditions(runs))
     return (
         Section("", (matching.hypothesis_sentence(runs),)),
         Section("What was found, advice first", (sentences, ABOUT_ADVICE if sentences else "", forest)),
         Section("Table 1 with 3 bottlenecks a group, the backbone that matches", (deeper,)),
-        Section(
-            "Table 1 with 2 bottlenecks a group, the literal reading",
-            (literal, ABOUT_TABLES, conditions(runs)),
-        ),
+        Section("Table 1 with 2 bottlenecks a group, the literal reading", (literal, *below)),
         Section("Form by affinity", (corners_table(runs, trained), ABOUT_CORNERS)),
     )
 
@@ -106,31 +104,27 @@ def _score(row: RowRecord | None) -> str:
 def corners_table(runs: Table1Runs, trained: TrainabilityMap) -> Table:
     """Return the four combinations of form and affinity: diverged runs, and errors; a dash where none was run."""
     lines: list[tuple[str, tuple[str, ...]]] = []
+    literal = runs.protocol.backbone
     for compared in by_affinity(trained):
         n, first, second, *alone = compared.counts()
         p = sign_test(*alone)
         name = f"{NAMES[compared.first[0]]}, {format_blocks(compared.cells[0])}"
         shown = f"p = {p:.2g}" if p >= 0.001 else "p < 0.001"
-        title = f"diverged, {group_size(runs.protocol.backbone)}"
+        title = f"diverged, {group_size(literal)}"
         lines.append((title, (name, f"{first} of {n}", f"{second} of {n}", shown)))
     counts = {key: f"{gone} of {n}" for key, (gone, n) in divergence_counts(runs).items()}
     for form, name in NAMES.items() if counts else ():
         pair = (counts.get((form, is_one), "–") for is_one in (False, True))
         lines.append((f"diverged, {group_size(N3)}", (name, *pair, "–")))
-    for backbone, blocks in (
-        (runs.protocol.backbone, (2, 3, 4)),
-        (runs.protocol.backbone, (5, 6)),
-        (N3, (2, 3, 4)),
-    ):
+    for backbone, blocks in ((literal, (2, 3, 4)), (literal, (5, 6)), (N3, (2, 3, 4))):
         for form, name in NAMES.items():
             own, one = (
                 [runs.find(form=form, blocks=n, backbone=backbone, shared=is_one) for n in blocks]
                 for is_one in (False, True)
             )
             means = [mean_of([Contrast("", ((1.0, row),)) for row in rows]) for rows in (own, one)]
-            less = mean_of(
-                [difference(*pair, "", deciding_seeds(backbone)) for pair in zip(own, one, strict=True)]
-            )
+            pairs = zip(own, one, strict=True)
+            less = mean_of([difference(*pair, "", deciding_seeds(backbone)) for pair in pairs])
             if any(mean.values or mean.lost for mean in means):
                 title = f"error, {group_size(backbone)}"
                 label = f"{name}, {blocks[0]} to {blocks[-1]} blocks"

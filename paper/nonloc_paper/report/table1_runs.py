@@ -26,9 +26,8 @@ Kind = tuple[str, bool]
 ORIGINAL, OWN, ONE = ("original", False), ("diffusive", False), ("diffusive", True)
 KINDS = {"original": ORIGINAL, "proposed, own affinities": OWN, "proposed, one affinity": ONE}
 OTHER = "Other runs"
-DIVIDED = (
-    "stage.scaled is True",
-)  # a Setting's `other` where logits are divided by √d, and nothing else differs
+# A Setting's `other` where logits are divided by √d, and nothing else differs.
+DIVIDED = ("stage.scaled is True",)
 
 # Fields that change how a run is computed, and not what it is a run of.
 _MEANS = ("precision", "channels_last", "spectrum_epochs")

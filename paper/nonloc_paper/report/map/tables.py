@@ -117,9 +117,8 @@ def runs_table(trained: TrainabilityMap) -> Table:
         planned = {(cell.name, seed) for cell, seed in part.runs()}
         done = sum((line["cell"], line["seed"]) in planned for line in runs)
         extra, foreign = len(runs) - done, trained.foreign.get(part.name, 0)
-        more = ([f"{extra} beyond the plan"] if extra else []) + (
-            [f"{foreign} by other recipes, left out"] if foreign else []
-        )
+        more = [f"{extra} beyond the plan"] if extra else []
+        more += [f"{foreign} by other recipes, left out"] if foreign else []
         minutes = sum(line["seconds"] for line in runs) / 60
         lines.append((part.title, f"{done} of {len(planned)}", f"{minutes:.0f}", ", ".join(more) or "–"))
     header = ("part", "runs recorded", "minutes of run time", "more")
