@@ -28,13 +28,8 @@ def read_runs():
     """Return (network, share_affinity, recipe, result, folder) of every record."""
     for path in sorted(PAPER.glob("results/*/*/*/result.json")):
         recipe = json.loads((path.parent / "recipe.json").read_text())
-        yield (
-            recipe["network"],
-            recipe["stage"]["share_affinity"],
-            recipe,
-            json.loads(path.read_text()),
-            path.parent,
-        )
+        result = json.loads(path.read_text())
+        yield recipe["network"], recipe["stage"]["share_affinity"], recipe, result, path.parent
 
 
 RUNS = list(read_runs())
@@ -52,9 +47,8 @@ def select(pattern, one=None, training=PLAIN, **changes):
         is_wanted = re.fullmatch(pattern, name) and training.items() <= recipe.items()
         if is_wanted and "/baseline" not in name:
             shares = "diffusive" in name if shared is None else shared
-            is_wanted = (PLAIN_STAGE | changes).items() <= recipe["stage"].items() and shares in (
-                (True, False) if one is None else (one,)
-            )
+            is_wanted = shares in ((True, False) if one is None else (one,))
+            is_wanted &= (PLAIN_STAGE | changes).items() <= recipe["stage"].items()
             is_wanted &= recipe["stage"]["shared_embedding"] is None
         if is_wanted:
             found.append((recipe, result, folder))
@@ -134,9 +128,8 @@ def own_less_one(backbone, blocks, seeds):
 def score(row):
     """Return the numbers that stand for a row: median, range, n, then how many of all diverged."""
     ended = [value for value in row.values() if value is not None]
-    shown = (
-        [np.median(ended), *([min(ended), max(ended)] if len(ended) > 1 else []), len(ended)] if ended else []
-    )
+    edges = [min(ended), max(ended)] if len(ended) > 1 else []
+    shown = [np.median(ended), *edges, len(ended)] if ended else []
     return shown + ([len(row) - len(ended), len(row)] if len(ended) < len(row) else [])
 
 
@@ -322,15 +315,8 @@ def table_2():
     if not any(rows.values()):
         return ()
     baseline = errors(f"{DEEPEST}/baseline", None, training)
-    shown = [
-        2,
-        100,
-        9,
-        *score(baseline),
-        PUBLISHED2["baseline"],
-        *predicted(DEEPEST, PUBLISHED2, None, training),
-    ]
-    inside = []
+    shown, inside = [2, 100, 9, *score(baseline), PUBLISHED2["baseline"]], []
+    shown += predicted(DEEPEST, PUBLISHED2, None, training)
     for other, blocks in ((("original", False), (2, 3, 4)), (("diffusive", True), (3, 5))):
         pairs = {n: [rows["diffusive", False, n], rows[(*other, n)]] for n in blocks}
         pairs = {n: pair for n, pair in pairs.items() if combined(pair, [1, -1])[0]}
@@ -416,11 +402,8 @@ def test_the_sentences():
             *lost_runs([run[2:] for run in divided]),
         ],
         "Or share the affinity": [
-            *(
-                2,
-                *(x for own, _, n, _ in shared for x in (own, n)),
-                *(x for _, one, n, _ in shared for x in (one, n)),
-            ),
+            *(2, *(x for own, _, n, _ in shared for x in (own, n))),
+            *(x for _, one, n, _ in shared for x in (one, n)),
             *([3, *(x for some in started for x in some)] if any(started) else []),
         ],
         "Sharing is no guarantee": [

@@ -17,13 +17,8 @@ def test_a_hypothesis_is_shown_again_where_it_is_another(monkeypatch, capsys):
     monkeypatch.setattr("nonloc_paper.theory.all_checks.check_all", lambda **_: checks)
     main(["check", "--all"])
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines[1:6]] == [
-        "hypothesis:",
-        "row",
-        "none",
-        "hypothesis:",
-        "continuum",
-    ]
+    first_words = [line.split()[0] for line in lines[1:6]]
+    assert first_words == ["hypothesis:", "row", "none", "hypothesis:", "continuum"]
 
 
 @pytest.mark.parametrize(("verdict", "code"), [("holds", 0), ("fails", 1), ("hypothesis not met", 0)])
@@ -50,11 +45,8 @@ def test_without_all_it_counts_and_a_counterexample_is_no_alarm(monkeypatch, cap
     monkeypatch.setattr("nonloc_paper.theory.all_checks.check_all", lambda **_: checks)
     assert main(["check"]) == 0
     text = capsys.readouterr().out
-    assert [line.split()[:2] for line in text.splitlines()[1:4]] == [
-        ["2", "hold"],
-        ["1", "say"],
-        ["2", "fail,"],
-    ]
+    counts = [line.split()[:2] for line in text.splitlines()[1:4]]
+    assert counts == [["2", "hold"], ["1", "say"], ["2", "fail,"]]
     assert "fail, as the counterexample must" in text
     assert text.count("Section 0") == 1
     assert "All is as expected" in text
