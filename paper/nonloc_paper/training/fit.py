@@ -249,7 +249,8 @@ def train_steps(
     with ExitStack() as folder:
 
         def enter() -> Outcome | None:
-            folder.enter_context(run.lock())
+            if not run.is_finished:  # nothing will be written, perhaps nothing can be
+                folder.enter_context(run.lock())
             # Read in any case: a recipe.json that cannot be understood must not be replaced.
             differing = recipe.differences(Recipe.of(run)) if run.exists else []
             # A run that failed in its first step has left nothing: another recipe may use its folder.
