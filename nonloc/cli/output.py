@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from argparse import ArgumentParser, Namespace
+from pathlib import Path
 from typing import Any
 
 
@@ -37,6 +39,15 @@ class Output:
 def add_output_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print the result as one JSON object on stdout")
     parser.add_argument("--quiet", action="store_true", help="no bars and no talk; the result only")
+
+
+def check_output_folder(folder: Path) -> None:
+    """Raise an error unless files can be written to this --output; asked before the work, which may take hours."""
+    nearest = next(path for path in (folder, *folder.parents) if path.exists())
+    if not nearest.is_dir():
+        raise ValueError(f"--output {nearest} is a file; name a folder")
+    if not os.access(nearest, os.W_OK):
+        raise PermissionError(f"--output {nearest} cannot be written to; name another folder")
 
 
 def _is_unicode() -> bool:

@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from nonloc._checks import check_memory, shortened, shown
 from nonloc.cli.durations import format_duration
-from nonloc.cli.output import Output, add_output_arguments
+from nonloc.cli.output import Output, add_output_arguments, check_output_folder
 from nonloc.cli.parser import as_options
 from nonloc.cli.simulate_picture import read_picture
 from nonloc.outcomes import EXIT_DIVERGED, EXIT_DONE, Outcome
@@ -94,11 +94,7 @@ def run(options: Namespace) -> int:
             f"--bandwidth must be between {SMALLEST_BANDWIDTH:g} and {LARGEST_BANDWIDTH:g}, got {options.bandwidth}"
         )
     folder = Path(options.output)
-    nearest = next(path for path in (folder, *folder.parents) if path.exists())
-    if not nearest.is_dir():
-        raise ValueError(f"--output {nearest} is a file; name a folder")
-    if not os.access(nearest, os.W_OK):  # asked now: a simulation may take hours
-        raise PermissionError(f"--output {nearest} cannot be written to; name another folder")
+    check_output_folder(folder)
 
     import json
 

@@ -9,7 +9,7 @@ from typing import Any
 from jsonargparse import ArgumentParser, Namespace
 
 from nonloc._checks import check_whole
-from nonloc.cli.output import Output, add_output_arguments
+from nonloc.cli.output import Output, add_output_arguments, check_output_folder
 from nonloc.outcomes import EXIT_DONE
 from nonloc_paper.commands.parser import CommandParser, add_data_dir, add_optional
 from nonloc_paper.runs import Run, finite_or_none, write_atomically
@@ -55,6 +55,8 @@ def run(options: Namespace) -> int:
     output = Output(options)
     folder = Run.open(options.run)
     check_whole("--images", options.images, most=LARGEST)
+    place = folder.path if options.output is None else Path(options.output)
+    check_output_folder(place)
 
     from nonloc.plots import png, svg
     from nonloc_paper.training.certificates import certify_run
@@ -62,7 +64,6 @@ def run(options: Namespace) -> int:
     stages = certify_run(
         folder, data_dir=options.data_dir, device=options.device, images=options.images, keep=options.keep
     )
-    place = folder.path if options.output is None else Path(options.output)
     place.mkdir(parents=True, exist_ok=True)
     figure = _figure(stages)
     written = []

@@ -51,6 +51,14 @@ def test_no_eigenvalue_is_minus_zero():
     assert text.splitlines()[-1].split() == ["1", "stable", "1", "0.500", "0.000", "1.500"]
 
 
+def test_an_output_that_is_a_file_is_refused_before_the_work(run, capsys, tmp_path, monkeypatch):
+    monkeypatch.setattr("nonloc_paper.training.certificates.certify_run", None)
+    place = tmp_path / "file"
+    place.touch()
+    assert main(["stability", str(run), "--output", str(place)]) == 2
+    assert f"--output {place} is a file; name a folder" in capsys.readouterr().err
+
+
 def test_the_numbers_are_printed_and_recorded(run, capsys, tmp_path):
     assert main(["stability", str(run), "--images", "1", "--json", "--keep"]) == 0
     result = json.loads(capsys.readouterr().out)
