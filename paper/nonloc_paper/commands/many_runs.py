@@ -54,6 +54,8 @@ def parse_changes(words: list[str]) -> dict[str, Any]:
         if name in changes or (dot and inner in changes.get(outer, {})):
             raise ValueError(f"--set {short}: {name} is set before it, in whole or in part; set it once")
         if dot:
+            if value is not None:
+                StageOptions.__dataclass_fields__[inner].metadata["check"](name, value)
             changes.setdefault(outer, {})[inner] = value
         else:
             changes[name] = value

@@ -68,7 +68,7 @@ class NetworkSpec:
                 )
             return
         check_choice("form", self.form, FORMS)
-        check_whole("num_blocks (N)", self.num_blocks, most=MOST_BLOCKS)
+        check_whole("the number of blocks, N,", self.num_blocks, most=MOST_BLOCKS)
         self._check_places()
 
     @classmethod
@@ -85,14 +85,17 @@ class NetworkSpec:
                 f"{shown(text)} is not a network; write preresnetD[-keras|-basic|-public]/… or restorerC/…, where … is "
                 "baseline, original-N@i[,j…] or diffusive-N@i[,j…], such as preresnet20/diffusive-5@2"
             )
-        return cls(
-            family=match["family"],
-            size=int(match["size"]),
-            variant=match["variant"] or "bottleneck",
-            form=match["form"],
-            num_blocks=int(match["blocks"] or 0),
-            places=tuple(int(place) for place in (match["places"] or "").split(",") if place),
-        )
+        try:
+            return cls(
+                family=match["family"],
+                size=int(match["size"]),
+                variant=match["variant"] or "bottleneck",
+                form=match["form"],
+                num_blocks=int(match["blocks"] or 0),
+                places=tuple(int(place) for place in (match["places"] or "").split(",") if place),
+            )
+        except ValueError as error:
+            raise ValueError(f"network={shown(text)}: {error}") from error
 
     def __str__(self) -> str:
         suffix = "" if self.variant == "bottleneck" else f"-{self.variant}"

@@ -103,6 +103,7 @@ def test_every_field_of_a_recipe_is_explained():
             "'xyz' is not a field of the recipe; the fields are network,",
         ),
         (["reproduce", "demo", "--set", "epochs"], "write FIELD=VALUE"),
+        (["reproduce", "demo", "--set", "stage.hidden=0"], "error: stage.hidden must be a whole number ≥ 1"),
         (["reproduce", "demo", "--set", "data=mnist"], "choose one of motifs, cifar10, cifar100"),
         (["reproduce", "demo", "--set", "steps_per_epoch=None"], "≥ 1 or null, got 'None'"),
         (["reproduce", "demo", "--kept", "no-such-folder"], "--kept no-such-folder is not a folder"),
@@ -121,7 +122,7 @@ def test_every_field_of_a_recipe_is_explained():
         (["map", "one_epoch", "--seeds", HUGE], f"seeds must be at most 1,000, got {HUGE}"),
         (
             ["train", "--network", f"preresnet20/diffusive-{HUGE}@2"],
-            f"num_blocks (N) must be at most 1,000, got {HUGE}",
+            f"--network preresnet20/diffusive-{HUGE}@2: the number of blocks, N, must be at most 1,000, got {HUGE}",
         ),
         (["train", "--epochs", HUGE], f"epochs must be at most 9,223,372,036,854,775,807, got {HUGE}"),
         (["train", "--seed", "{0}"], "the value '{0}' cannot be read"),

@@ -86,7 +86,7 @@ def test_networks_that_do_not_exist_are_refused(text, message):
         ({"variant": "he"}, "variant='he' .* bottleneck, keras, basic, public"),
         ({"num_blocks": 2}, "baseline has no blocks"),
         ({"form": "original", "num_blocks": 2}, "places must be a tuple"),
-        ({"form": "original", "places": (2,)}, "num_blocks"),
+        ({"form": "original", "places": (2,)}, "the number of blocks, N, must be"),
     ],
 )
 def test_values_are_checked_too(fields, message):
@@ -100,7 +100,7 @@ def test_values_are_checked_too(fields, message):
         (f"preresnet{9 * 10**20 + 2}/baseline", "the depth of a preresnet, D, must be at most 2,000"),
         ("restorer8/diffusive-501@1,2", "the number of blocks at all places must be at most 1,000, got 1002"),
         ("restorer65537/baseline", "the channels of a restorer, C, must be at most 65,536"),
-        (f"restorer8/diffusive-{10**20}@2", r"num_blocks \(N\) must be at most 1,000"),
+        (f"restorer8/diffusive-{10**20}@2", r"the number of blocks, N, must be at most 1,000"),
         (f"restorer8/diffusive-1@{'9' * 5000}", "is not a network"),
     ],
     ids=["depth", "all blocks", "channels", "blocks", "digits"],
