@@ -27,9 +27,8 @@ def is_number(value: object) -> TypeGuard[float]:
 
 def is_finite(value: object) -> TypeGuard[float]:
     """Return whether `value` is a number that a float can hold: neither NaN, infinite nor 10**400."""
-    if isinstance(value, float):  # before the others, whose classes are slow to test
-        return math.isfinite(value)
-    if isinstance(value, (int, Rational)):  # which math.isfinite refuses where a float cannot hold them
+    # math.isfinite refuses 10**400, and torch.compile with dynamic=True refuses math.isfinite.
+    if isinstance(value, (float, int, Rational)):
         return is_number(value) and abs(value) <= sys.float_info.max
     return is_number(value) and math.isfinite(value)
 

@@ -305,6 +305,16 @@ def test_materializing_from_meta_draws_all_that_the_constructor_draws(kind, keyw
     assert stage(image).isfinite().all()
 
 
+def test_one_compiled_program_serves_every_size():
+    """With dynamic=True numbers of the module, such as the scale, are open as well as sizes."""
+    torch.compiler.reset()
+    stage = DiffusiveStage(4, 2, scaled=True, init="torch")
+    compiled = torch.compile(stage, fullgraph=True, dynamic=True, backend="aot_eager")
+    for shape in ((2, 4, 3, 5), (3, 4, 7, 2)):
+        x = torch.randn(shape)
+        torch.testing.assert_close(compiled(x), stage(x))
+
+
 @pytest.mark.parametrize(
     ("kind", "share", "keywords"),
     [
