@@ -128,5 +128,7 @@ def test_weights_stay_finite_where_the_row_sums_overflow():
 def test_a_walk_that_nearly_always_stays_keeps_its_direction():
     """One in a million goes on; next to the diagonal its asymmetry is as small as rounding of float32."""
     cycle = torch.eye(3) + 1e-6 * torch.eye(3).roll(1, 1)
-    moved = apply_adjoint(SparseAffinity(cycle.to_sparse_csr(), "none"), torch.tensor([[[1.0], [0.0], [0.0]]]))
+    moved = apply_adjoint(
+        SparseAffinity(cycle.to_sparse_csr(), "none"), torch.tensor([[[1.0], [0.0], [0.0]]])
+    )
     assert torch.equal(moved.flatten(), cycle[0])
