@@ -18,21 +18,22 @@ def choose(affinity: Affinity, z: Tensor | None, hidden: int, blocks: int) -> st
 
     By `python -m benchmarks stage` on an H200, forward and backward.
     """
-    left = affinity.left
-    batch, positions, depth = left.shape
-    if not left.is_cuda:
+    if not _is_measured(affinity):
         return None
-    if left.dtype == torch.float32:
+    batch, positions, depth = affinity.left.shape
+    if affinity.left.dtype == torch.float32:
         return "reference" if _suits_the_matrix(affinity, max(depth, hidden)) else None
-    if left.dtype not in HALF:
-        return None
-    ordered = order(batch, positions, depth, hidden, blocks, left.dtype)
+    ordered = order(batch, positions, depth, hidden, blocks, affinity.left.dtype)
     channels = hidden if z is None else z.shape[-1]
     # An exported program should not need this library where it runs.
     for backend in ("attention",) if is_exporting() else ordered:
         if takes_widths(channels, hidden, backend) and lacks(affinity, z, backend) is None:
             return backend
     return None
+
+
+def _is_measured(affinity: Affinity) -> bool:
+    return affinity.left.is_cuda and affinity.left.dtype in (torch.float32, *HALF)
 
 
 def _suits_the_matrix(affinity: Affinity, width: int) -> bool:
