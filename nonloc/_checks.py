@@ -14,6 +14,7 @@ from numbers import Integral, Rational, Real
 from typing import Any, TypeGuard
 
 MOST_WHOLE = 2**63 - 1  # what 64 bits hold
+LARGEST_FLOAT = sys.float_info.max
 
 
 def is_whole(value: object) -> TypeGuard[int]:
@@ -29,7 +30,7 @@ def is_finite(value: object) -> TypeGuard[float]:
     """Return whether `value` is a number that a float can hold: neither NaN, infinite nor 10**400."""
     # math.isfinite refuses 10**400, and torch.compile with dynamic=True refuses math.isfinite.
     if isinstance(value, (float, int, Rational)):
-        return is_number(value) and abs(value) <= sys.float_info.max
+        return is_number(value) and abs(value) <= LARGEST_FLOAT
     return is_number(value) and math.isfinite(value)
 
 

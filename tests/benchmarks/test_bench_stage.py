@@ -129,7 +129,7 @@ def test_every_shape_is_compiled_anew(monkeypatch):
     def compiles():
         return torch.compile(naive, backend="eager", dynamic=False, fullgraph=True)
 
-    with torch._dynamo.config.patch(recompile_limit=1):
+    with torch._dynamo.config.patch(cache_size_limit=1):
         for positions in (8, 9):
             shape = SMALL._replace(positions=positions)
             _, row = timings(monkeypatch, with_fused(Way(compiles, compiles=True)), shape)
