@@ -15,8 +15,6 @@ from nonloc_paper.training.augment import PAD, augment, batch_kernel, draw
 from nonloc_paper.training.plan import mix
 from nonloc_paper.training.recipe import Recipe
 
-CHUNK = 4096  # images at a time in sums over a whole split
-
 Chance = torch.Generator | Tensor
 """The source of a batch's augmentation and noise: a generator on the device; or, for a task that `draws_by_seed`, its
 seed, an int64 tensor [1] there."""
@@ -226,11 +224,11 @@ def pixel_statistics(images: Tensor) -> tuple[Tensor, float]:
     """Return, of uint8 [N, 3, H, W], the mean of every pixel, float32 [3, H, W], and the deviation from it."""
     total = torch.zeros(images.shape[1:], dtype=torch.int64, device=images.device)
     squares = torch.zeros_like(total)
-    for chunk in images.split(CHUNK):
-        whole = chunk.to(torch.int64)
-        total += whole.sum(0)
-        squares += whole.square().sum(0)
-    # Sums of whole numbers are exact on every device; only the CPU rounds.
+    # Whole numbers below 2**24 are exact in float32, on every device; only the CPU rounds, below.
+    for chunk in images.split(2**24 // 255**2):
+        whole = chunk.float()
+        total += whole.sum(0).long()
+        squares += whole.square().sum(0).long()
     total, squares = total.cpu(), squares.cpu()
     mean = total.double() / len(images)
     variance = (squares.double() / len(images) - mean.square()).mean()

@@ -32,6 +32,12 @@ def test_pixel_statistics_are_exact():
     assert deviation == pytest.approx(math.sqrt(1400 / 3 * 11 / 12), rel=1e-12)
 
 
+def test_white_images_do_not_vary_however_many_they_are():
+    """255² · 2047 is odd and above 2²⁴, so float32 cannot hold it."""
+    mean, deviation = pixel_statistics(torch.full((2047, 3, 1, 1), 255, dtype=torch.uint8))
+    assert (mean.flatten().tolist(), deviation) == ([255, 255, 255], 0)
+
+
 @pytest.mark.parametrize("pixel_scale", [64, "std"])
 def test_the_training_mean_is_subtracted_from_both_splits_which_are_scaled(pixel_scale):
     """Of images with the values 100 and 140, the mean is 120 and the deviation 20."""
