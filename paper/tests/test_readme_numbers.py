@@ -20,6 +20,7 @@ PUBLISHED2 = {"baseline": 26.57, "original": {2: 26.13, 3: 26.26, 4: 34.89}}
 PUBLISHED2["diffusive"] = {2: 26.04, 3: 25.57, 4: 25.43, 5: 25.29, 6: 25.49}
 # What a run of Table 1 has, but for its network, its affinity and its seed.
 PLAIN = {"data": "cifar10", "epochs": 164, "learning_rate": 0.1, "pixel_scale": 64.0, "batch_size": 128}
+ON_CIFAR100 = PLAIN | {"data": "cifar100"}
 PLAIN_STAGE = {"init": "normal", "init_std": 0.01, "scaled": False, "batch_norm": False, "weight": "factored"}
 LITERAL, MATCHING, DEEPEST = "preresnet20", "preresnet29", "preresnet83"
 
@@ -119,9 +120,9 @@ def predicted(backbone, published, seeds=None, training=PLAIN):
     return [sum(known), len(known)] if known else []
 
 
-def own_less_one(backbone, blocks, seeds):
+def own_less_one(backbone, blocks, seeds, training=PLAIN):
     """The mean over these numbers of blocks."""
-    rows = [stage(backbone, "diffusive", n, one) for n in blocks for one in (False, True)]
+    rows = [stage(backbone, "diffusive", n, one, training) for n in blocks for one in (False, True)]
     return combined(rows, [1 / len(blocks), -1 / len(blocks)] * len(blocks), seeds)
 
 
@@ -160,30 +161,30 @@ def test_the_hypothesis():
     word, shown = "undecided", summed_up(found)
     if len(found) > 1 and len(found) + len(lost) == 4:
         word = "held" if shown[2] < 0 else "refuted" if shown[1] > -0.1 else "undecided"
-    sentence = TEXT.strip().partition("\n")[0]
+    sentence, *parts = re.match(r"(.*)\n\n- (.*)\n- (.*)\n- (.*)\n(?:- (.*)\n)?", TEXT.strip()).groups()
     assert sentence.startswith(f"The hypothesis is **{word}, n = {len(found)}**")
-    first, second, third = re.search(
-        r"seeds 1 to 4: (.*?)\. Its second part,.*?: (.*?)\. Its third part,.*?: (.*?)\.", sentence
-    ).groups()
+    first, second, third, before = (part and part.partition(": ")[2] for part in parts)
     assert_shown(first, summed_up(found, lost))
-    assert_shown(third, start_counts("proposed", False) + start_counts("proposed", True))
-    assert_shown(re.search(r"(?:has (\S+) and decides|$)", sentence)[1] or "", list(seen.values()))
     assert_shown(second, predicted(MATCHING, PUBLISHED, (1, 2, 3, 4)))
+    assert_shown(third, start_counts("proposed", False) + start_counts("proposed", True))
+    assert_shown(before or "", list(seen.values()))
 
 
-def check_table(title, backbone, seeds):
-    baseline = errors(f"{backbone}/baseline")
-    expected = {"baseline": [score(baseline), [PUBLISHED["baseline"]], [], [], [], []]} if baseline else {}
+def check_table(title, backbone, seeds, training=PLAIN, published_errors=PUBLISHED):
+    baseline = errors(f"{backbone}/baseline", None, training)
+    expected = {}
+    if baseline:
+        expected["baseline"] = [score(baseline), [published_errors["baseline"]], [], [], [], []]
     for n in range(1, 7):
         original, own, one = (
-            stage(backbone, form, n, is_one)
+            stage(backbone, form, n, is_one, training)
             for form, is_one in (("original", False), ("diffusive", False), ("diffusive", True))
         )
         published = [
-            [PUBLISHED[form][n]] if any(rows) and n in PUBLISHED[form] else []
+            [published_errors[form][n]] if any(rows) and n in published_errors[form] else []
             for form, rows in (("original", [original]), ("diffusive", [own, one]))
         ]
-        less = summed_up(*own_less_one(backbone, [n], seeds))
+        less = summed_up(*own_less_one(backbone, [n], seeds, training))
         if original or own or one:
             expected[str(n)] = [score(original), published[0], score(own), score(one), published[1], less]
     lines = {name: cells for name, *cells in table(title)}
@@ -199,6 +200,14 @@ def test_table_1_with_n_3():
 
 def test_table_1_with_n_2():
     check_table("Table 1 with 2 bottlenecks a group, the literal reading", LITERAL, None)
+
+
+def test_table_2():
+    runs = [recipe for recipe, *_ in select(rf"{DEEPEST}/(original|diffusive)-.*", training=ON_CIFAR100)]
+    title = "Table 2 with 9 bottlenecks a group, CIFAR-100"
+    assert (f"## {title}" in TEXT) == bool(runs)
+    if runs:
+        check_table(title, DEEPEST, None, ON_CIFAR100, PUBLISHED2)
 
 
 def map_lines(*parts):
@@ -280,55 +289,77 @@ def lost_runs(found):
     return [sum(has_diverged(result) for _, result, _ in found), len(found)]
 
 
-def accuracy(n, backbone):
-    """Return the numbers of the sentence on a backbone, and which published ones lie inside."""
-    baseline = errors(f"{backbone}/baseline")
-    shown, inside = [n, *score(baseline), PUBLISHED["baseline"], 2, 4], []
-    rows = {
-        (form, one): [stage(backbone, form, blocks, one) for blocks in (2, 3, 4)]
-        for form, one in (("original", False), ("diffusive", False), ("diffusive", True))
+def differences(backbone, training=PLAIN, published=PUBLISHED):
+    """Return (kind, less what) -> values by seed, seeds lost, the published number; the mean over 2 to 4 blocks."""
+    baseline = errors(f"{backbone}/baseline", None, training)
+    kinds = {
+        "original": ("original", False),
+        "proposed, own affinities": ("diffusive", False),
+        "proposed, one affinity": ("diffusive", True),
     }
-    sums = [([*some, baseline], [1 / 3] * 3 + [-1]) for some in rows.values()]
-    sums += [
-        (rows["diffusive", one] + rows["original", False], [1 / 3] * 3 + [-1 / 3] * 3)
-        for one in (False, True)
-    ]
-    original, proposed = (
-        np.mean([PUBLISHED[form][k] for k in (2, 3, 4)]) for form in ("original", "diffusive")
-    )
-    published = [original - 8.19] + 2 * [proposed - 8.19] + 2 * [proposed - original]
-    for (some, factors), number in zip(sums, published, strict=True):
-        values, lost = combined(some, factors)
-        shown += [*summed_up(values, lost), number] if values else []
-        inside += [is_inside(values, number)] if values else []
-    return shown, inside
+    rows = {
+        name: [stage(backbone, form, n, one, training) for n in (2, 3, 4)]
+        for name, (form, one) in kinds.items()
+    }
+    means = {name: np.mean([published[form][n] for n in (2, 3, 4)]) for name, (form, _) in kinds.items()}
+    found = {}
+    for name, some in rows.items():
+        less = means[name] - published["baseline"]
+        found[name, "baseline"] = (*combined([*some, baseline], [1 / 3] * 3 + [-1]), less)
+    for name in list(kinds)[1:]:
+        values, lost = combined(rows[name] + rows["original"], [1 / 3] * 3 + [-1 / 3] * 3)
+        found[name, "original"] = values, lost, means[name] - means["original"]
+    return found
 
 
-def table_2():
-    """Return the numbers of the sentence on Table 2, and which published differences lie inside; () without runs."""
-    training = PLAIN | {"data": "cifar100"}
-    rows = {
-        (form, one, n): stage(DEEPEST, form, n, one, training)
-        for form, one in (("original", False), ("diffusive", False), ("diffusive", True))
-        for n in (2, 3, 4, 5, 6)
+def known_differences():
+    """Return those of each backbone that has some, by the words for it."""
+    every = {
+        "3 bottlenecks a group, the backbone that matches": differences(MATCHING),
+        "2 bottlenecks a group, the literal reading": differences(LITERAL),
+        "9 bottlenecks a group, CIFAR-100": differences(DEEPEST, ON_CIFAR100, PUBLISHED2),
     }
-    if not any(rows.values()):
-        return ()
-    baseline = errors(f"{DEEPEST}/baseline", None, training)
-    shown, inside = [2, 100, 9, *score(baseline), PUBLISHED2["baseline"]], []
-    shown += predicted(DEEPEST, PUBLISHED2, None, training)
-    for other, blocks in ((("original", False), (2, 3, 4)), (("diffusive", True), (3, 5))):
-        pairs = {n: [rows["diffusive", False, n], rows[(*other, n)]] for n in blocks}
-        pairs = {n: pair for n, pair in pairs.items() if combined(pair, [1, -1])[0]}
-        if pairs:
-            every = [row for pair in pairs.values() for row in pair]
-            values, lost = combined(every, [1 / len(pairs), -1 / len(pairs)] * len(pairs))
-            shown += [*pairs, *summed_up(values, lost)]
-            if other[0] == "original":
-                ours, theirs = ([PUBLISHED2[form][n] for n in pairs] for form in ("diffusive", "original"))
-                shown.append(np.mean(ours) - np.mean(theirs))
-                inside.append(is_inside(values, shown[-1]))
-    return shown, inside
+    return {
+        name: some for name, some in every.items() if any(values or lost for values, lost, _ in some.values())
+    }
+
+
+def test_the_differences():
+    known = known_differences()
+    lines = {name: cells for name, *cells in table("Against the baseline and the original form")}
+    assert len(lines) == 5
+    for line, cells in lines.items():
+        key = tuple(line.rsplit(", less ", 1))
+        for cell, some in zip(cells, known.values(), strict=True):
+            values, lost, number = some[key]
+            inside = is_inside(values, number)
+            assert_shown(cell, [*summed_up(values, lost), number] if values else [])
+            where = {True: "inside", False: "outside", None: ""}[inside]
+            assert re.findall(r"inside|outside", cell) == [where] * (inside is not None)
+
+
+def words(backbone):
+    """Return (kind, less what) -> the word of the sentence on a backbone."""
+    found = {}
+    for key, (values, lost, _) in known_differences()[backbone].items():
+        if len(values) > 1:
+            _, low, high, *_ = summed_up(values, lost)
+            found[key] = (
+                "less" if high < 0 else "more" if low > 0 else "neither clearly less nor clearly more"
+            )
+    return found
+
+
+def test_the_words_on_accuracy():
+    for backbone in filter(words, known_differences()):
+        group, name = backbone.split(", ")
+        sentence = re.search(rf"\*\*Accuracy, {group}\*\*, {name}: (.*)\.", TEXT)[1]
+        found = {}
+        for part in sentence.split("; "):
+            kinds, word, other = re.match(r"(.*) blocks err (.*) than (?:the )?(\w+)", part).groups()
+            for kind in re.split(r", | and ", kinds):
+                found[kind.replace(" (", ", ").rstrip(")"), other] = word
+        assert found == words(backbone)
 
 
 def corners():
@@ -364,12 +395,15 @@ def rate():
     return (shown, breaks) if len(shown) > 3 + len(score(baseline)) else ()
 
 
-def spectra():
-    shares, counts = [], {}
-    for n, backbone in ((3, MATCHING), (2, LITERAL)):
-        shares.append(n)
-        for kind in (("original", False), ("diffusive", True), ("diffusive", False)):
-            form, one = kind
+def test_the_spectra():
+    lines = {name: cells for name, *cells in table("Spectra")}
+    for name, form, one in (
+        ("original", "original", False),
+        ("proposed, own affinities", "diffusive", False),
+        ("proposed, one affinity", "diffusive", True),
+    ):
+        expected, counts = [], []
+        for backbone in (MATCHING, LITERAL):
             parts = []
             for _, result, folder in select(rf"{backbone}/{form}-\d+@2", one):
                 if not has_diverged(result):
@@ -377,9 +411,12 @@ def spectra():
                     values = [np.array(w["eigenvalues"]) for x in stages for w in x["weights"]]
                     energies = [[(v[v < 0] ** 2).sum(), (v**2).sum()] for v in values]
                     parts.append(100 * np.divide(*np.sum(energies, axis=0)))
-                    counts.setdefault(kind, []).extend((v[:32] < 0).sum() for v in values)
-            shares += [min(parts), max(parts)] if parts else []
-    return [*shares, 32, *(edge(one) for one in counts.values() for edge in (min, max))]
+                    counts += [(v[:32] < 0).sum() for v in values]
+            expected.append([min(parts), max(parts)] if parts else [])
+        expected.append([min(counts), max(counts)])
+        for cell, some in zip(lines.pop(name), expected, strict=True):
+            assert_shown(cell, some)
+    assert not lines
 
 
 def test_the_sentences():
@@ -394,17 +431,17 @@ def test_the_sentences():
         for form in ("original", "diffusive")
     ]
     divided = [run for run in RUNS if run[2]["stage"]["scaled"] and PLAIN.items() <= run[2].items()]
-    started = [start_counts(*kind) for kind in (("original", False), ("proposed", False), ("proposed", True))]
-    literal, matching, second = accuracy(2, LITERAL), accuracy(3, MATCHING), table_2()
+    started = [start_counts("proposed", one) for one in (False, True)]
     expected = {
         "Divide the logits by √d": [
             *diverged(map_lines("ten_epochs_scaled", "ten_epochs_recomputed_scaled")),
             *lost_runs([run[2:] for run in divided]),
         ],
         "Or share the affinity": [
-            *(2, *(x for own, _, n, _ in shared for x in (own, n))),
-            *(x for _, one, n, _ in shared for x in (one, n)),
-            *([3, *(x for some in started for x in some)] if any(started) else []),
+            sum(own for own, *_ in shared) + (started[0][0] if all(started) else 0),
+            sum(n for _, _, n, _ in shared) + (started[0][1] if all(started) else 0),
+            sum(one for _, one, *_ in shared) + (started[1][0] if all(started) else 0),
+            sum(n for _, _, n, _ in shared) + (started[1][1] if all(started) else 0),
         ],
         "Sharing is no guarantee": [
             *diverged([line for line in map_lines("ten_epochs") if line["form"] == "stable"]),
@@ -414,24 +451,16 @@ def test_the_sentences():
             *(*lost_runs(four[0.01]), 0.01, *lost_runs(four[0.07]), 0.07),
             *(x for some in places for x in lost_runs(some)),
         ],
-        "Accuracy, 3 bottlenecks a group": matching[0],
-        "Accuracy, 2 bottlenecks a group": literal[0],
-        **({"Table 2, CIFAR-100": second[0]} if second else {}),
+        **{f"Accuracy, {title.partition(',')[0]}": [] for title in known_differences() if words(title)},
         **({"Own embeddings or a fresh state": corners()[0]} if corners() else {}),
         **({"Rate 0.01": rate()[0]} if rate() else {}),
-        "Spectra": spectra(),
+        "Spectra": [],
     }
     shown = dict(re.findall(r"^- \*\*(.+?)\*\*(.*)$", TEXT, re.MULTILINE))
     assert list(shown) == list(expected)
     for title, text in shown.items():
-        assert_shown(title + text, expected[title])
-    for title, (_, inside) in (
-        ("Accuracy, 3 bottlenecks a group", matching),
-        ("Accuracy, 2 bottlenecks a group", literal),
-        *([("Table 2, CIFAR-100", second)] if second else []),
-    ):
-        found = re.findall(r"\(published [^,)]+(?:, (inside|outside))?\)", shown[title])
-        assert found == [{True: "inside", False: "outside", None: ""}[one] for one in inside]
+        if not title.startswith("Accuracy"):
+            assert_shown(title + text, expected[title])
     if corners():
         assert re.findall(r"gains|undecided", shown["Own embeddings or a fresh state"]) == corners()[1]
     if rate():
@@ -465,11 +494,11 @@ def test_the_experiments_in_the_projects_readme():
     assert_shown(found, [2, 3, 4, *(summed_up(values)[0] for values in less)])
     assert "(five seeds)" in found
     assert {len(values) for values in less} == {5}
-    shown, _ = accuracy(3, MATCHING)
-    means = [-shown[place] for place in range(8, len(shown), 5)][:3]
+    less = [values for (_, other), (values, *_) in differences(MATCHING).items() if other == "baseline"]
+    means = [-summed_up(values)[0] for values in less]
     found = text.partition("- **With ")[2].partition("[paper/README.md]")[0]
     mean, low, high, n = summed_up(own_less_one(MATCHING, (2, 3, 4, 5, 6), (1, 2, 3, 4))[0])
     assert_shown(found, [3, 2, 4, *means, 2, 6, mean, low, high])
-    words = {2: "two", 3: "three", 4: "four", 5: "five"}
-    (seeds,) = {words[shown[place]] for place in (11, 16, 21)}
-    assert re.findall(r"\((\w+) seeds\)", found) == [seeds, words[n]]
+    names = {2: "two", 3: "three", 4: "four", 5: "five"}
+    (seeds,) = {names[len(values)] for values in less}
+    assert re.findall(r"\((\w+) seeds\)", found) == [seeds, names[n]]

@@ -9,7 +9,7 @@ from typing import Any
 from nonloc_paper.explorer.rounding import rounded
 from nonloc_paper.report.contrasts import Contrast
 from nonloc_paper.report.map.cells import TrainabilityMap
-from nonloc_paper.report.matching import BLOCKS, N3, hypothesis_sentence
+from nonloc_paper.report.matching import BLOCKS, N3, hypothesis_parts, hypothesis_sentence
 from nonloc_paper.report.records import RowRecord
 from nonloc_paper.report.summary import deciding_seeds, forest_lines, summary_sections
 from nonloc_paper.report.table1 import row_differences
@@ -32,7 +32,7 @@ def data(runs: Table1Runs, trained: TrainabilityMap) -> dict[str, Any]:
             N3: f"{group_size(N3)}, the backbone that matches",
         },
         "differences": [line for line in _differences(runs) if line["seeds"] or line["lost"]],
-        "hypothesis": hypothesis_sentence(runs).replace("**", ""),
+        "hypothesis": " ".join([hypothesis_sentence(runs).replace("**", ""), *hypothesis_parts(runs)]),
         "tables": [
             {
                 "title": section.title,

@@ -1,30 +1,31 @@
-"""The records in ten sentences, advice first: every number is computed, and what is not recorded is left out."""
+"""The records in ten sentences, advice first, and the differences and spectra that they speak of.
+
+Every number is computed, and what is not recorded is left out.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from nonloc_paper.networks.spec import NetworkSpec
 from nonloc_paper.report.contrasts import Contrast, difference, mean_of
 from nonloc_paper.report.map.cells import TrainabilityMap
 from nonloc_paper.report.map.tables import by_affinity
-from nonloc_paper.report.matching import N3, breaks, corner_effects, divergence_counts, gains, predicted
+from nonloc_paper.report.matching import N3, breaks, corner_effects, divergence_counts, gains
 from nonloc_paper.report.records import RowRecord
 from nonloc_paper.report.signs import TOP, count_negative, negative_share, weights_at
 from nonloc_paper.report.table1_runs import (
     DIVIDED,
     KINDS,
     NAMES,
-    ONE,
-    ORIGINAL,
-    OWN,
-    Kind,
     Setting,
     Table1Runs,
     group_size,
     setting,
 )
-from nonloc_paper.report.tables import format_range, format_score, join_words
+from nonloc_paper.report.tables import Table, format_range, format_score, join_words
 from nonloc_paper.report.verdicts import signed
 from nonloc_paper.suites.matching_tables import RATE_N3, TABLE2_N9
 
@@ -35,8 +36,6 @@ OF_RATE = ("2 original blocks", "4 original blocks", "4 proposed blocks with own
 WORDS_OF_RATE = {"breaks": ", which breaks", "not shown": ", no break shown", "–": ""}
 PROGRAMS = ("torch", "Triton", "Python")
 
-Counts = dict[Kind, tuple[int, int]]  # diverged runs, and all
-
 
 def advice(runs: Table1Runs, trained: TrainabilityMap) -> list[str]:
     """Return those of the ten sentences of which something is recorded."""
@@ -45,12 +44,10 @@ def advice(runs: Table1Runs, trained: TrainabilityMap) -> list[str]:
         _share(runs, trained),
         _no_guarantee(runs, trained),
         _start_small(runs),
-        _accuracy(runs, N3, "the backbone that matches"),
-        _accuracy(runs, runs.protocol.backbone, "the literal reading"),
-        _table2(runs),
+        *(_accuracy(runs, place) for place in places(runs)),
         _corners(runs),
         _rate(runs),
-        _spectra(runs),
+        "**Spectra** of sym(W) differ by energy, hardly by count." if spectra_table(runs) else "",
     )
     return list(filter(None, sentences))
 
@@ -66,24 +63,23 @@ def _divide(runs: Table1Runs, trained: TrainabilityMap) -> str:
 
 
 def _share(runs: Table1Runs, trained: TrainabilityMap) -> str:
-    literal: Counts = {}
+    """Of the forms that have runs with both; `corners_table` tells them apart."""
+    own, one = Counter[str](), Counter[str]()
     for compared in by_affinity(trained):
-        n, own, one, *_ = compared.counts()
-        literal |= {(compared.first[0], False): (own, n), (compared.first[0], True): (one, n)}
-    found = {runs.protocol.backbone: literal, N3: divergence_counts(runs)}
-    texts = [f"with {group_size(backbone)} {_by_affinity(some)}" for backbone, some in found.items() if some]
-    return f"**Or share the affinity**: of runs from larger starts, {'; '.join(texts)}." if texts else ""
-
-
-def _by_affinity(counts: Counts) -> str:
-    """Such as "8 of 27 original and 16 of 27 proposed diverged with own affinities, 0 of 27 original with one"."""
-    texts = []
-    for is_one, words in ((False, "diverged with own affinities"), (True, "with one")):
-        some = [
-            f"{gone} of {n} {NAMES[form]}" for (form, shares), (gone, n) in counts.items() if shares is is_one
-        ]
-        texts += [f"{join_words(some)} {words}"] if some else []
-    return ", ".join(texts)
+        n, with_own, with_one, *_ = compared.counts()
+        own.update(gone=with_own, n=n)
+        one.update(gone=with_one, n=n)
+    counts = divergence_counts(runs)
+    for form in NAMES:
+        if (form, False) in counts and (form, True) in counts:
+            for total, (gone, n) in ((own, counts[form, False]), (one, counts[form, True])):
+                total.update(gone=gone, n=n)
+    if not own["n"]:
+        return ""
+    return (
+        f"**Or share the affinity**: of runs from larger starts {own['gone']} of {own['n']} with own affinities "
+        f"diverged, and {one['gone']} of {one['n']} with one."
+    )
 
 
 def _no_guarantee(runs: Table1Runs, trained: TrainabilityMap) -> str:
@@ -138,57 +134,78 @@ def _in_places(runs: Table1Runs, other: tuple[str, ...]) -> list[str]:
     return [f"{count} {name}" for name, count in found.items() if count]
 
 
-def _accuracy(runs: Table1Runs, backbone: str, name: str) -> str:
-    """The forms against the baseline and each other, over the numbers of blocks that both have; all seeds count."""
-    baseline = runs.find(form=None, backbone=backbone)
-    original, own, one = (
-        [runs.find(form=form, blocks=n, backbone=backbone, shared=shared) for n in COMPARED]
-        for form, shared in KINDS.values()
-    )
-    means = {
-        "original less baseline": _mean_difference(original, [baseline] * 3),
-        "proposed with own affinities less baseline": _mean_difference(own, [baseline] * 3),
-        "proposed with one affinity less baseline": _mean_difference(one, [baseline] * 3),
-        "proposed with own affinities less original": _mean_difference(own, original),
-        "proposed with one affinity less original": _mean_difference(one, original),
-    }
-    known = [f"{what} {_measured(mean)}" for what, mean in means.items() if mean.values]
-    if baseline is None or not known:
-        return ""
+class Place(NamedTuple):
+    """A backbone with the data of its table, and what it is called."""
+
+    backbone: str
+    other: tuple[str, ...]
+    name: str
+
+    @property
+    def title(self) -> str:
+        return f"{group_size(self.backbone)}, {self.name}"
+
+
+def places(runs: Table1Runs) -> tuple[Place, ...]:
+    """Return where the tables of the paper are run again."""
+    table2 = setting(TABLE2_N9.rows[0].recipe)
     return (
-        f"**Accuracy, {group_size(backbone)}**, {name} ({_baseline(baseline)}): over 2 to 4 blocks and all seeds, "
-        f"{'; '.join(known)}."
+        Place(N3, (), "the backbone that matches"),
+        Place(runs.protocol.backbone, (), "the literal reading"),
+        Place(table2.backbone, table2.other, "CIFAR-100"),
     )
 
 
-def _table2(runs: Table1Runs) -> str:
-    baseline = next(iter(runs.rows_of(TABLE2_N9).values()))
-    if baseline is None or TABLE2_N9 in runs.planned:
-        return ""
-    what, inside = setting(baseline.recipe), predicted(runs, TABLE2_N9)
+def compared(runs: Table1Runs, place: Place) -> dict[tuple[str, str], Contrast]:
+    """Return (stages, less what) -> the difference, over the numbers of blocks that both have; all seeds count."""
+    where = {"backbone": place.backbone, "other": place.other}
+    baseline = [runs.find(form=None, **where)] * len(COMPARED)
+    rows = {
+        name: [runs.find(form=form, blocks=n, shared=shared, **where) for n in COMPARED]
+        for name, (form, shared) in KINDS.items()
+    }
+    original, *proposed = rows
+    pairs = [(name, "baseline", baseline) for name in rows]
+    pairs += [(name, original, rows[original]) for name in proposed]
+    return {(name, other): _mean_difference(rows[name], others) for name, other, others in pairs}
 
-    def mean(name: str, first: Kind, second: Kind, blocks: Sequence[int]) -> str:
-        """Of the first kind of stage less the second, over the numbers of blocks that both have."""
-        pairs = {}
-        for n in blocks:
-            one, other = (
-                runs.find(form=form, shared=shared, blocks=n, backbone=what.backbone, other=what.other)
-                for form, shared in (first, second)
-            )
-            pairs[n] = difference(one, other)
-        known = {n: pair for n, pair in pairs.items() if pair.values}
-        if not known:
-            return ""
-        return f"{name}, {join_words(map(str, known))} blocks, {_measured(mean_of(list(known.values())))}"
 
-    texts = [
-        f"of the published errors with own affinities {inside}" if inside else "",
-        mean("proposed with own affinities less original", OWN, ORIGINAL, COMPARED),
-        mean("own less one affinity", OWN, ONE, (3, 5)),
+def differences_table(runs: Table1Runs) -> Table:
+    """Return a line for each difference, and a column for each place that has some."""
+    every = {place: compared(runs, place) for place in places(runs)}
+    known = {
+        place: found
+        for place, found in every.items()
+        if any(one.values or one.lost for one in found.values())
+    }
+    names = next(iter(known.values()), {})
+    lines = [
+        (f"{name}, less {other}", *(_measured(found[name, other]) for found in known.values()))
+        for name, other in names
     ]
-    known = "; ".join(filter(None, texts))
-    lead = f"**Table 2, CIFAR-100**, {group_size(what.backbone)} ({_baseline(baseline)})"
-    return f"{lead}: {known}." if known else ""
+    return Table(
+        (f"mean over {COMPARED[0]} to {COMPARED[-1]} blocks", *(group_size(one.backbone) for one in known)),
+        lines,
+    )
+
+
+def _accuracy(runs: Table1Runs, place: Place) -> str:
+    """Which blocks err less or more than others, in words; `differences_table` has the numbers."""
+    found: dict[str, list[str]] = {}
+    for (name, other), contrast in compared(runs, place).items():
+        measured = contrast.interval
+        if measured is None or measured.n < 2:
+            continue
+        word = "neither clearly less nor clearly more"
+        if measured.high < 0 or measured.low > 0:
+            word = "less" if measured.high < 0 else "more"
+        than = "the baseline" if other == "baseline" else f"{other} ones"
+        kind, _, affinity = name.partition(", ")
+        found.setdefault(f"err {word} than {than}", []).append(f"{kind} ({affinity})" if affinity else kind)
+    if not found:
+        return ""
+    texts = [f"{join_words(names)} blocks {what}" for what, names in found.items()]
+    return f"**Accuracy, {group_size(place.backbone)}**, {place.name}: {'; '.join(texts)}."
 
 
 def _corners(runs: Table1Runs) -> str:
@@ -232,34 +249,38 @@ def _measured(contrast: Contrast) -> str:
     return f"{contrast.format()} (published {signed(published)}{where[contrast.is_inside]})"
 
 
-def _spectra(runs: Table1Runs) -> str:
-    shares: list[str] = []
+def spectra_table(runs: Table1Runs) -> Table:
+    """Return a line for each kind of block: negative energy on each backbone, and negative ones of the largest."""
+    shares: dict[tuple[str, str], list[float]] = {}
     counts: dict[str, list[int]] = {}
-    for backbone in (N3, runs.protocol.backbone):
-        found: dict[str, list[float]] = {}
-        for row, what in _whole(runs):
-            form = what.form or ""
-            if (what.start, what.backbone) != (runs.start, backbone) or not _is_plain(runs, what, form):
-                continue
-            name = NAMES[form]
-            if form != "original":
-                name += " with one affinity" if what.shared else " with own affinities"
-            ended = [weights for run in row.started if run.has_finished and (weights := weights_at(run))]
-            found.setdefault(name, []).extend(
-                100 * share for one in ended if (share := negative_share(one)) is not None
-            )
-            counts.setdefault(name, []).extend(count_negative([one]) for weights in ended for one in weights)
-        spans = [
-            f"{name} {min(parts):.0f} to {max(parts):.0f} %" for name, parts in sorted(found.items()) if parts
-        ]
-        shares += [f"with {group_size(backbone)} {', '.join(spans)}"] if spans else []
-    if not shares:
-        return ""
-    spans = [f"{name} {min(one)} to {max(one)}" for name, one in sorted(counts.items()) if one]
-    return (
-        f"**Spectra** differ by energy, hardly by count ([figures](figures.md)): negative part of the energy of sym(W) "
-        f"{'; '.join(shares)}; negative ones of the {TOP} largest eigenvalues of a W {', '.join(spans)}."
-    )
+    backbones = (N3, runs.protocol.backbone)
+    names = {kind: name for name, kind in KINDS.items()}
+    for row, what in _whole(runs):
+        form = what.form or ""
+        if what.start != runs.start or what.backbone not in backbones or not _is_plain(runs, what, form):
+            continue
+        name = names[form, form != "original" and what.shared is True]
+        for run in row.started:
+            weights = weights_at(run) if run.has_finished else []
+            counts.setdefault(name, []).extend(count_negative([one]) for one in weights)
+            if (share := negative_share(weights)) is not None:
+                shares.setdefault((name, what.backbone), []).append(100 * share)
+    shown = [one for one in backbones if any(backbone == one for _, backbone in shares)]
+    lines = [
+        (
+            name,
+            *(_span(shares.get((name, backbone), []), " %") for backbone in shown),
+            _span(counts[name]),
+        )
+        for name in KINDS
+        if name in counts
+    ]
+    energies = (f"negative energy, {group_size(backbone)}" for backbone in shown)
+    return Table(("sym(W) of", *energies, f"negative ones of the {TOP} largest eigenvalues"), lines)
+
+
+def _span(values: Sequence[float], unit: str = "") -> str:
+    return f"{min(values):.0f} to {max(values):.0f}{unit}" if values else "–"
 
 
 def conditions(runs: Table1Runs) -> str:

@@ -39,11 +39,15 @@ def without_seen(runs: Table1Runs) -> Table1Runs:
 
 
 def own_less_one(
-    runs: Table1Runs, blocks: int, backbone: str = N3, seeds: Container[int] | None = CONFIRMING
+    runs: Table1Runs,
+    blocks: int,
+    backbone: str = N3,
+    seeds: Container[int] | None = CONFIRMING,
+    other: tuple[str, ...] = (),
 ) -> Contrast:
     """Return the error of proposed blocks with own affinities less that with one."""
     own, one = (
-        runs.find(form="diffusive", blocks=blocks, backbone=backbone, shared=is_one)
+        runs.find(form="diffusive", blocks=blocks, backbone=backbone, shared=is_one, other=other)
         for is_one in (False, True)
     )
     return difference(own, one, f"{blocks} blocks, own less one affinity", seeds)
@@ -66,10 +70,18 @@ def hypothesis_word(contrast: Contrast) -> str:
 
 
 def hypothesis_sentence(runs: Table1Runs) -> str:
-    """Return the verdict on the hypothesis with n, which its first part decides, then what is known of each part."""
+    """Return the verdict on the hypothesis, with n."""
+    contrast = primary(runs)
+    return (
+        f"The hypothesis is **{hypothesis_word(contrast)}, n = {len(contrast.values)}**: with {group_size(N3)}, "
+        "proposed blocks err less if each computes its own affinity than with one for all."
+    )
+
+
+def hypothesis_parts(runs: Table1Runs) -> list[str]:
+    """Return what is known of each part of the hypothesis, the one that decides first."""
     contrast, seen = primary(runs), primary(runs, seeds=(0,)).values
     measured = contrast.format() if contrast.values or contrast.lost else NOT_YET
-    inside = predicted(runs, TABLE1_N3) or NOT_YET
     counts = divergence_counts(runs)
     gone = [
         f"{gone} of {started} with {words}"
@@ -77,16 +89,14 @@ def hypothesis_sentence(runs: Table1Runs) -> str:
         for gone, started in (counts.get(("diffusive", is_one), (0, 0)),)
         if started
     ]
-    text = (
-        f"The hypothesis is **{hypothesis_word(contrast)}, n = {len(contrast.values)}** by its first part, which "
-        f"decides: with {group_size(N3)}, proposed blocks err less if each computes its own affinity than with one for "
-        f"all. Own less one affinity, mean over 2 to 6 blocks, seeds 1 to 4: {measured}. Its second part, the "
-        f"published errors with own affinities: {inside}. Its third part, proposed runs from larger starts that "
-        f"diverge: {join_words(gone) if gone else NOT_YET}."
-    )
+    parts = [
+        f"Own less one affinity, mean over 2 to 6 blocks, seeds 1 to 4, which decides: {measured}.",
+        f"Published errors, own affinities: {predicted(runs, TABLE1_N3) or NOT_YET}.",
+        f"Proposed runs from larger starts that diverge: {join_words(gone) if gone else NOT_YET}.",
+    ]
     if seen:
-        text += f" Seed 0, seen before the rules were written, has {signed(seen[0])} and decides nothing."
-    return text
+        parts.append(f"Seed 0, seen before the rules were written: {signed(seen[0])}. It decides nothing.")
+    return parts
 
 
 def predictions(runs: Table1Runs, suite: Suite) -> list[Contrast]:
@@ -118,7 +128,7 @@ def divergence_counts(runs: Table1Runs) -> dict[tuple[str, bool], tuple[int, int
 
 def matching_sections(runs: Table1Runs) -> tuple[Section, ...]:
     """Return a section for each suite of which something is recorded: its rows, and what its rule says."""
-    sections = [Section("", (ABOUT, hypothesis_sentence(runs)))]
+    sections = [Section("", (ABOUT, hypothesis_sentence(runs), hypothesis_parts(runs)))]
     for suite in MATCHING:
         rows = runs.rows_of(suite)
         is_table1 = suite is TABLE1_N3

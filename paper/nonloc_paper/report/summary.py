@@ -11,28 +11,41 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from nonloc.plots import CHANCE, INK, style
-from nonloc_paper.report import matching
-from nonloc_paper.report.advice import advice, conditions
+from nonloc_paper.report.advice import advice, conditions, differences_table, places, spectra_table
 from nonloc_paper.report.contrasts import Contrast, difference, mean_of
 from nonloc_paper.report.document import Picture, Section
 from nonloc_paper.report.figures import SHADES
 from nonloc_paper.report.map.cells import TrainabilityMap, format_blocks
 from nonloc_paper.report.map.tables import EACH, ONE, by_affinity
-from nonloc_paper.report.matching import BLOCKS, CONFIRMING, N3, divergence_counts, own_less_one, primary
+from nonloc_paper.report.matching import (
+    BLOCKS,
+    CONFIRMING,
+    N3,
+    divergence_counts,
+    hypothesis_parts,
+    hypothesis_sentence,
+    own_less_one,
+    primary,
+)
 from nonloc_paper.report.paper_figures import WIDTH
 from nonloc_paper.report.records import RowRecord
 from nonloc_paper.report.table1_runs import KINDS, NAMES, Table1Runs, group_size
 from nonloc_paper.report.tables import Table, format_range, format_score
 from nonloc_paper.report.verdicts import sign_test, signed
+from nonloc_paper.suites.matching_tables import TABLE2_N9
 
 FOREST_CAPTION = (
     "Paired differences of the error in points, by number of blocks; left of 0 is better. Small: every seed, hollow "
     "the one seen before the rules were written. Square and line: mean and 95 % interval of the others, cut at the "
     "frame. Diamond: published; ▸ beyond the frame."
 )
-ABOUT_ADVICE = (
-    "Differences are in points of error, paired by seed, with 95 % intervals. Inside or outside: the interval in which "
-    "ours predict the published median of 5 runs."
+ABOUT_DIFFERENCES = (
+    "In points of error, below 0 is better: the mean over all seeds, paired by seed, its 95 % interval, n. Published "
+    "differences are inside or outside the interval in which ours predict medians of 5 runs."
+)
+ABOUT_SPECTRA = (
+    "From the least to the most of all runs, after training. Energy: the sum of the squared eigenvalues. With W = W_Z "
+    "W_g of rank 32, as many eigenvalues are positive as negative, whatever was learned: the energy tells them apart."
 )
 ABOUT_TABLES = (
     "Test error in %: the median, then the range and the number of seeds that came to their end. Published: the median "
@@ -47,30 +60,40 @@ ABOUT_CORNERS = (
 
 def summary_sections(runs: Table1Runs, trained: TrainabilityMap) -> tuple[Section, ...]:
     """Return the results in short, the hypothesis first."""
-    literal, deeper = (errors_table(runs, backbone) for backbone in (runs.protocol.backbone, N3))
-    sentences = advice(runs, trained)
+    matching_place, literal, table2 = places(runs)
+    tables = {place: errors_table(runs, place.backbone, place.other) for place in places(runs)}
+    differences, spectra = differences_table(runs), spectra_table(runs)
     forest = Picture("forest", forest_figure(runs), FOREST_CAPTION, pdf=True)
-    below = (ABOUT_TABLES, conditions(runs))
     return (
-        Section("", (matching.hypothesis_sentence(runs),)),
-        Section("What was found, advice first", (sentences, ABOUT_ADVICE if sentences else "", forest)),
-        Section("Table 1 with 3 bottlenecks a group, the backbone that matches", (deeper,)),
-        Section("Table 1 with 2 bottlenecks a group, the literal reading", (literal, *below)),
+        Section("", (hypothesis_sentence(runs), hypothesis_parts(runs))),
+        Section("What was found, advice first", (advice(runs, trained), forest)),
+        Section(
+            "Against the baseline and the original form",
+            (differences, *_about(differences, ABOUT_DIFFERENCES)),
+        ),
+        Section(f"Table 1 with {matching_place.title}", (tables[matching_place],)),
+        Section(f"Table 1 with {literal.title}", (tables[literal], ABOUT_TABLES, conditions(runs))),
+        Section(f"Table 2 with {table2.title}", (tables[table2] if TABLE2_N9 not in runs.planned else "",)),
         Section("Form by affinity", (corners_table(runs, trained), ABOUT_CORNERS)),
+        Section("Spectra", (spectra, *_about(spectra, ABOUT_SPECTRA))),
     )
 
 
-def errors_table(runs: Table1Runs, backbone: str) -> Table:
+def _about(table: Table, text: str) -> tuple[str, ...]:
+    return (text,) if table else ()
+
+
+def errors_table(runs: Table1Runs, backbone: str, other: tuple[str, ...] = ()) -> Table:
     """Return a line for each number of blocks: both forms, the proposed one with either affinity."""
-    baseline = runs.find(form=None, backbone=backbone)
+    baseline = runs.find(form=None, backbone=backbone, other=other)
     lines = [("baseline", _score(baseline), _published(baseline), "–", "–", "–", "–")] if baseline else []
     for blocks in range(1, 7):
         original, own, one = (
-            runs.find(form=form, blocks=blocks, backbone=backbone, shared=shared)
+            runs.find(form=form, blocks=blocks, backbone=backbone, shared=shared, other=other)
             for form, shared in KINDS.values()
         )
         if original or own or one:
-            less = own_less_one(runs, blocks, backbone, deciding_seeds(backbone)).format()
+            less = own_less_one(runs, blocks, backbone, deciding_seeds(backbone), other).format()
             scores = (_score(original), _published(original), _score(own), _score(one), _published(own, one))
             lines.append((str(blocks), *scores, less))
     _, *proposed = KINDS

@@ -5,8 +5,15 @@ from made_records import arranged, map_lines, records
 
 from nonloc_paper.report.contrasts import Contrast, difference
 from nonloc_paper.report.map.cells import TrainabilityMap, group_cells
-from nonloc_paper.report.matching import hypothesis_sentence, hypothesis_word, matching_sections, primary
+from nonloc_paper.report.matching import (
+    hypothesis_parts,
+    hypothesis_sentence,
+    hypothesis_word,
+    matching_sections,
+    primary,
+)
 from nonloc_paper.report.summary import corners_table, errors_table, forest_figure, forest_lines
+from nonloc_paper.report.table1_runs import setting
 from nonloc_paper.suites import SUITES
 from nonloc_paper.suites.matching_tables import MATCHING
 
@@ -44,26 +51,22 @@ def test_the_hypothesis_is_held_below_0_and_refuted_above_a_tenth(values, word):
 def test_seeds_1_to_4_decide_and_seed_0_is_shown():
     runs = arranged(table1([5.0, -0.5, -0.4, -0.5, -0.4, 9.0]))
     assert primary(runs).values == {1: -0.5, 2: -0.4, 3: -0.5, 4: -0.4}
-    sentence = hypothesis_sentence(runs)
-    assert "**held, n = 4**" in sentence
+    assert "**held, n = 4**" in hypothesis_sentence(runs)
+    _, second, third, seen = hypothesis_parts(runs)
     # Errors of 7.5 and 7.6, s = 0.058: 7.62 and 7.55 are within 3.182 · 0.058 · √(1/4 + π/10) = 0.138 of 7.55.
-    assert (
-        "Its second part, the published errors with own affinities: 2 of 5 lie where ours predict them."
-        in sentence
-    )
-    assert "Its third part, proposed runs from larger starts that diverge: not yet known." in sentence
-    assert sentence.endswith("Seed 0, seen before the rules were written, has +5.00 and decides nothing.")
-    only = hypothesis_sentence(arranged(table1([-0.5])))
-    assert "**undecided, n = 0**" in only
-    assert only.count("not yet known.") == 3
+    assert second == "Published errors, own affinities: 2 of 5 lie where ours predict them."
+    assert third == "Proposed runs from larger starts that diverge: not yet known."
+    assert seen == "Seed 0, seen before the rules were written: +5.00. It decides nothing."
+    only = arranged(table1([-0.5]))
+    assert "**undecided, n = 0**" in hypothesis_sentence(only)
+    assert sum(part.endswith("not yet known.") for part in hypothesis_parts(only)) == 3
 
 
 def test_a_seed_with_a_diverged_run_has_no_average_and_is_counted():
     runs = arranged(table1([0.0, -0.5, -0.4, -0.5, -0.4], lost={(3, 2), (4, 0)}))
     assert list(primary(runs).values) == [1, 3, 4]
-    sentence = hypothesis_sentence(runs)
-    assert "n = 3; 1 of 4 seeds lost by divergence." in sentence
-    assert "**held, n = 3**" in sentence, "all four seeds have ended"
+    assert hypothesis_parts(runs)[0].endswith("n = 3; 1 of 4 seeds lost by divergence.")
+    assert "**held, n = 3**" in hypothesis_sentence(runs), "all four seeds have ended"
 
 
 def sections(*lists):
@@ -112,8 +115,10 @@ def test_four_blocks_break_at_the_low_rate_if_they_diverge_or_are_a_point_worse(
 def test_larger_starts_are_counted_by_form_and_affinity():
     labels = [row.label for row in SUITES["starts-n3"].rows]
     runs = records("starts-n3", {label: [None, 50.0, None if "own" in label else 60.0] for label in labels})
-    third = "from larger starts that diverge: 12 of 18 with own affinities and 6 of 18 with one."
-    assert third in hypothesis_sentence(arranged(runs))
+    third = (
+        "Proposed runs from larger starts that diverge: 12 of 18 with own affinities and 6 of 18 with one."
+    )
+    assert third in hypothesis_parts(arranged(runs))
     _, table, _ = sections(runs)["starts-n3"]
     assert tuple(table.lines) == (
         ("original, own affinities", "6 of 18"),
@@ -158,6 +163,14 @@ def test_the_table_of_errors_has_n_and_spread():
     assert lines["4"][5].startswith("−0.30 [")
     assert lines["4"][5].endswith("n = 2"), "without seed 0"
     assert not errors_table(runs, N2)
+
+
+def test_table_2_has_its_own_published_errors():
+    made = {"3-block (proposed), own affinities": [25.5, 25.7], "3-block (proposed)": [26.0, 26.2]}
+    cifar100 = setting(SUITES["table2-n9"].rows[0].recipe)
+    (line,) = errors_table(arranged(records("table2-n9", made)), cifar100.backbone, cifar100.other).lines
+    own, one = "25.60 (25.50 to 25.70, n = 2)", "26.10 (26.00 to 26.20, n = 2)"
+    assert line == ("3", "–", "–", own, one, "25.57", "−0.50 [−0.50, −0.50], n = 2")
 
 
 def test_form_by_affinity_has_divergence_and_error():
