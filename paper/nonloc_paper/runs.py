@@ -238,7 +238,7 @@ class Run:
         self.path.mkdir(parents=True, exist_ok=True)
         is_new = not path.exists()
         with naming(path), open(path, "ab+") as file:
-            file.truncate(_whole_length(path))
+            file.truncate(_whole_length(_content(path)))
             file.write((_dump(line) + "\n").encode())
             file.flush()
             os.fsync(file.fileno())
@@ -352,7 +352,7 @@ def read_lines(path: Path, *, may_be_torn: bool = True) -> list[dict[str, Any]]:
     if content is None:
         return []
     values = []
-    whole = _whole_length(path) if may_be_torn else None
+    whole = _whole_length(content) if may_be_torn else None
     for number, line in enumerate(content[:whole].splitlines(), start=1):
         value = _parse(line)
         if value is None:
@@ -380,9 +380,8 @@ def _digest(content: bytes) -> dict[str, Any]:
     return {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
 
 
-def _whole_length(path: Path) -> int:
-    """Return how many bytes of a JSON-lines file are whole lines: all but a torn last one."""
-    content = _content(path)
+def _whole_length(content: bytes) -> int:
+    """Return how many bytes of JSON lines are whole lines: all but a torn last one."""
     whole = content.rfind(b"\n") + 1
     last = content.rfind(b"\n", 0, max(whole - 1, 0)) + 1
     return last if whole and _parse(content[last:whole]) is None else whole

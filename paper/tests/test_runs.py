@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -80,6 +81,15 @@ def test_a_torn_last_line_is_ignored_and_cut_off_by_the_next_one(run, torn):
     assert [line["epoch"] for line in run.read_metrics()] == [1, 2]
     run.append_metrics({"epoch": 3, "whole": True})
     assert run.metrics_path.read_bytes() == b'{"epoch": 1}\n{"epoch": 2}\n{"epoch": 3, "whole": true}\n'
+
+
+def test_a_line_that_is_appended_while_the_file_is_read_is_no_damage(run, monkeypatch):
+    """A report may look at a run that another process trains."""
+    run.append_metrics({"epoch": 1})
+    whole = b'{"epoch": 1}\n{"epoch": 2}\n'
+    reads = iter([whole[:-5], whole])
+    monkeypatch.setattr(Path, "read_bytes", lambda path: next(reads))
+    assert [line["epoch"] for line in run.read_metrics()] == [1]
 
 
 def test_a_broken_line_in_the_middle_is_damage_and_named(run):
