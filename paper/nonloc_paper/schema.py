@@ -158,16 +158,17 @@ def _faults(value: Any, schema: Any, name: str) -> Iterator[str]:
         if not isinstance(value, dict):
             yield _not(name, value, "an object")
             return
-        known = dict.fromkeys(value, schema["*"]) if "*" in schema else schema
-        for key, of_key in known.items():
-            field = key.removesuffix("?") if known is schema else key
-            if field not in value:
-                if field == key:
-                    yield f"lacks {name}.{field}".replace(" .", " ")
-            elif not (isinstance(of_key, Number) and of_key.fits(value[field])):
-                yield from _faults(value[field], of_key, f"{name}.{field}".removeprefix("."))
+        if "*" in schema:
+            fields = dict.fromkeys(value, (schema["*"], False))
+        else:
+            fields = {key.removesuffix("?"): (one, not key.endswith("?")) for key, one in schema.items()}
+        for key, (of_key, is_needed) in fields.items():
+            if key in value:
+                yield from _faults(value[key], of_key, f"{name}.{key}".removeprefix("."))
+            elif is_needed:
+                yield f"lacks {name}.{key}".replace(" .", " ")
         for key in value:
-            if known is schema and f"{key}?" not in schema and (key not in schema or key.endswith("?")):
+            if key not in fields:
                 yield f"has an unknown field {in_words(f'{name}.{key}'.strip('.'))}"
     elif isinstance(schema, list | tuple):
         if not isinstance(value, list):
