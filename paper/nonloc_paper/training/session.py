@@ -156,7 +156,6 @@ class Session:
         self._generator = torch.Generator(device)
         self._group = group
         self._member: Member | None = None
-        self._is_requested = False
         self._captured_evaluation: CapturedEvaluation | None = None
         if group is not None:
             self._member = group.add(self.train_step)
@@ -263,24 +262,21 @@ class Session:
         batch = self._plan(self.epoch).batch(self.step_in_epoch)
         loss = self.losses.at(self.step_in_epoch)
         self.train_step.set_rate(learning_rate(self.recipe, self.step, self.steps_per_epoch))
-        self._is_requested = False
         if self._group is not None and self._member is not None:
             try:
                 self._group.request(self._member, batch, loss)
-                self._is_requested = True
             except CaptureError as error:
                 self._leave_group()
                 self._captured_evaluation = None
                 self._warn("steps", error)
-        if not self._is_requested:
+        if self._member is None:
             loss.copy_(self.train_step.compute(batch.indices, self._generator.manual_seed(batch.seed)))
         self.step_in_epoch += 1
 
     def undo_requested_step(self) -> None:
-        """Do not count the last step if it was requested from the group, whose `step` has failed."""
-        if self._is_requested:
+        """Do not count the last step if it was requested from the group, which has not done it."""
+        if self._member is not None:
             self.step_in_epoch -= 1
-        self._is_requested = False
 
     def launch_evaluation(self) -> None:
         """Launch the captured evaluation, if there is one, behind the steps; meanwhile, plan the next epoch."""
