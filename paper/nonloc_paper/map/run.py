@@ -88,28 +88,29 @@ def run_part(
     if not todo:
         return MapProgress(len(planned), 0, ())
     folder = Path(working) / part.name
-    runs = [Run(folder / recipe.name) for _, _, recipe in todo]
+    runs = {recipe: Run(folder / recipe.name) for _, _, recipe in todo}
     at_once = min(side_by_side or (SIDE_BY_SIDE if where.type == "cuda" else 1), len(todo))
     watcher = Watcher()
     errors: list[Exception] = []
-    begun: list[int] = []
-    again: list[int] = []
-    numbers = list(range(len(todo)))
+    begun = len(planned) - len(todo)
+    under_way, again = todo, list[tuple[MapCell, int, Recipe]]()
     started, seconds = time.monotonic(), budget
 
     def begin(index: int) -> None:
-        tell(len(planned) - len(todo) + len(begun), todo[numbers[index]][2])
-        begun.append(numbers[index])
+        nonlocal begun
+        tell(begun, under_way[index][2])
+        begun += 1
 
     def end(index: int, ending: Ending) -> None:
-        cell, seed, recipe = todo[numbers[index]]
+        nonlocal begun
+        cell, seed, recipe = under_way[index]
         try:
             if ending.error is not None:
                 raise ending.error
             if ending.has_result and not watcher.saw_the_end(ending.run):
                 shutil.rmtree(ending.run.path)
-                begun.remove(numbers[index])
-                again.append(numbers[index])
+                begun -= 1
+                again.append(under_way[index])
             elif ending.has_result:
                 row = cell.to_dict() | {"seed": seed}
                 row |= _measured(ending.run, recipe, shared.load(recipe.data), where, watcher)
@@ -121,15 +122,16 @@ def run_part(
             watcher.forget(ending.run)
 
     with Run(folder / "table").lock():
-        for run in runs:
+        for run in runs.values():
             # Its last steps were not watched, so its row cannot be written: it is done again.
             if run.is_finished:
                 shutil.rmtree(run.path)
-        while numbers:
+        while under_way:
             again.clear()
+            recipes = [recipe for _, _, recipe in under_way]
             endings = fit_many(
-                [todo[number][2] for number in numbers],
-                [runs[number] for number in numbers],
+                recipes,
+                [runs[recipe] for recipe in recipes],
                 side_by_side=side_by_side,
                 data=shared,
                 device=where,
@@ -140,10 +142,11 @@ def run_part(
                 ended=end,
             )
             # Stopped after its last step and before its end: not watched to its end, either.
-            numbers = [] if errors or endings.reason else again.copy()
+            under_way = [] if errors or endings.reason else again.copy()
             seconds = None if budget is None else max(0.0, budget - (time.monotonic() - started))
-    if errors and not all(isinstance(error, LockedRunError) for error in errors):
-        raise next(error for error in errors if not isinstance(error, LockedRunError))
+    for error in errors:
+        if not isinstance(error, LockedRunError):
+            raise error
     left = tuple((cell, seed) for cell, seed, recipe in todo if not table.has(cell, seed, recipe))
     return MapProgress(len(planned), len(todo) - len(left), left, endings.reason, endings.signal)
 
