@@ -56,8 +56,8 @@ def train_all(
 
     A diverged run is a result like any other. A run that another process holds is skipped, so two processes may work
     through one folder. A run that fails, or whose name something else has, does not stop the others; its error is in
-    `SuiteProgress.errors`. SIGINT,
-    SIGTERM and a spent `budget` (seconds) end the call with the running runs saved; the same call continues them.
+    `SuiteProgress.errors`. SIGINT, SIGTERM and a spent `budget` (seconds) end the call with the running runs saved; the
+    same call continues them.
 
     budget        runs known not to fit into the rest are begun last; a run's time is known from other seeds, or from
                   its own beginning
@@ -80,15 +80,15 @@ def train_all(
             # Something else has the name of this run; the others have theirs.
             errors.append(error)
 
-    seeds: dict[Recipe, list[tuple[Recipe, Run]]] = {}
+    seeds: dict[Recipe, list[Run]] = {}
     for recipe, run in (*zip(recipes, runs, strict=True), *others):
-        seeds.setdefault(recipe.with_(seed=0), []).append((recipe, run))
+        seeds.setdefault(recipe.with_(seed=0), []).append(run)
     device_name = machine(where)["device"]
 
     def seconds_of(number: int) -> float | None:
         recipe = recipes[number]
         try:
-            return seconds_to_go(recipe, runs[number], seeds[recipe.with_(seed=0)], device_name)
+            return seconds_to_go(runs[number], recipe.epochs, seeds[recipe.with_(seed=0)], device_name)
         except (NonlocError, OSError):
             # A damaged folder is reported when its run begins; the others can be chosen.
             return None

@@ -279,23 +279,21 @@ class _Scheduler:
         self._ended(slot.number, ending)
 
 
-def seconds_to_go(
-    recipe: Recipe, run: Run, others: Iterable[tuple[Recipe, Run]], device: str
-) -> float | None:
-    """Estimate the seconds until `run` is finished, from runs that differ in the seed alone; None without any.
+def seconds_to_go(run: Run, epochs: int, others: Iterable[Run], device: str) -> float | None:
+    """Estimate the seconds until `run`, of so many epochs, is finished; None where nothing is known.
 
-    others  recipes and their runs; those count that ran to their end on a device of the same name, and nowhere else
+    others  runs that differ in the seed alone; those count that ran to their end on this device, and nowhere else
     device  as result.json has it in machine.device
     """
     if run.is_finished:
         return 0.0
     lines = run.read_metrics() if run.exists else []
     check_lines(lines, METRICS, run.metrics_path)
-    share = 1 - lines[-1]["epoch"] / recipe.epochs if lines else 1.0
+    share = 1 - lines[-1]["epoch"] / epochs if lines else 1.0
     times = []
-    for other, its_run in others:
-        if other.with_(seed=recipe.seed) == recipe and its_run.is_finished:
-            result = its_run.read_result()
+    for other in others:
+        if other.is_finished:
+            result = other.read_result()
             is_whole = result["outcome"]["ending"] == "converged" and not result.get("earlier")
             if is_whole and result["machine"]["device"] == device:
                 times.append(float(result["seconds"]))

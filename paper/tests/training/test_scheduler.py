@@ -261,11 +261,8 @@ def test_shared_data_are_not_copied_on_the_same_device_and_keep_their_name():
         SharedData(CPU, {"cifar10": data}).load("cifar10")
 
 
-ESTIMATED = Recipe(epochs=10)
-
-
 def finished(path, seconds, ending="converged", device="cpu", **more):
-    """A finished run that took `seconds`, as an entry of `others`."""
+    """A finished run that took `seconds`."""
     run = Run(path)
     result = {
         "outcome": {"ending": ending, "epoch": 0, "step": 0, "message": "", "metrics": {}},
@@ -278,22 +275,20 @@ def finished(path, seconds, ending="converged", device="cpu", **more):
         "versions": {},
     }
     run.write_result(result | more)
-    return ESTIMATED.with_(seed=1), run
+    return run
 
 
 def test_seconds_to_go_come_from_other_seeds_or_the_run_itself(tmp_path):
     new, half = Run(tmp_path / "new"), Run(tmp_path / "half")
-    half.write_recipe(ESTIMATED.to_dict())
+    half.write_recipe(Recipe(epochs=10).to_dict())
     line = {"epoch": 4, "step": 40, "train_loss": 1.0, "test_loss": 1.0, "error": 50.0}
     half.append_metrics(line | {"learning_rate": 0.1, "seconds": 20.0})
     others = [finished(tmp_path / "1", 100.0), finished(tmp_path / "2", 120.0)]
-    assert seconds_to_go(ESTIMATED, new, [], "cpu") is None
-    assert seconds_to_go(ESTIMATED, others[0][1], [], "cpu") == 0
-    assert seconds_to_go(ESTIMATED, new, others, "cpu") == pytest.approx(110)
-    assert seconds_to_go(ESTIMATED, half, others, "cpu") == pytest.approx(66)
-    assert seconds_to_go(ESTIMATED, half, [], "cpu") == pytest.approx(30)
-    other_network = ESTIMATED.with_(network="preresnet20/diffusive-5@2")
-    assert seconds_to_go(other_network, new, others, "cpu") is None
+    assert seconds_to_go(new, 10, [], "cpu") is None
+    assert seconds_to_go(others[0], 10, [], "cpu") == 0
+    assert seconds_to_go(new, 10, others, "cpu") == pytest.approx(110)
+    assert seconds_to_go(half, 10, others, "cpu") == pytest.approx(66)
+    assert seconds_to_go(half, 10, [], "cpu") == pytest.approx(30)
 
 
 @pytest.mark.parametrize(
@@ -303,4 +298,4 @@ def test_seconds_to_go_come_from_other_seeds_or_the_run_itself(tmp_path):
 )
 def test_runs_that_do_not_compare_do_not_count(tmp_path, difference):
     others = [finished(tmp_path / "1", 100.0, **difference)]
-    assert seconds_to_go(ESTIMATED, Run(tmp_path / "new"), others, "cpu") is None
+    assert seconds_to_go(Run(tmp_path / "new"), 10, others, "cpu") is None
