@@ -50,7 +50,7 @@ def run(options: Namespace) -> int:
 
     from nonloc_paper.data import load
     from nonloc_paper.suites.recheck import recheck
-    from nonloc_paper.training.machine import device_or_best, machine, versions
+    from nonloc_paper.training.machine import device_or_best, place
     from nonloc_paper.training.recipe import Recipe
 
     load_once = functools.cache(lambda name: load(name, options.data_dir))
@@ -94,8 +94,7 @@ def run(options: Namespace) -> int:
             "rows": [{"run": str(one.path), **checked.to_dict()} for one, checked in checks],
             "agree": agreed,
             "errors": list(errors),
-            "machine": machine(device),
-            "versions": versions(device),
+            **place(device),
         },
     )
     if first_error is not None:

@@ -15,7 +15,7 @@ from nonloc.processes.stability.cfl import cfl_limit
 from nonloc_paper.data import load
 from nonloc_paper.data.dataset import Dataset
 from nonloc_paper.runs import Run, write_json
-from nonloc_paper.training.machine import device_or_best, machine, versions
+from nonloc_paper.training.machine import device_or_best, place
 from nonloc_paper.training.recipe import Recipe
 from nonloc_paper.training.tasks import TASKS
 from nonloc_paper.training.trained import network_of, newest_checkpoint
@@ -59,13 +59,7 @@ def certify_run(
         _certificate(name, stage, x, mask) for name, stage, x, mask in stage_inputs(model, inputs)
     ]
     if keep:
-        value = {
-            "step": checkpoint.step,
-            "images": images,
-            "stages": certificates,
-            "machine": machine(device),
-            "versions": versions(device),
-        }
+        value = {"step": checkpoint.step, "images": images, "stages": certificates, **place(device)}
         write_json(run.path / STABILITY, value)
     return certificates
 

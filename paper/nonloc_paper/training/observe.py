@@ -242,16 +242,20 @@ def _affinities(
                 "stage": name,
                 "position": list(position),
                 "grid": [height, width],
-                "spread": sum(spreads) / len(spreads) if spreads else None,
-                "apart": sum(aparts) / len(aparts) if aparts else None,
+                "spread": _mean(spreads),
+                "apart": _mean(aparts),
                 "logit_spread": None
                 if None in logits
                 else float(torch.tensor(logits, dtype=torch.float64).max()),
-                "same_share": sum(shares) / len(shares) if shares else None,
-                "same_chance": sum(chances) / len(chances) if chances else None,
+                "same_share": _mean(shares),
+                "same_chance": _mean(chances),
             }
         )
     return measured
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return sum(values) / len(values) if values else None
 
 
 def _spread(kernel: Tensor) -> Tensor:
