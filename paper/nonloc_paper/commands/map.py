@@ -19,7 +19,7 @@ from nonloc_paper.commands.parser import CommandParser, add_optional, add_words
 from nonloc_paper.map.cells import PARTS, MapPart, find_part
 from nonloc_paper.map.table import MapTable
 from nonloc_paper.paths import results_folder
-from nonloc_paper.suites.archive import note_spent
+from nonloc_paper.suites.archive import lock_folder, note_spent
 from nonloc_paper.suites.rows import MOST_SEEDS
 
 PARSER = CommandParser
@@ -64,7 +64,6 @@ def run(options: Namespace) -> int:
     budget = None if options.budget is None else parse_duration(options.budget)
 
     from nonloc_paper.map.run import run_part
-    from nonloc_paper.suites.archive import lock_folder
     from nonloc_paper.training.machine import device_or_best, machine
     from nonloc_paper.training.step import slow_precision
 

@@ -21,13 +21,24 @@ from nonloc.outcomes import EXIT_DONE, EXIT_LOCKED
 from nonloc_paper.commands.many_runs import RunsProgress, add_many_runs_arguments, parse_changes
 from nonloc_paper.commands.parser import CommandParser, add_optional, add_words
 from nonloc_paper.paths import real_path, results_folder
+from nonloc_paper.runs import Run
 from nonloc_paper.suites import SUITES, Suite, arranged_suite
+from nonloc_paper.suites.archive import (
+    WEIGHTS,
+    KeepReport,
+    check_keep,
+    keep,
+    lock_folder,
+    move_spent,
+    note_spent,
+    restore,
+)
+from nonloc_paper.suites.demo import QUICK_EPOCHS, QUICK_ROWS
 from nonloc_paper.training.recipe import Recipe
 
 if TYPE_CHECKING:
     from nonloc_paper.report.records import Collection
     from nonloc_paper.report.table1_runs import Table1Runs
-    from nonloc_paper.suites.archive import KeepReport
     from nonloc_paper.suites.train_all import SuiteProgress
 
 DEMO = "demo"
@@ -121,9 +132,6 @@ def run(options: Namespace) -> int:
     if options.keep:
         if options.kept is None:
             raise ValueError("--keep needs a folder to keep runs in; name it with --kept DIR")
-
-        from nonloc_paper.suites.archive import check_keep
-
         if real_path(options.kept) in (real_path(folder), *real_path(folder).parents):
             raise ValueError(
                 f"--output {folder} lies in --kept {options.kept}, and would be taken for records; "
@@ -142,7 +150,6 @@ def run(options: Namespace) -> int:
     from nonloc_paper.report.records import collect, read_plan, write_plan
     from nonloc_paper.report.sentences import summary
     from nonloc_paper.report.surprise import surprise
-    from nonloc_paper.suites.archive import WEIGHTS, note_spent
     from nonloc_paper.training.machine import device_or_best, machine
     from nonloc_paper.training.step import slow_precision
 
@@ -230,9 +237,6 @@ def _restore(suite: Suite, folder: Path, options: Namespace, output: Output) -> 
     """Copy recorded runs of the suite to the folder's own runs; return their recipes."""
     if options.kept is None:
         return []
-
-    from nonloc_paper.suites.archive import restore
-
     known = restore(suite, options.kept, folder / "runs")
     if known:
         output.talk(
@@ -243,8 +247,6 @@ def _restore(suite: Suite, folder: Path, options: Namespace, output: Output) -> 
 
 
 def _keep(suite: Suite, folder: Path, options: Namespace, changes: dict[str, Any]) -> KeepReport:
-    from nonloc_paper.suites.archive import keep, lock_folder, move_spent
-
     kept = Path(options.kept) / suite.name
     with lock_folder(kept, wait=True):
         report = keep(suite, folder / "runs", options.kept, changes=changes, weights=options.weights)
@@ -276,8 +278,6 @@ def _recorded(suite: Suite, options: Namespace) -> Table1Runs | None:
 
 def _make_quick(options: Namespace) -> None:
     """Set the options that make the demo short; a ValueError for what --quick does not go with."""
-    from nonloc_paper.suites.demo import QUICK_EPOCHS, QUICK_ROWS
-
     if options.suite != DEMO:
         raise ValueError(f"--quick is for the demo; leave it out, or reproduce {DEMO}")
     if options.rows or options.set or options.seeds is not None:
@@ -290,7 +290,6 @@ def _make_quick(options: Namespace) -> None:
 def _certify_best(collection: Collection) -> bool:
     """Certify the network of the best row that the page looks at; return whether that is new."""
     from nonloc_paper.report.surprise import best_row
-    from nonloc_paper.runs import Run
     from nonloc_paper.training.certificates import certify_run
 
     row = best_row(collection)
@@ -330,7 +329,6 @@ def _train(
 ) -> SuiteProgress:
     import torch
 
-    from nonloc_paper.runs import Run
     from nonloc_paper.suites.processes import train_all_by_processes
 
     if suite.threads is not None:
