@@ -44,12 +44,16 @@ class Task(ABC):
         """Return (inputs [B, 3, H, W], targets) of the training images `indices` [B]."""
 
     @abstractmethod
-    def test_batch(self, indices: Tensor) -> tuple[Tensor, Tensor]:
-        """Return (inputs [B, 3, H, W], targets) of the test images `indices` [B], the same for every run."""
+    def test_batch(self, which: Tensor | slice) -> tuple[Tensor, Tensor]:
+        """Return (inputs [B, 3, H, W], targets) of test images, the same for every run.
 
-    @abstractmethod
+        which  their numbers [B], or a slice, whose inputs are plain: float32 and contiguous
+        """
+
     def test_batches(self, batch_size: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield (inputs, targets) over the whole test split, in order, the same for every run."""
+        """Yield (inputs, targets) over the whole test split, in order, as slices."""
+        for first in range(0, len(self.test), batch_size):
+            yield self.test_batch(slice(first, first + batch_size))
 
     @abstractmethod
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
@@ -127,18 +131,11 @@ class Classification(Task):
             images = augment(images, _generator(chance))
         return images, self.train.labels[indices]
 
-    def test_batch(self, indices: Tensor) -> tuple[Tensor, Tensor]:
+    def test_batch(self, which: Tensor | slice) -> tuple[Tensor, Tensor]:
         assert self.test.labels is not None
-        if self.draws_by_seed:
-            return self._make_batch(self.test, indices, None)
-        return self._normalize(self.test.images[indices]), self.test.labels[indices]
-
-    def test_batches(self, batch_size: int) -> Iterator[tuple[Tensor, Tensor]]:
-        assert self.test.labels is not None
-        for images, labels in zip(
-            self.test.images.split(batch_size), self.test.labels.split(batch_size), strict=True
-        ):
-            yield self._normalize(images), labels
+        if self.draws_by_seed and isinstance(which, Tensor):
+            return self._make_batch(self.test, which, None)
+        return self._normalize(self.test.images[which]), self.test.labels[which]
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         return F.cross_entropy(outputs, targets)
@@ -195,16 +192,9 @@ class Restoration(Task):
         noise = torch.randn(images.shape, generator=generator, device=self.device)
         return images + self.recipe.noise * noise, images
 
-    def test_batch(self, indices: Tensor) -> tuple[Tensor, Tensor]:
-        images = self._scale(self.test.images[indices])
-        return images + self._test_noise[indices], images
-
-    def test_batches(self, batch_size: int) -> Iterator[tuple[Tensor, Tensor]]:
-        for images, noise in zip(
-            self.test.images.split(batch_size), self._test_noise.split(batch_size), strict=True
-        ):
-            images = self._scale(images)
-            yield images + noise, images
+    def test_batch(self, which: Tensor | slice) -> tuple[Tensor, Tensor]:
+        images = self._scale(self.test.images[which])
+        return images + self._test_noise[which], images
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         return F.mse_loss(outputs, targets)
