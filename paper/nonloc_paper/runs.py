@@ -239,7 +239,7 @@ class Run:
         is_new = not path.exists()
         with naming(path), open(path, "ab+") as file:
             file.truncate(_whole_length(_content(path)))
-            file.write((_dump(line) + "\n").encode())
+            file.write((_dump(finite_or_none(line)) + "\n").encode())
             file.flush()
             os.fsync(file.fileno())
         if is_new:
@@ -291,7 +291,7 @@ def with_checksum(value: dict[str, Any]) -> dict[str, Any]:
 
 
 def _dump(value: Any, indent: int | None = None) -> str:
-    return json.dumps(finite_or_none(value), indent=indent, allow_nan=False, ensure_ascii=False)
+    return json.dumps(value, indent=indent, allow_nan=False, ensure_ascii=False)
 
 
 def finite_or_none(value: Any) -> Any:
