@@ -15,6 +15,7 @@ from nonloc_paper.suites.tables import (
     ONE,
     SAME_PLACE,
     SAME_PLACE_CIFAR100,
+    SAME_PLACE_PAIRS,
     SLOW_FOUR,
     STAGE,
     TABLE1,
@@ -93,7 +94,7 @@ FRAGILE = Suite(
         if key != "baseline"
     ),
     seeds=2,
-    pairs=tuple((block_label(f"diffusive-{n}"), block_label(f"original-{n}")) for n in (2, 3, 4)),
+    pairs=SAME_PLACE_PAIRS,
     notes=(
         *NOTES,
         f"This block departs from them in the start of the stages, {FRAGILE_START}, chosen because original blocks "

@@ -73,6 +73,10 @@ _FOUR = (
 )
 
 
+# The proposed and the original row with as many blocks.
+SAME_PLACE_PAIRS = tuple((block_label(f"diffusive-{n}"), block_label(f"original-{n}")) for n in (2, 3, 4))
+
+
 def _table(base: Recipe, network: str, published: Mapping[str, float]) -> tuple[Row, ...]:
     """The rows "in the same place": blocks right after the second residual block."""
     return tuple(
@@ -105,7 +109,7 @@ TABLE1 = Suite(
     ),
     seeds=5,
     pairs=(
-        *((f"{n}-block (proposed)", f"{n}-block (original)") for n in (2, 3, 4)),
+        *SAME_PLACE_PAIRS,
         ("3 blocks in different places (proposed)", "3 blocks in different places (original)"),
         ("5-block (proposed)", "baseline"),
     ),
@@ -117,10 +121,7 @@ TABLE2 = Suite(
     title="Table 2: validation error of PreResNet-56 on CIFAR-100",
     rows=_table(CIFAR100, "preresnet56", SAME_PLACE_CIFAR100),
     seeds=5,
-    pairs=(
-        *((f"{n}-block (proposed)", f"{n}-block (original)") for n in (2, 3, 4)),
-        ("5-block (proposed)", "baseline"),
-    ),
+    pairs=(*SAME_PLACE_PAIRS, ("5-block (proposed)", "baseline")),
     notes=(*NOTES, "Place in PreResNet-56: not stated; after residual block 2."),
 )
 
