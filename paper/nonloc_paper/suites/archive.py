@@ -325,11 +325,8 @@ def _keep_weights(row: Path, sources: Mapping[int, Run], which: str) -> str:
     """Copy the weights that a row should have; return what is missing, "" if nothing is."""
     if which == "none":
         return ""
-    targets = {
-        int(run.path.name): run
-        for run in (find_runs(row) if row.is_dir() else [])
-        if run.is_finished and run.path.parent == row and run.path.name.isdecimal()
-    }
+    seeds = [path.parent for path in row.glob("*/recipe.json") if path.parent.name.isdecimal()]
+    targets = {int(path.name): Run(path) for path in seeds if Run(path).is_finished}
     ranked = _from_the_median(targets)
     weighed = [seed for seed in targets if _has_whole_weights(targets[seed])]
     # Lazily: to know that weights are whole, all of them are read.

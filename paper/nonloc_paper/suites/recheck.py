@@ -108,9 +108,8 @@ def recheck(
     recomputed = _evaluate(model, task, now)[task.score]
     stored = float(result["metrics"][task.score])
     here = machine(where)
-    kind = "cpu" if here["device"] == "cpu" else "device"
-    is_same = here["device"] == result["machine"]["device"] and here[kind] == result["machine"][kind]
-    is_same = is_same and now == recipe
+    named_by = ("device", "cpu") if where.type == "cpu" else ("device",)
+    is_same = now == recipe and all(here[name] == result["machine"][name] for name in named_by)
     exact = PSNR_TOLERANCE if task.score == "psnr" else 0.0
     return Recheck(
         score=task.score,
