@@ -27,7 +27,6 @@ HUGE = str(10**20)
 
 def test_neither_help_nor_a_page_of_records_needs_torch(tmp_path):
     """In one fresh process: `--help` of every command, then a page of a recorded run."""
-    record = ROOT / "paper" / "results" / "table1" / "baseline" / "0"
     code = f"""
 import sys
 from nonloc.cli import main
@@ -38,7 +37,7 @@ for words in [[], *([name] for name in {list(COMMANDS)})]:
         assert end.code == 0
 heavy = {{"torch", "numpy", "matplotlib", "sklearn", "safetensors", "pooch"}} & set(sys.modules)
 assert not heavy, f"--help imported {{heavy}}"
-assert main(["report", {str(record)!r}, "--output", {str(tmp_path / "page.html")!r}]) == 0
+assert main(["report", {RECORD!r}, "--output", {str(tmp_path / "page.html")!r}]) == 0
 assert "torch" not in sys.modules
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

@@ -4,17 +4,15 @@ import shutil
 
 import pytest
 import torch
-from tiny import tiny_data, tiny_recipe, unusual_defaults
+from tiny import tiny_data, tiny_recipe, train, train_together, unusual_defaults
 
 from nonloc_paper.runs import Run
 from nonloc_paper.training.checkpoint import weights_sha256
-from nonloc_paper.training.fit import fit
-from nonloc_paper.training.scheduler import fit_many
 from nonloc_paper.training.trained import trained_network
 
 
 def test_it_is_the_network_at_the_end_of_the_run(tmp_path):
-    fit(tiny_recipe(epochs=1), tmp_path / "run", data=tiny_data(), device="cpu", progress=False)
+    train(tiny_recipe(epochs=1), tmp_path / "run")
     torch.manual_seed(0)
     expected = torch.rand(1)
     torch.manual_seed(0)
@@ -28,16 +26,16 @@ def test_it_is_the_network_at_the_end_of_the_run(tmp_path):
 def test_runs_and_their_networks_do_not_depend_on_the_caller_s_defaults(tmp_path, together):
     # Noise and Adam's numbers would be float64 and elsewhere, too.
     recipe = tiny_recipe(network="restorer4/diffusive-1@2", epochs=1, optimizer="adam")
+    train(recipe, tmp_path / "usual")
     data = tiny_data(labels=False)
-    fit(recipe, tmp_path / "usual", data=data, device="cpu", progress=False)
     with unusual_defaults():
         if together:
-            fit_many([recipe], [tmp_path / "run"], data={"tiny": data}, device="cpu", progress=False)
+            train_together([recipe], tmp_path, 1, data={"tiny": data})
         else:
-            fit(recipe, tmp_path / "run", data=data, device="cpu", progress=False)
-        model = trained_network(tmp_path / "run")
+            train(recipe, tmp_path / "0", data=data)
+        model = trained_network(tmp_path / "0")
     usual = Run(tmp_path / "usual").read_result()["weights_sha256"]
-    assert Run(tmp_path / "run").read_result()["weights_sha256"] == usual
+    assert Run(tmp_path / "0").read_result()["weights_sha256"] == usual
     assert weights_sha256(model) == usual
 
 
@@ -51,7 +49,7 @@ def test_a_run_without_a_checkpoint_says_so(tmp_path):
 @pytest.fixture
 def row(tmp_path):
     """A finished run in row/0; in row/1 the same with another seed, in row/2 with another rate as well."""
-    fit(tiny_recipe(epochs=1), tmp_path / "0", data=tiny_data(), device="cpu", progress=False)
+    train(tiny_recipe(epochs=1), tmp_path / "0")
     for place, changes in (("1", {"seed": 1}), ("2", {"seed": 2, "learning_rate": 0.02})):
         shutil.copytree(tmp_path / "0", tmp_path / place)
         Run(tmp_path / place).write_recipe(tiny_recipe(epochs=1, **changes).to_dict())
