@@ -23,7 +23,7 @@ from nonloc_paper.training.plan import epoch_order, initialization, step_generat
 from nonloc_paper.training.recipe import Recipe
 from nonloc_paper.training.session import Session
 from nonloc_paper.training.step import on_stream, precision_of
-from nonloc_paper.training.tasks import TASKS, Classification
+from nonloc_paper.training.tasks import TASKS
 
 # Those of the paper's tables, and how their stages are made.
 NETWORKS: dict[str, dict[str, Any]] = {
@@ -53,8 +53,7 @@ class PlainLoop:
     def __init__(self, recipe: Recipe, dataset: Dataset, device: torch.device) -> None:
         self.recipe, self.device = recipe, device
         self.task = TASKS[recipe.task](recipe, dataset, device)
-        if isinstance(self.task, Classification):
-            self.task.fused = False
+        self.task.draws_by_seed = False
         is_baseline = recipe.network.endswith("/baseline")
         options = replace(recipe.stage, backend=None if is_baseline else "reference")
         with initialization(recipe.seed):

@@ -23,21 +23,18 @@ seed, an int64 tensor [1] there."""
 class Task(ABC):
     """The data on their device, and what a network should do with them.
 
-    score  the name of the measure in metrics: "error" in % (lower is better) or "psnr" in dB (higher is)
+    score          the name of the measure in metrics: "error" in % (lower is better) or "psnr" in dB (higher is)
+    draws_by_seed  whether a seed is enough for a training batch, so that no generator is needed
     """
 
     score: ClassVar[str]
+    draws_by_seed: bool = False
 
     def __init__(self, recipe: Recipe, dataset: Dataset, device: torch.device | str) -> None:
         self.recipe = recipe
         self.device = torch.device(device)
         self.train = _first(dataset.train, recipe.train_images, "train_images", dataset.name)
         self.test = _first(dataset.test, recipe.test_images, "test_images", dataset.name)
-
-    @property
-    def draws_by_seed(self) -> bool:
-        """Whether a seed is enough for a training batch, so that no generator is needed."""
-        return False
 
     @abstractmethod
     def train_batch(self, indices: Tensor, chance: Chance) -> tuple[Tensor, Tensor]:
@@ -90,12 +87,11 @@ class Classification(Task):
     The mean of each pixel over the training images is subtracted; the rest is divided by
     `recipe.pixel_scale`, one number for all pixels.
 
-    fused  on CUDA, make a batch in one launch, in the layout and precision of the network's first convolution; False
-           uses plain torch
+    On CUDA a batch is made in one launch, in the layout and precision of the network's first convolution; by plain
+    torch once `draws_by_seed` is set to False.
     """
 
     score = "error"
-    fused: bool = True
 
     def __init__(self, recipe: Recipe, dataset: Dataset, device: torch.device | str) -> None:
         super().__init__(recipe, dataset, device)
@@ -117,10 +113,7 @@ class Classification(Task):
             raise ValueError('pixel_scale="std" needs training images that differ; use a number')
         self._normalize = Preprocess(mean, scale).to(self.device)
         self.train, self.test = (_contiguous(split.to(self.device)) for split in (self.train, self.test))
-
-    @property
-    def draws_by_seed(self) -> bool:
-        return self.fused and self.device.type == "cuda" and batch_kernel() is not None
+        self.draws_by_seed = self.device.type == "cuda" and batch_kernel() is not None
 
     def train_batch(self, indices: Tensor, chance: Chance) -> tuple[Tensor, Tensor]:
         assert self.train.labels is not None

@@ -17,7 +17,7 @@ def tasks_of(**changes):
     recipe = tiny_recipe(**{"pixel_scale": "std"} | changes)
     data = tiny_data(train=144, size=32)
     fused, plain = Classification(recipe, data, DEVICE), Classification(recipe, data, DEVICE)
-    plain.fused = False
+    plain.draws_by_seed = False
     return fused, plain
 
 
