@@ -30,20 +30,20 @@ def crop_and_flip(images: Tensor, offsets: Tensor, flips: Tensor, pad: int) -> T
     return padded.gather(3, columns[:, None, None, :].expand(batch, channels, height, width))
 
 
-def draw(batch: int, generator: torch.Generator, pad: int) -> tuple[Tensor, Tensor]:
-    """Draw, on the generator's device, offsets [B, 2] in 0 … 2·pad and flips [B], 1 to mirror an image or 0."""
-    offsets = torch.randint(0, 2 * pad + 1, (batch, 2), generator=generator, device=generator.device)
+def draw(batch: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Draw, on the generator's device, offsets [B, 2] in 0 … 2·PAD and flips [B], 1 to mirror an image or 0."""
+    offsets = torch.randint(0, 2 * PAD + 1, (batch, 2), generator=generator, device=generator.device)
     return offsets, torch.randint(0, 2, (batch,), generator=generator, device=generator.device)
 
 
-def augment(images: Tensor, generator: torch.Generator, pad: int = PAD) -> Tensor:
+def augment(images: Tensor, generator: torch.Generator) -> Tensor:
     """Crop the zero-padded images and flip them at random, with its own draw for every image.
 
     `images` [B, C, H, W] are normalised already, so that the zeros of the border are the mean image for classification
     and mid-grey for restoration. `generator` is on the images' device.
     """
-    offsets, flips = draw(len(images), generator, pad)
-    return crop_and_flip(images, offsets, flips.bool(), pad)
+    offsets, flips = draw(len(images), generator)
+    return crop_and_flip(images, offsets, flips.bool(), PAD)
 
 
 def batch_kernel() -> ModuleType | None:

@@ -144,7 +144,7 @@ class Classification(Task):
         assert kernel is not None
         offsets, flips, seed = None, None, None
         if isinstance(chance, torch.Generator):
-            offsets, flips = draw(len(indices), chance, PAD)
+            offsets, flips = draw(len(indices), chance)
         else:
             seed = chance
         with torch.cuda.device(self.device):

@@ -6,8 +6,8 @@ import torch
 from nonloc_paper.data.dataset import Dataset, Split
 
 
-def images(count: int = 4, size: int = 2) -> torch.Tensor:
-    return torch.arange(count * 3 * size * size, dtype=torch.uint8).reshape(count, 3, size, size)
+def images(size: int = 2) -> torch.Tensor:
+    return torch.arange(4 * 3 * size * size, dtype=torch.uint8).reshape(4, 3, size, size)
 
 
 @pytest.mark.parametrize(

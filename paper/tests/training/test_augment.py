@@ -33,14 +33,14 @@ def test_it_agrees_with_a_plain_loop(dtype):
 def test_each_image_has_its_own_offset_and_every_offset_is_reached():
     images = torch.zeros(4000, 1, 9, 9)
     images[:, :, 4, 4] = 1.0
-    windows = augment(images, torch.Generator().manual_seed(0), pad=4)
+    windows = augment(images, torch.Generator().manual_seed(0))
     assert windows.flatten(1).argmax(1).unique().numel() == 81
 
 
 def test_about_half_of_the_images_are_mirrored():
     # Along a ramp that rises to the right, a window falls exactly when it is mirrored.
     ramp = torch.arange(1.0, 17.0).expand(1000, 1, 16, 16)
-    windows = augment(ramp, torch.Generator().manual_seed(1), pad=4)
+    windows = augment(ramp, torch.Generator().manual_seed(1))
     falls = windows[:, 0, 8, 7] > windows[:, 0, 8, 8]
     assert 450 < int(falls.sum()) < 550
 
