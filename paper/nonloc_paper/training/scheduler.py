@@ -171,16 +171,15 @@ def fit_many(
 
 
 @dataclass
-class _Slot:
-    """A place for one run after another.
+class _Running:
+    """A run under way.
 
-    steps        None while it is free
-    event        what the run waits for
+    event        what it waits for
     has_stepped  whether it waits for the group's next `step`
     """
 
-    number: int = -1
-    steps: Steps | None = None
+    number: int
+    steps: Steps
     event: Event | None = None
     has_stepped: bool = False
 
@@ -202,27 +201,26 @@ class _Scheduler:
     ) -> None:
         self._endings, self._shared, self._stopping, self._options = endings, shared, stopping, options
         self._labels, self._choose, self._begun, self._ended = labels, choose, begun, ended
+        self._at_once = at_once
         self._left = list(range(len(endings)))
-        self._slots = [_Slot() for _ in range(at_once)]
+        self._running: list[_Running] = []
 
     def work(self) -> None:
         """Work until every run has ended, or there is a reason to stop and the runs under way are saved."""
         while True:
-            for slot in self._slots:
-                if slot.steps is None and self._left and not self._stopping.reason:
-                    self._begin(slot)
-            busy = [slot for slot in self._slots if slot.steps is not None]
-            if not busy:
+            while len(self._running) < self._at_once and self._left and not self._stopping.reason:
+                self._begin()
+            if not self._running:
                 return
-            late = [slot for slot in busy if not slot.has_stepped]
-            ready = [slot for slot in late if slot.event is None or slot.event.query()]
-            for slot in ready:
-                self._advance(slot)
+            late = [one for one in self._running if not one.has_stepped]
+            ready = [one for one in late if one.event is None or one.event.query()]
+            for one in ready:
+                self._advance(one)
             if not late:
                 if self._options.group is not None:
                     self._options.group.step()
-                for slot in busy:
-                    slot.has_stepped = False
+                for one in self._running:
+                    one.has_stepped = False
             elif not ready:
                 event = late[0].event
                 assert event is not None
@@ -230,15 +228,13 @@ class _Scheduler:
 
     def save(self) -> None:
         """Save and end each run under way, as far as that is possible."""
-        for slot in self._slots:
-            if slot.steps is None:
-                continue
+        for one in self._running:
             try:
                 # A run that was begun but not advanced has nothing to save, and raises this as well.
                 with suppress(SaveAndStop):
-                    slot.steps.throw(SaveAndStop(group_has_stepped=not slot.has_stepped))
+                    one.steps.throw(SaveAndStop(group_has_stepped=not one.has_stepped))
             except Exception as error:
-                path = self._endings[slot.number].run.path
+                path = self._endings[one.number].run.path
                 warnings.warn(
                     f"{path} could not be saved ({error}); it will go on from the checkpoint before",
                     RuntimeWarning,
@@ -247,26 +243,24 @@ class _Scheduler:
 
     def close(self) -> None:
         """Free the runs under way."""
-        for slot in self._slots:
-            if slot.steps is not None:
-                slot.steps.close()
+        for one in self._running:
+            one.steps.close()
 
-    def _begin(self, slot: _Slot) -> None:
+    def _begin(self) -> None:
         number = self._choose(tuple(self._left), self._stopping.seconds_left)
         self._left.remove(number)
         self._begun(number)
         recipe, run = self._endings[number].recipe, self._endings[number].run
-        slot.number, slot.event, slot.has_stepped = number, None, False
         options = replace(self._options, label=self._labels[number] if self._labels else None)
-        slot.steps = train_steps(recipe, run, lambda: self._shared.load(recipe.data), self._stopping, options)
+        steps = train_steps(recipe, run, lambda: self._shared.load(recipe.data), self._stopping, options)
+        self._running.append(_Running(number, steps))
 
-    def _advance(self, slot: _Slot) -> None:
+    def _advance(self, one: _Running) -> None:
         """Advance the run to its next step, or note how it ended."""
-        assert slot.steps is not None
-        ending = self._endings[slot.number]
+        ending = self._endings[one.number]
         try:
-            slot.event = next(slot.steps)
-            slot.has_stepped = slot.event is None
+            one.event = next(one.steps)
+            one.has_stepped = one.event is None
             return
         except StopIteration as end:
             ending = replace(ending, outcome=end.value)
@@ -274,9 +268,9 @@ class _Scheduler:
             # Its frames hold the run's memory, which the others may need.
             traceback.clear_frames(error.__traceback__)
             ending = replace(ending, error=error)
-        slot.steps = None
-        self._endings[slot.number] = ending
-        self._ended(slot.number, ending)
+        self._running.remove(one)
+        self._endings[one.number] = ending
+        self._ended(one.number, ending)
 
 
 def seconds_to_go(run: Run, epochs: int, others: Iterable[Run], device: str) -> float | None:
