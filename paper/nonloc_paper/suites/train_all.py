@@ -71,24 +71,24 @@ def train_all(
     data = SharedData(where, data_dir=data_dir)
     locked: list[Recipe] = []
     errors: list[Exception] = []
-    planned, recipes, runs = recipes, [], list[Run]()
-    for recipe in planned:
+    runs: dict[Recipe, Run] = {}
+    for recipe in recipes:
         try:
-            runs.append(Run(Path(folder) / recipe.name))
-            recipes.append(recipe)
+            runs[recipe] = Run(Path(folder) / recipe.name)
         except (ValueError, OSError) as error:
             # Something else has the name of this run; the others have theirs.
             errors.append(error)
+    usable = list(runs)
 
     seeds: dict[Recipe, list[Run]] = {}
-    for recipe, run in (*zip(recipes, runs, strict=True), *others):
+    for recipe, run in (*runs.items(), *others):
         seeds.setdefault(recipe.with_(seed=0), []).append(run)
     device_name = machine(where)["device"]
 
     def seconds_of(number: int) -> float | None:
-        recipe = recipes[number]
+        recipe = usable[number]
         try:
-            return seconds_to_go(runs[number], recipe.epochs, seeds[recipe.with_(seed=0)], device_name)
+            return seconds_to_go(runs[recipe], recipe.epochs, seeds[recipe.with_(seed=0)], device_name)
         except (NonlocError, OSError):
             # A damaged folder is reported when its run begins; the others can be chosen.
             return None
@@ -111,22 +111,22 @@ def train_all(
                 errors.append(error)
 
     endings = fit_many(
-        recipes,
-        runs,
+        usable,
+        list(runs.values()),
         side_by_side=side_by_side,
         data=data,
         device=where,
         progress=progress,
         stop_after=budget,
-        labels=[label(recipe) for recipe in recipes],
+        labels=[label(recipe) for recipe in usable],
         choose=choose,
-        begun=lambda number: tell(number, recipes[number]),
+        begun=lambda number: tell(number, usable[number]),
         ended=ended,
     )
-    done = {recipe for recipe, run in zip(recipes, runs, strict=True) if run.is_finished}
+    done = {recipe for recipe, run in runs.items() if run.is_finished}
     return SuiteProgress(
-        done=tuple(recipe for recipe in planned if recipe in done),
-        left=tuple(recipe for recipe in planned if recipe not in done),
+        done=tuple(recipe for recipe in recipes if recipe in done),
+        left=tuple(recipe for recipe in recipes if recipe not in done),
         locked=tuple(locked),
         reason=endings.reason,
         signal=endings.signal,
