@@ -65,9 +65,9 @@ class Run:
                 )
 
     @classmethod
-    def open(cls, path: str | os.PathLike[str]) -> Run:
-        """Return an existing run; the folder must hold a recipe."""
-        run = cls(path)
+    def open(cls, run: Run | str | os.PathLike[str]) -> Run:
+        """Return an existing run, or the run of a folder; it must have a recipe."""
+        run = run if isinstance(run, Run) else cls(run)
         if not run.exists:
             raise ValueError(f"{run.path} is not a run folder: it has no recipe.json")
         return run

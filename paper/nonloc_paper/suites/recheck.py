@@ -78,7 +78,7 @@ def recheck(
     precision  None is the recipe's
     tell       called with a sentence if the evaluation may take long
     """
-    run = run if isinstance(run, Run) else Run.open(run)
+    run = Run.open(run)
     recipe = Recipe.of(run)
     result = run.read_result()
     if result["outcome"]["ending"] != "converged":

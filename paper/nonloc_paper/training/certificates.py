@@ -44,7 +44,7 @@ def certify_run(
 
     keep  also write them to the run's stability.json, with the step, the machine and the versions
     """
-    run = run if isinstance(run, Run) else Run.open(run)
+    run = Run.open(run)
     device = device_or_best(device)
     recipe = Recipe.of(run)
     checkpoint = newest_checkpoint(run)

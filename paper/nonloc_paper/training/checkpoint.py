@@ -92,7 +92,7 @@ def save_checkpoint(run: Run, recipe: Recipe, checkpoint: Checkpoint) -> None:
     write_atomically(tensors_path, content)
     write_json(tensors_path.with_suffix(".json"), manifest, indent=2)
     earlier = [int(path.stem) for path in _numbered(run, ".json") if int(path.stem) < checkpoint.step]
-    remaining = {checkpoint.step, *sorted(earlier)[-1:]}
+    remaining = {checkpoint.step, max(earlier, default=checkpoint.step)}
     # Later ones are damaged: the run did not resume from them.
     _remove(run, lambda other: other not in remaining)
     for path in run.checkpoint_files(TEMPORARY):

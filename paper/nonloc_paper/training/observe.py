@@ -67,7 +67,7 @@ def observe(
     batch_size  how many of the first test images the features and affinities are measured on
     folder      where to write; None is the run's own
     """
-    run = run if isinstance(run, Run) else Run.open(run)
+    run = Run.open(run)
     place = run.path if folder is None else Path(folder)
     device = device_or_best(device)
     recipe = Recipe.of(run)
@@ -112,7 +112,7 @@ def observe_spectra(
     "rank" and "band"]}]}; a stage with a W that is not finite has no entry. A stable W has no "band": its signs are
     fixed, not learned.
     """
-    run = run if isinstance(run, Run) else Run.open(run)
+    run = Run.open(run)
     place = run.path if folder is None else Path(folder)
     return _write_spectra(run, newest_checkpoint(run), Recipe.of(run), place)
 

@@ -42,7 +42,7 @@ def trained_network(
     >>> trained_network("runs/second")(torch.zeros(1, 3, 12, 12)).shape
     torch.Size([1, 3, 12, 12])
     """
-    run = run if isinstance(run, Run) else Run.open(run)
+    run = Run.open(run)
     recipe = Recipe.of(run)
     own = None if model is None else make_own_network(model, recipe)[0]
     return network_of(newest_checkpoint(run), recipe, device, own)
