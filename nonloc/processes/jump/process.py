@@ -219,7 +219,7 @@ class JumpProcess(Process):
         if law is None:
             return None
         law = law.unsqueeze(-1)
-        wide = z.to(torch.float64)
+        wide = zero_masked(z, self.affinity.mask).to(torch.float64)
         # The stationary part has no energy; without it, little cancels.
         rest = wide - wide.sum(1, keepdim=True) * law
         return -(rest * inverse_or_zero(law) * self._change(rest)).sum((1, 2)).to(z.dtype)

@@ -116,6 +116,17 @@ def test_energy_is_that_of_the_density_and_never_grows():
     assert bool((energy.diff(dim=0) < 0).all())
 
 
+def test_energy_does_not_see_the_padding():
+    keep = torch.tensor([True, True, False, True, True, True])
+    whole = heat(mask=keep.expand(2, -1))
+    law = law_of(whole)
+    rest = whole.left[:, keep]
+    expected = JumpProcess(Affinity(rest, rest, "heat", "row", 0.7)).energy(law[:, keep])
+    assert relative(JumpProcess(whole).energy(law), expected) < 1e-13
+    law[:, 2] = torch.nan
+    assert relative(simulate(JumpProcess(whole), law, num_steps=1).energy[0], expected) < 1e-13
+
+
 class TestBothFormsOfThePaper:
     """z_i ← Σ_j K_ij z_j, and z_i ← z_i + Σ_j K_ij (z_j − z_i): one and the same where rows sum to 1."""
 
