@@ -11,7 +11,6 @@ from nonloc._checks import check_flag, check_takes_one, is_finite, is_number, sh
 from nonloc.ops import Affinity, SparseAffinity
 from nonloc.ops.affinity import zero_masked
 from nonloc.ops.bounds import has_negative_entries, is_definite, stable_weight_limit
-from nonloc.ops.functional import energy
 from nonloc.processes.kernel import PreparedKernel
 from nonloc.processes.process import Process
 
@@ -48,8 +47,7 @@ class _KernelProcess(Process):
 
     def energy(self, z: Tensor) -> Tensor:
         """½ Σ_ij K_ij |z_i − z_j|² [B], with the kernel at z."""
-        operator, signal = self._kernel_at(z).at(z)
-        return energy(operator, signal).to(torch.promote_types(z.dtype, torch.float32))
+        return self._kernel_at(z).energy(z)
 
     def _kernel_at(self, z: Tensor) -> PreparedKernel:
         if self._kernel is not None:

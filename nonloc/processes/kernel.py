@@ -25,7 +25,7 @@ from nonloc.ops import (
     self_adjoint_weights,
 )
 from nonloc.ops.affinity import position_weights, valid_positions, without_masked, zero_masked
-from nonloc.ops.functional import check_kind, check_signal, compute_dtype
+from nonloc.ops.functional import check_kind, check_signal, compute_dtype, energy
 from nonloc.ops.normalize import check_kernel_values
 
 LARGEST_MATRIX = 2**28  # bytes of B · M · M numbers: M = 5,792 in float64, 8,192 in float32
@@ -62,6 +62,11 @@ class PreparedKernel:
                     operator = prepare(self.affinity, dtype).operator
             self._operators[dtype] = operator
         return self._operators[dtype], zero_masked(z, self.affinity.mask).to(dtype)
+
+    def energy(self, z: Tensor) -> Tensor:
+        """½ Σ_ij K_ij |z_i − z_j|² [B] in z's precision, and at least in float32."""
+        # Squares of numbers in half precision overflow soon.
+        return energy(*self.at(z)).to(torch.promote_types(z.dtype, torch.float32))
 
     def mean(self, signal: Tensor) -> Tensor:
         """The mean [B, 1, C] over valid positions of a signal that is 0 at the others."""

@@ -7,7 +7,6 @@ from abc import ABC, abstractmethod
 from torch import Tensor
 
 from nonloc.ops import Affinity, SparseAffinity
-from nonloc.ops.functional import energy
 from nonloc.processes.kernel import PreparedKernel
 
 MOST_STEPS = 10**10  # a simulation of more would take days for the smallest state
@@ -75,9 +74,8 @@ class Process(ABC):
         """The Dirichlet energy [B] of z for the kernel, None where there is no kernel."""
         if self.affinity is None:
             return None
-        prepared: PreparedKernel | None = self.__dict__.get("_prepared")
-        if prepared is None or self.__dict__["_prepared_for"] is not self.affinity:
+        affinity, prepared = self.__dict__.get("_prepared", (None, None))
+        if prepared is None or affinity is not self.affinity:
             prepared = PreparedKernel(self.affinity, "affinity", is_fixed=False)
-            self.__dict__.update(_prepared=prepared, _prepared_for=self.affinity)
-        operator, signal = prepared.at(z)
-        return energy(operator, signal).to(z.dtype)
+            self.__dict__["_prepared"] = self.affinity, prepared
+        return prepared.energy(z)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from nonloc.ops import Affinity, SparseAffinity, diffuse, dirichlet_energy, prepare, self_adjoint_weights
-from nonloc.processes import DampedFlow, Diffusion, Process, simulate
+from nonloc.processes import DampedFlow, Diffusion, JumpProcess, Process, simulate
 from problems import affinity, features, relative, signal, symmetric
 
 MASK = torch.tensor([[True, False, True, True, True, False], [True] * 6])
@@ -49,6 +49,28 @@ def test_the_energy_follows_a_kernel_that_follows_the_state():
     run = simulate(DampedFlow(lambda z: Affinity(z, z, "heat")), z, num_steps=2, step_size=0.1)
     for state, energy in zip(run.states, run.energy, strict=True):
         assert relative(energy, dirichlet_energy(Affinity(state, state, "heat"), state)) <= 1e-14
+
+
+class Rest(Process):
+    """A process of one's own in which nothing moves."""
+
+    def __init__(self, affinity):
+        self.affinity = affinity
+
+    def rate(self, z):
+        return torch.zeros_like(z)
+
+
+@pytest.mark.parametrize("make", [Diffusion, DampedFlow, JumpProcess, Rest])
+def test_numbers_of_a_state_in_half_precision_are_float32(make):
+    """The energy of 4 and 0 on two points that are alike is 16/2, and of both channels, 700 times as large, 7e6."""
+    same = torch.zeros(1, 2, 1)
+    z = torch.tensor([[[4.0, 2800.0], [0.0, 0.0]]], dtype=torch.float16)
+    run = simulate(make(Affinity(same, same, "heat")), z, num_steps=0)
+    assert {run.mean.dtype, run.variance.dtype, run.energy.dtype} == {torch.float32}
+    # That of a law is of its density p/π, π = 1/2, in the norm of π: twice as large.
+    expected = (4**2 + 2800**2) / 2 * (2 if make is JumpProcess else 1)
+    assert run.energy.item() == pytest.approx(expected, rel=1e-6)
 
 
 def test_shapes_and_what_it_says():

@@ -222,7 +222,8 @@ class JumpProcess(Process):
         wide = zero_masked(z, self.affinity.mask).to(torch.float64)
         # The stationary part has no energy; without it, little cancels.
         rest = wide - wide.sum(1, keepdim=True) * law
-        return -(rest * inverse_or_zero(law) * self._change(rest)).sum((1, 2)).to(z.dtype)
+        energy = -(rest * inverse_or_zero(law) * self._change(rest)).sum((1, 2))
+        return energy.to(torch.promote_types(z.dtype, torch.float32))
 
     def _change(self, law: Tensor) -> Tensor:
         """Kᵀp − p of a law that was checked."""
