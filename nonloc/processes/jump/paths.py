@@ -227,7 +227,8 @@ def _start(transitions: Transitions, sample: int, start: int | Tensor | None, dr
     elif not is_whole(start):
         raise ValueError(f"start must be a position, a tensor or None, got {type(start).__name__}")
     else:
-        positions = torch.full((draw.walkers,), start, device=draw.device)
+        # What is beyond 64 bits is outside, too.
+        positions = torch.full((draw.walkers,), min(max(start, -1), size), device=draw.device)
     if bool(((positions < 0) | (positions >= size)).any()):
         raise ValueError(f"start has positions outside 0 … {size - 1}")
     return positions

@@ -167,6 +167,8 @@ class TestBlocksOfRows:
         ({"until": 1.0, "num_steps": 0}, "num_steps must be ≥ 1 with until"),
         ({"num_steps": 1, "sample": 1}, "sample must be one of 0 … 0"),
         ({"num_steps": 1, "start": 2}, "start has positions outside 0 … 1"),
+        ({"num_steps": 1, "start": -(10**20)}, "start has positions outside 0 … 1"),
+        ({"num_steps": 1, "start": 10**20}, "start has positions outside 0 … 1"),
         ({"num_steps": 1, "start": torch.tensor([0, 1])}, "one position for each of the 3 walkers"),
         ({"num_steps": 1, "start": torch.tensor([1.0, -1.0])}, "start as a law must be ≥ 0"),
         ({"num_steps": 1, "start": torch.ones(3)}, r"start as a law must be \[M\] = \[2\]"),
