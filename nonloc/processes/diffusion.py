@@ -43,7 +43,7 @@ class _KernelProcess(Process):
     def mean_weights(self) -> Tensor | None:
         """π [B, M] of detailed balance, None where the kernel follows the state. Diffusion conserves Σ_i π_i z_i, in
         both directions of time."""
-        return None if self._kernel is None else self._kernel.balance()
+        return None if self._kernel is None else self._kernel.balance
 
     def energy(self, z: Tensor) -> Tensor:
         """½ Σ_ij K_ij |z_i − z_j|² [B], with the kernel at z."""

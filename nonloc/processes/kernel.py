@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -47,7 +48,6 @@ class PreparedKernel:
         self.affinity = _detach(affinity)
         self._is_fixed = is_fixed
         self._operators: dict[torch.dtype, Operator] = {}
-        self._balance: list[Tensor | None] = []
 
     def at(self, z: Tensor) -> tuple[Operator, Tensor]:
         """The operator for z's precision; and z in that precision, with zeros at masked positions."""
@@ -82,11 +82,10 @@ class PreparedKernel:
             operator = prepare(self.affinity).operator
         return float(operator.sums.max()) if operator.sums.numel() else 0.0
 
+    @cached_property
     def balance(self) -> Tensor | None:
         """π [B, M] of detailed balance; None where there is no such π."""
-        if not self._balance:
-            self._balance.append(self_adjoint_weights(self.affinity))
-        return self._balance[0]
+        return self_adjoint_weights(self.affinity)
 
 
 def check_affinity(affinity: Any, name: str = "affinity", *, is_finite: bool = True) -> None:

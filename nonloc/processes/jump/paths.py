@@ -267,8 +267,7 @@ def _check(
             raise ValueError(
                 "num_steps must be ≥ 1 with until: positions are returned for num_steps + 1 times"
             )
-    if not is_whole(sample) or not 0 <= sample < transitions.batch:
-        raise ValueError(f"sample must be one of 0 … {transitions.batch - 1}, got {shown(sample)}")
+    transitions.check_sample(sample)
     device = transitions.sums.device
     if not isinstance(generator, torch.Generator | None):
         raise ValueError(f"generator must be a torch.Generator, got {type(generator).__name__}")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from nonloc._checks import is_whole
 from nonloc.ops import self_adjoint_weights
 from nonloc.processes.jump.transitions import Transitions
 from nonloc.processes.krylov import KrylovSpace
@@ -58,10 +57,7 @@ def stationary_law(transitions: Transitions) -> Tensor:
 
 def class_laws(transitions: Transitions, sample: int) -> Tensor:
     """One law for each closed class of a sample [K, M], in float64."""
-    if transitions.batch == 0:
-        raise ValueError("the batch is empty (B = 0), so it has no sample with classes")
-    if not is_whole(sample) or not 0 <= sample < transitions.batch:
-        raise ValueError(f"sample must be one of 0 … {transitions.batch - 1}, got {sample!r}")
+    transitions.check_sample(sample)
     if transitions.positions > LARGEST_CLASSES:
         raise ValueError(
             f"classes are found from the matrix, and M = {transitions.positions} is more than {LARGEST_CLASSES} "

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from nonloc._checks import is_whole, shown
 from nonloc.ops import Affinity, SparseAffinity, adjoint, choose_backend, kernel_matrix, prepare
 from nonloc.ops.affinity import without_masked, zero_masked
 from nonloc.ops.arithmetic import inverse_or_zero
@@ -74,6 +75,13 @@ class Transitions:
         """P [B, M, M], with rows scaled to sum 1 up to rounding. For small M."""
         kernel = kernel_matrix(self.affinity)
         return kernel * inverse_or_zero(self.sums) + torch.diag_embed(self.stays.to(self.dtype))
+
+    def check_sample(self, sample: object) -> None:
+        """ValueError unless it is the number of a sample of the batch."""
+        if self.batch == 0:
+            raise ValueError("the batch is empty (B = 0), so it has no sample")
+        if not is_whole(sample) or not 0 <= sample < self.batch:
+            raise ValueError(f"sample must be one of 0 … {self.batch - 1}, got {shown(sample)}")
 
     def _remaining(self) -> Tensor:
         return self.stays.to(self.dtype).unsqueeze(-1)
