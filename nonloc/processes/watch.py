@@ -15,6 +15,7 @@ from math import floor, isfinite, log10
 import torch
 from torch import Tensor
 
+from nonloc.ops.arithmetic import inverse_or_zero
 from nonloc.processes.krylov import lanczos
 from nonloc.processes.process import Process
 
@@ -186,15 +187,14 @@ def estimate_euler_step(process: Process, change: Tensor) -> float | None:
         return None
     start = change.to(torch.promote_types(change.dtype, torch.float32))
     roots = weights.to(start).sqrt().unsqueeze(-1)
-    inverse = torch.where(roots > 0, 1 / torch.where(roots > 0, roots, 1), 0)
+    inverse = inverse_or_zero(roots)
 
     def apply(v: Tensor) -> Tensor:
         moved = process.rate(inverse * v.view(start.shape))
         return -(torch.where(roots > 0, moved, 0) * roots).flatten(1)
 
     start = torch.where(roots > 0, start, 0)
-    largest = start.abs().amax((1, 2), keepdim=True)
-    start = torch.where(largest > 0, start / torch.where(largest > 0, largest, 1), 0)
+    start = start * inverse_or_zero(start.abs().amax((1, 2), keepdim=True))
     # A change alone may have lost modes to rounding; a little noise brings them back.
     noise = torch.randn(start.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     start = start + 0.01 * noise.to(start)

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from nonloc._checks import check_choice, check_whole, is_finite, is_number, shown
 from nonloc._evaluation import evaluating
 from nonloc.ops import Affinity, SparseAffinity, prepare, self_adjoint_weights
+from nonloc.ops.arithmetic import inverse_or_zero
 from nonloc.ops.bounds import STOCHASTIC, has_negative_entries, is_definite, stable_weight_limit
 from nonloc.processes.jump.process import JumpProcess
 from nonloc.processes.kernel import check_affinity, check_operator
@@ -327,8 +328,7 @@ def _searched(stage: StageSample, norm: OwnNorm, bound: float) -> Certificate:
             reason = f"{reason}. But {_lack(stage)}"
             return Certificate("not decided", bound, norm.text, reason, repeated, None, norm.weights)
         reason = f"{reason}, and repeated passes go on growing, by {repeated:.6g} each"
-    roots = norm.roots.unsqueeze(1)
-    witness = torch.where(roots > 0, growth.witness / torch.where(roots > 0, roots, 1), 0)
+    witness = growth.witness * inverse_or_zero(norm.roots).unsqueeze(1)
     return Certificate("unstable", growth.factor, norm.text, reason, repeated, witness, norm.weights)
 
 

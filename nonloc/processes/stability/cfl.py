@@ -9,6 +9,7 @@ from torch import Tensor
 
 from nonloc._checks import check_whole
 from nonloc.ops import Affinity, SparseAffinity, prepare, self_adjoint_weights
+from nonloc.ops.arithmetic import inverse_or_zero
 from nonloc.ops.bounds import has_negative_entries, stable_weight_limit
 from nonloc.processes.kernel import check_affinity, check_operator
 from nonloc.processes.krylov import lanczos
@@ -194,7 +195,7 @@ def _extreme_eigenvalues(affinity: Affinity | SparseAffinity, balance: Tensor) -
     """The smallest and the largest eigenvalue of L, estimated by Lanczos from inside the spectrum."""
     operator = prepare(affinity, torch.float64).operator
     roots = balance.double().sqrt()
-    inverse = torch.where(roots > 0, 1 / torch.where(roots > 0, roots, 1), 0)
+    inverse = inverse_or_zero(roots)
 
     def apply(v: Tensor) -> Tensor:
         z = (inverse * v).unsqueeze(-1)

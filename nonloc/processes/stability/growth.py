@@ -15,6 +15,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from nonloc.ops.arithmetic import inverse_or_zero
+
 # Numbers in memory at once: blocks [C, C], one for each eigenvalue.
 BLOCK_ENTRIES = 2**23
 POWER_STEPS = 30
@@ -126,7 +128,7 @@ def exhibited_growth(stage: Map, roots: Tensor, channels: int) -> Growth:
     generator = torch.Generator().manual_seed(0)
     v = torch.randn(1, len(roots), channels, dtype=torch.float64, generator=generator).to(roots.device)
     scale = roots.view(1, -1, 1)
-    unscale = torch.where(scale > 0, 1 / torch.where(scale > 0, scale, 1), 0)
+    unscale = inverse_or_zero(scale)
     factor, witness = 0.0, v
     v = torch.where(scale > 0, v, 0)
     for _ in range(POWER_STEPS):
