@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from math import prod
 
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor
 
 from nonloc.ops import Affinity, SparseAffinity, aggregate, diffuse
 from nonloc.ops.bounds import wide
+from nonloc.processes.stability.own_norm import kernel_size
 
 # A growth factor above 1 by less than this may be rounding, and counts as none.
 TOLERANCE = 1e-10
@@ -66,6 +68,17 @@ class StageSample:
         return all(kernel is self.kernels[0] for kernel in self.kernels)
 
     @property
+    def distinct(self) -> list[Affinity | SparseAffinity]:
+        """Each kernel once, in the order of the sub-blocks."""
+        return list(dict.fromkeys(self.kernels))
+
+    @cached_property
+    def sizes(self) -> list[float]:
+        """Of each sub-block's kernel, see `kernel_size`."""
+        known = {kernel: kernel_size(kernel) for kernel in self.distinct}
+        return [known[kernel] for kernel in self.kernels]
+
+    @property
     def channels(self) -> int:
         return self.weights[0].shape[0]
 
@@ -80,16 +93,15 @@ class StageSample:
             z = z + operate(kernel, z) @ weight.mT
         return z
 
-    def rounding(self, sizes: Sequence[float], steps: Sequence[float], whole: float | None = None) -> float:
+    def rounding(self, steps: Sequence[float], whole: float | None = None) -> float:
         """The rounding error that a growth factor may have, here or where the stage is run.
 
-        sizes  of each sub-block's kernel, see `kernel_size`
         steps  a bound of ‖I − A_n ⊗ W_n‖ for each n
         whole  a bound of the growth of all together; None is the product of max(1, step)
         """
         eps = torch.finfo(torch.float64).eps
         relative = 0.0
-        for size, step, weight in zip(sizes, steps, self.weights, strict=True):
+        for size, step, weight in zip(self.sizes, steps, self.weights, strict=True):
             moved = size * float(torch.linalg.matrix_norm(weight, 2))
             lost = 32 * eps * self.positions**0.5 * (1 + moved)
             lost += 32 * self.precision * moved if self.precision > eps else 0

@@ -21,7 +21,7 @@ from nonloc.processes.solvers import NotSolvedError
 from nonloc.processes.stability import growth as grow
 from nonloc.processes.stability.certificate import EXACT_POSITIONS, Certificate, StageSample, split_samples
 from nonloc.processes.stability.growth import Growth
-from nonloc.processes.stability.own_norm import OwnNorm, kernel_size, own_norm, plain_norm, step_matrix
+from nonloc.processes.stability.own_norm import OwnNorm, own_norm, plain_norm, step_matrix
 
 FORMS = ("diffusive", "original")
 LARGEST_WHOLE = 1536  # M · C up to which a stage is one matrix
@@ -212,18 +212,17 @@ def _judge(stage: StageSample, exact_up_to: int) -> Certificate:
 
 
 def _judge_by_matrix(stage: StageSample) -> Certificate:
-    plain = {kernel: step_matrix(kernel, stage.form) for kernel in set(stage.kernels)}
+    plain = {kernel: step_matrix(kernel, stage.form) for kernel in stage.distinct}
     norm = own_norm(stage.kernels[0])
     known = {kernel: norm.in_coordinates(matrix) for kernel, matrix in plain.items()}
     symmetric = all(torch.equal(matrix, matrix.T) for matrix in known.values())
     if not stage.is_shared and not symmetric:
         norm, known = plain_norm(stage.positions, stage.weights[0].device, of_several=True), plain
     matrices = [known[kernel] for kernel in stage.kernels]
-    sizes = [kernel_size(kernel) for kernel in stage.kernels]
     if stage.is_shared and symmetric and stage.positions * stage.channels**3 <= LARGEST_WORK:
         ends = torch.linalg.eigvalsh(matrices[0])
         steps = grow.interval_bounds(float(ends[0]), float(ends[-1]), stage.weights)
-        slack = stage.rounding(sizes, steps)
+        slack = stage.rounding(steps)
         growth = grow.spectral_growth(matrices[0], stage.weights)
         reason = f"the largest ‖Π (I − λ W_n)‖ over the {len(ends)} eigenvalues λ of {_operator(stage)}"
         return _decided(stage, growth, slack, norm, reason)
@@ -233,11 +232,11 @@ def _judge_by_matrix(stage: StageSample) -> Certificate:
         for matrix, weight in zip(matrices, stage.weights, strict=True)
     ]
     if bounds is not None:
-        slack = stage.rounding(sizes, bounds)
+        slack = stage.rounding(bounds)
         if prod(max(1.0, bound) for bound in bounds) <= 1 + slack <= 1 + stage.tolerance:
             reason = "no sub-block enlarges any signal by itself"
             return Certificate("stable", 1.0, norm.text, reason, weights=norm.weights)
-    slack = stage.rounding(sizes, steps)
+    slack = stage.rounding(steps)
     if stage.positions * stage.channels <= LARGEST_WHOLE:
         growth = grow.dense_growth(matrices, stage.weights)
         held = "" if stage.is_shared else ", with the kernels held as they are at this input"
@@ -279,27 +278,28 @@ def _decided(stage: StageSample, growth: Growth, slack: float, norm: OwnNorm, re
 
 def _judge_by_bound(stage: StageSample) -> Certificate:
     """Large M: bounds by kernel and normalisation for "stable", a signal that was seen to grow for "unstable"."""
-    for kernel in set(stage.kernels):
-        check_operator(prepare(kernel, torch.float64).operator, kernel)
-    intervals = [_interval(kernel, stage.form) for kernel in stage.kernels]
-    balances = [self_adjoint_weights(kernel) for kernel in {id(k): k for k in stage.kernels}.values()]
+    balances, found = [], {}
+    for kernel in stage.distinct:
+        operator = prepare(kernel, torch.float64).operator
+        check_operator(operator, kernel)
+        balances.append(self_adjoint_weights(kernel))
+        found[kernel] = _interval(kernel, stage.form, operator.sums, balances[-1])
+    intervals = [one for kernel in stage.kernels if (one := found[kernel]) is not None]
+    common = balances[0] if _are_equal(balances) else None
     bound = float("inf")
-    common = balances[0]
-    if all(interval is not None for interval in intervals) and common is not None and _are_equal(balances):
-        steps, sizes = [], []
-        for kernel, interval, weight in zip(stage.kernels, intervals, stage.weights, strict=True):
-            assert interval is not None
+    if common is not None and len(intervals) == len(stage.kernels):
+        steps = []
+        for interval, weight in zip(intervals, stage.weights, strict=True):
             steps += grow.interval_bounds(*interval, [weight])
-            sizes.append(kernel_size(kernel))
         bound = prod(max(1.0, step) for step in steps)
-        slack = stage.rounding(sizes, steps)
+        slack = stage.rounding(steps)
         if bound <= 1 + slack <= 1 + stage.tolerance:
             reason = f"no sub-block enlarges any signal for any eigenvalue that {_operator(stage)} can have"
             return Certificate("stable", 1.0, BALANCED, reason, weights=common[0])
     elif _is_convex_step(stage):
         reason = "W_n symmetric with eigenvalues in [0, 1], and a stochastic kernel contracts this norm"
         return Certificate("stable", 1.0, STATIONARY, reason)
-    if stage.is_shared or _are_equal(balances):
+    if stage.is_shared or common is not None:
         norm = _known_norm(stage.kernels[0], balances[0])
     else:
         norm = plain_norm(stage.positions, stage.weights[0].device, of_several=True)
@@ -313,8 +313,7 @@ def _judge_by_bound(stage: StageSample) -> Certificate:
 def _searched(stage: StageSample, norm: OwnNorm, bound: float) -> Certificate:
     growth = grow.exhibited_growth(stage.apply, norm.roots, stage.channels)
     repeated = None
-    sizes = [kernel_size(kernel) for kernel in stage.kernels]
-    slack = stage.rounding(sizes, [1.0] * len(sizes), max(1.0, growth.factor))
+    slack = stage.rounding([1.0] * len(stage.kernels), max(1.0, growth.factor))
     if not growth.factor > CLEAR_GROWTH + slack:
         known = (
             f"is known to be at most {bound:.6g} alone" if isfinite(bound) else "has no bound that is known"
@@ -337,13 +336,17 @@ def _lack(stage: StageSample) -> str:
     return f"{lacks}, and in this one even a stable stage may grow"
 
 
-def _interval(kernel: Affinity | SparseAffinity, form: str) -> tuple[float, float] | None:
-    """An interval that holds the eigenvalues of A, for Ω ≥ 0 in detailed balance under π > 0; None for others."""
+def _interval(
+    kernel: Affinity | SparseAffinity, form: str, sums: Tensor, balance: Tensor | None
+) -> tuple[float, float] | None:
+    """An interval that holds the eigenvalues of A, for Ω ≥ 0 in detailed balance under π > 0; None for others.
+
+    sums, balance  the row sums [1, M, 1] of K, and π [1, M] if there is one
+    """
     limit = stable_weight_limit(kernel)
-    balance = self_adjoint_weights(kernel)
     if limit is None or balance is None or not bool(limit > 0):
         return None
-    degrees = prepare(kernel, torch.float64).sums.squeeze(-1).expand(1, kernel.positions)
+    degrees = sums.squeeze(-1).expand(1, kernel.positions)
     if not bool((balance > 0)[degrees != 0].all()):
         return None
     if form == "diffusive":
@@ -364,7 +367,7 @@ def _is_convex_step(stage: StageSample) -> bool:
         return False
     if kernel.measure is not None and not bool((kernel.measure > 0).all()):
         return False
-    slack = stage.rounding([kernel_size(kernel)] * len(stage.weights), [1.0] * len(stage.weights))
+    slack = stage.rounding([1.0] * len(stage.weights))
     return slack <= stage.tolerance and all(_is_within(weight, slack) for weight in stage.weights)
 
 
