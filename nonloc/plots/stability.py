@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,7 @@ from nonloc.nn.nonlocal_module import NonlocalModule
 from nonloc.ops import Affinity, SparseAffinity
 from nonloc.plots.look import CHANCE, COLORS, NEGATIVE, POSITIVE, make_axes, write_plain_numbers
 from nonloc.processes.stability.certificate import Certificate
-from nonloc.processes.stability.certify import certify
+from nonloc.processes.stability.certify import certify, certify_kernels
 from nonloc.processes.stability.cfl import CFLLimit, cfl_limit
 
 LOOKS: dict[str, dict[str, Any]] = {
@@ -28,25 +27,6 @@ LOOKS: dict[str, dict[str, Any]] = {
 }
 AROUND_LIMIT = np.linspace(0.1, 1.5, 15)
 AROUND_STAGE = np.linspace(0.25, 2, 8)
-
-
-@dataclass(frozen=True)
-class _ScaledStage:
-    """A stage whose kernels stay and whose every W is multiplied by a number."""
-
-    kernels: list[Any]
-    matrices: list[Tensor]
-    form: str
-    factor: float
-
-    def weights(self) -> list[Tensor]:
-        return [self.factor * matrix for matrix in self.matrices]
-
-    def affinity(self, x: Tensor) -> Any:
-        return self.kernels[0]
-
-    def affinities(self, x: Tensor) -> list[Any]:
-        return self.kernels
 
 
 def plot_stability(
@@ -132,7 +112,7 @@ def _of_stage(
         kernels = stage.affinities(x, mask)
         matrices = [weight.detach() for weight in stage.weights()]
     certificates = {
-        factor: certify(_ScaledStage(kernels, matrices, stage.form, factor), x)
+        factor: certify_kernels(kernels, [factor * matrix for matrix in matrices], stage.form)
         for factor in _checked(steps, AROUND_STAGE)
     }
     if where is None and stage.form == "diffusive":

@@ -63,9 +63,22 @@ def certify(
     ['stable', 'unstable']
     """
     check_whole("exact_up_to", exact_up_to, least=0)
-    # The search for a signal that grows needs gradients.
     with torch.inference_mode(False), torch.no_grad():
         affinities, weights, form = _unpacked(subject, given, mask, form)
+    return certify_kernels(affinities, weights, form, exact_up_to)
+
+
+def certify_kernels(
+    affinities: Sequence[Affinity | SparseAffinity],
+    weights: Sequence[Tensor],
+    form: str,
+    exact_up_to: int = EXACT_POSITIONS,
+) -> Certificate:
+    """Certify the stage with these kernels and W_n [C, C], one of each for each sub-block."""
+    for affinity in affinities:
+        check_affinity(affinity)
+    # The search for a signal that grows needs gradients.
+    with torch.inference_mode(False), torch.no_grad():
         precision = max(torch.finfo(weight.dtype).eps for weight in weights) if weights else 0.0
         # Copies: tensors from inference mode cannot be differentiated.
         wide_weights = [weight.to(torch.float64, copy=True).contiguous() for weight in weights]
@@ -114,8 +127,6 @@ def _unpacked(
         )
     form = form or "diffusive"
     check_choice("form", form, FORMS)
-    for affinity in affinities:
-        check_affinity(affinity)
     return affinities, weights, form
 
 
