@@ -186,7 +186,7 @@ PROCESSES = [
     (lambda: certify(A, [W.to("meta")]), r"weights\[0\] must be numbers in a dense tensor"),
     (lambda: certify(A, [W.to_sparse()]), r"weights\[0\] must be numbers in a dense tensor"),
     (lambda: certify(A, [(W, W.to(torch.complex64))]), r"weights\[0\] must be floating point and real"),
-    (lambda: certify(A, [()]), r"weights\[0\] is empty"),
+    (lambda: certify(A, [()]), r"weights\[0\] must be W \[C, C\].*got \[\]"),
     (lambda: neighbors(X[0], HUGE), "k must be at most"),
     (lambda: neighbors(X[0], 2, scale=HUGE), "scale must be a number > 0"),
     (lambda: neighbors(X[0], 2, include_self="x"), "include_self must be True or False"),

@@ -21,7 +21,14 @@ from nonloc.processes.solvers import NotSolvedError
 from nonloc.processes.stability import growth as grow
 from nonloc.processes.stability.certificate import EXACT_POSITIONS, Certificate, StageSample, split_samples
 from nonloc.processes.stability.growth import Growth
-from nonloc.processes.stability.own_norm import OwnNorm, own_norm, plain_norm, step_matrix
+from nonloc.processes.stability.own_norm import (
+    BALANCED,
+    STATIONARY,
+    OwnNorm,
+    own_norm,
+    plain_norm,
+    step_matrix,
+)
 
 FORMS = ("diffusive", "original")
 LARGEST_WHOLE = 1536  # M · C up to which a stage is one matrix
@@ -30,8 +37,6 @@ LARGEST_WORK = 2**33  # M · C³ up to which all eigenvalues are used
 CLEAR_RADIUS = 1 + 1e-6
 CLEAR_GROWTH = 1 + 1e-6
 CLEAR_REPETITION = 1 + 1e-3  # of a mean over finitely many passes
-STATIONARY = "‖z‖² = Σ_i π_i |z_i|², π the stationary law of the kernel"
-BALANCED = "‖z‖² = Σ_i π_i |z_i|², π of detailed balance"
 SEVERITY = ("stable", "not decided", "unstable")
 
 
@@ -185,32 +190,23 @@ def _checked_matrix(item: Any, n: int) -> Tensor:
             raise ValueError(
                 f"weights[{n}] must be floating point and real, got {factor.dtype}; use .double()"
             )
-    if not factors:
-        raise ValueError(f"weights[{n}] is empty; it must be W [C, C], a number or a pair (W_Z, W_g)")
-    matrix = factors[0].detach() if isinstance(factors[0], Tensor) else factors[0]
-    if len(factors) == 2 and _are_chained(*factors):
+    are_matrices = all(isinstance(factor, Tensor) and factor.dim() == 2 for factor in factors)
+    is_one_or_pair = len(factors) in (1, 2) and are_matrices
+    # W is square, and W_Z [C, r] has the shape of W_gᵀ.
+    if is_one_or_pair and factors[0].shape == factors[-1].mT.shape and len(factors[0]):
+        if len(factors) == 1:
+            return factors[0].detach()
         # In float64, so that forming W loses nothing of what the factors are.
-        matrix = factors[0].detach().double() @ factors[1].detach().double()
-    is_square = isinstance(matrix, Tensor) and matrix.dim() == 2 and matrix.shape[0] == matrix.shape[1] > 0
-    if not is_square or len(factors) > 2 or (len(factors) == 2 and not _are_chained(*factors)):
-        shapes = [list(f.shape) if isinstance(f, Tensor) else type(f).__name__ for f in factors]
-        got = shapes[0] if len(shapes) == 1 else shapes
-        raise ValueError(
-            f"weights[{n}] must be W [C, C], a number or a pair (W_Z [C, r], W_g [r, C]), got {got}"
-        )
-    return matrix
+        return factors[0].detach().double() @ factors[1].detach().double()
+    shapes = [list(f.shape) if isinstance(f, Tensor) else type(f).__name__ for f in factors]
+    got = shapes[0] if len(shapes) == 1 else shapes
+    raise ValueError(f"weights[{n}] must be W [C, C], a number or a pair (W_Z [C, r], W_g [r, C]), got {got}")
 
 
 def _is_number(item: Any) -> bool:
     if isinstance(item, Tensor):
         return item.dim() == 0 and not item.is_complex()
     return is_number(item)
-
-
-def _are_chained(first: Any, second: Any) -> bool:
-    """Whether W_Z W_g can be formed."""
-    tensors = isinstance(first, Tensor) and isinstance(second, Tensor)
-    return tensors and first.dim() == second.dim() == 2 and first.shape[1] == second.shape[0]
 
 
 def _judge(stage: StageSample, exact_up_to: int) -> Certificate:

@@ -8,14 +8,14 @@ import torch
 from torch import Tensor
 
 from nonloc._checks import check_whole
-from nonloc.ops import Affinity, SparseAffinity, prepare, self_adjoint_weights
+from nonloc.ops import Affinity, Operator, SparseAffinity, prepare, self_adjoint_weights
 from nonloc.ops.arithmetic import inverse_or_zero
 from nonloc.ops.bounds import has_negative_entries, stable_weight_limit
 from nonloc.processes.kernel import check_affinity, check_operator
 from nonloc.processes.krylov import lanczos
 from nonloc.processes.stability.certificate import EXACT_POSITIONS, split_samples
 from nonloc.processes.stability.growth import largest_singular
-from nonloc.processes.stability.own_norm import OwnNorm, kernel_size, own_norm, step_matrix
+from nonloc.processes.stability.own_norm import BALANCED, OwnNorm, kernel_size, own_norm, step_matrix
 
 LANCZOS_PRODUCTS = 60
 # Relative to the largest eigenvalue: smaller ones count as 0.
@@ -162,7 +162,7 @@ def _by_bound(affinity: Affinity | SparseAffinity) -> CFLLimit:
     balance = self_adjoint_weights(affinity)
     # A norm with π = 0 at a position that moves does not see it.
     own = balance is not None and bool((balance > 0)[degrees != 0].all())
-    low, high = _extreme_eigenvalues(affinity, balance) if balance is not None else (0.0, 0.0)
+    low, high = _extreme_eigenvalues(operator, balance) if balance is not None else (0.0, 0.0)
     estimate = None if balance is None else 2 / high if high > 0 else float("inf")
     is_signed = balance is not None and low < -1e-8 * max(high, -low) and has_negative_entries(affinity)
     # Entries of K may cancel in L, and leave their rounding.
@@ -170,7 +170,7 @@ def _by_bound(affinity: Affinity | SparseAffinity) -> CFLLimit:
         return CFLLimit(
             0.0,
             "exact",
-            "‖z‖² = Σ_i π_i |z_i|², π of detailed balance",
+            BALANCED,
             f"the signed kernel has a signal with Σ π z Lz = {low:.3g} Σ π |z|²: every step enlarges it",
         )
     if known is None:
@@ -185,15 +185,14 @@ def _by_bound(affinity: Affinity | SparseAffinity) -> CFLLimit:
     return CFLLimit(
         float(known[0]),
         "certified",
-        "‖z‖² = Σ_i π_i |z_i|², π of detailed balance",
+        BALANCED,
         "by kernel and normalisation (nonloc.ops.bounds); the estimate is by Lanczos",
         estimate,
     )
 
 
-def _extreme_eigenvalues(affinity: Affinity | SparseAffinity, balance: Tensor) -> tuple[float, float]:
+def _extreme_eigenvalues(operator: Operator, balance: Tensor) -> tuple[float, float]:
     """The smallest and the largest eigenvalue of L, estimated by Lanczos from inside the spectrum."""
-    operator = prepare(affinity, torch.float64).operator
     roots = balance.double().sqrt()
     inverse = inverse_or_zero(roots)
 
@@ -202,6 +201,6 @@ def _extreme_eigenvalues(affinity: Affinity | SparseAffinity, balance: Tensor) -
         return roots * (operator.sums * z - operator.apply(z)).squeeze(-1)
 
     generator = torch.Generator().manual_seed(0)
-    start = torch.randn(1, affinity.positions, dtype=torch.float64, generator=generator).to(roots.device)
+    start = torch.randn(roots.shape, dtype=torch.float64, generator=generator).to(roots.device)
     low, high, _ = lanczos(apply, start * (roots > 0), LANCZOS_PRODUCTS)
     return float(low), float(high)

@@ -21,6 +21,8 @@ from nonloc.processes.kernel import check_overflow
 
 # Of √π A √π⁻¹, relative to its largest entry: a smaller asymmetry is rounding.
 ASYMMETRY = 1e-12
+STATIONARY = "‖z‖² = Σ_i π_i |z_i|², π the stationary law of the kernel"
+BALANCED = "‖z‖² = Σ_i π_i |z_i|², π of detailed balance"
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,9 +100,7 @@ def own_norm(affinity: Affinity | SparseAffinity) -> OwnNorm:
     if bool((rates >= 0).all()):
         law = stationary_weights(rates)
         if law is not None:
-            return OwnNorm(
-                torch.where(moves, law, 1), "‖z‖² = Σ_i π_i |z_i|², π the stationary law of the kernel"
-            )
+            return OwnNorm(torch.where(moves, law, 1), STATIONARY)
     return plain_norm(len(rates), rates.device)
 
 
