@@ -106,7 +106,6 @@ def _jump(transitions: Transitions, sample: int) -> Jump:
     if affinity.kind == "delta":
         return lambda positions, uniform: positions
     rows = row_normalized(affinity.sample(sample))
-    assert isinstance(rows, Affinity)
     size = rows.positions
     if size * size <= BLOCK_ENTRIES:
         table = _cumulative(kernel_rows(rows, torch.arange(size, device=rows.left.device)))
@@ -114,18 +113,11 @@ def _jump(transitions: Transitions, sample: int) -> Jump:
     return lambda positions, uniform: _jump_by_blocks(rows, positions, uniform)
 
 
-def row_normalized(affinity: Affinity | SparseAffinity) -> Affinity | SparseAffinity:
+def row_normalized(affinity: Affinity) -> Affinity:
     """The same K under normalize="row", for B = 1: the scaling u of "sinkhorn" and the mask become part of the measure.
 
     K_ij = u_i Ω_ij u_j μ_j has rows that sum to 1, so u_i is their normaliser.
     """
-    if isinstance(affinity, SparseAffinity):
-        if affinity.normalize == "row":
-            return affinity
-        omega = sparse.product(affinity.matrix, affinity.matrix.dtype)
-        weights = sparse.weights(affinity, affinity.matrix.dtype)
-        giver = normalize.sides(omega, weights, affinity, affinity.matrix.dtype)[1]
-        return replace(affinity, normalize="row", measure=giver.flatten())
     dtype = affinity.left.dtype
     weights = position_weights(affinity, dtype)
     if affinity.normalize == "row":
@@ -140,8 +132,6 @@ def row_normalized(affinity: Affinity | SparseAffinity) -> Affinity | SparseAffi
         left = torch.cat([query, torch.ones_like(query[..., :1])], -1)
         right = torch.cat([key, (column + scaling).unsqueeze(-1)], -1)
         return Affinity(left, right, "gaussian", "row", measure=weights.flatten())
-    if affinity.kind == "delta":
-        return replace(affinity, normalize="row", mask=None, measure=weights.flatten())
     omega = factored.product(affinity, affinity.left, affinity.right)
     giver = normalize.sides(omega, weights.unsqueeze(-1), affinity, dtype)[1]
     return replace(affinity, normalize="row", mask=None, measure=giver.flatten())
@@ -186,14 +176,18 @@ def _search(table: Tensor, index: Tensor, uniform: Tensor) -> Tensor:
 
 
 def _sparse_jump(affinity: SparseAffinity) -> Jump:
-    rows = row_normalized(affinity)
-    assert isinstance(rows, SparseAffinity)
-    starts, columns = rows.matrix.crow_indices().long(), rows.matrix.col_indices()
-    shares = rows.matrix.values().clamp(min=0)
-    if rows.measure is not None:
-        shares = shares * rows.measure.to(shares.dtype)[columns]
-    row = sparse.rows(rows.matrix)
-    total = shares.new_zeros(rows.positions).index_add_(0, row, shares)
+    matrix, dtype = affinity.matrix, affinity.matrix.dtype
+    giver = affinity.measure
+    if affinity.normalize == "sinkhorn":
+        omega, weights = sparse.product(matrix, dtype), sparse.weights(affinity, dtype)
+        giver = normalize.sides(omega, weights, affinity, dtype)[1].flatten()
+    starts, columns = matrix.crow_indices().long(), matrix.col_indices()
+    # What else K multiplies a row by makes its sum 1.
+    shares = matrix.values().clamp(min=0)
+    if giver is not None:
+        shares = shares * giver.to(dtype)[columns]
+    row = sparse.rows(matrix)
+    total = shares.new_zeros(affinity.positions).index_add_(0, row, shares)
     shares = shares / torch.where(total > 0, total, 1)[row]
     # Entry e of the sequence is the sum of all before and e itself; each row adds 1.
     sequence = torch.nn.functional.pad(shares.cumsum(0), (1, 0))

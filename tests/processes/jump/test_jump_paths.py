@@ -1,5 +1,7 @@
 """Walkers: their laws are those of the master equation, by chi-square tests with a false-alarm rate of 1e-6 each."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from chains import chain, cycle, drift, surprise, two_states
@@ -204,7 +206,12 @@ def test_a_scaling_far_outside_the_range_of_numbers():
     assert relative(actual, kernel_matrix(whole)[0, ROWS]) < 1e-10
 
 
-def test_a_sparse_sinkhorn_kernel_becomes_a_row_kernel():
+@pytest.mark.parametrize("normalize", ["row", "sinkhorn"])
+def test_walkers_on_a_graph_with_a_measure_go_by_the_rows_of_the_matrix(normalize):
     omega = torch.rand(5, 5, generator=generator(), dtype=torch.float64)
-    whole = chain(omega + omega.T, "sinkhorn")
-    assert relative(kernel_matrix(paths.row_normalized(whole)), kernel_matrix(whole)) < 1e-13
+    measure = torch.rand(5, generator=generator(2), dtype=torch.float64) + 0.1
+    whole = replace(chain(omega + omega.T, normalize), measure=measure)
+    jump, uniform = paths._jump(JumpProcess(whole)._wide, 0), torch.linspace(0, 0.999, 50).double()
+    for position, row in enumerate(kernel_matrix(whole)[0]):
+        expected = torch.searchsorted(row.cumsum(0), uniform, right=True)
+        assert torch.equal(jump(torch.full((50,), position), uniform), expected)
