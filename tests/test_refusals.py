@@ -190,7 +190,7 @@ PROCESSES = [
     (lambda: neighbors(X[0], HUGE), "k must be at most"),
     (lambda: neighbors(X[0], 2, scale=HUGE), "scale must be a number > 0"),
     (lambda: neighbors(X[0], 2, include_self="x"), "include_self must be True or False"),
-    (lambda: horizon(X[0], HUGE), "radius must be a number > 0"),
+    (lambda: horizon(X[0], HUGE), "radius must be a finite number > 0"),
     (lambda: horizon(X[0], 1.0, kernel=lambda: 3), "kernel: .* cannot be called with the distances alone"),
     (lambda: horizon(META[0], 1.0), "points must be numbers in a dense tensor"),
 ]

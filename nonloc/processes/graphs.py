@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from nonloc._checks import check_choice, check_flag, check_takes_one, check_whole, is_finite, shown
+from nonloc._checks import check_choice, check_flag, check_positive, check_takes_one, check_whole, shown
 from nonloc.ops import SparseAffinity
 from nonloc.processes.nearest import Nearest, check_scale, check_spread
 
@@ -100,8 +101,7 @@ def horizon(
     points, positions = _checked_points(points)
     size = positions.shape[0]
     check_flag("include_self", include_self)
-    if not is_finite(radius) or radius <= 0:
-        raise ValueError(f"radius must be a number > 0, got {shown(radius)}")
+    check_positive("radius", radius)
     if callable(kernel):
         check_takes_one("kernel", kernel, "the distances", "give a function such as lambda r: torch.exp(-r)")
     tree = scipy_spatial.cKDTree(positions)
@@ -356,10 +356,16 @@ def _affinity(matrix: Any, device: torch.device, normalize: str, measure: Tensor
 
 
 def _csr(starts: Tensor, columns: Tensor, values: Tensor, shape: tuple[int, ...]) -> Tensor:
-    with warnings.catch_warnings():
-        # torch says once that CSR is beta, and that what was switched off by hand is off.
-        warnings.filterwarnings("ignore", message="Sparse (CSR tensor support|invariant checks)")
+    with without_sparse_warnings():
         return torch.sparse_csr_tensor(starts, columns, values, shape, check_invariants=False)
+
+
+@contextmanager
+def without_sparse_warnings() -> Iterator[None]:
+    """Inside, torch does not say that CSR is beta, and that what was switched off by hand is off."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Sparse (CSR tensor support|invariant checks)")
+        yield
 
 
 def _index_dtype(entries: int) -> type[np.signedinteger]:

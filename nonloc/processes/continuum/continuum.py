@@ -12,7 +12,6 @@ columns do as well only where ∫ p(x, y) dx = 1 too.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -25,7 +24,7 @@ from nonloc.ops import KINDS, Affinity, SparseAffinity, diffuse, kernel_matrix, 
 from nonloc.processes.continuum.horizon import HorizonKernel
 from nonloc.processes.continuum.quadrature import Quadrature, quadrature
 from nonloc.processes.diffusion import Diffusion
-from nonloc.processes.graphs import horizon
+from nonloc.processes.graphs import horizon, without_sparse_warnings
 
 PairKernel = Callable[[Tensor, Tensor], Tensor]  # x [R, 1, d], y [1, M, d] -> ρ(x, y) [R, M]
 Features = Callable[[Tensor], Tensor]  # x [M, d] -> u(x) [M, k]
@@ -157,8 +156,7 @@ class Continuum:
         for rows in self.points.split(max(1, BLOCK_ENTRIES // size)):
             blocks.append(pair_values(kernel, rows, self.points))
         table = torch.cat(blocks)
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
+        with without_sparse_warnings():
             return SparseAffinity(table.to_sparse_csr(), normalize, measure=self.weights)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
 
 import torch
@@ -12,6 +11,7 @@ from nonloc.ops import SparseAffinity, kernel_matrix, row_sums
 from nonloc.processes.continuum.continuum import Continuum, PairKernel
 from nonloc.processes.continuum.horizon import HorizonKernel
 from nonloc.processes.continuum.quadrature import quadrature
+from nonloc.processes.graphs import without_sparse_warnings
 
 LARGEST_DENSE = 2048
 
@@ -38,12 +38,9 @@ def local_laplacian(
     upper = torch.cat(pairs, 1)
     entries = torch.cat([upper, upper.flip(0)], 1)
     values = torch.full((entries.shape[1],), float(num_cells**2), dtype=torch.float64, device=device)
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
-        matrix = torch.sparse_coo_tensor(
-            entries, values, (size, size), check_invariants=False
-        ).to_sparse_csr()
-    return SparseAffinity(matrix, "none")
+    with without_sparse_warnings():
+        matrix = torch.sparse_coo_tensor(entries, values, (size, size), check_invariants=False)
+        return SparseAffinity(matrix.to_sparse_csr(), "none")
 
 
 @dataclass(frozen=True)
