@@ -244,6 +244,8 @@ def test_without_matplotlib_the_error_names_the_extra():
     ("draw", "message"),
     [
         (lambda a, p: plot_affinity(a, position=0), "size must be \\(height, width\\) of the 20 positions"),
+        (lambda a, p: plot_affinity(a, position=0, size=20), "of the 20 positions, got 20; of a video"),
+        (lambda a, p: plot_trajectory(p, "states", size=(-4, -5)), "of the 20 positions, got \\(-4, -5\\)"),
         (
             lambda a, p: plot_affinity(a, position=(4, 0), size=SIZE),
             "on the grid of 4 × 5, a number below 20",

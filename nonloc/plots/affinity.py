@@ -17,7 +17,7 @@ from nonloc._checks import check_whole, is_whole, shown
 from nonloc._evaluation import evaluating
 from nonloc.nn.nonlocal_module import NonlocalModule
 from nonloc.ops import Affinity, SparseAffinity, apply_adjoint
-from nonloc.plots.look import COLORS, clear_axes, make_axes
+from nonloc.plots.look import COLORS, check_size, clear_axes, make_axes
 
 MOST_OPAQUE = 0.9
 NOTHING = 1e-6  # relative: smaller differences are rounding
@@ -127,13 +127,7 @@ def _unpacked(
         )
     if isinstance(subject, Affinity) and not subject.is_square:
         raise ValueError("the keys of this stage are sub-sampled, so its rows are no maps of positions")
-    right = size is not None and len(size) == 2 and all(is_whole(side) for side in size)
-    if not right or size is None or size[0] * size[1] != subject.positions:
-        raise ValueError(
-            f"size must be (height, width) of the {subject.positions:,} positions, got {shown(size)}; of a video, "
-            "frames one below the other are (frames * height, width)"
-        )
-    return subject, size
+    return subject, check_size(size, subject.positions)
 
 
 def _number(position: Any, size: tuple[int, int]) -> int:

@@ -13,6 +13,8 @@ from matplotlib.layout_engine import PlaceHolderLayoutEngine
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from numpy.typing import NDArray
 
+from nonloc._checks import is_whole, shown
+
 # Text and axes are drawn in this colour; inside a page it becomes the page's own, light or dark.
 INK = "#202428"
 POSITIVE, NEGATIVE, CHANCE = "#2f7fc1", "#d9772b", "#8f969e"
@@ -73,6 +75,18 @@ def make_axes(ax: Axes | None, size: tuple[float, float] = (5.2, 3.4)) -> Axes:
     ax.set_axisbelow(True)
     ax.set_prop_cycle(color=COLORS)
     return ax
+
+
+def check_size(size: Any, positions: int) -> tuple[int, int]:
+    """Return `size`; ValueError unless it is the height and the width of a grid of so many positions."""
+    is_pair = isinstance(size, (tuple, list)) and len(size) == 2
+    is_pair = is_pair and all(is_whole(side) and side > 0 for side in size)
+    if not is_pair or size[0] * size[1] != positions:
+        raise ValueError(
+            f"size must be (height, width) of the {positions:,} positions, got {shown(size)}; of a video, frames one "
+            "below the other are (frames * height, width)"
+        )
+    return int(size[0]), int(size[1])
 
 
 def clear_axes(ax: Axes) -> None:

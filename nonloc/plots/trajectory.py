@@ -10,8 +10,17 @@ import numpy as np
 from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
-from nonloc._checks import check_choice, check_flag, check_whole, is_whole, shown
-from nonloc.plots.look import LARGEST, NEGATIVE, POSITIVE, clear_axes, make_axes, moderate, scale_by_log
+from nonloc._checks import check_choice, check_flag, check_whole
+from nonloc.plots.look import (
+    LARGEST,
+    NEGATIVE,
+    POSITIVE,
+    check_size,
+    clear_axes,
+    make_axes,
+    moderate,
+    scale_by_log,
+)
 from nonloc.processes.trajectory import Trajectory
 
 WHAT = ("states", "mean", "variance", "energy")
@@ -78,11 +87,9 @@ def state_pixels(
     saved, batch, positions, channels = trajectory.states.shape
     check_whole("sample", sample, least=0, most=batch - 1)
     check_flag("shared_scale", shared_scale)
-    is_pair = isinstance(size, (tuple, list)) and len(size) == 2 and all(is_whole(side) for side in size)
-    if not is_pair or size[0] * size[1] != positions:
-        raise ValueError(f"size must be (height, width) of the {positions:,} positions, got {shown(size)}")
+    height, width = check_size(size, positions)
     states = np.clip(np.nan_to_num(trajectory.states[:, sample].double().cpu().numpy()), -LARGEST, LARGEST)
-    states = states.reshape(saved, *size, channels)
+    states = states.reshape(saved, height, width, channels)
     if channels == 3:
         return np.concatenate([np.clip(states, 0, 1), np.ones((*states.shape[:3], 1))], -1)
     maps = states.mean(-1)
