@@ -11,7 +11,7 @@ from math import prod
 import torch
 from torch import Tensor
 
-from nonloc.ops import Affinity, SparseAffinity, aggregate, diffuse
+from nonloc.ops import Affinity, Prepared, SparseAffinity, aggregate, diffuse, prepare
 from nonloc.ops.bounds import wide
 from nonloc.processes.stability.own_norm import kernel_size
 
@@ -73,6 +73,11 @@ class StageSample:
         return list(dict.fromkeys(self.kernels))
 
     @cached_property
+    def prepared(self) -> dict[Affinity | SparseAffinity, Prepared]:
+        """Each kernel, prepared once for many products."""
+        return {kernel: prepare(kernel, torch.float64) for kernel in self.distinct}
+
+    @cached_property
     def sizes(self) -> list[float]:
         """Of each sub-block's kernel, see `kernel_size`."""
         known = {kernel: kernel_size(kernel) for kernel in self.distinct}
@@ -90,7 +95,7 @@ class StageSample:
         """T z [1, M, C]."""
         operate = diffuse if self.form == "diffusive" else aggregate
         for kernel, weight in zip(self.kernels, self.weights, strict=True):
-            z = z + operate(kernel, z) @ weight.mT
+            z = z + operate(self.prepared[kernel], z) @ weight.mT
         return z
 
     def rounding(self, steps: Sequence[float], whole: float | None = None) -> float:

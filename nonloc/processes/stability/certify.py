@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from nonloc._checks import check_choice, check_whole, is_finite, is_number, shown
 from nonloc._evaluation import evaluating
-from nonloc.ops import Affinity, SparseAffinity, prepare, self_adjoint_weights
+from nonloc.ops import Affinity, SparseAffinity, self_adjoint_weights
 from nonloc.ops.arithmetic import inverse_or_zero
 from nonloc.ops.bounds import STOCHASTIC, has_negative_entries, is_definite, stable_weight_limit
 from nonloc.processes.jump.process import JumpProcess
@@ -286,11 +286,10 @@ def _decided(stage: StageSample, growth: Growth, slack: float, norm: OwnNorm, re
 def _judge_by_bound(stage: StageSample) -> Certificate:
     """Large M: bounds by kernel and normalisation for "stable", a signal that was seen to grow for "unstable"."""
     balances, found = [], {}
-    for kernel in stage.distinct:
-        operator = prepare(kernel, torch.float64).operator
-        check_operator(operator, kernel)
+    for kernel, prepared in stage.prepared.items():
+        check_operator(prepared.operator, kernel)
         balances.append(self_adjoint_weights(kernel))
-        found[kernel] = _interval(kernel, stage.form, operator.sums, balances[-1])
+        found[kernel] = _interval(kernel, stage.form, prepared.sums, balances[-1])
     intervals = [one for kernel in stage.kernels if (one := found[kernel]) is not None]
     common = balances[0] if _are_equal(balances) else None
     bound = float("inf")
