@@ -176,10 +176,10 @@ def random_band(
             f"samples={samples} matrices of channels={channels} need "
             f"{samples * channels**2 / 2**27:,.0f} GiB; use fewer"
         )
-    values = norm * _random_values(channels, rank, samples, seed)
-    energy = values.square().sum(-1)
-    # W = 0 has no share; 0 avoids NaN.
-    share = values.clamp(max=0).square().sum(-1) / torch.where(energy > 0, energy, 1)
+    unit_values = _random_values(channels, rank, samples, seed)
+    values = norm * unit_values
+    # A share is the same for every norm, and squares of a small one may underflow. W = 0 has none; 0 stands for it.
+    share = unit_values.clamp(max=0).square().sum(-1) / unit_values.square().sum(-1) * bool(norm > 0)
     tails = torch.tensor([(1 - quantile) / 2, (1 + quantile) / 2], dtype=torch.float64)
 
     def band(numbers: Tensor) -> tuple[float, float]:

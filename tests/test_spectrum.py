@@ -126,6 +126,11 @@ def test_band_is_symmetric_in_sign_and_scales_with_the_norm():
     assert band.trace[0] < 0 < band.trace[1]
 
 
+@pytest.mark.parametrize("norm", [1e-200, 1e200])
+def test_shares_of_a_band_are_the_same_for_every_norm(norm):
+    assert random_band(4, 2, norm).negative_share == random_band(4, 2, 1.0).negative_share
+
+
 def test_band_tells_a_learned_matrix_from_a_random_one():
     """W_g = W_Zᵀ is positive semi-definite: no random W of its norm has such a trace or share."""
     w_z = torch.randn(16, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
@@ -138,7 +143,7 @@ def test_band_tells_a_learned_matrix_from_a_random_one():
 def test_band_is_json_and_zero_for_norm_zero():
     band = random_band(4, 2, 0.0).to_dict()
     assert json.loads(json.dumps(band, allow_nan=False)) == band
-    assert band["trace"] == [0.0, 0.0]
+    assert band["trace"] == band["negative_share"] == [0.0, 0.0]
 
 
 @pytest.mark.parametrize(
