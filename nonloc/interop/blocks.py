@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -68,6 +68,13 @@ class PooledConcatenation(Concatenation):
         assert self.phi is not None
         right = apply_map(self.phi, x if keys is None else keys)
         return apply_map(self.theta, x), apply_map(self.project, right if pool is None else pool(right))
+
+
+def check_has(module: Any, names: Iterable[str], kind: str) -> None:
+    """ValueError unless the module has these attributes, as `kind` has."""
+    missing = [name for name in names if not hasattr(module, name)]
+    if missing:
+        raise ValueError(f"module must be {kind}, got {type(module).__name__}, which has no {missing[0]}")
 
 
 def linear_map(name: str, module: Any) -> LinearMap:

@@ -7,10 +7,8 @@ from typing import Any
 
 from torch import nn
 
-from nonloc.interop.blocks import TheirParts, batch_norm, linear_map, make_block
+from nonloc.interop.blocks import TheirParts, batch_norm, check_has, linear_map, make_block
 from nonloc.nn import stage
-
-MODULES = ("NonLocal1d", "NonLocal2d", "NonLocal3d")
 
 
 def from_nonlocal(module: nn.Module) -> stage.OriginalBlock:
@@ -25,16 +23,8 @@ def from_nonlocal(module: nn.Module) -> stage.OriginalBlock:
     >>> torch.allclose(from_nonlocal(theirs)(x), theirs(x), atol=1e-5)
     True
     """
-    missing = [
-        name
-        for name in ("mode", "use_scale", "sub_sample", "inter_channels", "g", "conv_out")
-        if not hasattr(module, name)
-    ]
-    if missing:
-        raise ValueError(
-            f"module must be one of mmcv's {', '.join(MODULES)}, got {type(module).__name__}, "
-            f"which has no {missing[0]}"
-        )
+    names = ("mode", "use_scale", "sub_sample", "inter_channels", "g", "conv_out")
+    check_has(module, names, "one of mmcv's NonLocal1d, NonLocal2d and NonLocal3d")
     theirs: Any = module
     sub_sample = bool(theirs.sub_sample)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import nn
 
-from nonloc.interop.blocks import TheirParts, batch_norm, linear_map, make_block
+from nonloc.interop.blocks import TheirParts, batch_norm, check_has, linear_map, make_block
 from nonloc.nn.stage import OriginalBlock
 
 
@@ -22,10 +22,7 @@ def from_nonlocal_attn(module: nn.Module) -> OriginalBlock:
     >>> torch.allclose(from_nonlocal_attn(theirs)(x), theirs(x), atol=1e-5)
     True
     """
-    if missing := [name for name in ("scale", "t", "p", "g", "z", "norm") if not hasattr(module, name)]:
-        raise ValueError(
-            f"module must be timm's NonLocalAttn, got {type(module).__name__}, which has no {missing[0]}"
-        )
+    check_has(module, ("scale", "t", "p", "g", "z", "norm"), "timm's NonLocalAttn")
     theirs: Any = module
     parts = TheirParts(
         g=linear_map("g", theirs.g),

@@ -59,7 +59,7 @@ def test_it_trains_as_theirs(mode, randomized):
 
 
 def test_another_module_is_refused():
-    with pytest.raises(ValueError, match="one of mmcv's NonLocal1d, NonLocal2d, NonLocal3d, got Conv2d"):
+    with pytest.raises(ValueError, match="one of mmcv's NonLocal1d, NonLocal2d and NonLocal3d, got Conv2d"):
         from_nonlocal(nn.Conv2d(3, 3, 1))
     with pytest.raises(ValueError, match="must be a batch normalisation"):
         from_nonlocal(theirs(2, norm_cfg={"type": "GN", "num_groups": 2}))
