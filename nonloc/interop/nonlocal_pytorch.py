@@ -40,28 +40,31 @@ def from_nonlocal(source: nn.Module | Mapping[str, Tensor], mode: str | None = N
 
     prefix = "W.1."
     norm = {key.removeprefix(prefix): value for key, value in state.items() if key.startswith(prefix)}
-    found = "gaussian" if "theta.weight" not in state else None
-    found = "concatenation" if "concat_project.0.weight" in state else found
-    if mode is None and found is None:
+    if "concat_project.0.weight" in state:
+        possible = ["concatenation"]
+    elif "theta.weight" in state:
+        possible = ["embedded_gaussian", "dot_product"]
+    else:
+        possible = ["gaussian"]
+    if mode is None and len(possible) > 1:
         raise ValueError(
             'the weights of "embedded_gaussian" and "dot_product" look alike; say mode=, as the file that the block '
             "came from"
         )
-    if mode is not None and (found or mode) != mode:
-        raise ValueError(f"mode={mode!r}, and the weights are those of {found!r}; leave mode out")
-    if found is None and mode not in ("embedded_gaussian", "dot_product"):
+    mode = possible[0] if mode is None else mode
+    if mode not in possible:
         raise ValueError(
-            f'mode={mode!r}, and the weights are those of "embedded_gaussian" or "dot_product"; say which'
+            f"mode={mode!r}, and the weights are those of {' or '.join(map(repr, possible))}; give that mode"
         )
-    has_maps = found != "gaussian"
+    has_maps = mode != "gaussian"
     parts = TheirParts(
         g=part("g"),
         w_z=part("W"),
         theta=part("theta") if has_maps else None,
         phi=part("phi") if has_maps else None,
-        project=part("concat_project") if found == "concatenation" else None,
+        project=part("concat_project") if mode == "concatenation" else None,
         norm=Norm(norm) if norm else None,
     )
     subsample = 2 if "g.0.weight" in state else None
-    block = make_block(parts, found or str(mode), subsample=subsample)
+    block = make_block(parts, mode, subsample=subsample)
     return block.train(source.training if isinstance(source, nn.Module) else False)

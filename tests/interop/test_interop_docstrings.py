@@ -21,7 +21,7 @@ def public_functions():
                 yield pytest.param(value, id=f"{library}.{name}")
 
 
-@pytest.mark.parametrize("function", public_functions())
+@pytest.mark.parametrize("function", list(public_functions()))
 @pytest.mark.usefixtures("torchvision")  # which timm and transformers import where it is installed
 def test_the_example_prints_what_it_says(function, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
