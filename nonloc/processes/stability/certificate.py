@@ -65,7 +65,7 @@ class StageSample:
 
     @property
     def is_shared(self) -> bool:
-        return all(kernel is self.kernels[0] for kernel in self.kernels)
+        return len(self.distinct) == 1
 
     @property
     def distinct(self) -> list[Affinity | SparseAffinity]:
