@@ -220,7 +220,7 @@ def _judge(stage: StageSample, exact_up_to: int) -> Certificate:
 
 def _judge_by_matrix(stage: StageSample) -> Certificate:
     plain = {kernel: step_matrix(kernel, stage.form) for kernel in stage.distinct}
-    norm = own_norm(stage.kernels[0])
+    norm = own_norm(stage.kernels[0], plain[stage.kernels[0]])
     known = {kernel: norm.in_coordinates(matrix) for kernel, matrix in plain.items()}
     symmetric = all(torch.equal(matrix, matrix.T) for matrix in known.values())
     if not stage.is_shared and not symmetric:

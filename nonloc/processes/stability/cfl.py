@@ -71,7 +71,8 @@ def _sample_limit(affinity: Affinity | SparseAffinity, exact_up_to: int) -> CFLL
     """The limit of one sample in float64."""
     if affinity.positions > exact_up_to:
         return _by_bound(affinity)
-    matrix, norm = step_matrix(affinity, "diffusive"), own_norm(affinity)
+    matrix = step_matrix(affinity, "diffusive")
+    norm = own_norm(affinity, matrix)
     turned = norm.in_coordinates(matrix)
     if not bool(turned.any()):
         return CFLLimit(float("inf"), "exact", norm.text, "nothing moves: ℒ = 0")

@@ -86,9 +86,12 @@ def kernel_size(affinity: Affinity | SparseAffinity) -> float:
     return 2 * float(sizes.max())
 
 
-def own_norm(affinity: Affinity | SparseAffinity) -> OwnNorm:
-    """The norm of one sample's kernel; positions that neither give nor receive weigh 1."""
-    rates = -step_matrix(affinity, "diffusive")
+def own_norm(affinity: Affinity | SparseAffinity, matrix: Tensor | None = None) -> OwnNorm:
+    """The norm of one sample's kernel; positions that neither give nor receive weigh 1.
+
+    matrix  its `step_matrix` of either form, where that is known: both are −K but for the diagonal
+    """
+    rates = -(step_matrix(affinity, "original") if matrix is None else matrix)
     rates.diagonal().zero_()
     moves = (rates != 0).any(0) | (rates != 0).any(1)
     balance = self_adjoint_weights(affinity)
