@@ -27,6 +27,7 @@ from nonloc_paper.report.map import tables as map_tables
 from nonloc_paper.report.map.cells import TrainabilityMap, read_map
 from nonloc_paper.report.matching import matching_sections
 from nonloc_paper.report.page import PAPER
+from nonloc_paper.report.sentences import count_ended
 from nonloc_paper.report.summary import summary_sections
 from nonloc_paper.report.table1 import differences_table, missing_table, rows_table
 from nonloc_paper.report.table1_runs import OTHER, TABLE, Table1Runs, read_table1_runs
@@ -295,13 +296,10 @@ def spent_table(root: Path) -> Table:
 
 def time_sentence(runs: Table1Runs) -> str:
     """Return how long the runs that ended took, each counted once."""
-    found = {run.path: run for row in runs.everything for run in row.started}
-    seconds = [run.result["seconds"] for run in found.values() if run.result is not None]
+    text, seconds = count_ended({run.path: run for row in runs.everything for run in row.started}.values())
     if not seconds:
         return "No run is finished yet."
-    gone = sum(run.ending == "diverged" for run in found.values())
     return (
-        f"{len(seconds)} runs that ended{f', {gone} of them by diverging' if gone else ''}: "
-        f"{sum(seconds) / 60:.0f} minutes of run time, {median(seconds):.0f} s the median run. Runs side by side each "
-        "count their own time, so the device was held for less."
+        f"{text}: {sum(seconds) / 60:.0f} minutes of run time, {median(seconds):.0f} s the median run. Runs side by "
+        "side each count their own time, so the device was held for less."
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from statistics import mean
 from typing import Any
 
@@ -54,12 +55,20 @@ def affinity_findings(row: RowRecord) -> list[str]:
     ]
 
 
+def count_ended(runs: Iterable[RunRecord]) -> tuple[str, list[float]]:
+    """Return such as "3 runs that ended, 1 of them by diverging", and the seconds that each of them took."""
+    ended = [(run, run.result["seconds"]) for run in runs if run.result is not None]
+    gone = sum(run.ending == "diverged" for run, _ in ended)
+    text = f"{len(ended)} run{'s' * (len(ended) != 1)} that ended"
+    return f"{text}, {gone} of them by diverging" if gone else text, [seconds for _, seconds in ended]
+
+
 def time_sentence(collection: Collection) -> str:
     """Return how long the training took."""
-    seconds = [run.result["seconds"] for run in collection.runs if run.result is not None]
+    text, seconds = count_ended(collection.runs)
     if not seconds:
         return "No run is finished yet."
-    text = f"{len(seconds)} finished runs took {sum(seconds):.0f} s of training, {mean(seconds):.0f} s on average"
+    text += f": {sum(seconds):.0f} s of training, {mean(seconds):.0f} s on average"
     whole = collection.plan.get("seconds")
     return f"{text}; the whole command {whole:.0f} s." if whole else f"{text}."
 

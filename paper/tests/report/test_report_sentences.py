@@ -67,6 +67,14 @@ def test_time_and_machine(tmp_path):
     rows = (make_row(tmp_path, "a", [20.0, 21.0]),)
     collection = Collection(tmp_path, rows, None, {"seconds": 12.0})
     assert sentences.time_sentence(collection) == (
-        "2 finished runs took 10 s of training, 5 s on average; the whole command 12 s."
+        "2 runs that ended: 10 s of training, 5 s on average; the whole command 12 s."
     )
     assert sentences.machines(collection) == ["abacus, 2 cores, device cpu, table; python 3"]
+
+
+def test_a_run_that_diverged_has_ended_and_is_told_apart(tmp_path):
+    recipe = Recipe(network="restorer8/baseline", data="motifs")
+    runs = (make_run(tmp_path / "0", recipe, 20.0), make_run(tmp_path / "1", recipe, diverged_at=3), None)
+    assert sentences.time_sentence(Collection(tmp_path, (RowRecord("r", recipe, runs),), None, {})) == (
+        "2 runs that ended, 1 of them by diverging: 10 s of training, 5 s on average."
+    )
