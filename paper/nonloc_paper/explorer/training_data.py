@@ -8,7 +8,7 @@ from typing import Any
 from nonloc_paper.explorer.rounding import rounded
 from nonloc_paper.networks.spec import NetworkSpec
 from nonloc_paper.report.records import RowRecord, RunRecord
-from nonloc_paper.report.signs import TOP, Weight, negative_share, share_band, weights_at
+from nonloc_paper.report.signs import TOP, Weight, has_bands, negative_share, share_band, weights_at
 from nonloc_paper.report.table1_runs import TABLE, Setting, Table1Runs, median_run, setting
 from nonloc_paper.report.tables import format_run
 from nonloc_paper.suites import SUITES, Suite
@@ -50,7 +50,7 @@ def _first(row: RowRecord) -> int | None:
 
 def _run(run: RunRecord) -> dict[str, Any]:
     last = weights_at(run)
-    has_band = bool(last) and all("band" in weight for weight in last)
+    has_band = has_bands(last)
     return {
         "seed": run.recipe.seed,
         "score": format_run(run),

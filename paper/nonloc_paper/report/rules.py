@@ -178,9 +178,7 @@ def sign_of_spectra(runs: Table1Runs, names: Sequence[str], side: int, changes: 
 def some_large_positive(runs: Table1Runs, names: Sequence[str], side: int, changes: Changes) -> Part:
     """Whether in every trained run some W has a positive eigenvalue above the band of the largest one."""
     (row,) = _rows(runs, names, changes)
-    # Records without spectrum.json have no band.
-    every = _trained_weights(row, None)
-    found = [weights for weights in every if all("band" in weight for weight in weights)]
+    found = _trained_weights(row, None)
     answers = [signs.has_large_positive(weights) for weights in found]
     return _counted(names[0], answers, [signs.format_largest(weights) for weights in found], _gone(row))
 
@@ -299,8 +297,9 @@ def _three_digits(ratio: float) -> str:
 
 
 def _trained_weights(row: RowRecord | None, epoch: int | None) -> list[list[dict[str, Any]]]:
-    """The W of every finished run of a row, run by run."""
-    return list(_by_seed(row, lambda run: signs.weights_at(run, epoch)).values())
+    """The W of every finished run of a row, run by run; one that was recorded without bands is no evidence."""
+    every = _by_seed(row, lambda run: signs.weights_at(run, epoch)).values()
+    return [weights for weights in every if signs.has_bands(weights)]
 
 
 def _counted(name: str, answers: Sequence[bool], numbers: Sequence[str], more: str = "") -> Part:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import Any
 
 from nonloc_paper.report.records import RunRecord
@@ -17,10 +16,9 @@ def weights_at(run: RunRecord, epoch: int | None = None) -> list[Weight]:
     Those of an epoch were recorded without a band, and get "share_band" from the same W after training.
     """
     last = _flat(run.spectrum.get("stages", []))
-    if epoch is None and last:
+    if epoch is None:
         return last
-    wanted = run.recipe.epochs if epoch is None else epoch
-    early = _flat(next((line["stages"] for line in run.spectra if line["epoch"] == wanted), []))
+    early = _flat(next((line["stages"] for line in run.spectra if line["epoch"] == epoch), []))
     if len(early) != len(last) or any("band" not in one for one in last):
         return early
     return [
@@ -35,15 +33,14 @@ def negative_share(weights: list[Weight]) -> float | None:
     return negative / whole if whole else None
 
 
-def share_band(weights: list[Weight]) -> tuple[float, float]:
-    """Return between which shares one random W lies: the widest of the bands of these W.
+def has_bands(weights: list[Weight]) -> bool:
+    """Whether there are W, and each was recorded with the band of random ones."""
+    return bool(weights) and all("band" in one or "share_band" in one for one in weights)
 
-    The band of a share does not depend on the norm, so a W that was recorded without one has that of its size.
-    """
-    bands = []
-    for weight in weights:
-        known = weight["band"]["negative_share"] if "band" in weight else weight.get("share_band")
-        bands.append(known or _random_band(*_size(weight)))
+
+def share_band(weights: list[Weight]) -> tuple[float, float]:
+    """Return between which shares one random W lies: the widest of the bands of these W, each of which has one."""
+    bands = [one["band"]["negative_share"] if "band" in one else one["share_band"] for one in weights]
     return min(low for low, _ in bands), max(high for _, high in bands)
 
 
@@ -106,16 +103,3 @@ def _signs(weights: list[Weight]) -> list[int]:
 
 def _flat(stages: list[dict[str, Any]]) -> list[Weight]:
     return [weight for stage in stages for weight in stage["weights"]]
-
-
-def _size(weight: Weight) -> tuple[int, int]:
-    channels = len(weight["eigenvalues"])
-    return channels, int(weight.get("rank", max(1, channels // 2)))
-
-
-@lru_cache(maxsize=16)
-def _random_band(channels: int, rank: int) -> tuple[float, float]:
-    # Reports need torch only for runs that were kept without spectrum.json.
-    from nonloc.spectrum import random_band
-
-    return random_band(channels, rank, norm=1.0).negative_share

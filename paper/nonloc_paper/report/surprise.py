@@ -6,7 +6,7 @@ import numpy as np
 
 from nonloc_paper.networks.spec import NetworkSpec
 from nonloc_paper.report.records import Collection, RowRecord, RunRecord, score_name
-from nonloc_paper.report.signs import negative_share, share_band, weights_at
+from nonloc_paper.report.signs import has_bands, negative_share, share_band, weights_at
 
 CLEAR_CORRELATION = 0.5
 
@@ -36,7 +36,7 @@ def _sharpens(run: RunRecord) -> str:
     weights = weights_at(run)
     share = negative_share(weights)
     is_diffusive = NetworkSpec.parse(run.recipe.network).form == "diffusive"
-    if not is_diffusive or share is None or not all("band" in weight for weight in weights):
+    if not is_diffusive or share is None or not has_bands(weights):
         return ""
     if not all((one["negative_share"] or 0) > one["band"]["negative_share"][1] for one in weights):
         return ""

@@ -223,6 +223,13 @@ def test_negative_is_what_lies_above_the_band(share, expected):
     assert verdict("along", found) == expected
 
 
+def test_spectra_that_were_recorded_without_a_band_are_no_evidence():
+    runs = [run for name, errors in ONE_TO_THREE.items() for run in records(name, errors, share=0.9)]
+    for run in runs:
+        run.spectrum.clear()
+    assert {verdict(key, arranged(runs)) for key in ("negative", "along")} == {"undecided at n = 0"}
+
+
 def test_spectra_of_some_rows_only_depend_on_the_number_of_blocks():
     found = arranged(
         records("table1", ONE_TO_THREE["table1"], share=0.5),
