@@ -256,15 +256,13 @@ CLAIMS: tuple[Claim, ...] = (
 def judge(runs: Table1Runs, trained: TrainabilityMap) -> list[tuple[Claim, Verdict]]:
     """Return every claim with its verdict on the literal backbone, and its verdicts on those that match."""
     literal, deciding = group_size(runs.protocol.backbone), without_seen(runs)
-    starts: dict[tuple[str, str], Changes] = {
-        ("the initialisation", f"{literal}, start {start}"): {"start": start} for start in runs.starts
-    }
+    starts: dict[str, Changes] = {f"{literal}, start {start}": {"start": start} for start in runs.starts}
     judged = []
     for claim in CLAIMS:
         if claim.kind in RULES:
             verdict = settle(
                 _parts(claim, claim.rows, runs, {}),
-                {key: _parts(claim, claim.rows, runs, changes) for key, changes in starts.items()},
+                {start: _parts(claim, claim.rows, runs, changes) for start, changes in starts.items()},
                 varies=claim.varies,
                 where=f"{literal}, one affinity" if claim.asks_affinity else literal,
             )

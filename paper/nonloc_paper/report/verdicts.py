@@ -116,24 +116,24 @@ class Verdict:
 
 def settle(
     parts: Sequence[Part],
-    elsewhere: Mapping[tuple[str, str], Sequence[Part]] | None = None,
+    other_starts: Mapping[str, Sequence[Part]] | None = None,
     *,
     varies: str = "the number of blocks",
     where: str = "default protocol",
 ) -> Verdict:
-    """Return the verdict on a claim from its parts on a backbone and under other conditions.
+    """Return the verdict on a claim from its parts on a backbone and from other starts.
 
-    parts      all of them have to hold for "reproduced", none for "not reproduced"
-    elsewhere  by (what was changed, to what), such as ("the initialisation", "deviation 0.07"): the claim depends on
-               that if all parts decided there go the other way; parts without runs are left out
-    varies     what the claim depends on if some parts hold and others do not
-    where      the backbone, in words
+    parts         all of them have to hold for "reproduced", none for "not reproduced"
+    other_starts  by the start in words: the claim depends on the initialisation if all parts decided from one of them
+                  go the other way; parts without runs are left out
+    varies        what the claim depends on if some parts hold and others do not
+    where         the backbone, in words
     """
     measured = [(where, part) for part in parts]
-    others = {}
-    for (kind, value), some in (elsewhere or {}).items():
-        measured += [(value, part) for part in some if part.n or part.moot]
-        others[kind, value] = state([part for part in some if part.holds is not None])
+    there = []
+    for start, some in (other_starts or {}).items():
+        measured += [(start, part) for part in some if part.n or part.moot]
+        there.append(state([part for part in some if part.holds is not None]))
     here = state(parts)
     n = min((part.n for part in parts), default=0)
     word, on = REPRODUCED if here == "yes" else NOT_REPRODUCED, ""
@@ -142,10 +142,8 @@ def settle(
     elif here == "open":
         on = next((part.varies for part in parts if part.varies), "")
         word = DEPENDS if on else UNDECIDED
-    else:
-        opposite = [kind for (kind, _), answer in others.items() if {answer, here} == {"yes", "no"}]
-        if opposite:
-            word, on = DEPENDS, opposite[0]
+    elif ("no" if here == "yes" else "yes") in there:
+        word, on = DEPENDS, "the initialisation"
     return Verdict(word, n, tuple(measured), on)
 
 

@@ -25,33 +25,33 @@ def test_parts_at_the_default_protocol(answers, expected):
     assert settle([part(holds) for holds in answers]).text == expected
 
 
-def test_the_opposite_under_another_condition_is_a_dependence():
-    elsewhere = {("the initialisation", "start 0.07"): [part(True, 2)]}
-    verdict = settle([part(False)], elsewhere)
+def test_the_opposite_from_another_start_is_a_dependence():
+    other_starts = {"start 0.07": [part(True, 2)]}
+    verdict = settle([part(False)], other_starts)
     assert verdict.text == "depends on the initialisation"
     assert [condition for condition, _ in verdict.parts] == ["default protocol", "start 0.07"]
 
 
 @pytest.mark.parametrize("there", [[part(False, 2)], [part(None, 2)], [part(None, 0)], []])
-def test_the_same_or_nothing_elsewhere_changes_nothing(there):
-    assert settle([part(False)], {("the backbone", "b"): there}).text == "not reproduced"
+def test_the_same_or_nothing_from_another_start_changes_nothing(there):
+    assert settle([part(False)], {"start 0.07": there}).text == "not reproduced"
 
 
-def test_what_was_not_measured_elsewhere_is_passed_over():
-    elsewhere = {("the initialisation", "start 0.07"): [part(None, 0), part(False, 2)]}
-    verdict = settle([part(True), part(True)], elsewhere)
+def test_what_was_not_measured_from_another_start_is_passed_over():
+    other_starts = {"start 0.07": [part(None, 0), part(False, 2)]}
+    verdict = settle([part(True), part(True)], other_starts)
     assert verdict.text == "depends on the initialisation"
     assert len(verdict.parts) == 3
 
 
-def test_parts_that_disagree_elsewhere_are_not_the_opposite():
-    elsewhere = {("the initialisation", "start 0.07"): [part(True, 2), part(False, 2)]}
-    assert settle([part(True), part(True)], elsewhere).text == "reproduced"
+def test_parts_that_disagree_from_another_start_are_not_the_opposite():
+    other_starts = {"start 0.07": [part(True, 2), part(False, 2)]}
+    assert settle([part(True), part(True)], other_starts).text == "reproduced"
 
 
-def test_a_condition_cannot_decide_what_the_protocol_leaves_open():
-    elsewhere = {("the initialisation", "start 0.07"): [part(True, 5)]}
-    assert settle([part(None, 2)], elsewhere).text == "undecided at n = 2"
+def test_another_start_cannot_decide_what_the_protocol_leaves_open():
+    other_starts = {"start 0.07": [part(True, 5)]}
+    assert settle([part(None, 2)], other_starts).text == "undecided at n = 2"
 
 
 def test_runs_that_disagree_make_it_depend_on_the_seed():
