@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean, stdev
 
 from scipy.special import stdtrit
 
@@ -213,11 +214,7 @@ def interval(values: Sequence[float]) -> Interval | None:
     n = len(values)
     if n == 0:
         return None
-    mean = math.fsum(values) / n
-    if n == 1:
-        return Interval(1, mean, math.inf)
-    variance = math.fsum((value - mean) ** 2 for value in values) / (n - 1)
-    return Interval(n, mean, math.sqrt(variance / n))
+    return Interval(n, fmean(values), stdev(values) / math.sqrt(n) if n > 1 else math.inf)
 
 
 def side_of_zero(found: Interval | None, claimed: int, delta: float = 0.0) -> bool | None:
