@@ -97,10 +97,9 @@ def _looks(rows: Sequence[RowRecord]) -> dict[str, str]:
 
 
 def _curve(axes: Axes, run: RunRecord, name: str, colour: str) -> None:
-    points = [(line["epoch"], line[name]) for line in run.metrics if line.get(name) is not None]
-    epochs, values = [epoch for epoch, _ in points], [value for _, value in points]
+    epochs, values = run.curve(name, over="epoch")
     axes.plot(
-        epochs, values, color=colour, linewidth=0.9, alpha=0.8, marker="o" if len(points) == 1 else None
+        epochs, values, color=colour, linewidth=0.9, alpha=0.8, marker="o" if len(values) == 1 else None
     )
     if run.diverged_at is not None:
         # The steps of an epoch are known once one has passed.

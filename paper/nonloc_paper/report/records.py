@@ -65,10 +65,10 @@ class RunRecord:
         """The step of the divergence; None for a run that did not diverge."""
         return None if self.result is None or self.ending != "diverged" else self.result["outcome"]["step"]
 
-    def curve(self, name: str) -> tuple[list[int], list[float]]:
-        """Return (steps, values) of one of the metrics, where it was a number."""
-        points = [(line["step"], line[name]) for line in self.metrics if line.get(name) is not None]
-        return [step for step, _ in points], [value for _, value in points]
+    def curve(self, name: str, over: str = "step") -> tuple[list[int], list[float]]:
+        """Return (steps or epochs, values) of one of the metrics, where it was a number."""
+        points = [(line[over], line[name]) for line in self.metrics if line.get(name) is not None]
+        return [place for place, _ in points], [value for _, value in points]
 
     @cached_property
     def tensors(self) -> Tensors:

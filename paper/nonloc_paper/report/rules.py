@@ -207,7 +207,7 @@ def first_fails_second_does_not(runs: Table1Runs, names: Sequence[str], side: in
 def norm_of_features(runs: Table1Runs, names: Sequence[str], side: int, changes: Changes) -> Part:
     """Whether the norm of the features is smaller (side −1) after the stage: mean log ratio of the runs."""
     (row,) = _rows(runs, names, changes)
-    ratios = [ratio for run in ([] if row is None else row.started) if (ratio := norm_ratio(run)) is not None]
+    ratios = list(_by_seed(row, norm_ratio).values())
     found = interval([math.log(ratio) for ratio in ratios])
     every = ", ".join(f"{ratio:#.3g}" for ratio in ratios)
     numbers = f"norm × {every}; mean {_ratio(found)}" if ratios else "no features recorded"
@@ -245,9 +245,9 @@ def norm_ratio(run: RunRecord) -> float | None:
 
 
 def last_loss(run: RunRecord) -> float | None:
-    """Return the training loss of the last epoch; None for a run that did not reach it."""
+    """Return the training loss of the last epoch of a finished run; None where none was recorded."""
     _, values = run.curve("train_loss")
-    return values[-1] if values and run.has_finished else None
+    return values[-1] if values else None
 
 
 RULES: dict[str, Rule] = {
