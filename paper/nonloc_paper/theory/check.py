@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from nonloc.ops import NORMALIZATIONS
 from nonloc_paper.theory.case import Case
 
-VERDICTS = ("holds", "fails", "hypothesis not met")
+Verdict = Literal["holds", "fails", "hypothesis not met"]
 
 
 @dataclass(frozen=True)
@@ -30,14 +30,10 @@ class Check:
     statement: str
     hypothesis: str
     normalize: str
-    verdict: str
+    verdict: Verdict
     residual: float
     detail: str
     expected: str = "holds"
-
-    def __post_init__(self) -> None:
-        if self.verdict not in VERDICTS:
-            raise ValueError(f"verdict={self.verdict!r} is unknown; choose one of {', '.join(VERDICTS)}")
 
     @property
     def is_as_expected(self) -> bool:
@@ -45,7 +41,7 @@ class Check:
         return self.verdict in (self.expected, "hypothesis not met")
 
 
-def decide(met: bool, residual: float, tolerance: float) -> str:
+def decide(met: bool, residual: float, tolerance: float) -> Verdict:
     """Return the verdict on the claim residual ≤ tolerance. A residual that is not a number proves nothing."""
     return "hypothesis not met" if not met else "holds" if residual <= tolerance else "fails"
 

@@ -180,8 +180,3 @@ def test_summary_is_a_table_with_what_is_needed_and_what_is_wrong_below():
 def test_what_is_wrong_is_refused(keywords, message):
     with pytest.raises(ValueError, match=message):
         check_all(**keywords)
-
-
-def test_a_check_has_one_of_three_verdicts():
-    with pytest.raises(ValueError, match="choose one of holds, fails, hypothesis not met"):
-        made("maybe")
