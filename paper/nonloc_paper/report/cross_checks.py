@@ -30,14 +30,14 @@ def check_training(
     def refuse(name: str, what: str) -> None:
         raise CorruptDataError(f"{folder / name}{what}; restore the files of that run, or train it anew")
 
-    steps = steps_per_epoch or (metrics[0]["step"] if metrics else None)
+    steps = steps_per_epoch or (metrics[0]["step"] if metrics else 0)  # 0: not known
     seconds = 0.0
     for number, line in enumerate(metrics, start=1):
         where = f", line {number}, "
         if line["epoch"] != number or number > epochs:
             refuse("metrics.jsonl", f"{where}has epoch {line['epoch']}, not {number} of {epochs}")
-        if line["step"] != number * (steps or 0):
-            refuse("metrics.jsonl", f"{where}has step {line['step']}, not {number * (steps or 0)}")
+        if line["step"] != number * steps:
+            refuse("metrics.jsonl", f"{where}has step {line['step']}, not {number * steps}")
         if line["seconds"] < seconds:
             refuse("metrics.jsonl", f"{where}has fewer seconds than the line before")
         if {"error", "psnr"} & line.keys() != {score}:
@@ -54,7 +54,7 @@ def check_training(
         refuse("result.json", " has fewer seconds than the last line of metrics.jsonl")
     has_diverged = outcome["ending"] == "diverged"
     if has_diverged:
-        is_within = steps is None or outcome["epoch"] == outcome["step"] // steps + 1 <= epochs
+        is_within = not steps or outcome["epoch"] == outcome["step"] // steps + 1 <= epochs
         # Within an epoch, or by the last step of all.
         is_at_end = len(metrics) == epochs and outcome["step"] + 1 == last.get("step")
         is_right = is_within and outcome["epoch"] == len(metrics) + (0 if is_at_end else 1)
@@ -124,7 +124,5 @@ def _spectrum_faults(weight: Mapping[str, Any]) -> Iterator[str]:
         yield "a norm that is too small for its eigenvalues"
     if "band" in weight:
         low, high = (weight["band"][side] for side in ("low", "high"))
-        if not len(low) == len(high) == len(values) or any(
-            map(float.__gt__, map(float, low), map(float, high))
-        ):
+        if not len(low) == len(high) == len(values) or any(a > b for a, b in zip(low, high, strict=True)):
             yield "a band that does not fit its eigenvalues"
