@@ -148,7 +148,10 @@ def read_table1_runs(folder: str | os.PathLike[str]) -> Table1Runs:
 def arrange(records: Sequence[RunRecord]) -> Table1Runs:
     """Put the records into the rows of their suites; of other data than Table 1's, baselines alone count."""
     reference = _protocol()
-    found, copies = separate_copies(records, lambda record: (setting(record.recipe), record.recipe.seed))
+    first, copies = separate_copies(records, lambda record: (setting(record.recipe), record.recipe.seed))
+    found: dict[Setting, dict[int, RunRecord]] = {}
+    for (what, seed), record in first.items():
+        found.setdefault(what, {})[seed] = record
     # Their baselines may be rows of other suites, too, which are then no runs of those.
     outside = {name: _suite_rows(SUITES[name], found) for name in ("protocol", "backbones")}
     elsewhere = {setting(row.recipe) for some in outside.values() for row in some}
@@ -169,13 +172,10 @@ def arrange(records: Sequence[RunRecord]) -> Table1Runs:
             rows += [replace(row, group=f"{suite.title}. {row.group}".rstrip(". ")) for row in some]
         else:
             outside[suite.name] = tuple(some)
-    apart: dict[Setting, list[RunRecord]] = {}
-    for (what, _), record in found.items():
-        if what not in known | elsewhere and record.recipe.data == reference.data:
-            apart.setdefault(what, []).append(record)
-    rows.extend(
-        RowRecord(_label(what), runs[0].recipe, tuple(runs), group=OTHER) for what, runs in apart.items()
-    )
+    for what, some_runs in found.items():
+        runs = tuple(some_runs.values())
+        if what not in known | elsewhere and runs[0].recipe.data == reference.data:
+            rows.append(RowRecord(_label(what), runs[0].recipe, runs, group=OTHER))
     stage = next(row.recipe for row in SUITES[TABLE].rows if NetworkSpec.parse(row.recipe.network).form)
     return Table1Runs(
         tuple(rows),
@@ -189,12 +189,11 @@ def arrange(records: Sequence[RunRecord]) -> Table1Runs:
     )
 
 
-def _suite_rows(suite: Suite, known: Mapping[tuple[Setting, int], RunRecord]) -> tuple[RowRecord, ...]:
+def _suite_rows(suite: Suite, known: Mapping[Setting, Mapping[int, RunRecord]]) -> tuple[RowRecord, ...]:
     """The rows of a suite with their runs: of the planned seeds, and of all others that are recorded."""
     rows = []
     for row in suite.rows:
-        what = setting(row.recipe)
-        found = {seed: run for (one, seed), run in known.items() if one == what}
+        found = known.get(setting(row.recipe), {})
         seeds = sorted({*range(row.seeds or suite.seeds), *found})
         runs = tuple(found.get(seed) for seed in seeds)
         rows.append(RowRecord(row.label, row.recipe, runs, row.published, row.note, row.group))

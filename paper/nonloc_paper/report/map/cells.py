@@ -151,16 +151,15 @@ def read_map(folder: str | os.PathLike[str]) -> TrainabilityMap:
 def group_cells(lines: Sequence[Line]) -> tuple[Cell, ...]:
     """Group lines by all but their seed, in the order of rate, form (original first), start and number of blocks."""
     together: dict[tuple[float, str, str, int], list[Line]] = {}
-    for line in lines:
-        key = (-line["rate"], line["form"], line["init"], line["blocks"])
+    for line in sorted(lines, key=lambda line: line["seed"]):
+        key = (line["rate"], line["init"], line["form"], line["blocks"])
         together.setdefault(key, []).append(line)
-    starts = sort_inits(key[2] for key in together)
-    keys = sorted(together, key=lambda key: (key[0], MAP_FORMS.index(key[1]), starts.index(key[2]), key[3]))
-    return tuple(
-        Cell(-rate, init, form, blocks, tuple(sorted(together[key], key=lambda line: line["seed"])))
-        for key in keys
-        for rate, form, init, blocks in [key]
-    )
+    starts = sort_inits(init for _, init, _, _ in together)
+
+    def place(cell: Cell) -> tuple[float, int, int, int]:
+        return -cell.rate, MAP_FORMS.index(cell.form), starts.index(cell.init), cell.blocks
+
+    return tuple(sorted((Cell(*key, tuple(runs)) for key, runs in together.items()), key=place))
 
 
 def sort_inits(names: Iterable[str]) -> list[str]:
