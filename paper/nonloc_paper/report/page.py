@@ -128,12 +128,11 @@ def _sections(collection: Collection, recorded: Table1Runs | None) -> list[Secti
 
 
 def _spectra(collection: Collection, rows: list[RowRecord], score: str) -> list[Content]:
-    examples = [(row.label, row.example.spectrum) for row in rows if row.example is not None]
-    figure = figures.spectra(examples)
+    networks = [(row.label, row.example, weights_at(row.example)) for row in rows if row.example is not None]
+    figure = figures.spectra([(label, run.spectrum) for label, run, _ in networks])
     if figure is None:
         return []
-    captions = dict.fromkeys(spectrum["caption"] for _, spectrum in examples if spectrum.get("stages"))
-    networks = [(row.label, row.example, weights_at(row.example)) for row in rows if row.example is not None]
+    captions = dict.fromkeys(run.spectrum["caption"] for _, run, weights in networks if weights)
     contents: list[Content] = [
         PAPER_SPECTRA,
         Picture(f"spectra-{score}", figure, " ".join(captions)),

@@ -25,8 +25,7 @@ def surprise(collection: Collection) -> list[str]:
     noisy = collection.input_psnr
     above = "" if noisy is None else f", {row.median - noisy:.2f} dB more than the noisy images"
     sentences = [f"Best here: “{row.label}”, {row.median:.2f} dB{above}."]
-    sharpens = _sharpens(row.example) if row.example is not None else ""
-    if row.example is None or not sharpens:
+    if row.example is None or not (sharpens := _sharpens(row.example)):
         return sentences
     return [*sentences, sharpens, *filter(None, (_grows(row.example), _why(row.example)))]
 
