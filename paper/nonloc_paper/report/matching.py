@@ -34,7 +34,10 @@ ABOUT = (
 def without_seen(runs: Table1Runs) -> Table1Runs:
     """Return the runs that decide: without seed 0 of Table 1 on this backbone, which had been seen."""
     seen = {setting(row.recipe) for row in TABLE1_N3.rows}
-    rows = (replace(row, runs=row.runs[1:]) if setting(row.recipe) in seen else row for row in runs.rows)
+    rows = (
+        replace(row, runs=row.runs[1:], first_seed=1) if setting(row.recipe) in seen else row
+        for row in runs.rows
+    )
     return replace(runs, rows=tuple(rows))
 
 

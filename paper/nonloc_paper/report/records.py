@@ -78,7 +78,7 @@ class RunRecord:
 
 @dataclass(frozen=True)
 class RowRecord:
-    """A row of a table with its runs, one for each seed; None where there is no run yet."""
+    """A row of a table with its runs, one for each seed from `first_seed` on; None where there is no run yet."""
 
     label: str
     recipe: Recipe
@@ -86,6 +86,13 @@ class RowRecord:
     published: float | None = None
     note: str = ""
     group: str = ""
+    first_seed: int = 0
+
+    @property
+    def seeds(self) -> set[int]:
+        """Of its runs, also of those that are missing: any seeds beyond the planned ones have runs."""
+        places = enumerate(self.runs, start=self.first_seed)
+        return {place if run is None else run.recipe.seed for place, run in places}
 
     @property
     def started(self) -> list[RunRecord]:

@@ -269,8 +269,9 @@ def _left(*rows: RowRecord | None) -> int | None:
     known = [row for row in rows if row is not None]
     if len(known) < len(rows):
         return None
+    planned = set.intersection(*(row.seeds for row in known))
     ended = [{run.recipe.seed for run in row.started if run.result is not None} for row in known]
-    return min(len(row.runs) for row in known) - len(set.intersection(*ended))
+    return len(planned) - len(planned.intersection(*ended))
 
 
 def _gone(*rows: RowRecord | None) -> str:
