@@ -8,16 +8,16 @@ from typing import Any
 
 from nonloc.outcomes import CorruptDataError
 from nonloc_paper.file_schemas import DIGITS
+from nonloc_paper.networks.spec import NetworkSpec
 from nonloc_paper.runs import to_digits
 from nonloc_paper.schema import RESTORE, in_words
+from nonloc_paper.training.recipe import Recipe
 
 
 def check_training(
     metrics: Sequence[Mapping[str, Any]],
     result: Mapping[str, Any] | None,
-    *,
-    epochs: int,
-    steps_per_epoch: int | None,
+    recipe: Recipe,
     score: str,
     folder: Path,
 ) -> None:
@@ -30,8 +30,8 @@ def check_training(
     def refuse(name: str, what: str) -> None:
         raise CorruptDataError(f"{folder / name}{what}; restore the files of that run, or train it anew")
 
-    steps = steps_per_epoch or (metrics[0]["step"] if metrics else 0)  # 0: not known
-    seconds = 0.0
+    epochs, seconds = recipe.epochs, 0.0
+    steps = recipe.steps_per_epoch or (metrics[0]["step"] if metrics else 0)  # 0: not known
     for number, line in enumerate(metrics, start=1):
         where = f", line {number}, "
         if line["epoch"] != number or number > epochs:
@@ -67,22 +67,16 @@ def check_training(
         refuse("result.json", " must have weights_sha256 just where the run did not diverge")
 
 
-def check_stages(
-    stages: Sequence[Mapping[str, Any]], form: str | None, blocks: int, places: Sequence[int], where: object
-) -> None:
-    """Check what was measured of stages: they are the network's, in its order, and spectra agree with their sums.
-
-    form, blocks, places  as the network's specification has them
-    """
-    wrong = next(_stage_faults(stages, form, blocks, places), None)
+def check_stages(stages: Sequence[Mapping[str, Any]], spec: NetworkSpec, where: object) -> None:
+    """Check what was measured of stages: they are the network's, in its order, and spectra agree with their sums."""
+    wrong = next(_stage_faults(stages, spec), None)
     if wrong is not None:
         raise CorruptDataError(f"{where} {wrong}; {RESTORE}")
 
 
-def _stage_faults(
-    stages: Sequence[Mapping[str, Any]], form: str | None, blocks: int, places: Sequence[int]
-) -> Iterator[str]:
-    names, own = [stage["name"] for stage in stages], [f"trunk.stages.{place}" for place in places]
+def _stage_faults(stages: Sequence[Mapping[str, Any]], spec: NetworkSpec) -> Iterator[str]:
+    form, blocks = spec.form, spec.num_blocks
+    names, own = [stage["name"] for stage in stages], [f"trunk.stages.{place}" for place in spec.places]
     if names != [name for name in own if name in names]:
         yield f"has the stages {in_words(', '.join(names))}, the recipe {', '.join(own) or 'none'}"
     for stage in stages:

@@ -233,14 +233,7 @@ def read_run(run: Run) -> RunRecord:
 def _check_agreement(record: RunRecord) -> None:
     """Raise CorruptDataError where two files of a run, or a file and the recipe, say different things."""
     recipe, path = record.recipe, record.path
-    check_training(
-        record.metrics,
-        record.result,
-        epochs=recipe.epochs,
-        steps_per_epoch=recipe.steps_per_epoch,
-        score=score_name(recipe),
-        folder=path,
-    )
+    check_training(record.metrics, record.result, recipe, score_name(recipe), path)
     spec = NetworkSpec.parse(recipe.network)
     epochs = [line["epoch"] for line in record.spectra]
     planned = sorted({0, recipe.epochs, *(one for one in recipe.spectrum_epochs if one < recipe.epochs)})
@@ -255,7 +248,7 @@ def _check_agreement(record: RunRecord) -> None:
         (path / "observations.json", seen.get("features", [])),
         (path / "observations.json", [{"name": one["stage"]} for one in seen.get("affinity", [])]),
     ):
-        check_stages(stages, spec.form, spec.num_blocks, spec.places, where)
+        check_stages(stages, spec, where)
     wrong = seen.get("task", recipe.task) != recipe.task
     for one in seen.get("affinity", []):
         wrong |= any(place >= size for place, size in zip(one["position"], one["grid"], strict=True))
