@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 
 from nonloc_paper.report.records import RowRecord
@@ -101,11 +101,13 @@ def mean_of(contrasts: Sequence[Contrast], name: str = "") -> Contrast:
     return Contrast(name, terms, contrasts[0].seeds)
 
 
-def contrasts_table(title: str, contrasts: Sequence[Contrast], words: Sequence[str] = ()) -> Table:
-    """Return a line for each contrast of which something is recorded: measured, published, and a word of its rule."""
+def contrasts_table(
+    title: str, contrasts: Sequence[Contrast], rule: Callable[[Contrast], str] | None = None
+) -> Table:
+    """Return a line for each contrast of which something is recorded: measured, published, and the word of a rule."""
     lines = [
-        (one.name, one.format(), one.format_published(), *words[number : number + 1])
-        for number, one in enumerate(contrasts)
+        (one.name, one.format(), one.format_published(), *([rule(one)] if rule else []))
+        for one in contrasts
         if one.values or one.lost
     ]
-    return Table((title, "mean", "published", *(["by its rule"] if words else [])), lines, key="mean")
+    return Table((title, "mean", "published", *(["by its rule"] if rule else [])), lines, key="mean")

@@ -133,23 +133,22 @@ def matching_sections(runs: Table1Runs) -> tuple[Section, ...]:
     """Return a section for each suite of which something is recorded: its rows, and what its rule says."""
     sections = [Section("", (ABOUT, hypothesis_sentence(runs), hypothesis_parts(runs)))]
     for suite in MATCHING:
+        if suite in runs.planned:
+            continue
         rows = runs.rows_of(suite)
-        is_table1 = suite is TABLE1_N3
-        seeds = CONFIRMING if is_table1 else None
+        seeds = CONFIRMING if suite is TABLE1_N3 else None
         contrasts = [difference(rows[a], rows[b], f"{a} less {b}", seeds) for a, b in suite.pairs]
         if suite is STARTS_N3:
             decided = _counts_table(runs)
         elif suite is CORNERS_N3:
-            effects = corner_effects(runs)
-            decided = contrasts_table("effect", effects, [gains(one) for one in effects])
+            decided = contrasts_table("effect", corner_effects(runs), gains)
+        elif suite is TABLE1_N3:
+            decided = contrasts_table("seeds 1 to 4", [*contrasts, primary(runs)])
         else:
-            title = "seeds 1 to 4" if is_table1 else "paired by seed"
-            words = [breaks(one) for one in contrasts] if suite is RATE_N3 else []
-            decided = contrasts_table(title, [*contrasts, *([primary(runs)] if is_table1 else [])], words)
-        if suite not in runs.planned:
-            every = rows_table(runs.suites.get(suite.name, ()))
-            own = contrasts_table("error in %", predictions(runs, suite))
-            sections.append(Section(suite.title, (every, decided, own)))
+            decided = contrasts_table("paired by seed", contrasts, breaks if suite is RATE_N3 else None)
+        every = rows_table(runs.suites.get(suite.name, ()))
+        own = contrasts_table("error in %", predictions(runs, suite))
+        sections.append(Section(suite.title, (every, decided, own)))
     return tuple(sections)
 
 
