@@ -36,6 +36,7 @@ from nonloc_paper.report.tables import results_table
 from nonloc_paper.report.trained_stages import ABOUT_GROWTH, GROWTH, energy_table, factors_table, growth_table
 from nonloc_paper.runs import write_atomically
 
+IMAGES_WITH_MAPS = 2
 PAPER = "Tao, Sun, Du and Liu, “Nonlocal Neural Networks, Nonlocal Diffusion and Nonlocal Modeling”, 2018"
 
 ABOUT = {
@@ -169,8 +170,8 @@ def image_table(rows: Sequence[RowRecord]) -> str:
     return f'<table class="images"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
 
 
-def affinity_figures(rows: Sequence[RowRecord], count: int = 2) -> list[Figure]:
-    """Draw for each of the first `count` images where each row's network looks from the marked position."""
+def affinity_figures(rows: Sequence[RowRecord]) -> list[Figure]:
+    """Draw for each of the first images where each row's network looks from the marked position."""
     maps = []
     for label, run in ((row.label, row.example) for row in rows if row.example is not None):
         for stage in run.observations.get("affinity", []):
@@ -189,7 +190,7 @@ def affinity_figures(rows: Sequence[RowRecord], count: int = 2) -> list[Figure]:
             to_pixels(tensors["noisy"][number]) if "noisy" in tensors else None,
             [(label, position, values[number]) for label, _, position, values in maps],
         )
-        for number, image in enumerate(tensors["images"][:count])
+        for number, image in enumerate(tensors["images"][:IMAGES_WITH_MAPS])
     ]
 
 
