@@ -50,13 +50,11 @@ class Nearest:
 
     def fitting_scale(self) -> float:
         """1 / r² with r the median distance to the k-th neighbour; of those that are apart, where most are not."""
-        farthest = self.squares[:, -1]
-        median = float(np.median(farthest))
-        if median == 0:
-            apart = farthest[farthest > 0]
-            median = float(np.median(apart)) if len(apart) else 1.0
-        with np.errstate(over="ignore"):
-            return float(min(np.float64(1) / median, MOST_SCALE))  # squares may be too small to be divided by
+        farthest = np.sqrt(self.squares[:, -1])
+        apart = farthest[farthest > 0]
+        r = float(np.median(farthest)) or (float(np.median(apart)) if len(apart) else 1.0)
+        with np.errstate(over="ignore", divide="ignore"):  # r² may be too small to be divided by
+            return float(min(1 / np.square(r), MOST_SCALE))
 
     def heat(self, scale: float, dtype: type[np.floating] = np.float64) -> np.ndarray:
         """exp(−scale r²) [M, k + 1] for the squared distances r²; a scale for which nothing would move is refused."""
@@ -65,7 +63,7 @@ class Nearest:
         lost = float((values[:, 1:] == 0).mean())
         if lost <= 0.5:
             return values
-        fit = f'scale="auto", which is {self.fitting_scale():.3g} here (1 / the median squared distance to the k-th)'
+        fit = f'scale="auto", which is {self.fitting_scale():.3g} here (1 / r², r the median distance to the k-th)'
         if lost == 1:
             raise ValueError(
                 f"with scale = {scale:g} the weights of all neighbours underflow to 0, so that nothing would move; "

@@ -47,3 +47,8 @@ def test_the_dimension_of_random_points(dimensions):
 
 def test_points_at_one_place_have_no_dimension():
     assert Nearest(np.zeros((5, 2)), 2).dimension() == np.inf
+
+
+def test_the_fitting_scale_is_by_the_median_distance_not_by_that_of_squares():
+    line = np.array([[0.0], [1.0], [10.0], [13.0]])  # the nearest other is at 1, 1, 3 and 3
+    assert Nearest(line, 1).fitting_scale() == 1 / 2**2
