@@ -342,7 +342,10 @@ def _read_bytes(path: Path, fix: str) -> bytes | None:
 
 def _read_object(path: Path) -> dict[str, Any]:
     if not os.path.lexists(path):
-        raise ValueError(f"{path.parent} has no {path.name}; it is no run folder, or not yet so far")
+        raise ValueError(
+            f"{path.parent} has no {path.name}; it is no run folder, or its training has not ended: the command that "
+            "began it goes on"
+        )
     return read_json(path, fix="restore it or begin again")
 
 
