@@ -127,7 +127,7 @@ def train_all(
     return SuiteProgress(
         done=tuple(recipe for recipe in recipes if recipe in done),
         left=tuple(recipe for recipe in recipes if recipe not in done),
-        locked=tuple(locked),
+        locked=tuple(recipe for recipe in locked if recipe not in done),
         reason=endings.reason,
         signal=endings.signal,
         errors=tuple(errors),

@@ -1,5 +1,7 @@
 """train_all: what is done, what is left, and who else is at it."""
 
+from contextlib import ExitStack
+
 import torch
 
 from nonloc_paper.runs import Run
@@ -49,6 +51,20 @@ def test_a_held_run_is_passed_over(tmp_path):
     assert progress.locked == progress.left == (RECIPES[1],)
     assert progress.done == (RECIPES[0], RECIPES[2])
     assert progress.reason == ""
+
+
+def test_a_held_run_that_its_process_has_finished_meanwhile_is_done(tmp_path):
+    held = RECIPES[0]
+    with ExitStack() as stack:
+        stack.enter_context(Run(tmp_path / held.name).lock())
+
+        def finish_the_held(index, recipe):
+            if recipe != held:
+                stack.close()
+                go(tmp_path, [held])
+
+        progress = go(tmp_path, RECIPES[:2], tell=finish_the_held)
+    assert (progress.done, progress.left, progress.locked) == (tuple(RECIPES[:2]), (), ())
 
 
 def test_a_failing_run_does_not_keep_the_others_from_being_run(tmp_path):
