@@ -30,7 +30,7 @@ from nonloc.ops.fused.launch import WIDEST_PRODUCT, without_launches
 from nonloc.ops.fused.passes import SLOTS
 from nonloc.ops.fused.stored import new_kernel
 
-TYPICAL_SINKHORN_STEPS = 40
+TYPICAL_SINKHORN_STEPS = 25
 # Names of affinity modules that differ from the kind of their kernel.
 KIND_OF = {"embedded_gaussian": "gaussian"}
 MOST_NUMBERS = 2**62  # of one tensor
@@ -41,9 +41,9 @@ _LOGITS = {"row": (2, 1, 2), "count": (3, 2, 2), "none": (3, 2, 1), "symmetric":
 MATRICES = {
     "gaussian": _LOGITS,
     "heat": _LOGITS | {"row": (3, 1, 2)},
-    "dot": {"row": (2, 2, 2), "count": (2, 1, 1), "none": (2, 1, 1), "symmetric": (3, 3, 2), "sinkhorn": (4, 10, 2)},
-    "concat": {"row": (2, 3, 2), "count": (2, 2, 1), "none": (2, 2, 1), "symmetric": (3, 4, 2), "sinkhorn": (4, 11, 2)},
-    "delta": {"row": (2, 1, 1), "count": (2, 1, 1), "none": (2, 1, 1), "symmetric": (3, 1, 2), "sinkhorn": (4, 1, 5)},
+    "dot": {"row": (2, 2, 2), "count": (2, 1, 1), "none": (2, 1, 1), "symmetric": (3, 3, 2), "sinkhorn": (3, 10, 2)},
+    "concat": {"row": (2, 3, 2), "count": (2, 2, 1), "none": (2, 2, 1), "symmetric": (3, 4, 2), "sinkhorn": (3, 11, 2)},
+    "delta": {"row": (2, 1, 1), "count": (2, 1, 1), "none": (2, 1, 1), "symmetric": (3, 1, 2), "sinkhorn": (3, 1, 1)},
 }
 # fmt: on
 
@@ -132,7 +132,7 @@ def estimate(
     and within 15 % in 95 % of them ("delta" with "reference": up to 1.7 times). Below 2 MiB, small tensors weigh more.
     By default glibc keeps freed memory: a process may then grow to 1 to 3 times the estimate, and to 5 times where
     blocks of rows are made and freed. MALLOC_MMAP_THRESHOLD_=131072 in the environment makes it return them.
-    Multiply-adds are those of matrix products; "sinkhorn" is counted with 40 steps.
+    Multiply-adds are those of matrix products; "sinkhorn" is counted with 25 steps.
 
     >>> from nonloc import estimate
     >>> costs = estimate("gaussian", batch=1, positions=65_536, channels=64)
@@ -315,10 +315,8 @@ def _reference(affinity: Affinity, s: _Sizes) -> Cost:
     b, m, d = affinity.left.shape
     most, stored, made = MATRICES[affinity.kind][affinity.normalize]
     build = most * t.kernel + 2 * t.features
-    solve = 0
-    if affinity.normalize == "sinkhorn":
-        build += 2 * m * m  # the identity of a Newton step has no batch
-        solve = s.kernels * (TYPICAL_SINKHORN_STEPS * t.kernel + 2 * b * m**3 // 3)
+    is_scaled = affinity.normalize == "sinkhorn"
+    steps = s.kernels * TYPICAL_SINKHORN_STEPS * t.kernel * is_scaled
     forward = max(build, t.kernel + t.forward(s, 3))
     saved = t.saved(s, 0, 0)
     # Gradients of the kernel from up to three sub-blocks wait to be added.
@@ -330,7 +328,8 @@ def _reference(affinity: Affinity, s: _Sizes) -> Cost:
     logits = 0 if affinity.kind in ("concat", "delta") else s.kernels * t.kernel * d
     macs = logits + s.blocks * t.kernel * s.hidden + t.maps
     unused = 0 if is_learned else s.blocks * t.kernel * s.hidden
-    return _cost(t.bytes, forward, backward, macs + solve, 2 * macs - unused)
+    newton = s.kernels * 2 * b * m**3 // 3 * (is_scaled and is_learned)  # two steps carry the derivatives
+    return _cost(t.bytes, forward, backward, macs + steps, 2 * macs - unused + newton)
 
 
 def _factored(affinity: Affinity, s: _Sizes) -> Cost:

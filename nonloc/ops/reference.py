@@ -12,7 +12,7 @@ from torch import Tensor
 from nonloc.ops.affinity import Affinity, centred, position_weights, valid_positions
 from nonloc.ops.arithmetic import inverse_or_zero, inverse_root_or_zero, log_positive
 from nonloc.ops.normalize import Operator
-from nonloc.ops.sinkhorn import log_scaling_dense
+from nonloc.ops.sinkhorn import scaled_matrix
 
 
 def prepare(affinity: Affinity, dtype: torch.dtype) -> Operator:
@@ -77,8 +77,8 @@ def _from_logits(affinity: Affinity, weights: Tensor, dtype: torch.dtype) -> Ten
     def log_apply(x: Tensor) -> Tensor:
         return log_sum(log_omega + x.unsqueeze(1), columns)
 
-    valid = valid_positions(affinity)
-    return scaled(log_scaling_dense(log_apply, scaled, valid, dtype, affinity.sinkhorn_steps))
+    valid, steps = valid_positions(affinity), affinity.sinkhorn_steps
+    return scaled_matrix(log_apply, scaled, valid, dtype, steps=steps, saves_exponentials=True)
 
 
 def _from_values(affinity: Affinity, weights: Tensor, dtype: torch.dtype) -> Tensor:
@@ -102,8 +102,8 @@ def _from_values(affinity: Affinity, weights: Tensor, dtype: torch.dtype) -> Ten
     def log_apply(x: Tensor) -> Tensor:
         return log_positive(omega @ x.exp().unsqueeze(-1))
 
-    valid = valid_positions(affinity)
-    return scaled(log_scaling_dense(log_apply, scaled, valid, dtype, affinity.sinkhorn_steps))
+    valid, steps = valid_positions(affinity), affinity.sinkhorn_steps
+    return scaled_matrix(log_apply, scaled, valid, dtype, steps=steps, saves_exponentials=False)
 
 
 def finite_peak(log_omega: Tensor) -> Tensor:

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from nonloc.ops import Affinity, SparseAffinity, aggregate, diffuse
+from nonloc.ops import Affinity, SparseAffinity, aggregate, diffuse, reference
 from problems import EXACT, affinity, features
 
 
@@ -80,6 +80,17 @@ def test_float32_converges_to_its_own_rounding(backend):
     assert float((k.sum(-1) - 1).abs().max()) <= 1e-5
 
 
+def test_the_matrix_takes_few_exponentials(monkeypatch):
+    """All but the first steps are products."""
+    passes = []
+    log_sum = reference.log_sum
+    monkeypatch.setattr(reference, "log_sum", lambda *inputs: passes.append(1) or log_sum(*inputs))
+    x = features("heat", "sinkhorn", positions=64)
+    k = dense(Affinity(x, x, "heat", "sinkhorn"), "reference")
+    assert float((k.sum(-1) - 1).abs().max()) <= 1e-13
+    assert len(passes) <= 3
+
+
 def ring(weights):
     """Each position joined to the next, in a circle: bipartite where there is an even number of them."""
     count = len(weights)
@@ -90,7 +101,7 @@ def ring(weights):
 
 @pytest.mark.parametrize("backend", EXACT)
 @pytest.mark.parametrize("count", [10, pytest.param(50, marks=pytest.mark.slow)])
-def test_rings_are_scaled_whose_halvings_leave_much(count, backend):
+def test_rings_are_scaled_of_which_steps_leave_much(count, backend):
     for seed in range(5):
         weights = torch.rand(count, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) + 0.5
         k = dense(SparseAffinity(ring(weights).to_sparse_csr(), "sinkhorn"), backend)
