@@ -28,8 +28,8 @@ def data(runs: Table1Runs, trained: TrainabilityMap) -> dict[str, Any]:
     literal = runs.protocol.backbone
     return {
         "backbones": {
-            literal: f"{group_size(literal)}, the literal reading",
             N3: f"{group_size(N3)}, the backbone that matches",
+            literal: f"{group_size(literal)}, the literal reading",
         },
         "differences": [line for line in _differences(runs) if line["seeds"] or line["lost"]],
         "hypothesis": " ".join([hypothesis_sentence(runs).replace("**", ""), *hypothesis_parts(runs)]),
@@ -51,7 +51,7 @@ def data(runs: Table1Runs, trained: TrainabilityMap) -> dict[str, Any]:
 
 def _differences(runs: Table1Runs) -> Iterator[dict[str, Any]]:
     shown = set()
-    for backbone in (runs.protocol.backbone, N3):
+    for backbone in (N3, runs.protocol.backbone):
         title = ""
         for label, _, contrast in forest_lines(runs, backbone):
             row = None if contrast is None else contrast.terms[0][1]
