@@ -167,6 +167,7 @@ def kernel_matrix(affinity: Affinity | SparseAffinity) -> Tensor:
     >>> kernel_matrix(Affinity(x, x, "dot", normalize="count")).tolist()
     [[[0.5, 0.0], [0.0, 0.5]]]
     """
+    check_kind(affinity)
     if isinstance(affinity, SparseAffinity):
         affinity = affinity.as_dense()
     dtype = compute_dtype(affinity)
@@ -222,11 +223,6 @@ def prepare(
     check_kind(affinity)
     if dtype is None:
         dtype = compute_dtype(affinity)
-    with full_precision(_numbers(affinity)[0]):
-        return Prepared(affinity, _operator(affinity, dtype, backend), dtype)
-
-
-def _operator(affinity: Affinity | SparseAffinity, dtype: torch.dtype, backend: str) -> Operator:
     if dtype not in DTYPES:
         raise ValueError(
             f"dtype must be a floating dtype of torch, such as torch.float64, got {shown(dtype)}"
@@ -236,6 +232,14 @@ def _operator(affinity: Affinity | SparseAffinity, dtype: torch.dtype, backend: 
         # A wider dtype than that of the features asks for more precision than these kernels have.
         if backend in fused.BACKENDS and dtype != compute_dtype(affinity):
             backend = "factored"
+    elif backend in fused.BACKENDS:
+        fused.check(affinity, backend=backend)
+    with full_precision(_numbers(affinity)[0]):
+        return Prepared(affinity, _operator(affinity, dtype, backend), dtype)
+
+
+def _operator(affinity: Affinity | SparseAffinity, dtype: torch.dtype, backend: str) -> Operator:
+    """K by a backend that is chosen; one of `fused.BACKENDS` lacks nothing."""
     check_choice("backend", backend, ("auto", *BACKENDS))
     if isinstance(affinity, SparseAffinity):
         sparse.check_transforms(backend)
@@ -340,16 +344,16 @@ def choose_backend(
 
 
 def _prepare(affinity: AnyKernel, z: Tensor, backend: str) -> tuple[Operator, Tensor]:
-    signal = zero_masked(z, _source(affinity).mask)
+    """K, and z in its dtype with zeros at masked positions."""
     if isinstance(affinity, Prepared):
         _check_prepared(affinity, z, backend)
-        return affinity.operator, signal.to(affinity.dtype)
+        return affinity.operator, zero_masked(z, affinity.affinity.mask).to(affinity.dtype)
     if backend == "auto":
         backend = choose_backend(affinity, z)
-    if backend in fused.BACKENDS:
+    elif backend in fused.BACKENDS:
         fused.check(affinity, z, backend)
     dtype = compute_dtype(affinity, z)
-    return _operator(affinity, dtype, backend), signal.to(dtype)
+    return _operator(affinity, dtype, backend), zero_masked(z, affinity.mask).to(dtype)
 
 
 def _check_prepared(prepared: Prepared, z: Tensor, backend: str) -> None:
@@ -373,16 +377,15 @@ def _source(affinity: AnyKernel) -> Affinity | SparseAffinity:
 
 def _numbers(affinity: Affinity | SparseAffinity) -> tuple[Tensor, ...]:
     """The tensors that decide the dtype and the device."""
-    check_kind(affinity)
     return (affinity.matrix,) if isinstance(affinity, SparseAffinity) else (affinity.left, affinity.right)
 
 
 def compute_dtype(affinity: Affinity | SparseAffinity, *others: Tensor) -> torch.dtype:
     """The widest dtype among them, and at least float32."""
-    dtype = torch.float16
+    dtype = torch.float32
     for tensor in (*_numbers(affinity), *others):
         dtype = torch.promote_types(dtype, tensor.dtype)
-    return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
+    return dtype
 
 
 def check_kind(affinity: Any, name: str = "affinity") -> None:
@@ -413,13 +416,15 @@ def check_signal(
     """ValueError unless z is a signal [B, M, C] on the affinity's device and positions, or on so many."""
     positions = affinity.positions if positions is None else positions
     check_batched(name, z, "C")
-    batch = z.shape[0] if isinstance(affinity, SparseAffinity) else affinity.batch
+    if isinstance(affinity, SparseAffinity):
+        batch, device = z.shape[0], affinity.matrix.device
+    else:
+        batch, device = affinity.batch, affinity.left.device
     if z.shape[0] != batch or z.shape[1] != positions:
         raise ValueError(
             f"{name} {list(z.shape)} must have the affinity's batch and positions, [{batch}, {positions}, C]; several "
             "signals on the same positions are channels"
         )
-    device = _numbers(affinity)[0].device
     if z.device != device:
         raise ValueError(f"{name} is on {z.device}, the affinity on {device}; move both to one device")
 

@@ -51,8 +51,7 @@ PRODUCTS: dict[str, Computation] = {"fused": fused_product, "stored": stored_pro
 
 
 def prepare(affinity: Affinity, dtype: torch.dtype, backend: str = "fused") -> Operator:
-    """K prepared; products are in the features' dtype with float32 sums."""
-    check(affinity, backend=backend)
+    """K prepared, where nothing is lacking; products are in the features' dtype with float32 sums."""
     sums = valid_positions(affinity).unsqueeze(-1).to(dtype)
     if backend == "attention":
         return Operator(lambda z: sums * attention.product(affinity, z).to(dtype), sums)
