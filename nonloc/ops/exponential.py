@@ -39,11 +39,9 @@ LARGEST_MISS = 2**-10
 def prepare(affinity: Affinity, dtype: torch.dtype) -> Operator:
     """K through attention for "row", where attention is exact and has linear memory; by blocks of rows elsewhere."""
     weights = position_weights(affinity, dtype)
-    query, key, row, column = logit_factors(affinity, dtype)
-    keep = valid_positions(affinity).unsqueeze(-1)
     if affinity.normalize == "row":
-        given = (weights.sum(-1) != 0).view(-1, 1, 1)
-        sums = (keep & given).to(dtype)
+        query, key, _, column = logit_factors(affinity, dtype)
+        sums = _receivers(affinity, weights).to(dtype)
         # Attention takes a row of NaN for a row without givers and answers 0.
         sums = sums + zero_or_nan(query, -1) + zero_or_nan(key, -1).sum(1, keepdim=True)
         is_weighted = affinity.mask is not None or affinity.measure is not None
@@ -53,17 +51,24 @@ def prepare(affinity: Affinity, dtype: torch.dtype) -> Operator:
         if _half_serves(affinity):
             query, key = affinity.scale * affinity.left, affinity.right
         return Operator(lambda z: sums * _softmax(query, key, None, z.to(query.dtype)), sums)
-    ones = torch.ones(affinity.batch, affinity.right.shape[1], 1, dtype=dtype, device=query.device)
     if affinity.normalize in ("none", "count"):
         share = 1.0 if affinity.normalize == "none" else inverse_or_zero(weights.sum(-1)).view(-1, 1, 1)
-        factor = share * keep if affinity.mask is not None or affinity.normalize == "count" else share
+        factor = share if affinity.mask is None else share * affinity.mask.unsqueeze(-1)
         givers = weights.unsqueeze(-1)
-        apply = apply_by_blocks(query, key, row, column)
-        return Operator(lambda z: factor * apply(givers * z), factor * apply(givers * ones))
-    kernel = apply_by_blocks(*log_sides(affinity, dtype))
-    # Where no giver has weight, LOG_ZERO is on both sides of the quotient and would cancel.
-    givers = (weights != 0).unsqueeze(-1).to(dtype)
-    return Operator(lambda z: keep * kernel(givers * z), keep * kernel(givers * ones))
+        kernel = apply_by_blocks(*logit_factors(affinity, dtype))
+    else:
+        factor = _receivers(affinity, weights)
+        # Where no giver has weight, LOG_ZERO is on both sides of the quotient and would cancel.
+        givers = (weights != 0).unsqueeze(-1).to(dtype)
+        kernel = apply_by_blocks(*log_sides(affinity, dtype))
+    return Operator(
+        lambda z: factor * kernel(givers * z), factor * kernel(givers.expand(affinity.batch, -1, -1))
+    )
+
+
+def _receivers(affinity: Affinity, weights: Tensor) -> Tensor:
+    """[B, M, 1] bool: valid positions, where some giver has weight."""
+    return (valid_positions(affinity) & (weights.sum(-1, keepdim=True) != 0)).unsqueeze(-1)
 
 
 def logit_factors(affinity: Affinity, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -103,7 +108,7 @@ def adjoint(affinity: Affinity, dtype: torch.dtype) -> Matvec:
     """p -> Kᵀ p, with K_ij = exp(q_i·k_j + a_i + b_j) read by columns."""
     weights = position_weights(affinity, dtype)
     query, key, a, b = log_sides(affinity, dtype)
-    receives = (valid_positions(affinity) & (weights.sum(-1, keepdim=True) != 0)).unsqueeze(-1)
+    receives = _receivers(affinity, weights)
     gives = (weights != 0).unsqueeze(-1)
     apply = apply_by_blocks(key, query, b, torch.where(receives.squeeze(-1), a, LOG_ZERO))
     return lambda p: gives * apply(receives * p)

@@ -23,9 +23,8 @@ def prepare(affinity: Affinity, dtype: torch.dtype) -> Operator:
 
 def matrix(affinity: Affinity, dtype: torch.dtype) -> Tensor:
     """K [B, M, M'], mask, measure and normalisation included."""
-    weights = position_weights(affinity, dtype)
     build = _from_logits if affinity.kind in ("gaussian", "heat") else _from_values
-    kernel = build(affinity, weights, dtype)
+    kernel = build(affinity, dtype)
     if affinity.mask is not None:
         kernel = kernel * affinity.mask.unsqueeze(-1)
     return kernel
@@ -52,11 +51,11 @@ def values(affinity: Affinity, dtype: torch.dtype) -> Tensor:
     return identity.expand(affinity.batch, -1, -1)
 
 
-def _from_logits(affinity: Affinity, weights: Tensor, dtype: torch.dtype) -> Tensor:
+def _from_logits(affinity: Affinity, dtype: torch.dtype) -> Tensor:
     log_omega = logits(affinity, dtype)
     if affinity.normalize == "row" and affinity.mask is None and affinity.measure is None:
         return torch.softmax(log_omega, -1)
-    columns = weights.unsqueeze(1)
+    columns = position_weights(affinity, dtype).unsqueeze(1)
     if affinity.normalize == "none":
         return log_omega.exp() * columns
     if affinity.normalize == "count":
@@ -81,8 +80,8 @@ def _from_logits(affinity: Affinity, weights: Tensor, dtype: torch.dtype) -> Ten
     return scaled_matrix(log_apply, scaled, valid, dtype, steps=steps, saves_exponentials=True)
 
 
-def _from_values(affinity: Affinity, weights: Tensor, dtype: torch.dtype) -> Tensor:
-    columns = weights.unsqueeze(1)
+def _from_values(affinity: Affinity, dtype: torch.dtype) -> Tensor:
+    columns = position_weights(affinity, dtype).unsqueeze(1)
     omega = values(affinity, dtype) * columns
     if affinity.normalize == "none":
         return omega
