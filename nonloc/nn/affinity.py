@@ -123,15 +123,15 @@ class PairwiseAffinity(nn.Module):
         self, x: Tensor, keys: Tensor | None = None, pool: Pool | None = None
     ) -> tuple[Tensor, Tensor]:
         """Return left [B, M, d] and right [B, M', d]; they are one tensor where the sides are the same."""
-        for name, value in (("x", x), ("keys", keys)):
-            if value is not None or name == "x":
-                self._check(name, value)
-        left = x if self.theta is None else apply_map(self.theta, x)
-        if keys is None and self.phi is None:
+        self._check("x", x)
+        if keys is not None:
+            self._check("keys", keys)
+        theta, phi = self.theta, self.phi
+        left = x if theta is None else apply_map(theta, x)
+        if keys is None and phi is None:
             right = left
         else:
-            source = x if keys is None else keys
-            embedding = self.phi if self.phi is not None else self.theta
+            source, embedding = x if keys is None else keys, theta if phi is None else phi
             right = source if embedding is None else apply_map(embedding, source)
         return left, right if pool is None else pool(right)
 
@@ -306,15 +306,15 @@ def make_affinity(name_or_module: AffinityLike, channels: int, **keywords: Any) 
 
 def check_affinity(affinity: object, mask: Tensor | None, *, is_subsampled: bool) -> AnyAffinity:
     """Return the result of an affinity module, with the mask of valid positions [B, M] if there is one."""
-    if not isinstance(affinity, (Affinity, SparseAffinity)):
-        raise ValueError(
-            f"the affinity module must return an Affinity or a SparseAffinity, got {type(affinity).__name__}"
-        )
     if isinstance(affinity, Affinity):
         if mask is None:
             return affinity
         # The module may have masked positions of its own.
         return replace(affinity, mask=mask if affinity.mask is None else mask & affinity.mask)
+    if not isinstance(affinity, SparseAffinity):
+        raise ValueError(
+            f"the affinity module must return an Affinity or a SparseAffinity, got {type(affinity).__name__}"
+        )
     if is_subsampled:
         raise ValueError(
             "subsample does not go with an affinity module that returns a SparseAffinity, whose graph joins the "

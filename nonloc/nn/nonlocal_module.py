@@ -202,23 +202,23 @@ class NonlocalModule(nn.Module, ABC):
         parts = [factors] if self.shares_affinity else [[one] for one in factors]
         first = z
         for n, weights in enumerate(parts):
-            source = self._source(first, z)
-            moved = self._propagate_embedded(n, z, weights) if source is z and valid is None else None
+            source, embedding = self._source(first, z), self._embedding_at(n)
+            moved = None
+            if source is z and valid is None:
+                moved = self._propagate_embedded(embedding, z, weights)
             if moved is None:
-                affinity = self._affinity_at(n, source, x.shape, valid)
+                affinity = self._affinity_of(embedding, source, x.shape, valid)
                 kernel = self._prepare(affinity, z) if self.is_sharded else affinity
                 backend = "auto" if self.is_sharded else self.backend
                 moved = propagate(kernel, z, weights, differences=self.uses_differences, backend=backend)
             z = moved
         return self._leave(z, x, mask)
 
-    def _propagate_embedded(self, n: int, z: Tensor, weights: Sequence[Any]) -> Tensor | None:
+    def _propagate_embedded(self, embedding: nn.Module, z: Tensor, weights: Sequence[Any]) -> Tensor | None:
         """Return the state after `weights`, with the embedding inside one fast computation; None without one."""
-        embedding = self._embedding_at(n)
-        maps = embedding.matrices() if isinstance(embedding, PairwiseAffinity) else None
-        if maps is None or self.is_sharded:
+        if self.is_sharded or not isinstance(embedding, PairwiseAffinity):
             return None
-        scale, differs = cast(PairwiseAffinity, embedding).scale, self.uses_differences
+        maps, scale, differs = embedding.matrices, embedding.scale, self.uses_differences
         return propagate_embedded(z, maps, weights, scale=scale, differences=differs, backend=self.backend)
 
     def _as_leaf(self, x: Proxy, mask: Any) -> Any:
@@ -239,7 +239,7 @@ class NonlocalModule(nn.Module, ABC):
         `nonloc.kernel_matrix` makes it a map [B, M, M].
         """
         z, valid = self._enter(x, mask)
-        return self._affinity_at(0, z, x.shape, valid)
+        return self._affinity_of(self._embedding_at(0), z, x.shape, valid)
 
     def affinities(self, x: Tensor, mask: Tensor | None = None) -> list[Affinity | Any]:
         """Return the affinity of every sub-block; where they share one, the same object N times."""
@@ -293,7 +293,8 @@ class NonlocalModule(nn.Module, ABC):
         for n, weight in enumerate(self._weight_maps()):
             hidden = self._givers(weight, z, shape)
             if kernel is None:
-                kernel = self._prepare(self._affinity_at(n, self._source(first, z), shape, mask), hidden)
+                source, embedding = self._source(first, z), self._embedding_at(n)
+                kernel = self._prepare(self._affinity_of(embedding, source, shape, mask), hidden)
             z = z + weight.outer(self._operate(kernel, hidden), mask)
             affinity = kernel.affinity
             if not self.shares_affinity:
@@ -312,10 +313,12 @@ class NonlocalModule(nn.Module, ABC):
         return first if self.share_affinity in (True, "input") else z
 
     def _embedding_at(self, n: int) -> nn.Module:
-        return self.embeddings[n if len(self.embeddings) > 1 else 0]
+        embeddings = self.embeddings
+        return embeddings[n % len(embeddings)]  # there is one, or one for each sub-block
 
-    def _affinity_at(self, n: int, z: Tensor, shape: torch.Size, mask: Tensor | None) -> AnyAffinity:
-        embedding = self._embedding_at(n)
+    def _affinity_of(
+        self, embedding: nn.Module, z: Tensor, shape: torch.Size, mask: Tensor | None
+    ) -> AnyAffinity:
         # A module of the user need not know of sub-sampling: it gets keys, or pool, only where there are some.
         if self.subsample is None:
             affinity = embedding(z)
@@ -323,8 +326,6 @@ class NonlocalModule(nn.Module, ABC):
             affinity = embedding(z, pool=partial(pool_positions, shape=shape, stride=self.subsample))
         else:
             affinity = embedding(z, pool_positions(z, shape, self.subsample))
-        if mask is None and isinstance(affinity, Affinity):
-            return affinity
         return check_affinity(affinity, mask, is_subsampled=self.subsample is not None)
 
     def _givers(self, weight: WeightMap | StableWeightMap, z: Tensor, shape: torch.Size) -> Tensor:
