@@ -459,8 +459,10 @@ def _weight_pairs(weights: Weights, z: Tensor) -> list[tuple[Tensor, Tensor | No
     pairs: list[tuple[Tensor, Tensor | None]] = []
     for n, item in enumerate(items):
         outer, inner = item if isinstance(item, (tuple, list)) else (item, None)
-        rank = outer.shape[-1] if inner is not None else channels
-        fits = outer.shape == (channels, rank) and (inner is None or inner.shape == (rank, channels))
+        if inner is None:
+            fits = outer.shape == (channels, channels)
+        else:
+            fits = inner.shape[1:] == (channels,) and outer.shape == inner.shape[::-1]
         if not fits:
             got = list(outer.shape) if inner is None else f"({list(outer.shape)}, {list(inner.shape)})"
             raise ValueError(

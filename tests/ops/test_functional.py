@@ -204,6 +204,7 @@ def test_nan_travels_and_does_not_hang(kind, normalize, backend):
         ([torch.eye(4), 0.5], r"a number w as \[w \* torch.eye\(4\)\]"),
         ([torch.eye(4), torch.zeros(4, 3)], r"weights\[1\] is \[4, 3\]"),
         ([(torch.zeros(4, 2), torch.zeros(3, 4))], r"weights\[0\] is \(\[4, 2\], \[3, 4\]\)"),
+        ([(torch.zeros(()), torch.zeros(()))], r"weights\[0\] is \(\[\], \[\]\)"),
         (None, "weights must hold a matrix or a pair"),
         ("abc", "weights must hold a matrix or a pair"),
         ([(torch.eye(4),) * 3], "weights must hold a matrix or a pair"),
