@@ -20,7 +20,7 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from nonloc._torch_compat import can_read_values, needs_derivative
+from nonloc._torch_compat import can_read_values
 from nonloc.ops.affinity import SYMMETRIC, Affinity
 from nonloc.ops.arithmetic import inverse_or_zero, inverse_root_or_zero, log_positive
 from nonloc.ops.sinkhorn import LogApply, Matvec, Scaling, solve_scaling
@@ -71,14 +71,14 @@ class Normalized(Protocol):
     def mask(self) -> Tensor | None: ...
 
 
-def normalized(omega: Matvec, weights: Tensor, affinity: Normalized, dtype: torch.dtype) -> Operator:
+def normalized(omega: Omega, weights: Tensor, affinity: Normalized, dtype: torch.dtype) -> Operator:
     """K from the product v -> Ω v; weights μ are [B or 1, M', 1]."""
     a, b, sums = sides(omega, weights, affinity, dtype)
     return Operator(lambda z: a * omega(b * z), sums)
 
 
 def sides(
-    omega: Matvec, weights: Tensor, affinity: Normalized, dtype: torch.dtype
+    omega: Omega, weights: Tensor, affinity: Normalized, dtype: torch.dtype
 ) -> tuple[Tensor | float, Tensor, Tensor]:
     """(a, b, s) with K = diag(a) Ω diag(b) and row sums s, each [B, M, 1] (a may be the number 1)."""
     weights = weights.expand(affinity.batch, -1, -1)
@@ -97,13 +97,6 @@ def sides(
         valid = affinity.mask
         if valid is None:
             valid = torch.ones(weights.shape[:2], dtype=torch.bool, device=weights.device)
-        if not isinstance(omega, Omega):
-            # A plain function hides the tensors that it depends on.
-            if needs_derivative(sums):
-                raise ValueError(
-                    'the derivative of normalize="sinkhorn" needs the tensors that Ω is made from; pass an Omega'
-                )
-            omega = Omega(lambda product=omega: product)
         steps = affinity.sinkhorn_steps if isinstance(affinity, Affinity) else None
         side = _sinkhorn(omega, weights, valid, dtype, steps).exp().unsqueeze(-1)
     b = weights * side

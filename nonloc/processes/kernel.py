@@ -189,7 +189,8 @@ def _sinkhorn_matrix(
     half = torch.where(valid, -0.5 * (row + exponential.log_sums(query, key, weighted)), 0)
     kernel = _exponentials(query, key, row + half, column + half)
     try:
-        left, right, _ = normalize.sides(lambda v: kernel @ v, weights.unsqueeze(-1), affinity, query.dtype)
+        omega = normalize.Omega(lambda matrix: lambda v: matrix @ v, kernel)
+        left, right, _ = normalize.sides(omega, weights.unsqueeze(-1), affinity, query.dtype)
         is_moderate = bool((torch.as_tensor(left) < LARGEST_SCALING).all())
     except ValueError:
         is_moderate = False

@@ -1,21 +1,18 @@
 """Derivatives beyond the first backward: right, or a ValueError that names the way out. Never silently wrong."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 from torch.autograd import forward_ad, grad
 from torch.func import grad as func_grad
 from torch.func import jacfwd, jacrev, jvp, vmap
 
-from nonloc.ops import NORMALIZATIONS, Affinity, SparseAffinity, diffuse, factored, normalize, sinkhorn
+from nonloc.ops import NORMALIZATIONS, Affinity, SparseAffinity, diffuse, sinkhorn
 from nonloc.ops.derivatives import differentiable_as
 from problems import (
     CELLS,
     EXACT,
     FORMED_CELLS,
     SOME_CELLS,
-    affinity,
     decoration,
     features,
     generator,
@@ -212,19 +209,6 @@ def test_compiled_without_the_matrix_values_serve_and_gradients_name_the_way_out
     assert relative(compiled(x), function(x)) <= 1e-12
     with pytest.raises(torch._dynamo.exc.Unsupported, match='use backend="reference"'):
         compiled(x.requires_grad_())
-
-
-def test_a_plain_function_may_not_hide_what_a_scaling_depends_on():
-    a = affinity("dot", "sinkhorn")
-    x = a.left.clone().requires_grad_()
-    weights = torch.ones(1, 6, 1, dtype=torch.float64)
-    with pytest.raises(ValueError, match="Omega"):
-        normalize.sides(lambda v: x @ (x.mT @ v), weights, a, torch.float64)
-    hidden = normalize.sides(lambda v: a.left @ (a.left.mT @ v), weights, a, torch.float64)
-    known = normalize.sides(
-        factored.product(replace(a, scale=1.0), a.left, a.left), weights, a, torch.float64
-    )
-    assert torch.equal(hidden[1], known[1])
 
 
 def test_autocast_around_backward_does_not_reach_what_is_computed_again():
