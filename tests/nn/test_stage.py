@@ -8,7 +8,7 @@ from torch import nn
 
 from nonloc.nn.affinity import EmbeddedGaussian, Heat
 from nonloc.nn.stage import DiffusiveBlock, DiffusiveStage, OriginalBlock, OriginalStage, stages
-from nonloc.ops import functional, kernel_matrix
+from nonloc.ops import functional, kernel_matrix, sinkhorn
 
 C, M, N = 6, 5, 3
 STAGES = [OriginalStage, DiffusiveStage]
@@ -342,6 +342,8 @@ def test_compiles_as_one_graph_and_once(kind, share, keywords, image):
 def test_a_compiled_sinkhorn_stage_learns_at_any_size(monkeypatch):
     """Where the matrix is large, eager calls do without it; a compiled program has no such derivative."""
     monkeypatch.setitem(functional.REFERENCE_ENTRIES, "sinkhorn", 100)
+    # A program of six steps; the Newton steps do the rest.
+    monkeypatch.setattr(sinkhorn, "UNSEEN_STEPS", 6)
     stage = DiffusiveStage(C, 1, affinity="heat", normalize="sinkhorn", init="torch")
     x = torch.rand(1, C, 4, 4)
     torch._dynamo.reset()

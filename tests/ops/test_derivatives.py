@@ -201,8 +201,7 @@ def test_sinkhorn_compiles_whole_with_its_gradient(monkeypatch):
 
 
 @pytest.mark.skipif(torch.__version__ < (2, 7), reason="it cannot trace an error in a with block")
-def test_compiled_without_the_matrix_values_serve_and_gradients_name_the_way_out(monkeypatch):
-    monkeypatch.setattr(sinkhorn, "UNSEEN_STEPS", 40)
+def test_compiled_without_the_matrix_values_serve_and_gradients_name_the_way_out():
     torch._dynamo.reset()
     function, x = roughness("dot", "sinkhorn", "factored"), start("dot")
     compiled = torch.compile(function, fullgraph=True, backend="eager")

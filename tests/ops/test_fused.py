@@ -7,7 +7,6 @@ import torch
 from fused_problems import Problem, by, by_hand, errors, poison
 from torch.library import opcheck
 
-from nonloc._torch_compat import FakeTensorMode
 from nonloc.nn import DiffusiveStage, OriginalStage
 from nonloc.ops import (
     Affinity,
@@ -339,38 +338,6 @@ class Calling(torch.nn.Module):
     def __init__(self, function):
         super().__init__()
         self.forward = function
-
-
-@pytest.mark.parametrize(
-    ("shape", "blocks", "expected"),
-    [
-        ((128, 1024, 32), 4, "fused"),
-        ((128, 1024, 32), 1, "fused"),
-        ((16, 3136, 64), 4, "fused"),
-        ((64, 197, 64), 4, "fused"),
-        ((32, 784, 128), 4, "stored"),
-        ((32, 784, 128), 1, "attention"),
-        ((8, 3136, 128), 2, "attention"),
-        ((32, 784, 256), 2, "stored"),
-        ((8, 1024, 512), 2, "stored"),
-        ((1, 65_536, 32), 4, "fused"),
-    ],
-)
-def test_auto_takes_what_was_fastest(shape, blocks, expected):
-    with FakeTensorMode(), launch.without_launches():
-        x = torch.empty(shape, device="cuda", dtype=torch.bfloat16)
-        assert choose_backend(Affinity(x, x, "gaussian"), x, hidden=shape[-1], blocks=blocks) == expected
-
-
-@pytest.mark.parametrize("depth", [8, 32, 64, 128, 200, 512])
-@pytest.mark.parametrize("positions", [49, 784, 3136, 16_384, 65_536])
-def test_auto_computes_in_half_precision_wherever_it_can(depth, positions):
-    """What it cannot: features beyond every attention at more positions than a program holds."""
-    with FakeTensorMode(), launch.without_launches():
-        x = torch.empty(8, positions, depth, device="cuda", dtype=torch.bfloat16)
-        for blocks in (1, 4):
-            chosen = choose_backend(Affinity(x, x, "gaussian"), x, hidden=depth, blocks=blocks)
-            assert (chosen in fused.BACKENDS) is not (depth > 256 and positions > 16_384)
 
 
 def test_a_second_derivative_is_an_error():
