@@ -29,7 +29,7 @@ def prepare(affinity: Affinity, dtype: torch.dtype) -> Operator:
     if affinity.kind == "delta":
         operator = _diagonal(weights, affinity)
     else:
-        operator = normalized(product(affinity, left, right), weights, affinity, dtype)
+        operator = normalized(product(affinity, left, right), weights, affinity)
     return operator if affinity.mask is None else _only_valid(operator, affinity.mask.unsqueeze(-1))
 
 

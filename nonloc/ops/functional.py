@@ -284,7 +284,7 @@ def adjoint(affinity: Affinity | SparseAffinity, dtype: torch.dtype | None = Non
         forward = backward = sparse.product(affinity.matrix, dtype)
         if not sparse.is_symmetric(affinity):
             backward = sparse.product(sparse.transposed(affinity.matrix), dtype)
-        a, b, _ = sides(forward, sparse.weights(affinity, dtype), affinity, dtype)
+        a, b, _ = sides(forward, sparse.weights(affinity, dtype), affinity)
         return lambda p: b * backward(a * p)
     affinity = without_masked(affinity)
     check_kernel_values(affinity, dtype)
@@ -294,7 +294,7 @@ def adjoint(affinity: Affinity | SparseAffinity, dtype: torch.dtype | None = Non
         return exponential.adjoint(affinity, dtype)
     left, right = affinity.left.to(dtype), affinity.right.to(dtype)
     forward, backward = factored.product(affinity, left, right), factored.product(affinity, right, left)
-    a, b, _ = sides(forward, position_weights(affinity, dtype).unsqueeze(-1), affinity, dtype)
+    a, b, _ = sides(forward, position_weights(affinity, dtype).unsqueeze(-1), affinity)
     if affinity.mask is None:
         return lambda p: b * backward(a * p)
     keep = affinity.mask.unsqueeze(-1)

@@ -71,15 +71,13 @@ class Normalized(Protocol):
     def mask(self) -> Tensor | None: ...
 
 
-def normalized(omega: Omega, weights: Tensor, affinity: Normalized, dtype: torch.dtype) -> Operator:
+def normalized(omega: Omega, weights: Tensor, affinity: Normalized) -> Operator:
     """K from the product v -> Ω v; weights μ are [B or 1, M', 1]."""
-    a, b, sums = sides(omega, weights, affinity, dtype)
+    a, b, sums = sides(omega, weights, affinity)
     return Operator(lambda z: a * omega(b * z), sums)
 
 
-def sides(
-    omega: Omega, weights: Tensor, affinity: Normalized, dtype: torch.dtype
-) -> tuple[Tensor | float, Tensor, Tensor]:
+def sides(omega: Omega, weights: Tensor, affinity: Normalized) -> tuple[Tensor | float, Tensor, Tensor]:
     """(a, b, s) with K = diag(a) Ω diag(b) and row sums s, each [B, M, 1] (a may be the number 1)."""
     weights = weights.expand(affinity.batch, -1, -1)
     sums = omega(weights)
@@ -98,12 +96,12 @@ def sides(
         if valid is None:
             valid = torch.ones(weights.shape[:2], dtype=torch.bool, device=weights.device)
         steps = affinity.sinkhorn_steps if isinstance(affinity, Affinity) else None
-        side = _sinkhorn(omega, weights, valid, dtype, steps).exp().unsqueeze(-1)
+        side = _sinkhorn(omega, weights, valid, steps).exp().unsqueeze(-1)
     b = weights * side
     return side, b, side * omega(b)
 
 
-def _sinkhorn(omega: Omega, weights: Tensor, valid: Tensor, dtype: torch.dtype, steps: int | None) -> Tensor:
+def _sinkhorn(omega: Omega, weights: Tensor, valid: Tensor, steps: int | None) -> Tensor:
     """x = log u of the Sinkhorn normalisation [B, M], with its derivatives."""
     make = omega.make
 
@@ -118,7 +116,7 @@ def _sinkhorn(omega: Omega, weights: Tensor, valid: Tensor, dtype: torch.dtype, 
     def mass(weights: Tensor, *tensors: Tensor) -> Tensor:
         return weights.squeeze(-1) * valid
 
-    scaling = Scaling(log_apply, between, mass, valid, dtype, steps=steps)
+    scaling = Scaling(log_apply, between, mass, valid, weights.dtype, steps=steps)
     return solve_scaling(scaling, weights, *omega.tensors)
 
 

@@ -103,7 +103,7 @@ class SparseAffinity:
 def prepare(affinity: SparseAffinity, dtype: torch.dtype) -> Operator:
     """The affinity as a way to apply it: one pass over the entries for each product."""
     check_values(affinity)
-    return normalized(product(affinity.matrix, dtype), weights(affinity, dtype), affinity, dtype)
+    return normalized(product(affinity.matrix, dtype), weights(affinity, dtype), affinity)
 
 
 def weights(affinity: SparseAffinity, dtype: torch.dtype) -> Tensor:

@@ -190,7 +190,7 @@ def _sinkhorn_matrix(
     kernel = _exponentials(query, key, row + half, column + half)
     try:
         omega = normalize.Omega(lambda matrix: lambda v: matrix @ v, kernel)
-        left, right, _ = normalize.sides(omega, weights.unsqueeze(-1), affinity, query.dtype)
+        left, right, _ = normalize.sides(omega, weights.unsqueeze(-1), affinity)
         is_moderate = bool((torch.as_tensor(left) < LARGEST_SCALING).all())
     except ValueError:
         is_moderate = False

@@ -229,7 +229,7 @@ class Sizes:
                 if kind == "concat":
                     raw = torch.relu(affinity.left + affinity.right.mT)
                 omega = product(affinity, affinity.left, affinity.right)
-                a, b, _ = sides(omega, weights.unsqueeze(-1), affinity, torch.float64)
+                a, b, _ = sides(omega, weights.unsqueeze(-1), affinity)
                 a = torch.as_tensor(a, dtype=torch.float64).expand(affinity.batch, affinity.positions, 1)
                 entry = a.abs() * b.abs().mT
                 size = entry * raw

@@ -133,7 +133,7 @@ def row_normalized(affinity: Affinity) -> Affinity:
         right = torch.cat([key, (column + scaling).unsqueeze(-1)], -1)
         return Affinity(left, right, "gaussian", "row", measure=weights.flatten())
     omega = factored.product(affinity, affinity.left, affinity.right)
-    giver = normalize.sides(omega, weights.unsqueeze(-1), affinity, dtype)[1]
+    giver = normalize.sides(omega, weights.unsqueeze(-1), affinity)[1]
     return replace(affinity, normalize="row", mask=None, measure=giver.flatten())
 
 
@@ -180,7 +180,7 @@ def _sparse_jump(affinity: SparseAffinity) -> Jump:
     giver = affinity.measure
     if affinity.normalize == "sinkhorn":
         omega, weights = sparse.product(matrix, dtype), sparse.weights(affinity, dtype)
-        giver = normalize.sides(omega, weights, affinity, dtype)[1].flatten()
+        giver = normalize.sides(omega, weights, affinity)[1].flatten()
     starts, columns = matrix.crow_indices().long(), matrix.col_indices()
     # What else K multiplies a row by makes its sum 1.
     shares = matrix.values().clamp(min=0)
