@@ -18,7 +18,6 @@ from torch.nn.functional import pad, scaled_dot_product_attention
 from torch.utils.checkpoint import checkpoint
 
 from nonloc._torch_compat import is_exporting, is_fake, is_forward_mode, is_open_size, is_transformed
-from nonloc.ops import reference
 from nonloc.ops.affinity import Affinity, centred, position_weights, valid_positions, without_masked
 from nonloc.ops.arithmetic import LOG_ZERO, inverse_or_zero, zero_or_nan
 from nonloc.ops.derivatives import differentiable_as
@@ -318,13 +317,12 @@ def logit_spread(affinity: Affinity) -> Tensor:
     affinity = without_masked(affinity)
     dtype = torch.promote_types(affinity.left.dtype, torch.float32)
     gives = position_weights(affinity, dtype).unsqueeze(1) > 0
+    # What log Ω has for a row alone is no difference within it.
+    query, key, _, column = logit_factors(affinity, dtype)
     rows = max(1, BLOCK_ENTRIES // max(1, affinity.batch * affinity.right.shape[1]))
     spreads = []
-    # The centre depends on all rows, so it is subtracted before they are split.
-    both = centred(affinity, dtype) if affinity.kind == "heat" else (affinity.left, affinity.right)
-    for left in both[0].split(rows, 1):
-        block = Affinity(left, both[1], affinity.kind, scale=affinity.scale)
-        logits = reference.logits(block, dtype)
+    for some in query.split(rows, 1):
+        logits = some @ key.mT + column.unsqueeze(1)
         highest = logits.masked_fill(~gives, -torch.inf).amax(-1)
         spreads.append(highest - logits.masked_fill(~gives, torch.inf).amin(-1))
     has_any = valid_positions(affinity) & gives.any(-1)
