@@ -62,17 +62,27 @@ def propagate(
     affinity: Affinity,
     z: Tensor,
     pairs: Sequence[tuple[Tensor, Tensor | None]],
-    differences: bool = True,
-    backend: str = "fused",
+    differences: bool,
+    backend: str,
 ) -> Tensor:
-    """A whole stage; masked features are zeros already, masked positions come back as they are."""
+    """A whole stage; masked features are zeros already, masked positions come back as they are.
+
+    differences  False: K in the place of K − 1
+    """
     if backend == "attention":
         return attention.propagate(affinity, z, pairs, differences)
+    mask, state = affinity.mask, zero_masked(z, affinity.mask)
     w_z, w_g = stack_weights(pairs)
     if backend == "stored":
-        w_z, w_g = in_dtype(w_z, affinity.left.dtype), in_dtype(w_g, affinity.left.dtype)
-    mask = affinity.mask
-    result = stage(affinity, zero_masked(z, mask), w_z, w_g, differences, backend)
+        dtype = affinity.left.dtype
+        rest = (state.contiguous(), in_dtype(w_z, dtype), in_dtype(w_g, dtype))
+    else:
+        channels, hidden = padded_channels(z.shape[-1]), padded_width(w_z.shape[-1])
+        rest = (_widened(state, channels), _widened(w_z, hidden, channels), _widened(w_g, channels, hidden))
+    settings = _settings(affinity, differences)
+    result = STAGES[backend](*_logits(affinity, backend), *rest, settings=settings)
+    if result.shape != z.shape:
+        result = result[..., : z.shape[-1]]
     return result if mask is None else torch.where(mask.unsqueeze(-1), result, z)
 
 
@@ -170,29 +180,7 @@ def _product(affinity: Affinity, z: Tensor, backend: str) -> Tensor:
     return pieces[0] if len(pieces) == 1 else torch.cat(pieces, -1)
 
 
-def stage(
-    affinity: Affinity,
-    z: Tensor,
-    w_z: Tensor,
-    w_g: Tensor,
-    differences: bool = True,
-    backend: str = "fused",
-) -> Tensor:
-    """z ← z + (K − 1) z W_gᵀ W_Zᵀ for each W_Z of [N, C, r] and W_g of [N, r, C] in turn, in the features' dtype.
-
-    differences  False: K in the place of K − 1
-    """
-    query, key, bias = _logits(affinity, backend)
-    rest = (z.contiguous(), w_z, w_g)
-    if backend == "fused":
-        channels, hidden = padded_channels(z.shape[-1]), padded_width(w_z.shape[-1])
-        rest = (_widened(z, channels), _widened(w_z, hidden, channels), _widened(w_g, channels, hidden))
-    settings = _settings(affinity, differences)
-    result = STAGES[backend](query, key, bias, *rest, settings=settings)
-    return result if result.shape == z.shape else result[..., : z.shape[-1]]
-
-
-def _logits(affinity: Affinity, backend: str = "fused") -> tuple[Tensor, Tensor, Tensor | None]:
+def _logits(affinity: Affinity, backend: str) -> tuple[Tensor, Tensor, Tensor | None]:
     """q, k and b with Ω_ij ∝ exp(scale · q_i·k_j + b_j): a row's own factor cancels in its sum."""
     left, right, bias = affinity.left, affinity.right, None
     if affinity.kind == "heat":
