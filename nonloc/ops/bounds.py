@@ -21,7 +21,7 @@ from torch import Tensor
 
 from nonloc.ops import exponential, normalize, sparse
 from nonloc.ops.affinity import Affinity, position_weights, without_masked
-from nonloc.ops.arithmetic import inverse_or_zero
+from nonloc.ops.arithmetic import LOG_ZERO, inverse_or_zero
 from nonloc.ops.functional import check_kind, compute_dtype, prepare
 from nonloc.ops.sparse import SparseAffinity, weights
 
@@ -65,7 +65,8 @@ def self_adjoint_weights(affinity: Affinity | SparseAffinity) -> Tensor | None:
             query, key, row, logged = exponential.log_sides(
                 replace(without_masked(affinity), normalize="none"), dtype
             )
-            logs = row + exponential.log_sums(query, key, logged)
+            # Only sums of positions that weigh something need a place in the range of the dtype.
+            logs = torch.where(measure > 0, row + exponential.log_sums(query, key, logged), LOG_ZERO)
             # Each sample times a constant, where its largest sum would leave the range of the dtype.
             peak, limit = logs.amax(-1, keepdim=True), 0.7 * math.log(torch.finfo(dtype).max)
             sums = (logs - (peak - peak.clamp(-limit, limit))).exp()

@@ -125,6 +125,16 @@ def test_weights_stay_finite_where_the_row_sums_overflow():
     assert float((flow - flow.mT).abs().max()) <= 1e-11 * float(flow.max())
 
 
+@pytest.mark.parametrize(
+    "nothing", [{"mask": torch.tensor([[True, True, False]])}, {"measure": torch.tensor([1.0, 1.0, 0.0])}]
+)
+def test_a_position_that_weighs_nothing_does_not_hide_what_others_weigh(nothing):
+    """Logits are −1e4 between the first two positions, and 0 at the third."""
+    x = torch.tensor([[[100.0], [100.0], [0.0]]], dtype=torch.float64)
+    first, second, third = self_adjoint_weights(Affinity(x, x, "gaussian", scale=-1.0, **nothing))[0]
+    assert first == second > 0 == third
+
+
 def test_a_walk_that_nearly_always_stays_keeps_its_direction():
     """One in a million goes on; next to the diagonal its asymmetry is as small as rounding of float32."""
     cycle = torch.eye(3) + 1e-6 * torch.eye(3).roll(1, 1)
