@@ -259,7 +259,10 @@ def without_masked(affinity: Affinity) -> Affinity:
 
 
 def centred(affinity: Affinity, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Both sides minus the mean of the givers with weight: the expansion of |l − r|² then cancels little."""
+    """Both sides minus the mean of the givers with weight: the expansion of |l − r|² then cancels little.
+
+    Masked positions are 0 again, as they may be far from that mean.
+    """
     left, right = affinity.left.to(dtype), affinity.right.to(dtype)
     with torch.no_grad():
         if affinity.mask is None and affinity.measure is None:
@@ -268,4 +271,5 @@ def centred(affinity: Affinity, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
             counts = (position_weights(affinity, dtype) > 0).unsqueeze(-1)
             total = torch.where(counts, right, 0).sum(1, keepdim=True)
             centre = total / counts.sum(1, keepdim=True).clamp(min=1)
-    return left - centre.detach(), right - centre.detach()
+    left, right = left - centre.detach(), right - centre.detach()
+    return zero_masked(left, affinity.mask), zero_masked(right, affinity.mask)

@@ -133,6 +133,12 @@ def test_attention_serves_ordinary_logits(monkeypatch, kind, is_masked):
     assert max(actual.values()) < 1e-4
 
 
+def test_padding_far_from_the_other_features_does_not_keep_attention_away(monkeypatch):
+    calls, actual = attentions(monkeypatch, Problem("heat", is_masked=True, shift=1000.0))
+    assert calls > 0
+    assert max(actual.values()) < 1e-4
+
+
 def test_a_column_alone_can_be_too_large():
     """Heat's −|r|² is a column, and far features give it as much as a product."""
     column = torch.tensor([[1e6, exponential.LOG_ZERO]])
