@@ -107,12 +107,12 @@ class Affinity:
         return self.left.shape[1] == self.right.shape[1]
 
     def sample(self, index: int) -> Affinity:
-        """The affinity of one sample of the batch, B = 1."""
-        chosen = slice(index, index + 1)
-        left = self.left[chosen]
+        """The affinity of one sample of the batch, B = 1; −1 is the last."""
+        left = self.left[index].unsqueeze(0)
         # What is symmetric because both sides are one tensor stays so.
-        right = left if self.right is self.left else self.right[chosen]
-        return replace(self, left=left, right=right, mask=None if self.mask is None else self.mask[chosen])
+        right = left if self.right is self.left else self.right[index].unsqueeze(0)
+        mask = None if self.mask is None else self.mask[index].unsqueeze(0)
+        return replace(self, left=left, right=right, mask=mask)
 
     def _check_features(self) -> None:
         for name, value in (("left", self.left), ("right", self.right)):

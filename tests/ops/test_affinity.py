@@ -89,6 +89,9 @@ def test_a_sample_is_the_affinity_of_that_one():
     left, right = torch.randn(2, 3, 4, 2)
     mask = torch.tensor([[True] * 4, [True, True, False, False], [False, True, True, True]])
     whole = Affinity(left, right, "heat", "row", 0.5, mask=mask, measure=torch.rand(4))
-    torch.testing.assert_close(kernel_matrix(whole.sample(1)), kernel_matrix(whole)[1:2])
+    for index in (1, -1):
+        torch.testing.assert_close(kernel_matrix(whole.sample(index))[0], kernel_matrix(whole)[index])
+    with pytest.raises(IndexError):
+        whole.sample(3)
     one = Affinity(left, left, "heat", "sinkhorn").sample(2)
     assert one.right is one.left
