@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from nonloc._evaluation import evaluating
 from nonloc._torch_compat import run_eagerly
 from nonloc.nn.affinity import AnyAffinity
-from nonloc.nn.layout import flat_mask, to_positions
 from nonloc.nn.nonlocal_module import NonlocalModule
 from nonloc.nn.stage import stages
 from nonloc.ops import SparseAffinity, aggregate, diffuse, dirichlet_energy, kernel_logit_spreads
@@ -154,20 +153,17 @@ def stage_inputs(model: nn.Module, inputs: Inputs) -> list[tuple[str, NonlocalMo
 
 
 def _trace(name: str, module: NonlocalModule, x: Tensor, mask: Tensor | None) -> dict[str, Any]:
+    z, valid = module._enter(x, mask)
+    counted = torch.ones(z.shape[:2], dtype=torch.bool, device=z.device) if valid is None else valid
+    counted = counted.unsqueeze(-1)
     wide = torch.promote_types(x.dtype, torch.float32)
-    states = [
-        to_positions(state, module.layout, module.channels).to(wide) for state in module.states(x, mask)
-    ]
-    if mask is None:
-        valid = torch.ones(states[0].shape[:2], dtype=torch.bool, device=x.device)
-    else:
-        valid = flat_mask(mask, x, module.layout)
-    valid = valid.unsqueeze(-1)
-    blocks = []
-    for n, affinity in enumerate(module.affinities(x, mask)):
-        before, after = (_measure(affinity, states[k], valid, module.backend) for k in (n, n + 1))
-        block = {"block": n + 1, "before": before, "after": after}
-        blocks.append(block | _compare(module, affinity, states[n], states[n + 1], valid))
+    before, blocks = z.to(wide), []
+    for n, (affinity, state) in enumerate(module._evolve(z, valid, x.shape)):
+        after = state.to(wide)
+        sizes = [_measure(affinity, one, counted, module.backend) for one in (before, after)]
+        block = {"block": n + 1, "before": sizes[0], "after": sizes[1]}
+        blocks.append(block | _compare(module, affinity, before, after, counted))
+        before = after
     return {
         "name": name,
         "form": module.form,
