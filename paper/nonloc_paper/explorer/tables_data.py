@@ -9,9 +9,15 @@ from typing import Any
 from nonloc_paper.explorer.rounding import rounded
 from nonloc_paper.report.contrasts import Contrast
 from nonloc_paper.report.map.cells import TrainabilityMap
-from nonloc_paper.report.matching import BLOCKS, N3, hypothesis_parts, hypothesis_sentence
+from nonloc_paper.report.matching import (
+    BLOCKS,
+    N3,
+    deciding_seeds,
+    hypothesis_parts,
+    hypothesis_sentence,
+)
 from nonloc_paper.report.records import RowRecord
-from nonloc_paper.report.summary import deciding_seeds, forest_lines, summary_sections
+from nonloc_paper.report.summary import forest_lines, summary_sections
 from nonloc_paper.report.table1 import row_differences
 from nonloc_paper.report.table1_runs import NAMES, Table1Runs, group_size, setting
 from nonloc_paper.report.tables import Table

@@ -13,7 +13,14 @@ from nonloc_paper.networks.spec import NetworkSpec
 from nonloc_paper.report.contrasts import Contrast, difference, mean_of
 from nonloc_paper.report.map.cells import TrainabilityMap
 from nonloc_paper.report.map.tables import by_affinity
-from nonloc_paper.report.matching import N3, breaks, corner_effects, divergence_counts, gains
+from nonloc_paper.report.matching import (
+    N3,
+    breaks,
+    corner_effects,
+    deciding_seeds,
+    divergence_counts,
+    gains,
+)
 from nonloc_paper.report.records import RowRecord
 from nonloc_paper.report.signs import TOP, count_negative, negative_share, weights_at
 from nonloc_paper.report.table1_runs import (
@@ -157,8 +164,8 @@ def places(runs: Table1Runs) -> tuple[Place, ...]:
 
 
 def compared(runs: Table1Runs, place: Place) -> dict[tuple[str, str], Contrast]:
-    """Return (stages, less what) -> the difference, over the numbers of blocks that both have; all seeds count."""
-    where = {"backbone": place.backbone, "other": place.other}
+    """Return (stages, less what) -> the mean difference over COMPARED, of the seeds that decide."""
+    where, seeds = {"backbone": place.backbone, "other": place.other}, deciding_seeds(place.backbone)
     baseline = [runs.find(form=None, **where)] * len(COMPARED)
     rows = {
         name: [runs.find(form=form, blocks=n, shared=shared, **where) for n in COMPARED]
@@ -167,7 +174,12 @@ def compared(runs: Table1Runs, place: Place) -> dict[tuple[str, str], Contrast]:
     original, *proposed = rows
     pairs = [(name, "baseline", baseline) for name in rows]
     pairs += [(name, original, rows[original]) for name in proposed]
-    return {(name, other): _mean_difference(rows[name], others) for name, other, others in pairs}
+    return {
+        (name, other): mean_of(
+            [difference(*pair, seeds=seeds) for pair in zip(rows[name], others, strict=True)]
+        )
+        for name, other, others in pairs
+    }
 
 
 def differences_table(runs: Table1Runs) -> Table:
@@ -320,7 +332,3 @@ def _diverged(rows: Iterable[RowRecord]) -> str:
     rows = list(rows)
     started = sum(len(row.started) for row in rows)
     return f"{sum(len(row.diverged) for row in rows)} of {started}" if started else ""
-
-
-def _mean_difference(rows: Sequence[RowRecord | None], others: Sequence[RowRecord | None]) -> Contrast:
-    return mean_of([difference(*pair) for pair in zip(rows, others, strict=True)])
