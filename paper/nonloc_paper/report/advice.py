@@ -94,17 +94,20 @@ def _no_guarantee(runs: Table1Runs, trained: TrainabilityMap) -> str:
     if not short:
         return ""
     late = f"{sum(len(cell.diverged) for cell in short)} of {sum(cell.n for cell in short)}"
-    text = (
+    counts = [f"{late} runs within ten epochs from larger starts"]
+    whole = [(row, what) for row, what in _whole(runs) if what.weight == "stable"]
+    fragile = _diverged(row for row, what in whole if what.start == FRAGILE and not what.other)
+    small = [(row, what) for row, what in whole if what.start == runs.start]
+    if fragile:
+        counts.append(f"{fragile} over all epochs from start {FRAGILE}")
+    if small:
+        deepest = max(what.blocks for _, what in small)
+        gone = _diverged(row for row, _ in small)
+        counts.append(f"{gone} from start {runs.start} with up to {deepest} blocks")
+    return (
         '**Sharing is no guarantee**: stages that share the affinity and bound W (`weight="stable"`) diverged in '
-        f"{late} runs within ten epochs from larger starts"
+        f"{join_words(counts)}."
     )
-    small = [
-        (row, what) for row, what in _whole(runs) if what.weight == "stable" and what.start == runs.start
-    ]
-    if not small:
-        return f"{text}."
-    deepest = max(what.blocks for _, what in small)
-    return f"{text}, and in {_diverged(row for row, _ in small)} from start {runs.start} with up to {deepest} blocks."
 
 
 def _start_small(runs: Table1Runs) -> str:

@@ -89,6 +89,21 @@ def test_the_map_is_counted_by_what_was_changed():
     assert "diverged in 0 of 18 runs" in found["Sharing is no guarantee"]
 
 
+def test_stable_stages_are_counted_by_start_over_all_epochs():
+    ten = group_cells(map_lines("ten_epochs", lambda *_: False))
+    stable = {
+        "4-block (stable), deviation 0.07": [None, None],
+        "6-block (stable), deviation 0.07": [8.0, None],
+        "12-block (stable), deviation 0.01": [8.0],
+        "4-block (stable), deviation 0.07, logits / √d": [8.0],
+    }
+    found = told(records("table1-stable", stable), trained=TrainabilityMap((), ten))
+    assert found["Sharing is no guarantee"].endswith(
+        " diverged in 0 of 18 runs within ten epochs from larger starts, 3 of 4 over all epochs from start 0.07 and 0 "
+        "of 1 from start 0.01 with up to 12 blocks."
+    )
+
+
 def test_the_suites_that_match_have_a_sentence_each():
     noise = (0.0, 0.02, -0.02)
     rate = dict(zip([row.label for row in SUITES["rate-n3"].rows], (11.0, 10.5, 13.0, 10.0), strict=True))
