@@ -24,7 +24,8 @@ what the statements that fail as stated (*) need.
   nonloc check --all
   nonloc check --positions 60 --seed 3 --json
 
-Exit codes: 0 every verdict is the expected one; 1 something fails under its hypothesis."""
+Exit codes: 0 every verdict is the expected one; 1 something fails under its hypothesis, or no kernel here meets the
+hypothesis of a statement."""
 
 
 def add_arguments(parser: ArgumentParser) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from textwrap import fill
 
 from nonloc._checks import check_whole, is_whole
@@ -37,9 +37,24 @@ def check_all(*, positions: int = 25, seed: int = 0) -> list[Check]:
     return checks + continuum_checks()
 
 
-def all_as_expected(checks: Iterable[Check]) -> bool:
-    """False if a statement fails under its hypothesis, or if one that should fail as stated does not."""
-    return all(check.is_as_expected for check in checks)
+def all_as_expected(checks: Sequence[Check]) -> bool:
+    """False if a statement fails under its hypothesis, if one that should fail as stated does not, or if no kernel
+    meets the hypothesis of one."""
+    return all(check.is_as_expected for check in checks) and not unmet_everywhere(checks)
+
+
+def unmet_everywhere(checks: Sequence[Check]) -> list[str]:
+    """Return the names of the statements whose hypothesis no kernel here meets: nothing was checked of them.
+
+    A kernel that is wrong meets no hypothesis, and would otherwise pass everywhere.
+    """
+    said = {_topic(check) for check in checks if check.verdict != "hypothesis not met"}
+    return list(dict.fromkeys(check.name for check in checks if _topic(check) not in said))
+
+
+def _topic(check: Check) -> tuple[str, bool]:
+    """The statement: one about the continuum has its name from that about the kernel."""
+    return check.name, check.normalize == "continuum"
 
 
 def counts(checks: Sequence[Check], width: int = 100) -> str:
@@ -64,6 +79,9 @@ def counts(checks: Sequence[Check], width: int = 100) -> str:
         lines += [
             f"       {check.name} ({check.normalize}): {check.statement}; {check.detail}" for check in wrong
         ]
+    if never := unmet_everywhere(checks):
+        lines.append(f"{len(never):5d}  say nothing at all, because no kernel here meets their hypothesis:")
+        lines.append(fill("; ".join(never), width, initial_indent=" " * 7, subsequent_indent=" " * 7))
     return "\n".join(lines)
 
 
@@ -86,10 +104,13 @@ def summary(checks: Sequence[Check]) -> str:
         lines.append(f"*  {check.name} ({check.normalize}): {check.detail}")
     wrong = [check for check in checks if not check.is_as_expected]
     lines += [f"!! {check.name} ({check.normalize}): {check.statement}; {check.detail}" for check in wrong]
+    never = unmet_everywhere(checks)
+    lines += [f"!! {name}: no kernel here meets its hypothesis" for name in never]
     held = sum(check.verdict == "holds" and check.is_as_expected for check in checks)
     unmet = sum(check.verdict == "hypothesis not met" for check in checks)
     counts = f"{held} hold, {len(failed)} fail as they must, {unmet} without their hypothesis"
-    ending = f"{len(wrong)} NOT AS EXPECTED" if wrong else "all as expected"
+    count = len(wrong) + len(never)
+    ending = f"{count} NOT AS EXPECTED" if count else "all as expected"
     return "\n".join([*lines, "", f"{len(checks)} checks: {counts}; {ending}"])
 
 

@@ -21,8 +21,8 @@ def test_a_hypothesis_is_shown_again_where_it_is_another(monkeypatch, capsys):
     assert first_words == ["hypothesis:", "row", "none", "hypothesis:", "continuum"]
 
 
-@pytest.mark.parametrize(("verdict", "code"), [("holds", 0), ("fails", 1), ("hypothesis not met", 0)])
-def test_every_statement_is_shown_and_a_failure_under_its_hypothesis_is_exit_1(
+@pytest.mark.parametrize(("verdict", "code"), [("holds", 0), ("fails", 1), ("hypothesis not met", 1)])
+def test_every_statement_is_shown_and_one_that_fails_or_says_nothing_is_exit_1(
     verdict, code, monkeypatch, capsys
 ):
     checks = [HOLDS, Check("Theorem 1", "z = 0", "z small", "row", verdict, 0.5, "by a half")]

@@ -6,13 +6,13 @@ from functools import partial
 import pytest
 import torch
 
-from nonloc.ops import NORMALIZATIONS, Affinity, aggregate
+from nonloc.ops import NORMALIZATIONS, Affinity, aggregate, kernel_matrix
 from nonloc.processes.continuum.continuum import Continuum, cell_kernel
 from nonloc.processes.continuum.local import ReversalGrowth
 from nonloc.processes.diffusion import DampedFlow, Diffusion
 from nonloc.processes.stability.certify import certify
 from nonloc.processes.stability.cfl import cfl_limit
-from nonloc_paper.theory import continuum, discussion, examples, sections, theorems
+from nonloc_paper.theory import all_checks, continuum, discussion, examples, sections, theorems
 from nonloc_paper.theory.case import Case, one_sided_case, symmetric_case
 from nonloc_paper.theory.meshes import Meshes, settles
 
@@ -245,6 +245,27 @@ def test_without_the_cfl_condition_small_weights_grow(monkeypatch):
     assert check.verdict == "hypothesis not met"
     assert check.residual == pytest.approx(1.04**5 - 1, rel=1e-10)
     assert check.residual == pytest.approx(certify(given.affinity, [turning] * 10).growth - 1, rel=1e-10)
+
+
+def test_a_kernel_that_is_wrong_meets_no_hypothesis_and_does_not_pass(monkeypatch):
+    """Ω with one entry off by a hundredth is not symmetric: what asks for symmetry says nothing, and that is told."""
+
+    def skew(affinity):
+        matrix = kernel_matrix(affinity).clone()
+        matrix[0, 0, 1] *= 1.01
+        return matrix
+
+    monkeypatch.setattr("nonloc_paper.theory.case.kernel_matrix", skew)
+    monkeypatch.setattr(all_checks, "STATEMENTS", theorems.TABLE)
+    monkeypatch.setattr(all_checks, "ONE_SIDED", ())
+    monkeypatch.setattr(all_checks, "continuum_checks", list)
+    checks = all_checks.check_all(positions=9)
+    assert all(check.is_as_expected for check in checks)
+    assert not all_checks.all_as_expected(checks)
+    names = [one.name for one in theorems.TABLE if one.hypothesis.needs]
+    assert all_checks.unmet_everywhere(checks) == names
+    assert f"{len(names)}  say nothing at all" in all_checks.counts(checks)
+    assert all_checks.summary(checks).endswith(f"{len(names)} NOT AS EXPECTED")
 
 
 # Statements that fail as stated would hold, were it not for the example that they rest on.
