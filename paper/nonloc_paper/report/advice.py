@@ -42,6 +42,7 @@ COMPARED = (2, 3, 4)  # blocks that both forms have
 OF_RATE = ("2 original blocks", "4 original blocks", "4 proposed blocks with own affinities")
 WORDS_OF_RATE = {"breaks": ", which breaks", "not shown": ", no break shown", "–": ""}
 PROGRAMS = ("torch", "Triton", "Python")
+SPECTRA = "**Spectra** of the weights tell forms apart by the size of the negative eigenvalues, hardly by their number."
 
 
 def advice(runs: Table1Runs, trained: TrainabilityMap) -> list[str]:
@@ -54,7 +55,7 @@ def advice(runs: Table1Runs, trained: TrainabilityMap) -> list[str]:
         *(_accuracy(runs, place) for place in places(runs)),
         _corners(runs),
         _rate(runs),
-        "**Spectra** of sym(W) differ by energy, hardly by count." if spectra_table(runs) else "",
+        SPECTRA if spectra_table(runs) else "",
     )
     return list(filter(None, sentences))
 
@@ -126,7 +127,9 @@ def _start_small(runs: Table1Runs) -> str:
     text += f", {counts[FRAGILE]} from start {FRAGILE}" if counts[FRAGILE] else ""
     plain, divided = _in_places(runs, ()), _in_places(runs, DIVIDED)
     if plain:
-        text += f"; of blocks in different places, a set-up that the paper does not tell, {join_words(plain)} runs did"
+        text += (
+            f"; of blocks in different places, which the paper does not name, {join_words(plain)} runs did"
+        )
         text += f", with divided logits {join_words(divided)}" if divided else ""
     return f"{text}."
 

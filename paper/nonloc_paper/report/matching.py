@@ -98,8 +98,8 @@ def hypothesis_parts(runs: Table1Runs) -> list[str]:
         if started
     ]
     parts = [
-        f"Own less one affinity, mean over 2 to 6 blocks, seeds 1 to 4, which decides: {measured}.",
-        f"Published errors, own affinities: {predicted(runs, TABLE1_N3) or NOT_YET}.",
+        f"Error with own affinities less that with one, mean over 2 to 6 blocks; seeds 1 to 4 decide: {measured}.",
+        f"Published errors of proposed blocks: {predicted(runs, TABLE1_N3) or NOT_YET}.",
         f"Proposed runs from larger starts that diverge: {join_words(gone) if gone else NOT_YET}.",
     ]
     if seen:
@@ -120,7 +120,9 @@ def predictions(runs: Table1Runs, suite: Suite) -> list[Contrast]:
 def predicted(runs: Table1Runs, suite: Suite) -> str:
     """Return how many published errors lie in the prediction interval of their row; "" where no row has one."""
     known = [one.is_inside for one in predictions(runs, suite) if one.is_inside is not None]
-    return f"{sum(known)} of {len(known)} lie where ours predict them" if known else ""
+    return (
+        f"{sum(known)} of {len(known)} lie where our runs with own affinities predict them" if known else ""
+    )
 
 
 def divergence_counts(runs: Table1Runs) -> dict[tuple[str, bool], tuple[int, int]]:

@@ -54,7 +54,10 @@ def test_seeds_1_to_4_decide_and_seed_0_is_shown():
     assert "**held, n = 4**" in hypothesis_sentence(runs)
     _, second, third, seen = hypothesis_parts(runs)
     # Errors of 7.5 and 7.6, s = 0.058: 7.62 and 7.55 are within 3.182 · 0.058 · √(1/4 + π/10) = 0.138 of 7.55.
-    assert second == "Published errors, own affinities: 2 of 5 lie where ours predict them."
+    assert (
+        second
+        == "Published errors of proposed blocks: 2 of 5 lie where our runs with own affinities predict them."
+    )
     assert third == "Proposed runs from larger starts that diverge: not yet known."
     assert seen == "Seed 0, seen before the rules were written: +5.00. It decides nothing."
     only = arranged(table1([-0.5]))
