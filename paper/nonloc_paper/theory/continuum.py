@@ -35,8 +35,8 @@ SYMMETRIC = Hypothesis("ρ symmetric", ("is_symmetric",))
 NOT_NEGATIVE = Hypothesis("ρ symmetric and ≥ 0", (*SYMMETRIC.needs, "is_nonnegative"))
 CONNECTED = Hypothesis("ρ symmetric, ≥ 0, connected, gap above rounding", (*NOT_NEGATIVE.needs, *JOINED))
 BELOW = Hypothesis(
-    "ρ symmetric, ≥ 0, connected, gap above rounding, degrees ∫ ρ(x, y) dy bounded below",
-    (*CONNECTED.needs, "has_degrees_above_zero"),
+    "ρ symmetric, ≥ 0, ∬ ρ² < ∞, connected, gap above rounding, degrees ∫ ρ(x, y) dy bounded below",
+    (*CONNECTED.needs, "is_square_integrable", "has_degrees_above_zero"),
 )
 ABOVE = Hypothesis("ρ symmetric and ≥ 0, degrees bounded", (*NOT_NEGATIVE.needs, "has_bounded_degrees"))
 POSITIVE = Hypothesis("ρ symmetric, > 0 but for x = 0 or y = 0", (*SYMMETRIC.needs, "is_positive"))

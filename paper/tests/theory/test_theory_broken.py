@@ -14,7 +14,7 @@ from nonloc.processes.stability.certify import certify
 from nonloc.processes.stability.cfl import cfl_limit
 from nonloc_paper.theory import all_checks, continuum, discussion, examples, sections, theorems
 from nonloc_paper.theory.case import Case, one_sided_case, symmetric_case
-from nonloc_paper.theory.meshes import Meshes, settles
+from nonloc_paper.theory.meshes import Meshes, rates, settles
 
 
 def case(normalize="none"):
@@ -471,6 +471,30 @@ def test_poincare_depends_on_the_degrees():
         "Poincaré inequality as stated": "holds",
     }
     assert named(continuum.poincare_statements(on(Fading), below))["Poincaré inequality"] == "fails"
+
+
+def islands(x, y):
+    """ρ = xy + 2^k where x and y are both in (2^−k, 2^(1−k)], of degree 1 + x/2. ∬ ρ² is 1 for each k, and ∞."""
+    first, second = (torch.floor(-torch.log2(points)) for points in (x, y))
+    return (x * y + (first == second) * 2 ** (first + 1)).squeeze(-1)
+
+
+def test_degrees_bounded_below_give_a_rate_where_rho_is_square_integrable():
+    """In the cell at 0, which is an island of its own, z has the rate x/2 = 1/(4M), and so no mesh bounds the gap."""
+    parted = of(islands, "midpoint")
+    sizes = [len(kernel) for kernel in parted.kernels]
+    # The second cell is at x = 3/(2M).
+    least = [float(kernel.sum(1).min()) for kernel in parted.kernels]
+    assert least == pytest.approx([1 + 3 / (4 * size) for size in sizes], rel=1e-12)
+    gaps = [float(rates(mesh)[1]) for mesh in parted.all]
+    assert gaps == pytest.approx([1 / (4 * size) for size in sizes], rel=1 / min(sizes))
+    assert parted.is_connected
+    assert parted.has_gap
+    assert parted.has_degrees_above_zero
+    assert not parted.is_square_integrable
+    first, _ = continuum.poincare_statements(parted, on(Continuum, continuum.touching_zero, "midpoint"))
+    assert (first.verdict, first.residual > 0.9) == ("hypothesis not met", True)
+    assert named(continuum.flow_statements(parted))["Theorem 4"] == "hypothesis not met"
 
 
 def test_decay_of_xy_is_that_of_its_root():
