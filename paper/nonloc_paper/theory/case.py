@@ -84,6 +84,12 @@ class Case:
         chosen = self.measure if weights is None else weights[0].double()
         return chosen / chosen.sum()
 
+    @property
+    def has_balance(self) -> bool:
+        """Whether there are weights π > 0 of detailed balance. Under row, row sums below 0 are none."""
+        weights = self_adjoint_weights(self.affinity)
+        return weights is not None and bool((weights > 0).all())
+
     @cached_property
     def plain(self) -> Tensor:
         """μ [M] with Σ μ = 1."""

@@ -53,7 +53,8 @@ ANY_DIFFUSION = Hypothesis(
     ),
 )
 DEFINITE = Hypothesis(
-    "Ω symmetric and strictly positive definite (heat with positions that differ)", ("is_definite",)
+    "Ω symmetric, ≥ 0 and strictly positive definite (heat with positions that differ)",
+    ("is_definite", "is_nonnegative"),
 )
 TABLE = Statements()
 

@@ -13,7 +13,7 @@ from nonloc_paper.theory.check import Hypothesis, Statement, Statements
 
 FLOW_ROUNDING = 1e-10  # of an exponential that is computed to rounding, over many steps
 _KERNEL = "K symmetric (with a measure: μ_i K_ij = μ_j K_ji)"
-_OMEGA = "Ω symmetric; π of detailed balance, which is 𝒞 for row and 1 for the others"
+_OMEGA = "Ω symmetric; π > 0 of detailed balance, which is 𝒞 for row and 1 for the others"
 NONE = Hypothesis("none")
 KERNEL = Hypothesis(_KERNEL, ("has_symmetric_kernel",))
 KERNEL_NONNEGATIVE = Hypothesis(f"{_KERNEL} and Ω ≥ 0", (*KERNEL.needs, "is_nonnegative"))
@@ -21,7 +21,7 @@ JOINED = ("is_connected", "has_gap")
 KERNEL_CONNECTED = Hypothesis(
     f"{_KERNEL}, Ω ≥ 0, connected, gap above rounding", (*KERNEL_NONNEGATIVE.needs, *JOINED)
 )
-SYMMETRIC = Hypothesis(_OMEGA, ("is_symmetric",))
+SYMMETRIC = Hypothesis(_OMEGA, ("is_symmetric", "has_balance"))
 NONNEGATIVE = Hypothesis(f"{_OMEGA}, and Ω ≥ 0", (*SYMMETRIC.needs, "is_nonnegative"))
 CONNECTED = Hypothesis(f"{_OMEGA}, Ω ≥ 0, connected, gap above rounding", (*NONNEGATIVE.needs, *JOINED))
 ONE_SIDED = Hypothesis(

@@ -183,6 +183,40 @@ def test_a_semi_definite_kernel_is_not_strictly_definite():
         assert statement(given).verdict == "hypothesis not met"
 
 
+def product(rows):
+    """The dot product of these features with themselves, divided by its row sums."""
+    points = torch.tensor([rows], dtype=torch.float64)
+    start = torch.randn(1, len(rows), 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    return Case.of(Affinity(points, points, "dot", "row"), start)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        theorems.weighted_mean_of_the_image,
+        theorems.weighted_mean_is_preserved,
+        sections.reversal_is_stable_in_finite_time,
+    ],
+)
+def test_row_sums_of_both_signs_are_no_weights(statement):
+    """x = 1, −1, ½, −2 have the sum −3/2, so that the row sums are −3/2 x."""
+    check = statement(product([[1.0], [-1.0], [0.5], [-2.0]]))
+    assert (check.verdict, check.residual > 0.5) == ("hypothesis not met", True)
+    assert statement(product([[1.0], [1.0], [0.5], [2.0]])).verdict == "holds"
+
+
+def test_a_definite_kernel_may_have_row_sums_below_0_and_then_its_flow_grows():
+    """Ω = (1 −2; −2 5) is definite with row sums −1 and 3; K has the determinant −1/3, and so an eigenvalue < 0."""
+    given = product([[1.0, 0.0], [-2.0, 1.0]])
+    assert given.is_definite
+    assert float(torch.linalg.det(given.kernel)) == pytest.approx(-1 / 3)
+    check = discussion.original_flow_is_damped(given)
+    assert (check.verdict, check.residual > 0.1) == ("hypothesis not met", True)
+    # With the row sums 0 and 1 the first row of K is 0.
+    check = discussion.only_steady_state_is_zero(product([[1.0, 0.0], [-1.0, 1.0]]))
+    assert (check.verdict, check.residual) == ("hypothesis not met", 1.0)
+
+
 # What a claim adds to a kernel is part of its hypothesis, and is tested, too.
 
 SMALL_WEIGHTS, REACTION = examples.small_weights, examples.reaction_weights
@@ -552,6 +586,15 @@ def test_the_local_limit_is_that_of_a_kernel_with_the_second_moment_2(monkeypatc
         lambda radius: lambda x, y: 6 / radius**3 * ((x - y).abs() <= radius).double().squeeze(-1)
     )
     assert named(twice) == {"Section 4.2, local limit": "hypothesis not met"}
+    # To one side alone the second moment of 2/Σr² on r = h, 2h, …, 10h is 2, too, and the first one moves z.
+    (one_sided,) = continuum.local_limit_statements(
+        lambda radius: (
+            lambda x, y: (
+                2e3 / 385 / radius**3 * ((y > x + 1e-9) & (y < x + radius + 1e-9)).double().squeeze(-1)
+            )
+        )
+    )
+    assert (one_sided.verdict, one_sided.residual > 1) == ("hypothesis not met", True)
     monkeypatch.setattr(continuum, "Continuum", Reversed)
     assert named(continuum.local_limit_statements()) == {"Section 4.2, local limit": "fails"}
 
