@@ -106,7 +106,7 @@ def _no_guarantee(runs: Table1Runs, trained: TrainabilityMap) -> str:
         gone = _diverged(row for row, _ in small)
         counts.append(f"{gone} from start {runs.start} with up to {deepest} blocks")
     return (
-        '**Sharing is no guarantee**: stages that share the affinity and bound W (`weight="stable"`) diverged in '
+        '**Sharing is no guarantee**: stages with one affinity and a bounded W (`weight="stable"`) diverged in '
         f"{join_words(counts)}."
     )
 
@@ -127,24 +127,18 @@ def _start_small(runs: Table1Runs) -> str:
     text += f", {counts[FRAGILE]} from start {FRAGILE}" if counts[FRAGILE] else ""
     plain, divided = _in_places(runs, ()), _in_places(runs, DIVIDED)
     if plain:
-        text += (
-            f"; of blocks in different places, which the paper does not name, {join_words(plain)} runs did"
-        )
-        text += f", with divided logits {join_words(divided)}" if divided else ""
+        text += f"; in different places {plain} of both forms did"
+        text += f", with divided logits {divided}" if divided else ""
     return f"{text}."
 
 
-def _in_places(runs: Table1Runs, other: tuple[str, ...]) -> list[str]:
-    """Of each form in different places, at the start of Table 1: such as "3 of 5 original"."""
-    found = {
-        name: _diverged(
-            row
-            for row, what in _whole(runs)
-            if (what.form, what.start, what.other) == (form, runs.start, other) and len(what.places) > 1
-        )
-        for form, name in NAMES.items()
-    }
-    return [f"{count} {name}" for name, count in found.items() if count]
+def _in_places(runs: Table1Runs, other: tuple[str, ...]) -> str:
+    """Of blocks in different places, at the start of Table 1: such as "3 of 5"; "" without any."""
+    return _diverged(
+        row
+        for row, what in _whole(runs)
+        if (what.start, what.other) == (runs.start, other) and len(what.places) > 1
+    )
 
 
 class Place(NamedTuple):
@@ -214,12 +208,12 @@ def _accuracy(runs: Table1Runs, place: Place) -> str:
         measured = contrast.interval
         if measured is None or measured.n < 2:
             continue
-        word = "neither clearly less nor clearly more"
+        word = "show no clear difference from"
         if measured.high < 0 or measured.low > 0:
-            word = "less" if measured.high < 0 else "more"
+            word = "err less than" if measured.high < 0 else "err more than"
         than = "the baseline" if other == "baseline" else f"{other} ones"
         kind, _, affinity = name.partition(", ")
-        found.setdefault(f"err {word} than {than}", []).append(f"{kind} ({affinity})" if affinity else kind)
+        found.setdefault(f"{word} {than}", []).append(f"{kind} ({affinity})" if affinity else kind)
     if not found:
         return ""
     texts = [f"{join_words(names)} blocks {what}" for what, names in found.items()]

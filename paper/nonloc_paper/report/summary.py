@@ -35,17 +35,26 @@ from nonloc_paper.report.verdicts import sign_test, signed
 from nonloc_paper.suites.matching_tables import TABLE2_N9
 
 FOREST_CAPTION = (
-    "Paired differences of the error in points, by number of blocks; left of 0 is better. Small: every seed, hollow "
-    "the one seen before the rules were written. Square and line: mean and 95 % interval of the others, cut at the "
-    "frame. Diamond: published; ▸ beyond the frame."
+    "Paired differences of the error in points, by number of blocks; left of 0 is better. Dots: single seeds, hollow "
+    "where one does not count. Square and line: mean and 95 % interval of those that count, cut at the frame. Diamond: "
+    "published; ▸ beyond the frame."
 )
+WORDS = [
+    "In a nonlocal block every position of an image looks at every other one. **Original** blocks add a weighted sum "
+    "over all positions, **proposed** (diffusive) blocks weighted differences.",
+    "The weights of these sums are the **affinity**. Each block computes its **own**, or all blocks of a stage use "
+    "**one**, as the paper's text has it for proposed blocks.",
+    "The **baseline** is the network without nonlocal blocks. With 3 **bottlenecks a group** its error on CIFAR-10 is "
+    "near the published one. With 2 it is what the text says literally.",
+    "Errors are in % of the test images, their differences in points. Brackets are 95 % intervals, and n counts seeds.",
+]
 ABOUT_DIFFERENCES = (
     "In points of error, below 0 is better: the mean, paired by seed, its 95 % interval, n. With 3 bottlenecks a group "
     "seeds 1 to 4 count. Published differences are inside or outside the interval in which ours predict medians of 5 "
     "runs."
 )
 ABOUT_SPECTRA = (
-    "From the least to the most of all runs, after training. Energy: the sum of the squared eigenvalues. With W = W_Z "
+    "Smallest to largest over all runs, after training. Energy: the sum of the squared eigenvalues. With W = W_Z "
     "W_g of rank 32, as many eigenvalues are positive as negative, whatever was learned: the energy tells them apart."
 )
 ABOUT_TABLES = (
@@ -67,7 +76,7 @@ def summary_sections(runs: Table1Runs, trained: TrainabilityMap) -> tuple[Sectio
     differences, spectra = differences_table(runs), spectra_table(runs)
     forest = Picture("forest", forest_figure(runs), FOREST_CAPTION, pdf=True)
     return (
-        Section("", (hypothesis_sentence(runs), hypothesis_parts(runs))),
+        Section("", (hypothesis_sentence(runs), hypothesis_parts(runs), "The words:", WORDS)),
         Section("What was found, advice first", (advice(runs, trained), forest)),
         Section(
             "Against the baseline and the original form",

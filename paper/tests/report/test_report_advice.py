@@ -33,7 +33,7 @@ def test_runs_are_counted_by_start_and_place_over_all_backbones():
     )
     text = found["Start small, in one place"]
     assert "1 of 3 runs diverged from start 0.01, 1 of 1 from start 0.07; " in text
-    assert text.endswith("1 of 2 proposed runs did, with divided logits 0 of 1 original.")
+    assert text.endswith("in different places 1 of 2 of both forms did, with divided logits 0 of 1.")
     assert "Divide the logits by √d" not in found, "the map has none"
 
 
@@ -57,7 +57,7 @@ def test_forms_are_compared_with_the_baseline_seed_by_seed():
     [
         ([7.0, 7.1, 7.2], "err less than original ones"),
         ([9.0, 9.1, 9.2], "err more than original ones"),
-        ([8.0, 8.0, 8.2], "err neither clearly less nor clearly more than original ones"),
+        ([8.0, 8.0, 8.2], "show no clear difference from original ones"),
     ],
 )
 def test_words_follow_the_interval(proposed, words):
@@ -125,7 +125,7 @@ def test_the_suites_that_match_have_a_sentence_each():
     text = found["Own embeddings or a fresh state"]
     assert "own less one embedding −0.40 [−0.40, −0.40], n = 3, gains; current state less input −0.10" in text
     assert found["Accuracy, 9 bottlenecks a group"].endswith(
-        ", CIFAR-100: original blocks err neither clearly less nor clearly more than the baseline; proposed (own "
+        ", CIFAR-100: original blocks show no clear difference from the baseline; proposed (own "
         "affinities) blocks err less than the baseline; proposed (own affinities) blocks err less than original ones."
     ), "one affinity is planned for 3 and 5 blocks alone"
     assert found["Or share the affinity"].endswith(
