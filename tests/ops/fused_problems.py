@@ -19,8 +19,7 @@ class Problem:
     shift        added to all features
     right_shift  added to those on the right alone, which changes no gaussian kernel whose rows are normalised
     copies       so many positions in a row have one feature on the right, and share every receiver
-    grid         features are multiples of it; 0: they are any numbers. Of large logits the last bits decide, which
-                 differ between q·k and k·q on some processors; on a grid the products are exact
+    grid         features are multiples of it, so that logits are equal or far apart; 0: they are any numbers
     is_shared    one tensor for left and right
     differs      the diffusive form; False: the original one
     """

@@ -75,7 +75,7 @@ STAGES = {
     "heat, shared, original": {"kind": "heat", "is_shared": True, "size": 0.3, "differs": False, "blocks": 3},
     "half": {"dtype": HALF, "hidden": None, "channels": 20, "embed": 5, "positions": 33},
     "half, heat, mask": {"dtype": HALF, "kind": "heat", "is_masked": True, "shift": 30.0},
-    "rows that share keys": {"size": 1e6, "copies": 3, "grid": 4.0, "positions": 42, "blocks": 4},
+    "rows that share keys": {"size": 1e6, "copies": 3, "positions": 42, "blocks": 4},
 }
 MORE_STAGES = {
     "mask": {"is_masked": True, "batch": 2, "blocks": 1},
@@ -92,13 +92,11 @@ MORE_STAGES = {
     "half, small logits": {"dtype": HALF, "size": 0.01},
     "half, keys far from zero": {"dtype": HALF, "right_shift": 30.0},
     "half, large logits": {"dtype": HALF, "size": 100.0},
-    "half, rows that share keys": {"dtype": HALF, "size": 1e6, "copies": 3, "grid": 4.0, "positions": 42, "blocks": 4},
+    "half, rows that share keys": {"dtype": HALF, "size": 1e6, "copies": 3, "positions": 42, "blocks": 4},
     **{f"{n} sub-blocks": {"blocks": n, "positions": 20} for n in (1, 3, 4, 5, 6, 7)},
     **{
-        f"rows that share keys, {size:g}, {differs}": {
-            "size": size, "copies": 3, "grid": grid, "positions": 42, "differs": differs
-        }
-        for size, grid in ((1e5, 2.0), (1e7, 16.0))
+        f"rows that share keys, {size:g}, {differs}": {"size": size, "copies": 3, "positions": 42, "differs": differs}
+        for size in (1e5, 1e7)
         for differs in (True, False)
     },
 }  # fmt: skip

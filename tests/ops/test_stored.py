@@ -19,7 +19,7 @@ STAGES = {
     "heat, mask, odd": {"kind": "heat", "is_masked": True, "positions": 45, "batch": 2},
     "half, full": {"dtype": HALF, "hidden": None, "channels": 20, "embed": 5, "positions": 33},
     "half, keys far from zero": {"dtype": HALF, "right_shift": 30.0, "size": 0.05},
-    "rows that share keys": {"size": 1e6, "copies": 3, "grid": 4.0, "positions": 42, "blocks": 4},
+    "rows that share keys": {"size": 1e6, "copies": 3, "positions": 42, "blocks": 4},
 }
 
 
