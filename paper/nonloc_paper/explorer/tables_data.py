@@ -9,17 +9,11 @@ from typing import Any
 from nonloc_paper.explorer.rounding import rounded
 from nonloc_paper.report.contrasts import Contrast
 from nonloc_paper.report.map.cells import TrainabilityMap
-from nonloc_paper.report.matching import (
-    BLOCKS,
-    N3,
-    deciding_seeds,
-    hypothesis_parts,
-    hypothesis_sentence,
-)
+from nonloc_paper.report.matching import BLOCKS, N3, hypothesis_parts, hypothesis_sentence
 from nonloc_paper.report.records import RowRecord
 from nonloc_paper.report.summary import forest_lines, summary_sections
 from nonloc_paper.report.table1 import row_differences
-from nonloc_paper.report.table1_runs import NAMES, Table1Runs, group_size, setting
+from nonloc_paper.report.table1_runs import NAMES, Table1Runs, deciding_seeds, group_size, setting
 from nonloc_paper.report.tables import Table
 from nonloc_paper.report.verdicts import signed
 
@@ -82,7 +76,7 @@ def _line(
 ) -> dict[str, Any]:
     """A difference: every seed, and the mean and the interval of those that decide."""
     what = setting(row.recipe)
-    decides = replace(every, seeds=deciding_seeds(what.backbone))
+    decides = replace(every, seeds=deciding_seeds(what))
     found = decides.interval
     alone = "; ".join(f"seed {seed}: {signed(value)}" for seed, value in every.values.items())
     ends = (None, None) if found is None or found.n < 2 else (found.low, found.high)

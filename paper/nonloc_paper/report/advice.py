@@ -17,7 +17,6 @@ from nonloc_paper.report.matching import (
     N3,
     breaks,
     corner_effects,
-    deciding_seeds,
     divergence_counts,
     gains,
 )
@@ -29,6 +28,7 @@ from nonloc_paper.report.table1_runs import (
     NAMES,
     Setting,
     Table1Runs,
+    deciding_seeds,
     group_size,
     setting,
 )
@@ -165,7 +165,8 @@ def places(runs: Table1Runs) -> tuple[Place, ...]:
 
 def compared(runs: Table1Runs, place: Place) -> dict[tuple[str, str], Contrast]:
     """Return (stages, less what) -> the mean difference over COMPARED, of the seeds that decide."""
-    where, seeds = {"backbone": place.backbone, "other": place.other}, deciding_seeds(place.backbone)
+    where = {"backbone": place.backbone, "other": place.other}
+    seeds = deciding_seeds(runs.wanted(**where))
     baseline = [runs.find(form=None, **where)] * len(COMPARED)
     rows = {
         name: [runs.find(form=form, blocks=n, shared=shared, **where) for n in COMPARED]

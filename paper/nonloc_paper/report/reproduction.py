@@ -51,8 +51,8 @@ ABOUT_TABLE = (
 ABOUT_DIFFERENCES = (
     "Mean of the differences seed by seed, in points of error, with the 95 % interval of Student's t; below 0 is "
     "better. Pairs with a diverged run are counted and not averaged. Published: the same difference in the paper, "
-    "inside or outside the interval that ours predict for a median of 5 runs. With 3 bottlenecks a group, seed 0 had "
-    "been seen before."
+    "inside or outside the interval that ours predict for a median of 5 runs. With 3 bottlenecks a group seeds 1 to 4 "
+    "count: seed 0 had been seen before."
 )
 ABOUT_BACKBONES = (
     "The paper's text, taken literally, means 2 bottlenecks a group and one affinity for all proposed blocks of a "

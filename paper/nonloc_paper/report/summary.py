@@ -20,7 +20,6 @@ from nonloc_paper.report.map.tables import EACH, ONE, by_affinity
 from nonloc_paper.report.matching import (
     BLOCKS,
     N3,
-    deciding_seeds,
     divergence_counts,
     hypothesis_parts,
     hypothesis_sentence,
@@ -29,7 +28,7 @@ from nonloc_paper.report.matching import (
 )
 from nonloc_paper.report.paper_figures import WIDTH
 from nonloc_paper.report.records import RowRecord
-from nonloc_paper.report.table1_runs import KINDS, NAMES, Table1Runs, group_size
+from nonloc_paper.report.table1_runs import KINDS, NAMES, Table1Runs, deciding_seeds, group_size
 from nonloc_paper.report.tables import Table, format_range, format_score
 from nonloc_paper.report.verdicts import sign_test, signed
 from nonloc_paper.suites.matching_tables import TABLE2_N9
@@ -97,6 +96,7 @@ def _about(table: Table, text: str) -> tuple[str, ...]:
 def errors_table(runs: Table1Runs, backbone: str, other: tuple[str, ...] = ()) -> Table:
     """Return a line for each number of blocks: both forms, the proposed one with either affinity."""
     baseline = runs.find(form=None, backbone=backbone, other=other)
+    seeds = deciding_seeds(runs.wanted(backbone=backbone, other=other))
     lines = [("baseline", _score(baseline), _published(baseline), "–", "–", "–", "–")] if baseline else []
     for blocks in range(1, 7):
         original, own, one = (
@@ -104,7 +104,7 @@ def errors_table(runs: Table1Runs, backbone: str, other: tuple[str, ...] = ()) -
             for form, shared in KINDS.values()
         )
         if original or own or one:
-            less = own_less_one(runs, blocks, backbone, deciding_seeds(backbone), other).format()
+            less = own_less_one(runs, blocks, backbone, seeds, other).format()
             scores = (_score(original), _published(original), _score(own), _score(one), _published(own, one))
             lines.append((str(blocks), *scores, less))
     _, *proposed = KINDS
@@ -153,7 +153,9 @@ def corners_table(runs: Table1Runs, trained: TrainabilityMap) -> Table:
             )
             means = [mean_of([Contrast("", ((1.0, row),)) for row in rows]) for rows in (own, one)]
             pairs = zip(own, one, strict=True)
-            less = mean_of([difference(*pair, "", deciding_seeds(backbone)) for pair in pairs])
+            less = mean_of(
+                [difference(*pair, "", deciding_seeds(runs.wanted(backbone=backbone))) for pair in pairs]
+            )
             if any(mean.values or mean.lost for mean in means):
                 title = f"error, {group_size(backbone)}"
                 label = f"{name}, {blocks[0]} to {blocks[-1]} blocks"
@@ -210,7 +212,7 @@ def forest_figure(runs: Table1Runs) -> Figure | None:
             axes.tick_params(axis="y", length=0)
             for place, (label, colour, contrast) in enumerate(lines):
                 if contrast is not None:
-                    _draw(axes, -place, colour, contrast, deciding_seeds(backbone))
+                    _draw(axes, -place, colour, contrast, deciding_seeds(runs.wanted(backbone=backbone)))
                 elif backbone == N3:
                     axes.text(limits[0] + 0.03, -place, label, va="center", fontsize=9, color=colour)
         looks = {

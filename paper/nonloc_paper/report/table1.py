@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from nonloc_paper.report.contrasts import Contrast, difference
 from nonloc_paper.report.records import RowRecord
-from nonloc_paper.report.table1_runs import Setting, Table1Runs, setting
+from nonloc_paper.report.table1_runs import Setting, Table1Runs, deciding_seeds, setting
 from nonloc_paper.report.tables import Table, format_number, format_score, rows_by, score_columns
 
 
@@ -38,7 +39,8 @@ def differences_table(runs: Table1Runs) -> Table:
     """Return for every row with blocks: less the baseline, less the original form, each as published, too."""
     lines = []
     for row, *pairs in row_differences(runs):
-        cells = [cell for one in pairs for cell in (one.format(), one.format_published())]
+        decide = (replace(one, seeds=deciding_seeds(setting(row.recipe))) for one in pairs)
+        cells = [cell for one in decide for cell in (one.format(), one.format_published())]
         lines.append((runs.name(row), *cells))
     header = ("network", "less the baseline", "published", "less the original form", "published")
     return Table(header, lines, key="less the baseline")

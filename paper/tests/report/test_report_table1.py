@@ -187,3 +187,10 @@ def test_runs_of_no_suite_are_one_row_a_setting_and_say_what_they_are():
     (row,) = [row for row in found.rows if row.group == "Other runs"]
     assert row.label == "preresnet20, 4 original after 2, start torch, weight factored, rate 0.1"
     assert found.find(form="original", blocks=4, start="torch").scores == [8.0, 9.0]
+
+
+def test_a_seed_that_was_seen_before_the_rules_decides_nothing():
+    numbers = {"baseline": [8.0, 8.0, 8.0], "4-block (original)": [1.0, 7.5, 7.6]}
+    (line,) = differences_table(arranged(records("table1-n3", numbers))).lines
+    assert line[1].startswith("−0.45 [")
+    assert line[1].endswith("n = 2")
