@@ -13,13 +13,7 @@ from nonloc_paper.networks.spec import NetworkSpec
 from nonloc_paper.report.contrasts import Contrast, difference, mean_of
 from nonloc_paper.report.map.cells import TrainabilityMap
 from nonloc_paper.report.map.tables import by_affinity
-from nonloc_paper.report.matching import (
-    N3,
-    breaks,
-    corner_effects,
-    divergence_counts,
-    gains,
-)
+from nonloc_paper.report.matching import N3, breaks, corner_effects, divergence_counts, gains
 from nonloc_paper.report.records import RowRecord
 from nonloc_paper.report.signs import TOP, count_negative, negative_share, weights_at
 from nonloc_paper.report.table1_runs import (

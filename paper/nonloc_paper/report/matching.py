@@ -11,7 +11,7 @@ from dataclasses import replace
 from nonloc_paper.report.contrasts import Contrast, contrasts_table, difference, mean_of
 from nonloc_paper.report.document import Section
 from nonloc_paper.report.table1 import rows_table
-from nonloc_paper.report.table1_runs import CONFIRMING, NAMES, Table1Runs, group_size, setting
+from nonloc_paper.report.table1_runs import CONFIRMING, NAMES, Table1Runs, deciding_seeds, group_size, setting
 from nonloc_paper.report.tables import Table, join_words
 from nonloc_paper.report.verdicts import signed
 from nonloc_paper.suites.matching_tables import CORNERS_N3, MATCHING, RATE_N3, STARTS_N3, TABLE1_N3
@@ -32,9 +32,8 @@ ABOUT = (
 
 def without_seen(runs: Table1Runs) -> Table1Runs:
     """Return the runs that decide: without seed 0 of Table 1 on this backbone, which had been seen."""
-    seen = {setting(row.recipe) for row in TABLE1_N3.rows}
     rows = (
-        replace(row, runs=row.runs[1:], first_seed=1) if setting(row.recipe) in seen else row
+        replace(row, runs=row.runs[1:], first_seed=1) if deciding_seeds(setting(row.recipe)) else row
         for row in runs.rows
     )
     return replace(runs, rows=tuple(rows))

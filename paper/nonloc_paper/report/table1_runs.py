@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -244,7 +244,7 @@ def setting(recipe: Recipe) -> Setting:
     )
 
 
-def deciding_seeds(what: Setting) -> Container[int] | None:
+def deciding_seeds(what: Setting) -> Sequence[int] | None:
     """Return the seeds that decide, None for all: of Table 1 with 3 bottlenecks a group not the one that was seen."""
     return CONFIRMING if what in {setting(row.recipe) for row in TABLE1_N3.rows} else None
 

@@ -1,4 +1,4 @@
-"""The sentences of the summary: their numbers are counted, and what is not recorded is not told."""
+"""The sentences of the summary: their numbers are counted, and what is not recorded is left out."""
 
 from pathlib import Path
 
@@ -14,18 +14,18 @@ EMPTY = TrainabilityMap((), ())
 RECORDS = Path(__file__).parents[2] / "results"
 
 
-def told(*lists, trained=EMPTY):
+def sentences(*lists, trained=EMPTY):
     """Return the sentences by their first words."""
     return {text.split("**")[1]: text for text in advice(arranged(*lists), trained)}
 
 
-def test_nothing_is_told_of_nothing():
-    assert told() == {}
+def test_of_nothing_there_is_no_sentence():
+    assert sentences() == {}
 
 
 def test_runs_are_counted_by_start_and_place_over_all_backbones():
     places = "3 blocks in different places"
-    found = told(
+    found = sentences(
         records("table1", {"4-block (original)": [8.0, None], f"{places} (proposed)": [None, 8.0]}),
         records("table1-n3", {"4-block (original)": [8.0]}),
         records("table1-fragile", {"4-block (original)": [None]}),
@@ -41,7 +41,7 @@ def test_forms_are_compared_with_the_baseline_seed_by_seed():
     labels = [f"{n}-block ({form})" for form in ("original", "proposed") for n in (2, 3, 4)]
     table = {label: [9.0, 7.5, 7.75] if "original" in label else [9.0, 7.75] for label in labels}
     made = records("table1-n3", {"baseline": [8.0, 8.0, 8.25]} | table)
-    text = told(made)["Accuracy, 3 bottlenecks a group"]
+    text = sentences(made)["Accuracy, 3 bottlenecks a group"]
     assert text.endswith(": original blocks err less than the baseline."), "of the others there is one seed"
     assert differences_table(arranged(made)).lines == [
         ("original, less baseline", "−0.50 [−0.50, −0.50], n = 2 (published +2.19, outside)"),
@@ -65,7 +65,7 @@ def test_words_follow_the_interval(proposed, words):
     table = {f"{n}-block (original)": [8.0, 8.0, 8.1, 8.0] for n in (2, 3, 4)}
     seen = 16.0 - proposed[0]
     table |= {f"{n}-block (proposed), own affinities": [seen, *proposed] for n in (2, 3, 4)}
-    text = told(records("table1-n3", table))["Accuracy, 3 bottlenecks a group"]
+    text = sentences(records("table1-n3", table))["Accuracy, 3 bottlenecks a group"]
     assert text.endswith(f": proposed (own affinities) blocks {words}.")
 
 
@@ -78,7 +78,9 @@ def test_the_map_is_counted_by_what_was_changed():
             ("_shared", lambda *_: False),
         )
     )
-    found = told(trained=TrainabilityMap((), ten, {"ten_epochs_scaled": scaled, "ten_epochs_shared": shared}))
+    found = sentences(
+        trained=TrainabilityMap((), ten, {"ten_epochs_scaled": scaled, "ten_epochs_shared": shared})
+    )
     assert (
         "0 of 54 such runs diverged within ten epochs from larger starts." in found["Divide the logits by √d"]
     )
@@ -97,7 +99,7 @@ def test_stable_stages_are_counted_by_start_over_all_epochs():
         "12-block (stable), deviation 0.01": [8.0],
         "4-block (stable), deviation 0.07, logits / √d": [8.0],
     }
-    found = told(records("table1-stable", stable), trained=TrainabilityMap((), ten))
+    found = sentences(records("table1-stable", stable), trained=TrainabilityMap((), ten))
     assert found["Sharing is no guarantee"].endswith(
         " diverged in 0 of 18 runs within ten epochs from larger starts, 3 of 4 over all epochs from start 0.07 and 0 "
         "of 1 from start 0.01 with up to 12 blocks."
@@ -115,7 +117,7 @@ def test_the_suites_that_match_have_a_sentence_each():
         records(name, {label: [error + x for x in noise] for label, error in some.items()})
         for name, some in (("rate-n3", rate), ("corners-n3", corners), ("table2-n9", table2))
     ]
-    found = told(*made, records("starts-n3", starts), records("table1-n3", five))
+    found = sentences(*made, records("starts-n3", starts), records("table1-n3", five))
     text = found["Rate 0.01"]
     assert "(baseline 11.00, 10.98 to 11.02, n = 3): less the baseline at this rate" in text
     assert (
