@@ -282,7 +282,7 @@ def test_without_the_cfl_condition_small_weights_grow(monkeypatch):
 
 
 def test_a_kernel_that_is_wrong_meets_no_hypothesis_and_does_not_pass(monkeypatch):
-    """Ω with one entry off by a hundredth is not symmetric: what asks for symmetry says nothing, and the command says so."""
+    """Ω with one entry off by a hundredth is not symmetric: of what asks for symmetry nothing is checked, a failure."""
 
     def skew(affinity):
         matrix = kernel_matrix(affinity).clone()
