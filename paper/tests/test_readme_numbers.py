@@ -232,22 +232,36 @@ def map_counts(form):
         "proposed": ("ten_epochs_recomputed", "ten_epochs"),
     }
     own, one = (map_endings(part, form.replace("proposed", "diffusive")) for part in parts[form])
+    return pair_counts(own, one)
+
+
+def pair_counts(own, one):
+    """Return how many diverged with own affinities and with one, of how many pairs, and p of the sign test."""
     pairs = [(own[key], one[key]) for key in own.keys() & one.keys()]
     alone = pairs.count((True, False)), pairs.count((False, True))
     p = min(1.0, 2 * sum(math.comb(sum(alone), k) for k in range(min(alone) + 1)) / 2 ** sum(alone))
     return sum(a for a, _ in pairs), sum(b for _, b in pairs), len(pairs), p
 
 
-def start_counts(form, one):
-    """Return how many of the runs from larger starts with n = 3 diverged, of how many."""
-    endings = [
-        result["outcome"]["ending"]
+def start_endings(form, one):
+    """Return whether each run from a larger start with n = 3 diverged."""
+    return {
+        (network, recipe["stage"].get("init"), recipe["seed"]): has_diverged(result)
         for network, shared, recipe, result, _ in RUNS
         if network.startswith(f"{MATCHING}/{form.replace('proposed', 'diffusive')}-")
         and recipe["epochs"] == 10
         and ("diffusive" in network if shared is None else shared) is one
-    ]
-    return [endings.count("diverged"), len(endings)] if endings else []
+    }
+
+
+def start_counts(form, one):
+    """Return how many of the runs from larger starts with n = 3 diverged, of how many."""
+    endings = list(start_endings(form, one).values())
+    return [endings.count(True), len(endings)] if endings else []
+
+
+def assert_chance(cell, p):
+    assert cell == "p < 0.001" if p < 0.001 else float(cell.removeprefix("p = ")) == float(f"{p:.2g}")
 
 
 def test_form_by_affinity():
@@ -261,10 +275,14 @@ def test_form_by_affinity():
             first, second, n, p = map_counts(form)
             assert_shown(own, [first, n])
             assert_shown(one, [second, n])
-            assert less == "p < 0.001" if p < 0.001 else float(less.removeprefix("p = ")) == float(f"{p:.2g}")
+            assert_chance(less, p)
         elif group == "diverged, 3 bottlenecks a group":
             assert_shown(own, start_counts(form, False))
             assert_shown(one, start_counts(form, True))
+            if form == "proposed":
+                assert_chance(
+                    less, pair_counts(*(start_endings(form, shared) for shared in (False, True)))[-1]
+                )
         else:
             backbone = MATCHING if group == "error, 3 bottlenecks a group" else LITERAL
             low, high = map(int, re.search(r"(\d) to (\d) blocks", name).groups())

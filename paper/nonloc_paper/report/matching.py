@@ -129,6 +129,19 @@ def divergence_counts(runs: Table1Runs) -> dict[tuple[str, bool], tuple[int, int
     return counts
 
 
+def diverged_alone(runs: Table1Runs) -> tuple[int, int]:
+    """Return in how many pairs of proposed runs from larger starts only own affinities diverged, and only one."""
+    ended: dict[bool, dict[tuple[str, int, int], bool]] = {False: {}, True: {}}
+    for row in filter(None, runs.rows_of(STARTS_N3).values()):
+        what = setting(row.recipe)
+        for run in row.started if what.form == "diffusive" else ():
+            pair = row.group, what.blocks, run.recipe.seed
+            ended[what.shared is True][pair] = run.ending == "diverged"
+    own, one = ended[False], ended[True]
+    pairs = own.keys() & one.keys()
+    return sum(own[pair] > one[pair] for pair in pairs), sum(own[pair] < one[pair] for pair in pairs)
+
+
 def matching_sections(runs: Table1Runs) -> tuple[Section, ...]:
     """Return a section for each suite of which something is recorded: its rows, and what its rule says."""
     sections = [Section("", (ABOUT, hypothesis_sentence(runs), hypothesis_parts(runs)))]

@@ -20,6 +20,7 @@ from nonloc_paper.report.map.tables import EACH, ONE, by_affinity
 from nonloc_paper.report.matching import (
     BLOCKS,
     N3,
+    diverged_alone,
     divergence_counts,
     hypothesis_parts,
     hypothesis_sentence,
@@ -28,10 +29,10 @@ from nonloc_paper.report.matching import (
 )
 from nonloc_paper.report.paper_figures import WIDTH
 from nonloc_paper.report.records import RowRecord
-from nonloc_paper.report.table1_runs import KINDS, NAMES, Table1Runs, deciding_seeds, group_size
+from nonloc_paper.report.table1_runs import KINDS, NAMES, Table1Runs, deciding_seeds, group_size, setting
 from nonloc_paper.report.tables import Table, format_range, format_score
 from nonloc_paper.report.verdicts import sign_test, signed
-from nonloc_paper.suites.matching_tables import TABLE2_N9
+from nonloc_paper.suites.matching_tables import STARTS_N3, TABLE2_N9
 
 FOREST_CAPTION = (
     "Paired differences of the error in points, by number of blocks; left of 0 is better. Dots: single seeds, hollow "
@@ -136,15 +137,16 @@ def corners_table(runs: Table1Runs, trained: TrainabilityMap) -> Table:
     literal = runs.protocol.backbone
     for compared in by_affinity(trained):
         n, first, second, *alone = compared.counts()
-        p = sign_test(*alone)
-        name = f"{NAMES[compared.first[0]]}, {format_blocks(compared.cells[0])}"
-        shown = f"p = {p:.2g}" if p >= 0.001 else "p < 0.001"
+        name = f"{NAMES[compared.first[0]]}, {format_blocks(cell.blocks for cell in compared.cells[0])}"
         title = f"diverged, {group_size(literal)}"
-        lines.append((title, (name, f"{first} of {n}", f"{second} of {n}", shown)))
+        lines.append((title, (name, f"{first} of {n}", f"{second} of {n}", _chance(*alone))))
     counts = {key: f"{gone} of {n}" for key, (gone, n) in divergence_counts(runs).items()}
     for form, name in NAMES.items() if counts else ():
-        pair = (counts.get((form, is_one), "–") for is_one in (False, True))
-        lines.append((f"diverged, {group_size(N3)}", (name, *pair, "–")))
+        each, single = (counts.get((form, is_one), "–") for is_one in (False, True))
+        chance = "–" if "–" in (each, single) else _chance(*diverged_alone(runs))
+        started = [setting(row.recipe) for row in runs.rows_of(STARTS_N3).values() if row is not None]
+        label = f"{name}, {format_blocks(what.blocks for what in started if what.form == form)}"
+        lines.append((f"diverged, {group_size(N3)}", (label, each, single, chance)))
     for backbone, blocks in ((literal, (2, 3, 4)), (literal, (5, 6)), (N3, (2, 3, 4))):
         for form, name in NAMES.items():
             own, one = (
@@ -161,6 +163,11 @@ def corners_table(runs: Table1Runs, trained: TrainabilityMap) -> Table:
                 label = f"{name}, {blocks[0]} to {blocks[-1]} blocks"
                 lines.append((title, (label, *(mean.format() for mean in means), less.format())))
     return Table.grouped(("stages", EACH, ONE, "own less one"), lines)
+
+
+def _chance(*alone: int) -> str:
+    p = sign_test(*alone)
+    return f"p = {p:.2g}" if p >= 0.001 else "p < 0.001"
 
 
 Lines = list[tuple[str, str, Contrast | None]]  # label, colour, what is drawn; None below a title

@@ -178,6 +178,6 @@ def largest(moment: dict[str, Any], name: str) -> float | None:
     return max((stage[name] for stage in moment["stages"] if stage.get(name) is not None), default=None)
 
 
-def format_blocks(cells: Sequence[Cell]) -> str:
+def format_blocks(numbers: Iterable[int]) -> str:
     """Return such as "2, 3 and 4 blocks"."""
-    return f"{join_words(map(str, sorted({cell.blocks for cell in cells})))} blocks"
+    return f"{join_words(map(str, sorted(set(numbers))))} blocks"

@@ -104,7 +104,13 @@ def late_counts_table(trained: TrainabilityMap) -> Table:
         for form in dict.fromkeys(cell.form for cell in cells):
             some = [cell for cell in cells if cell.form == form]
             gone, runs = sum(len(cell.diverged) for cell in some), sum(cell.n for cell in some)
-            lines.append((f"{form}, {format_blocks(some)}", part.change or "nothing", f"{gone} of {runs}"))
+            lines.append(
+                (
+                    f"{form}, {format_blocks(cell.blocks for cell in some)}",
+                    part.change or "nothing",
+                    f"{gone} of {runs}",
+                )
+            )
     header = ("stages", "changed", "diverged within ten epochs")
     return Table(header, lines, key=header[2])
 
@@ -187,7 +193,7 @@ def corners_table(trained: TrainabilityMap) -> Table:
         for one in comparisons:
             n, first, second, *alone = one.counts()
             p = sign_test(*alone)
-            name = f"{one.first[shared]}, {format_blocks(one.cells[0])}"
+            name = f"{one.first[shared]}, {format_blocks(cell.blocks for cell in one.cells[0])}"
             shown = f"{p:.2g}" if p >= 0.001 else "< 0.001"
             lines.append((title, (name, f"{first} of {n}", f"{second} of {n}", *map(str, alone), shown)))
     header = ("stages", "first diverged", "second diverged", "only the first", "only the second", "p")
