@@ -111,13 +111,14 @@ def is_inside(values, published):
 
 
 def predicted(backbone, published, seeds=None, training=PLAIN):
-    """Return how many published errors lie where the rows with own affinities predict them, of how many."""
-    inside = []
-    for n in (2, 3, 4, 5, 6):
-        own = stage(backbone, "diffusive", n, False, training)
-        inside.append(is_inside(combined([own], [1], seeds)[0], published["diffusive"][n]))
-    known = [one for one in inside if one is not None]
-    return [sum(known), len(known)] if known else []
+    """Return how many published errors lie where rows of a kind predict them, of how many, kind by kind."""
+    counts = []
+    for form, one in (("diffusive", False), ("diffusive", True), ("original", False)):
+        rows = {n: stage(backbone, form, n, one, training) for n in published[form]}
+        inside = [is_inside(combined([row], [1], seeds)[0], published[form][n]) for n, row in rows.items()]
+        known = [one for one in inside if one is not None]
+        counts += [sum(known), len(known)] if known else []
+    return counts
 
 
 def own_less_one(backbone, blocks, seeds, training=PLAIN):
@@ -162,7 +163,7 @@ def test_the_hypothesis():
     if len(found) > 1 and len(found) + len(lost) == 4:
         word = "held" if shown[2] < 0 else "refuted" if shown[1] > -0.1 else "undecided"
     sentence, *parts = re.match(r"(.*)\n\n- (.*)\n- (.*)\n- (.*)\n(?:- (.*)\n)?", TEXT.strip()).groups()
-    assert sentence.startswith(f"The hypothesis is **{word}, n = {len(found)}**")
+    assert sentence.endswith(f" is **{word}, n = {len(found)}**.")
     first, second, third, before = (part and part.partition(": ")[2] for part in parts)
     assert_shown(first, summed_up(found, lost))
     assert_shown(second, predicted(MATCHING, PUBLISHED, (1, 2, 3, 4)))
@@ -243,10 +244,16 @@ def pair_counts(own, one):
     return sum(a for a, _ in pairs), sum(b for _, b in pairs), len(pairs), p
 
 
+def added(*counts):
+    """Return such counts added up as they are shown: the first of how many, the second of as many."""
+    first, second, n = (sum(one[place] for one in counts) for place in range(3))
+    return [first, n, second, n]
+
+
 def start_endings(form, one):
     """Return whether each run from a larger start with n = 3 diverged."""
     return {
-        (network, recipe["stage"].get("init"), recipe["seed"]): has_diverged(result)
+        (network.partition("-")[2], recipe["stage"]["init"], recipe["seed"]): has_diverged(result)
         for network, shared, recipe, result, _ in RUNS
         if network.startswith(f"{MATCHING}/{form.replace('proposed', 'diffusive')}-")
         and recipe["epochs"] == 10
@@ -308,29 +315,34 @@ def lost_runs(found):
 
 
 def differences(backbone, training=PLAIN, published=PUBLISHED):
-    """Return (kind, less what) -> values by seed, seeds lost, the published number; the mean over 2 to 4 blocks.
+    """Return (kind, less what, up to so many blocks) -> values by seed, seeds lost, the published number.
 
     With n = 3, seed 0 had been seen before the rules were written, and does not count.
     """
     seeds = (1, 2, 3, 4) if backbone == MATCHING else None
-    baseline = errors(f"{backbone}/baseline", None, training)
     kinds = {
         "original": ("original", False),
         "proposed, own affinities": ("diffusive", False),
         "proposed, one affinity": ("diffusive", True),
     }
-    rows = {
-        name: [stage(backbone, form, n, one, training) for n in (2, 3, 4)]
-        for name, (form, one) in kinds.items()
-    }
-    means = {name: np.mean([published[form][n] for n in (2, 3, 4)]) for name, (form, _) in kinds.items()}
+
+    def terms(kind, n):
+        if kind == "baseline":
+            return errors(f"{backbone}/baseline", None, training), published["baseline"]
+        form, one = kinds[kind]
+        return stage(backbone, form, n, one, training), published[form][n]
+
     found = {}
-    for name, some in rows.items():
-        less = means[name] - published["baseline"]
-        found[name, "baseline"] = (*combined([*some, baseline], [1 / 3] * 3 + [-1], seeds), less)
-    for name in list(kinds)[1:]:
-        values, lost = combined(rows[name] + rows["original"], [1 / 3] * 3 + [-1 / 3] * 3, seeds)
-        found[name, "original"] = values, lost, means[name] - means["original"]
+    for kind in kinds:
+        for other, last in (("baseline", 4), ("baseline", 6), ("original", 4)):
+            if kind != "original" or (other, last) == ("baseline", 4):
+                blocks = range(2, last + 1)
+                one, less = ([terms(name, n) for n in blocks] for name in (kind, other))
+                share = 1 / len(blocks)
+                factors = [share] * len(blocks) + [-share] * len(blocks)
+                values, lost = combined([row for row, _ in one + less], factors, seeds)
+                number = np.mean([a - b for (_, a), (_, b) in zip(one, less, strict=True)])
+                found[kind, other, last] = values, lost, number
     return found
 
 
@@ -349,9 +361,10 @@ def known_differences():
 def test_the_differences():
     known = known_differences()
     lines = {name: cells for name, *cells in table("Against the baseline and the original form")}
-    assert len(lines) == 5
+    assert len(lines) == 7
     for line, cells in lines.items():
-        key = tuple(line.rsplit(", less ", 1))
+        kind, other, last = re.match(r"(.+), less (\w+), 2 to (\d) blocks", line).groups()
+        key = kind, other, int(last)
         for cell, some in zip(cells, known.values(), strict=True):
             values, lost, number = some[key]
             inside = is_inside(values, number)
@@ -361,18 +374,13 @@ def test_the_differences():
 
 
 def words(backbone):
-    """Return (kind, less what) -> the word of the sentence on a backbone."""
+    """Return (kind, less what, up to so many blocks) -> the word of the sentence on a backbone."""
     found = {}
     for key, (values, lost, _) in known_differences()[backbone].items():
         if len(values) > 1:
             _, low, high, *_ = summed_up(values, lost)
-            found[key] = (
-                "err less than"
-                if high < 0
-                else "err more than"
-                if low > 0
-                else "show no clear difference from"
-            )
+            clear = "less error than" if high < 0 else "more error than"
+            found[key] = clear if high < 0 or low > 0 else "no clear difference from"
     return found
 
 
@@ -382,10 +390,11 @@ def test_the_words_on_accuracy():
         sentence = re.search(rf"\*\*Accuracy, {group}\*\*, {name}: (.*)\.", TEXT)[1]
         found = {}
         for part in sentence.split("; "):
-            known = "err less than|err more than|show no clear difference from"
-            kinds, word, other = re.match(rf"(.*) blocks ({known}) (?:the )?(\w+)", part).groups()
-            for kind in re.split(r", | and ", kinds):
-                found[kind.replace(" (", ", ").rstrip(")"), other] = word
+            known = "less error than|more error than|no clear difference from"
+            word, other, kinds = re.match(rf"({known}) (?:the )?(\w+)(?: blocks)? for (.*)", part).groups()
+            for kind, spans in re.findall(r"(?:, | and )?([a-z ]+) \(([^)]*)\)", kinds):
+                for last in re.findall(r"2 to (\d) blocks", spans):
+                    found[kind.replace(" with", ","), other, int(last)] = word
         assert found == words(backbone)
 
 
@@ -455,24 +464,40 @@ def test_the_sentences():
     four = {start: select(r"preresnet\d+/original-4@2", False, init_std=start) for start in (0.01, 0.07)}
     places = [select(r"preresnet\d+/\w+-1@\d,\d,\d", scaled=scaled) for scaled in (False, True)]
     divided = [run for run in RUNS if run[2]["stage"]["scaled"] and PLAIN.items() <= run[2].items()]
-    started = [start_counts("proposed", one) for one in (False, True)]
+    own, one = (start_endings("proposed", shared) for shared in (False, True))
+    with_original = pair_counts(*(start_endings(form, False) for form in ("original", "proposed")))
+    undivided = [
+        line
+        for divided, plain in (("scaled", ""), ("recomputed_scaled", "_recomputed"))
+        for line in map_lines(f"ten_epochs{plain}")
+        if line["cell"] in {other["cell"] for other in map_lines(f"ten_epochs_{divided}")}
+    ]
+    by_form = pair_counts(
+        map_endings("ten_epochs", "original"), map_endings("ten_epochs_recomputed", "diffusive")
+    )
+    small = [
+        run for run in RUNS if "@2,5" not in run[0] and "@2,4" not in run[0] and "/baseline" not in run[0]
+    ]
+    small = [
+        run[2:]
+        for run in small
+        if PLAIN.items() <= run[2].items()
+        and run[2]["stage"]["init_std"] == 0.01
+        and not run[2]["stage"]["scaled"]
+    ]
     expected = {
         "Divide the logits by √d": [
             *diverged(map_lines("ten_epochs_scaled", "ten_epochs_recomputed_scaled")),
+            *diverged(undivided),
             *lost_runs([run[2:] for run in divided]),
         ],
-        "Or share the affinity": [
-            sum(own for own, *_ in shared) + (started[0][0] if all(started) else 0),
-            sum(n for _, _, n, _ in shared) + (started[0][1] if all(started) else 0),
-            sum(one for _, one, *_ in shared) + (started[1][0] if all(started) else 0),
-            sum(n for _, _, n, _ in shared) + (started[1][1] if all(started) else 0),
-        ],
+        "Or share the affinity": [*added(*shared, pair_counts(own, one)), *added(by_form, with_original)],
         "Sharing is no guarantee": [
             *diverged([line for line in map_lines("ten_epochs") if line["form"] == "stable"]),
             *(*lost_runs(fragile), 0.07, *lost_runs(stable), 0.01, deepest),
         ],
         "Start small, in one place": [
-            *(*lost_runs(four[0.01]), 0.01, *lost_runs(four[0.07]), 0.07),
+            *(*lost_runs(small), 0.01, *lost_runs(four[0.01]), 0.07, *lost_runs(four[0.07])),
             *(x for some in places for x in lost_runs(some)),
         ],
         **{f"Accuracy, {title.partition(',')[0]}": [] for title in known_differences() if words(title)},
@@ -506,8 +531,9 @@ def test_the_experiments_in_the_projects_readme():
     """They are written by hand, so they must follow the records."""
     text = (PAPER.parent / "README.md").read_text().partition("## What the experiments show")[2]
     text = " ".join(text.partition("\n## ")[0].split())
-    own, one, pairs, _ = (sum(part) for part in zip(*map(map_counts, ("original", "proposed")), strict=True))
-    assert_shown(text.partition("**Stability.**")[2].partition("- **")[0], [own, pairs, one, pairs])
+    own, one = (start_endings("proposed", shared) for shared in (False, True))
+    pairs = added(*map(map_counts, ("original", "proposed")), pair_counts(own, one))
+    assert_shown(text.partition("**Stability.**")[2].partition("- **")[0], pairs)
     less = [
         combined(
             [stage(LITERAL, form, n, form == "diffusive") for form in ("diffusive", "original")], [1, -1]
@@ -518,13 +544,18 @@ def test_the_experiments_in_the_projects_readme():
     assert_shown(found, [2, 3, 4, *(summed_up(values)[0] for values in less)])
     assert "(five seeds)" in found
     assert {len(values) for values in less} == {5}
-    less = [values for (_, other), (values, *_) in differences(MATCHING).items() if other == "baseline"]
+    found = differences(MATCHING)
+    kinds = {"original": 4, "proposed, own affinities": 6, "proposed, one affinity": 6}
+    less = [found[kind, "baseline", last][0] for kind, last in kinds.items()]
     means = [-summed_up(values)[0] for values in less]
-    found = text.partition("- **With ")[2].partition("[paper/README.md]")[0]
+    assert {len(values) for values in less} == {4}
+    shown = text.partition("- **With ")[2].partition("- **")[0]
+    assert_shown(shown, [3, means[0], 2, 4, 2, 6, *means[1:]])
+    # "Which may be chance": of one affinity the interval contains 0.
+    assert [summed_up(values)[2] < 0 for values in less] == [True, True, False]
     mean, low, high, n = summed_up(own_less_one(MATCHING, (2, 3, 4, 5, 6), (1, 2, 3, 4))[0])
-    assert_shown(found, [3, 2, 4, *means, 2, 6, mean, low, high])
-    # "Both may be chance": of proposed blocks the intervals contain 0, of original ones not.
-    assert [summed_up(values)[2] < 0 for values in less] == [True, False, False]
-    names = {2: "two", 3: "three", 4: "four", 5: "five"}
-    (seeds,) = {names[len(values)] for values in less}
-    assert re.findall(r"\((\w+) seeds\)", found) == [seeds, names[n]]
+    last = text.partition("**Own affinities or one?**")[2].partition("[paper/README.md]")[0]
+    assert_shown(last, [2, 6, 3, -mean, low, high])
+    assert n == 4
+    assert "(four seeds)" in shown
+    assert "(four seeds)" in last

@@ -5,15 +5,22 @@ Every number is computed, and what is not recorded is left out.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from nonloc_paper.networks.spec import NetworkSpec
 from nonloc_paper.report.contrasts import Contrast, difference, mean_of
-from nonloc_paper.report.map.cells import TrainabilityMap
-from nonloc_paper.report.map.tables import by_affinity
-from nonloc_paper.report.matching import N3, breaks, corner_effects, divergence_counts, gains
+from nonloc_paper.report.map.cells import Cell, TrainabilityMap
+from nonloc_paper.report.map.tables import EACH, by_affinity, by_form
+from nonloc_paper.report.matching import (
+    BLOCKS,
+    N3,
+    breaks,
+    corner_effects,
+    diverged_pairs,
+    gains,
+    start_endings,
+)
 from nonloc_paper.report.records import RowRecord
 from nonloc_paper.report.signs import TOP, count_negative, negative_share, weights_at
 from nonloc_paper.report.table1_runs import (
@@ -32,6 +39,7 @@ from nonloc_paper.suites.matching_tables import RATE_N3, TABLE2_N9
 
 FRAGILE = "0.07"  # the larger start of Table 1
 COMPARED = (2, 3, 4)  # blocks that both forms have
+BASELINE = "baseline"
 # Pairs of RATE_N3.
 OF_RATE = ("2 original blocks", "4 original blocks", "4 proposed blocks with own affinities")
 WORDS_OF_RATE = {"breaks": ", which breaks", "not shown": ", no break shown", "–": ""}
@@ -55,41 +63,63 @@ def advice(runs: Table1Runs, trained: TrainabilityMap) -> list[str]:
 
 
 def _divide(runs: Table1Runs, trained: TrainabilityMap) -> str:
-    short = [cell for part, cells in trained.late if part.base.stage.scaled for cell in cells]
-    if not short:
+    divided = [(part.base, cell) for part, cells in trained.late if part.base.stage.scaled for cell in cells]
+    if not divided:
         return ""
-    late = f"{sum(len(cell.diverged) for cell in short)} of {sum(cell.n for cell in short)}"
-    text = f"**Divide the logits by √d**: {late} such runs diverged within ten epochs from larger starts"
+    twins = [(base.with_(stage={"scaled": False}), _place(cell)) for base, cell in divided]
+    plain = [cell for part, cells in trained.late for cell in cells if (part.base, _place(cell)) in twins]
+    text = (
+        f"**Divide the logits by √d**: {_late(cell for _, cell in divided)} such runs diverged within ten epochs from "
+        f"larger starts, {_late(plain)} undivided"
+    )
     whole = _diverged(row for row, what in _whole(runs) if what.other == DIVIDED)
-    return f"{text}, and {whole} over all epochs, in one place or in several." if whole else f"{text}."
+    return f"{text}; over all epochs {whole}, in one place or in several." if whole else f"{text}."
+
+
+def _place(cell: Cell) -> tuple[float, str, str, int]:
+    return cell.rate, cell.init, cell.form, cell.blocks
+
+
+def _late(cells: Iterable[Cell]) -> str:
+    """Such as "3 of 5" runs that diverged."""
+    cells = list(cells)
+    return f"{sum(len(cell.diverged) for cell in cells)} of {sum(cell.n for cell in cells)}"
 
 
 def _share(runs: Table1Runs, trained: TrainabilityMap) -> str:
-    """Of the forms that have runs with both; `corners_table` tells them apart."""
-    own, one = Counter[str](), Counter[str]()
-    for compared in by_affinity(trained):
-        n, with_own, with_one, *_ = compared.counts()
-        own.update(gone=with_own, n=n)
-        one.update(gone=with_one, n=n)
-    counts = divergence_counts(runs)
-    for form in NAMES:
-        if (form, False) in counts and (form, True) in counts:
-            for total, (gone, n) in ((own, counts[form, False]), (one, counts[form, True])):
-                total.update(gone=gone, n=n)
-    if not own["n"]:
+    """Of pairs of runs; the table of form by affinity tells the forms apart."""
+    ended = start_endings(runs)
+    by_affinity_here = [
+        diverged_pairs(*(ended.get((form, one), {}) for one in (False, True))) for form in NAMES
+    ]
+    by_form_here = diverged_pairs(*(ended.get((form, False), {}) for form in NAMES))
+    n, own, one, *_ = _added(*(pairs.counts() for pairs in by_affinity(trained)), *by_affinity_here)
+    if not n:
         return ""
-    return (
-        f"**Or share the affinity**: of runs from larger starts {own['gone']} of {own['n']} with own affinities "
-        f"diverged, and {one['gone']} of {one['n']} with one."
+    text = (
+        f"**Or share the affinity**: of pairs of runs from larger starts that differ in nothing else, {own} of {n} "
+        f"with own affinities diverged, and {one} of {n} with one"
     )
+    with_own = [pairs.counts() for pairs in by_form(trained) if pairs.first[1] == EACH]
+    n, original, proposed, *_ = _added(*with_own, by_form_here)
+    if n:
+        text += (
+            f"; differences alone do not help, as with own affinities and equally many blocks {original} of {n} "
+            f"original and {proposed} of {n} proposed runs did"
+        )
+    return f"{text}."
+
+
+def _added(*counts: Sequence[int]) -> list[int]:
+    """The sums of such counts, place by place."""
+    return [sum(some) for some in zip(*counts, (0,) * 5, strict=True)]
 
 
 def _no_guarantee(runs: Table1Runs, trained: TrainabilityMap) -> str:
     short = [cell for cell in trained.ten_epochs if cell.form == "stable"]
     if not short:
         return ""
-    late = f"{sum(len(cell.diverged) for cell in short)} of {sum(cell.n for cell in short)}"
-    counts = [f"{late} runs within ten epochs from larger starts"]
+    counts = [f"{_late(short)} runs within ten epochs from larger starts"]
     whole = [(row, what) for row, what in _whole(runs) if what.weight == "stable"]
     fragile = _diverged(row for row, what in whole if what.start == FRAGILE and not what.other)
     small = [(row, what) for row, what in whole if what.start == runs.start]
@@ -106,19 +136,19 @@ def _no_guarantee(runs: Table1Runs, trained: TrainabilityMap) -> str:
 
 
 def _start_small(runs: Table1Runs) -> str:
-    four = [
-        (row, what) for row, what in _whole(runs) if _is_plain(runs, what, "original") and what.blocks == 4
-    ]
+    rows = [(row, what) for row, what in _whole(runs) if not what.other and what.rate == runs.protocol.rate]
+    every = _diverged(row for row, what in rows if what.start == runs.start and len(what.places) == 1)
+    four = [(row, what) for row, what in rows if _is_plain(runs, what, "original") and what.blocks == 4]
     counts = {
         start: _diverged(row for row, what in four if what.start == start) for start in (runs.start, FRAGILE)
     }
     if not counts[runs.start]:
         return ""
     text = (
-        f"**Start small, in one place**: of four original blocks, whose training failed in the paper, "
-        f"{counts[runs.start]} runs diverged from start {runs.start}"
+        f"**Start small, in one place**: {every} runs from start {runs.start} diverged, {counts[runs.start]} of those "
+        "with four original blocks, whose training failed in the paper"
     )
-    text += f", {counts[FRAGILE]} from start {FRAGILE}" if counts[FRAGILE] else ""
+    text += f"; from start {FRAGILE} {counts[FRAGILE]} of these did" if counts[FRAGILE] else ""
     plain, divided = _in_places(runs, ()), _in_places(runs, DIVIDED)
     if plain:
         text += f"; in different places {plain} of both forms did"
@@ -157,27 +187,42 @@ def places(runs: Table1Runs) -> tuple[Place, ...]:
     )
 
 
-def compared(runs: Table1Runs, place: Place) -> dict[tuple[str, str], Contrast]:
-    """Return (stages, less what) -> the mean difference over COMPARED, of the seeds that decide."""
+class Compared(NamedTuple):
+    """A kind of blocks less another or the baseline, the mean over some numbers of blocks."""
+
+    kind: str
+    other: str
+    blocks: tuple[int, ...]
+
+    @property
+    def span(self) -> str:
+        return f"{self.blocks[0]} to {self.blocks[-1]} blocks"
+
+
+def compared(runs: Table1Runs, place: Place) -> dict[Compared, Contrast]:
+    """Return the mean differences of the seeds that decide."""
     where = {"backbone": place.backbone, "other": place.other}
     seeds = deciding_seeds(runs.wanted(**where))
-    baseline = [runs.find(form=None, **where)] * len(COMPARED)
-    rows = {
-        name: [runs.find(form=form, blocks=n, shared=shared, **where) for n in COMPARED]
-        for name, (form, shared) in KINDS.items()
-    }
-    original, *proposed = rows
-    pairs = [(name, "baseline", baseline) for name in rows]
-    pairs += [(name, original, rows[original]) for name in proposed]
-    return {
-        (name, other): mean_of(
-            [difference(*pair, seeds=seeds) for pair in zip(rows[name], others, strict=True)]
+
+    def find(kind: str, blocks: int) -> RowRecord | None:
+        form, shared = KINDS.get(kind, (None, False))
+        return (
+            runs.find(form=form, blocks=blocks, shared=shared, **where)
+            if form
+            else runs.find(form=None, **where)
         )
-        for name, other, others in pairs
+
+    original, *proposed = KINDS
+    asked = [Compared(kind, BASELINE, COMPARED) for kind in KINDS]
+    asked += [Compared(kind, BASELINE, BLOCKS) for kind in proposed]
+    asked += [Compared(kind, original, COMPARED) for kind in proposed]
+    return {
+        one: mean_of([difference(find(one.kind, n), find(one.other, n), seeds=seeds) for n in one.blocks])
+        for one in asked
     }
 
 
-def differences_table(runs: Table1Runs) -> Table:
+def mean_differences_table(runs: Table1Runs) -> Table:
     """Return a line for each difference, and a column for each place that has some."""
     every = {place: compared(runs, place) for place in places(runs)}
     known = {
@@ -185,42 +230,41 @@ def differences_table(runs: Table1Runs) -> Table:
         for place, found in every.items()
         if any(one.values or one.lost for one in found.values())
     }
-    names = next(iter(known.values()), {})
     lines = [
-        (f"{name}, less {other}", *(_measured(found[name, other]) for found in known.values()))
-        for name, other in names
+        (f"{one.kind}, less {one.other}, {one.span}", *(_measured(found[one]) for found in known.values()))
+        for one in next(iter(known.values()), {})
     ]
-    return Table(
-        (f"mean over {COMPARED[0]} to {COMPARED[-1]} blocks", *(group_size(one.backbone) for one in known)),
-        lines,
-    )
+    return Table(("difference", *(group_size(one.backbone) for one in known)), lines)
 
 
 def _accuracy(runs: Table1Runs, place: Place) -> str:
-    """Which blocks err less or more than others, in words; `differences_table` has the numbers."""
-    found: dict[str, list[str]] = {}
-    for (name, other), contrast in compared(runs, place).items():
+    """Which blocks err less or more than others, in words; `mean_differences_table` has the numbers."""
+    found: dict[str, dict[str, list[str]]] = {}
+    for one, contrast in compared(runs, place).items():
         measured = contrast.interval
         if measured is None or measured.n < 2:
             continue
-        word = "show no clear difference from"
+        word = "no clear difference from"
         if measured.high < 0 or measured.low > 0:
-            word = "err less than" if measured.high < 0 else "err more than"
-        than = "the baseline" if other == "baseline" else f"{other} ones"
-        kind, _, affinity = name.partition(", ")
-        found.setdefault(f"{word} {than}", []).append(f"{kind} ({affinity})" if affinity else kind)
-    if not found:
-        return ""
-    texts = [f"{join_words(names)} blocks {what}" for what, names in found.items()]
-    return f"**Accuracy, {group_size(place.backbone)}**, {place.name}: {'; '.join(texts)}."
+            word = "less error than" if measured.high < 0 else "more error than"
+        than = "the baseline" if one.other == BASELINE else f"{one.other} blocks"
+        kinds = found.setdefault(f"{word} {than}", {})
+        kinds.setdefault(one.kind.replace(",", " with"), []).append(one.span)
+    texts = [
+        f"{what} for {join_words(f'{kind} ({join_words(spans)})' for kind, spans in kinds.items())}"
+        for what, kinds in found.items()
+    ]
+    return f"**Accuracy, {group_size(place.backbone)}**, {place.name}: {'; '.join(texts)}." if texts else ""
 
 
 def _corners(runs: Table1Runs) -> str:
     known = [
-        f"{one.name} {_measured(one)}, {gains(one)}" for one in corner_effects(runs) if one.values or one.lost
+        f"{one.name} {'gains' if gains(one) == 'gains' else 'is undecided'} ({_measured(one)})"
+        for one in corner_effects(runs)
+        if one.values or one.lost
     ]
     lead = f"**Own embeddings or a fresh state**, 5 proposed blocks, {group_size(N3)}"
-    return f"{lead}: {'; '.join(known)}." if known else ""
+    return f"{lead}: {', '.join(known)}." if known else ""
 
 
 def _rate(runs: Table1Runs) -> str:
@@ -241,10 +285,9 @@ def _rate(runs: Table1Runs) -> str:
 
 
 def _baseline(row: RowRecord) -> str:
-    """Such as "baseline 8.13, 8.03 to 8.66, n = 5, published 8.19"."""
+    """Such as "baseline 8.13, 8.03 to 8.66, n = 5"."""
     spread = f", {format_range(row)}" if len(row.scores) > 1 else ""
-    published = "" if row.published is None else f", published {format_score(row.published)}"
-    return f"baseline {format_score(row.median)}{spread}, n = {len(row.scores)}{published}"
+    return f"baseline {format_score(row.median)}{spread}, n = {len(row.scores)}"
 
 
 def _measured(contrast: Contrast) -> str:

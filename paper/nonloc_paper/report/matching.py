@@ -8,11 +8,23 @@ from __future__ import annotations
 from collections.abc import Container
 from dataclasses import replace
 
-from nonloc_paper.report.contrasts import Contrast, contrasts_table, difference, mean_of
+from nonloc_paper.report.contrasts import Contrast, contrasts_table, difference, errors, mean_of
 from nonloc_paper.report.document import Section
+from nonloc_paper.report.records import RowRecord
 from nonloc_paper.report.table1 import rows_table
-from nonloc_paper.report.table1_runs import CONFIRMING, NAMES, Table1Runs, deciding_seeds, group_size, setting
-from nonloc_paper.report.tables import Table, join_words
+from nonloc_paper.report.table1_runs import (
+    CONFIRMING,
+    KINDS,
+    ONE,
+    ORIGINAL,
+    OWN,
+    Kind,
+    Table1Runs,
+    deciding_seeds,
+    group_size,
+    setting,
+)
+from nonloc_paper.report.tables import Table, format_score, join_words
 from nonloc_paper.report.verdicts import signed
 from nonloc_paper.suites.matching_tables import CORNERS_N3, MATCHING, RATE_N3, STARTS_N3, TABLE1_N3
 from nonloc_paper.suites.rows import Suite
@@ -22,6 +34,10 @@ BLOCKS = (2, 3, 4, 5, 6)
 REFUTED_ABOVE = -0.1  # points of error: the lower end of the interval
 BROKEN_ABOVE = 1.0  # points of error above the baseline
 NOT_YET = "not yet known"
+CORNER_SEEDS = range(3)
+
+Endings = dict[tuple[str, int, int], bool]
+"""(start, number of blocks, seed) of a run -> whether it diverged"""
 
 ABOUT = (
     "Table 1 with 3 and Table 2 with 9 bottlenecks a group, whose baselines are near the published ones. "
@@ -74,8 +90,8 @@ def hypothesis_sentence(runs: Table1Runs) -> str:
     """Return the verdict on the hypothesis, with n."""
     contrast = primary(runs)
     return (
-        f"The hypothesis is **{hypothesis_word(contrast)}, n = {len(contrast.values)}**: with {group_size(N3)}, "
-        "proposed blocks err less if each computes its own affinity than with one for all."
+        f"The hypothesis that proposed blocks, with {group_size(N3)}, err less if each computes its own affinity than "
+        f"with one for all is **{hypothesis_word(contrast)}, n = {len(contrast.values)}**."
     )
 
 
@@ -83,16 +99,16 @@ def hypothesis_parts(runs: Table1Runs) -> list[str]:
     """Return what is known of each part of the hypothesis, the one that decides first."""
     contrast, seen = primary(runs), primary(runs, seeds=(0,)).values
     measured = contrast.format() if contrast.values or contrast.lost else NOT_YET
-    counts = divergence_counts(runs)
+    endings = start_endings(runs)
     gone = [
-        f"{gone} of {started} with {words}"
+        f"{sum(ended.values())} of {len(ended)} with {words}"
         for is_one, words in ((False, "own affinities"), (True, "one"))
-        for gone, started in (counts.get(("diffusive", is_one), (0, 0)),)
-        if started
+        for ended in (endings.get(("diffusive", is_one)),)
+        if ended
     ]
     parts = [
         f"Error with own affinities less that with one, mean over 2 to 6 blocks; seeds 1 to 4 decide: {measured}.",
-        f"Published errors of proposed blocks: {predicted(runs, TABLE1_N3) or NOT_YET}.",
+        f"Published errors that lie where our runs predict them: {predicted(runs, TABLE1_N3) or NOT_YET}.",
         f"Proposed runs from larger starts that diverge: {join_words(gone) if gone else NOT_YET}.",
     ]
     if seen:
@@ -100,46 +116,49 @@ def hypothesis_parts(runs: Table1Runs) -> list[str]:
     return parts
 
 
-def predictions(runs: Table1Runs, suite: Suite) -> list[Contrast]:
-    """Return the error of each row with own affinities that has a published one to predict."""
+def predictions(runs: Table1Runs, suite: Suite, kind: Kind = OWN) -> list[Contrast]:
+    """Return the error of each row of a kind that has a published one to predict."""
     seeds = CONFIRMING if suite is TABLE1_N3 else None
     return [
         Contrast(label, ((1.0, row),), seeds)
         for label, row in runs.rows_of(suite).items()
-        if row is not None and row.published is not None and label.endswith("own affinities")
+        if row is not None and row.published is not None and _kind(row) == kind
     ]
+
+
+def _kind(row: RowRecord) -> Kind:
+    what = setting(row.recipe)
+    return str(what.form), what.shared is True
 
 
 def predicted(runs: Table1Runs, suite: Suite) -> str:
     """Return how many published errors lie in the prediction interval of their row; "" where no row has one."""
-    known = [one.is_inside for one in predictions(runs, suite) if one.is_inside is not None]
-    return (
-        f"{sum(known)} of {len(known)} lie where our runs with own affinities predict them" if known else ""
-    )
+    counts = []
+    for kind, words in (
+        (OWN, "with own affinities"),
+        (ONE, "with one"),
+        (ORIGINAL, "for original blocks"),
+    ):
+        known = [one.is_inside for one in predictions(runs, suite, kind) if one.is_inside is not None]
+        counts += [f"{sum(known)} of {len(known)} {words}"] if known else []
+    return join_words(counts) if counts else ""
 
 
-def divergence_counts(runs: Table1Runs) -> dict[tuple[str, bool], tuple[int, int]]:
-    """Return of larger starts, by form and whether it shares one affinity: diverged runs, and all."""
-    counts: dict[tuple[str, bool], tuple[int, int]] = {}
+def start_endings(runs: Table1Runs) -> dict[tuple[str, bool], Endings]:
+    """Return the runs from larger starts by form and whether all blocks share one affinity."""
+    found: dict[tuple[str, bool], Endings] = {}
     for row in filter(None, runs.rows_of(STARTS_N3).values()):
         what = setting(row.recipe)
-        key = str(what.form), what.shared is True
-        gone, started = counts.get(key, (0, 0))
-        counts[key] = gone + len(row.diverged), started + len(row.started)
-    return counts
+        ended = found.setdefault((str(what.form), what.shared is True), {})
+        ended |= {(row.group, what.blocks, run.recipe.seed): run.ending == "diverged" for run in row.started}
+    return found
 
 
-def diverged_alone(runs: Table1Runs) -> tuple[int, int]:
-    """Return in how many pairs of proposed runs from larger starts only own affinities diverged, and only one."""
-    ended: dict[bool, dict[tuple[str, int, int], bool]] = {False: {}, True: {}}
-    for row in filter(None, runs.rows_of(STARTS_N3).values()):
-        what = setting(row.recipe)
-        for run in row.started if what.form == "diffusive" else ():
-            pair = row.group, what.blocks, run.recipe.seed
-            ended[what.shared is True][pair] = run.ending == "diverged"
-    own, one = ended[False], ended[True]
-    pairs = own.keys() & one.keys()
-    return sum(own[pair] > one[pair] for pair in pairs), sum(own[pair] < one[pair] for pair in pairs)
+def diverged_pairs(one: Endings, other: Endings) -> tuple[int, int, int, int, int]:
+    """Return n, of how many pairs the first diverged, the second, the first alone, the second alone."""
+    pairs = [(one[key], other[key]) for key in one.keys() & other.keys()]
+    alone = pairs.count((True, False)), pairs.count((False, True))
+    return len(pairs), sum(a for a, _ in pairs), sum(b for _, b in pairs), *alone
 
 
 def matching_sections(runs: Table1Runs) -> tuple[Section, ...]:
@@ -151,41 +170,78 @@ def matching_sections(runs: Table1Runs) -> tuple[Section, ...]:
         rows = runs.rows_of(suite)
         seeds = CONFIRMING if suite is TABLE1_N3 else None
         contrasts = [difference(rows[a], rows[b], f"{a} less {b}", seeds) for a, b in suite.pairs]
+        every = rows_table(sorted(runs.suites.get(suite.name, ()), key=_order))
+        contents: tuple[Table, ...]
         if suite is STARTS_N3:
-            decided = _counts_table(runs)
+            contents = (_counts_table(runs),)  # its rule compares no errors
         elif suite is CORNERS_N3:
-            decided = contrasts_table("effect", corner_effects(runs), gains)
+            contents = (every, _corners_table(runs), contrasts_table("effect", corner_effects(runs), gains))
         elif suite is TABLE1_N3:
-            decided = contrasts_table("seeds 1 to 4", [*contrasts, primary(runs)])
+            contents = (every, contrasts_table("seeds 1 to 4", [*contrasts, primary(runs)]))
         else:
-            decided = contrasts_table("paired by seed", contrasts, breaks if suite is RATE_N3 else None)
-        every = rows_table(runs.suites.get(suite.name, ()))
-        own = contrasts_table("error in %", predictions(runs, suite))
-        sections.append(Section(suite.title, (every, decided, own)))
+            rule = breaks if suite is RATE_N3 else None
+            contents = (every, contrasts_table("paired by seed", contrasts, rule))
+        predicted_rows = contrasts_table("error in %", predictions(runs, suite))
+        sections.append(Section(suite.title, (*contents, predicted_rows)))
     return tuple(sections)
 
 
+def _order(row: RowRecord) -> tuple[int, bool, int]:
+    """By form and affinity as the tables have them, then by the number of blocks."""
+    kinds = ["None", "original", "diffusive"]
+    form, is_one = _kind(row)
+    return kinds.index(form), is_one, setting(row.recipe).blocks
+
+
 def _counts_table(runs: Table1Runs) -> Table:
-    lines = [
-        (f"{NAMES[form]}, {'one affinity' if is_one else 'own affinities'}", f"{gone} of {started}")
-        for (form, is_one), (gone, started) in divergence_counts(runs).items()
-    ]
-    header = ("stages", "diverged within ten epochs")
-    return Table(header, lines, key=header[1])
+    """Return how many runs from larger starts diverged, by start and number of blocks."""
+    names, lines = {kind: name for name, kind in KINDS.items()}, []
+    blocks = (2, 3, 4, 6)
+    endings = start_endings(runs)
+    for start in dict.fromkeys(start for ended in endings.values() for start, *_ in ended):
+        for kind, ended in endings.items():
+            counts = []
+            for n in (*[(one,) for one in blocks], blocks):
+                some = [gone for (begun, number, _), gone in ended.items() if begun == start and number in n]
+                counts.append(f"{sum(some)} of {len(some)}" if some else "–")
+            lines.append((start, (names[kind], *counts)))
+    header = ("diverged within ten epochs", *(f"{n} blocks" for n in blocks), "all")
+    return Table.grouped(header, lines, key=header[-1])
 
 
-def corner_effects(runs: Table1Runs) -> list[Contrast]:
-    """Return what own embeddings gain, and what the current state gains, each over both choices of the other."""
+def _corners(runs: Table1Runs) -> tuple[RowRecord | None, ...]:
+    """The rows with 5 blocks: one embedding of the input, of each state; own ones of the input, of each state."""
     one_state, own_input = runs.rows_of(CORNERS_N3).values()
     one_input, own_state = (
         runs.find(form="diffusive", blocks=5, backbone=N3, shared=is_one) for is_one in (True, False)
     )
-    seeds = range(3)
+    return one_input, one_state, own_input, own_state
+
+
+def _corners_table(runs: Table1Runs) -> Table:
+    """Return the errors of the seeds that count for the corners, seed by seed."""
+    cells = []
+    for row in _corners(runs):
+        known = errors(row)
+        gone = {run.recipe.seed for run in row.diverged} if row else set()
+        texts = ["diverged" if seed in gone else format_score(known.get(seed)) for seed in CORNER_SEEDS]
+        cells.append(", ".join(texts))
+    lines = [("one embedding", *cells[:2]), ("own embeddings", *cells[2:])]
+    return Table(
+        (f"error in %, seeds {CORNER_SEEDS[0]} to {CORNER_SEEDS[-1]}", "of the input", "of each state"), lines
+    )
+
+
+def corner_effects(runs: Table1Runs) -> list[Contrast]:
+    """Return what own embeddings gain, and what the current state gains, each over both choices of the other."""
+    one_input, one_state, own_input, own_state = _corners(runs)
     pairs = {
         "own less one embedding": ((own_state, one_state), (own_input, one_input)),
         "current state less input": ((own_state, own_input), (one_state, one_input)),
     }
-    return [mean_of([difference(*two, seeds=seeds) for two in some], name) for name, some in pairs.items()]
+    return [
+        mean_of([difference(*two, seeds=CORNER_SEEDS) for two in some], name) for name, some in pairs.items()
+    ]
 
 
 def gains(effect: Contrast) -> str:

@@ -33,7 +33,15 @@ from nonloc_paper.report.table1 import differences_table, missing_table, rows_ta
 from nonloc_paper.report.table1_runs import OTHER, TABLE, Table1Runs, read_table1_runs
 from nonloc_paper.report.tables import Table
 from nonloc_paper.report.trained_stages import ABOUT_LOST, lost_table
-from nonloc_paper.report.verdicts import DEPENDS, NOT_REPRODUCED, REPRODUCED, UNDECIDED, Part, Verdict
+from nonloc_paper.report.verdicts import (
+    DEPENDS,
+    NOT_REPRODUCED,
+    NOT_RUN,
+    REPRODUCED,
+    UNDECIDED,
+    Part,
+    Verdict,
+)
 from nonloc_paper.runs import find_runs, write_atomically
 from nonloc_paper.suites.archive import read_spent
 
@@ -81,7 +89,7 @@ ABOUT_CELLS = (
     "logits: the largest difference of two in a row of a kernel, over all seeds. Growth before: the largest growth of "
     "a signal that `certify` found in the last 100 steps of a run that diverged."
 )
-ABOUT_CORNERS = (
+ABOUT_FORM_BY_AFFINITY = (
     "All four combinations of form and affinity, ten epochs at rate 0.1. A pair has the same number of blocks, start "
     "and seed. p: exact two-sided sign test over the pairs of which just one diverged; it takes pairs for independent, "
     "though three seeds are in all cells. A block with its own affinity has its own θ and φ. These runs were planned "
@@ -174,10 +182,12 @@ def _counted(title: str, verdicts: Sequence[Verdict]) -> str:
     words = [verdict.word for verdict in verdicts]
     failed = sum(bool(verdict.failed) for verdict in verdicts if verdict.word == UNDECIDED)
     of_them = f", in {failed} of them a part has failed" if failed else ""
+    waiting = sum(verdict.is_waiting for verdict in verdicts)
+    not_run = f", {waiting} not run yet" if waiting else ""
     return (
         f"{title}, {len(words)} sentences: {words.count(REPRODUCED)} reproduced, "
         f"{words.count(NOT_REPRODUCED)} not reproduced, {words.count(DEPENDS)} depending on a condition, "
-        f"{words.count(UNDECIDED)} undecided{of_them}."
+        f"{words.count(UNDECIDED) - waiting} undecided{of_them}{not_run}."
     )
 
 
@@ -189,6 +199,8 @@ def verdict_table(verdicts: Sequence[tuple[Claim, Verdict]]) -> Table:
             part = one.key_part
             number = re.sub(r", n = \d+", "", part.number or part.numbers.partition(";")[0])
             word = UNDECIDED if one.text.startswith(f"{UNDECIDED} at") else one.text
+            if one.word == UNDECIDED and (one.is_waiting or one.failed):
+                word = NOT_RUN if one.is_waiting else f"{word}, a part fails"
             shown = f"{BADGES[one.word]} {word}{f' ({claim.short})' if claim.short else ''}"
             line = (one.where, shown, f"{part.name}: {number}; n = {one.n}")
             lines.append((f"{place}. “{claim.quote}”", line))
@@ -262,7 +274,7 @@ def _map_sections(trained: TrainabilityMap) -> tuple[Section, ...]:
     recorded = Details("Runs recorded", (map_tables.runs_table(trained),))
     cells = Data("map-cells", "Every cell of all parts", map_tables.cells_table(trained))
     answer = (map_tables.safe_starts_table(trained), map_tables.late_counts_table(trained))
-    pairs = (ABOUT_CORNERS, map_tables.corners_table(trained), corners) if corners else ()
+    pairs = (ABOUT_FORM_BY_AFFINITY, map_tables.form_by_affinity_table(trained), corners) if corners else ()
     return (
         Section("The answer", (*answer, ABOUT_MAP, STARTS, recorded)),
         Section("One epoch", (map_figures.HEAT_CAPTION, *heat) if heat else ()),

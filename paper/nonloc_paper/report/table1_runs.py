@@ -117,7 +117,7 @@ class Table1Runs:
         """Return a row's label, with its start and backbone where they are not the default ones."""
         what = setting(row.recipe)
         start = "" if what.start in ("", self.start) or what.start in row.label else f", start {what.start}"
-        backbone = "" if what.backbone == self.protocol.backbone else f", {what.backbone}"
+        backbone = "" if what.backbone == self.protocol.backbone else f", {group_size(what.backbone)}"
         return f"{row.label}{start}{backbone}"
 
     @property

@@ -13,6 +13,7 @@ REPRODUCED = "reproduced"
 NOT_REPRODUCED = "not reproduced"
 DEPENDS = "depends on"
 UNDECIDED = "undecided"
+NOT_RUN = "not run yet"
 
 DELTA = 0.2  # points of error: two networks that differ by less are level
 LEVEL = 0.95  # of confidence and prediction intervals
@@ -80,6 +81,12 @@ class Verdict:
     def failed(self) -> list[str]:
         """The names of the parts that do not hold there."""
         return [part.name for part in self._here if part.holds is False]
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether nothing is known, because all that is open has no run yet."""
+        open_ = [part for part in self._here if part.holds is None]
+        return self.word == UNDECIDED and not self.failed and not any(part.n or part.moot for part in open_)
 
     @property
     def left_open(self) -> str:
@@ -236,6 +243,12 @@ def sign_test(more: int, less: int) -> float:
     tosses = more + less
     tail = sum(math.comb(tosses, heads) for heads in range(min(more, less) + 1))
     return min(1.0, 2 * tail / 2**tosses)
+
+
+def format_chance(more: int, less: int) -> str:
+    """Return p of the sign test, such as "p = 0.0078"."""
+    p = sign_test(more, less)
+    return f"p = {p:.2g}" if p >= 0.001 else "p < 0.001"
 
 
 def signed(value: float, digits: int = 2) -> str:

@@ -15,7 +15,7 @@ from nonloc_paper.report.map.tables import (
     by_form,
     cells_table,
     compare,
-    corners_table,
+    form_by_affinity_table,
     late_counts_table,
     logits_table,
     runs_table,
@@ -260,11 +260,11 @@ def test_forms_are_compared_where_both_have_cells():
     assert (one.first[1], one.counts()) == (ONE, (18, 0, 0, 0, 0))
 
 
-def test_the_table_of_corners():
+def test_the_table_of_form_by_affinity():
     found = corners(original_each=lambda cell, seed: cell.blocks == 4, diffusive_each=lambda cell, seed: True)
-    lines = corners_table(found).lines
-    assert lines[1] == ("original, 2, 3 and 4 blocks", "9 of 27", "0 of 27", "9", "0", "0.0039")
-    assert lines[4] == ("own affinities, 2 and 4 blocks", "9 of 18", "18 of 18", "0", "9", "0.0039")
+    lines = form_by_affinity_table(found).lines
+    assert lines[1] == ("original, 2, 3 and 4 blocks", "9 of 27", "0 of 27", "9", "0", "p = 0.0039")
+    assert lines[4] == ("own affinities, 2 and 4 blocks", "9 of 18", "18 of 18", "0", "9", "p = 0.0039")
 
 
 def test_the_figure_has_a_square_for_every_cell():

@@ -12,7 +12,7 @@ from nonloc_paper.report.matching import (
     matching_sections,
     primary,
 )
-from nonloc_paper.report.summary import corners_table, errors_table, forest_figure, forest_lines
+from nonloc_paper.report.summary import errors_table, forest_figure, forest_lines, form_by_affinity_table
 from nonloc_paper.report.table1_runs import setting
 from nonloc_paper.suites import SUITES
 from nonloc_paper.suites.matching_tables import MATCHING
@@ -54,10 +54,9 @@ def test_seeds_1_to_4_decide_and_seed_0_is_shown():
     assert "**held, n = 4**" in hypothesis_sentence(runs)
     _, second, third, seen = hypothesis_parts(runs)
     # Errors of 7.5 and 7.6, s = 0.058: 7.62 and 7.55 are within 3.182 · 0.058 · √(1/4 + π/10) = 0.138 of 7.55.
-    assert (
-        second
-        == "Published errors of proposed blocks: 2 of 5 lie where our runs with own affinities predict them."
-    )
+    # With one affinity all have 8.0, so no other number is predicted.
+    where = "Published errors that lie where our runs predict them: "
+    assert second == f"{where}2 of 5 with own affinities and 0 of 5 with one."
     assert third == "Proposed runs from larger starts that diverge: not yet known."
     assert seen == "Seed 0, seen before the rules were written: +5.00. It decides nothing."
     only = arranged(table1([-0.5]))
@@ -93,14 +92,17 @@ def test_corners_tell_embeddings_from_states():
     one_state, own_input = (row.label for row in SUITES["corners-n3"].rows)
     corners = {one_state: [7.9 + x for x in noise], own_input: [7.6 - x for x in noise]}
     table = {"5-block (proposed)": [8.0] * 3, "5-block (proposed), own affinities": [7.5] * 3}
-    _, effects, _ = sections(records("corners-n3", corners), records("table1-n3", table))["corners-n3"]
+    _, errors, effects, _ = sections(records("corners-n3", corners), records("table1-n3", table))[
+        "corners-n3"
+    ]
+    assert errors.lines[1] == ("own embeddings", "7.60, 7.58, 7.62", "7.50, 7.50, 7.50")
     assert [line[0::3] for line in effects.lines] == [
         ("own less one embedding", "gains"),
         ("current state less input", "gains"),
     ]
     assert [line[1].split(" ")[0] for line in effects.lines] == ["−0.40", "−0.10"]
     corners[one_state] = [7.9, 8.9, 6.9]
-    _, effects, _ = sections(records("corners-n3", corners), records("table1-n3", table))["corners-n3"]
+    _, _, effects, _ = sections(records("corners-n3", corners), records("table1-n3", table))["corners-n3"]
     assert [line[3] for line in effects.lines] == ["undecided"] * 2
 
 
@@ -122,11 +124,12 @@ def test_larger_starts_are_counted_by_form_and_affinity():
         "Proposed runs from larger starts that diverge: 12 of 18 with own affinities and 6 of 18 with one."
     )
     assert third in hypothesis_parts(arranged(runs))
-    _, table, _ = sections(runs)["starts-n3"]
-    assert tuple(table.lines) == (
-        ("original, own affinities", "6 of 18"),
-        ("proposed, own affinities", "12 of 18"),
-        ("proposed, one affinity", "6 of 18"),
+    table, _ = sections(runs)["starts-n3"]
+    assert tuple(table.lines[:4]) == (
+        ("deviation 0.07",),
+        ("original", "1 of 3", "1 of 3", "1 of 3", "–", "3 of 9"),
+        ("proposed, own affinities", "2 of 3", "–", "2 of 3", "2 of 3", "6 of 9"),
+        ("proposed, one affinity", "1 of 3", "–", "1 of 3", "1 of 3", "3 of 9"),
     )
 
 
@@ -183,7 +186,7 @@ def test_form_by_affinity_has_divergence_and_error():
         {"ten_epochs_shared": group_cells(map_lines("ten_epochs_shared", lambda cell, seed: False))},
     )
     table = {f"{n}-block (original)": [8.0, 9.0] for n in (2, 3, 4)}
-    lines = corners_table(arranged(records("table1", table)), trained).lines
+    lines = form_by_affinity_table(arranged(records("table1", table)), trained).lines
     assert [line[0] for line in lines if len(line) == 1] == [
         "diverged, 2 bottlenecks a group",
         "error, 2 bottlenecks a group",
@@ -202,7 +205,8 @@ def test_the_forest_has_every_seed_the_interval_and_the_published_difference():
     first, second = forest_figure(runs).axes
     assert not second.texts
     titles = [label for label, _, contrast in forest_lines(runs, N3) if contrast is None]
-    assert [text.get_text() for text in first.texts] == [*titles[:2], "◇ +6.83 ▸", *titles[2:]]
+    shown = [*titles[:2], "◇ +6.83 ▸", *titles[2:5], "◂ −7.65 ◇", titles[5], "◂ −7.65 ◇"]
+    assert [text.get_text() for text in first.texts] == shown
     assert all(first.get_ylim()[0] < mark.get_ydata()[0] < first.get_ylim()[1] for mark in first.lines[1:])
 
     def marks(marker, axes=first, face=None):

@@ -18,7 +18,7 @@ from nonloc_paper.report.map.cells import (
 )
 from nonloc_paper.report.map.rules import largest_growth
 from nonloc_paper.report.tables import Table, format_number
-from nonloc_paper.report.verdicts import sign_test
+from nonloc_paper.report.verdicts import format_chance
 
 BACK = 50  # steps before a divergence: nearer to it, everything is large
 CALM = 100  # a spread of logits to count by
@@ -183,7 +183,7 @@ def by_form(trained: TrainabilityMap) -> list[Comparison]:
     return list(filter(None, (compare(trained, (original, one), (diffusive, one)) for one in (EACH, ONE))))
 
 
-def corners_table(trained: TrainabilityMap) -> Table:
+def form_by_affinity_table(trained: TrainabilityMap) -> Table:
     """Return diverged runs by affinity in each form and by form with each affinity, with p of the sign test."""
     lines: list[tuple[str, tuple[str, ...]]] = []
     for title, shared, comparisons in (
@@ -192,11 +192,10 @@ def corners_table(trained: TrainabilityMap) -> Table:
     ):
         for one in comparisons:
             n, first, second, *alone = one.counts()
-            p = sign_test(*alone)
             name = f"{one.first[shared]}, {format_blocks(cell.blocks for cell in one.cells[0])}"
-            shown = f"{p:.2g}" if p >= 0.001 else "< 0.001"
-            lines.append((title, (name, f"{first} of {n}", f"{second} of {n}", *map(str, alone), shown)))
-    header = ("stages", "first diverged", "second diverged", "only the first", "only the second", "p")
+            counts = (f"{first} of {n}", f"{second} of {n}", *map(str, alone))
+            lines.append((title, (name, *counts, format_chance(*alone))))
+    header = ("stages", "first diverged", "second diverged", "only the first", "only the second", "sign test")
     return Table.grouped(header, lines)
 
 
