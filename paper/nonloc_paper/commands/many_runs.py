@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 import time
-from contextlib import suppress
 from dataclasses import fields
 from typing import Any
 
@@ -74,16 +73,15 @@ class RunsProgress:
         self._started = time.monotonic()
         self._bar: Any = None
         if shown and sys.stderr.isatty():
-            with suppress(ImportError):  # without tqdm there are lines
-                from tqdm import tqdm
+            from tqdm import tqdm
 
-                self._bar = tqdm(
-                    desc=name,
-                    total=total,
-                    file=sys.stderr,
-                    dynamic_ncols=True,
-                    bar_format="{desc} |{bar}| {n_fmt}/{total_fmt} runs, {elapsed} so far",
-                )
+            self._bar = tqdm(
+                desc=name,
+                total=total,
+                file=sys.stderr,
+                dynamic_ncols=True,
+                bar_format="{desc} |{bar}| {n_fmt}/{total_fmt} runs, {elapsed} so far",
+            )
 
     def __enter__(self) -> RunsProgress:
         return self

@@ -125,13 +125,8 @@ def data_folder(data_dir: str | os.PathLike[str] | None = None) -> Path:
     chosen = data_dir or os.environ.get(FOLDER_VARIABLE)
     if chosen:
         return Path(os.path.abspath(Path(chosen).expanduser()))
-    try:
-        import pooch
-    except ImportError as error:
-        raise MissingDataError(
-            f"No data folder was given: pass data_dir, set {FOLDER_VARIABLE}, or `pip install nonloc-paper` "
-            "for the default one in your cache"
-        ) from error
+    import pooch
+
     return Path(pooch.os_cache("nonloc"))
 
 
@@ -217,13 +212,9 @@ def _archive(source: Source, folder: Path, wanted: dict[str, Member], progress: 
         if md5 != source.md5:
             raise corrupt(source, folder, path, f"has a wrong MD5: got {md5}, expected {source.md5}")
         return path
-    try:
-        import pooch
-        import requests
-    except ImportError as error:
-        raise MissingDataError(
-            f"Downloading {source.title} needs pooch: `pip install nonloc-paper`"
-        ) from error
+    import pooch
+    import requests
+
     files = [member.file for member in wanted.values()]
     downloader = pooch.HTTPDownloader(progressbar=progress, chunk_size=CHUNK)
     try:

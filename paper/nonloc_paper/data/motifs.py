@@ -24,7 +24,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from nonloc.outcomes import MissingDataError
 from nonloc_paper.data.dataset import Dataset, Split
 
 PHOTOGRAPHS = ("china.jpg", "flower.jpg")
@@ -56,15 +55,9 @@ def load_motifs(train: int = 4096, test: int = 512, size: int = 12, motif: int =
 
 def load_photographs() -> Images:
     """Return the two photographs, [2, 427, 640, 3]."""
-    try:
-        from sklearn.datasets import load_sample_images
+    from sklearn.datasets import load_sample_images
 
-        samples = load_sample_images()
-    except ImportError as error:
-        raise MissingDataError(
-            "The motifs are cut out of two photographs that come with scikit-learn and are read by pillow; "
-            "one of them is not installed: `pip install nonloc[graphs]`"
-        ) from error
+    samples = load_sample_images()
     by_name = {str(path).replace("\\", "/").rpartition("/")[2]: i for i, path in enumerate(samples.filenames)}
     return np.stack([samples.images[by_name[name]] for name in PHOTOGRAPHS])
 

@@ -6,10 +6,7 @@ import sys
 import time
 from typing import Any
 
-try:
-    from tqdm import tqdm
-except ImportError:
-    tqdm = None
+from tqdm import tqdm
 
 
 class Progress:
@@ -75,7 +72,7 @@ def make_progress(shown: bool, name: str, done: int, total: int) -> Progress:
     # A program without a console (pythonw) has no stderr.
     if not shown or sys.stderr is None:
         return Progress()
-    if tqdm is not None and sys.stderr.isatty():
+    if sys.stderr.isatty():
         return Bar(name, done, total)
     return Lines(name, done, total)
 

@@ -1,7 +1,6 @@
 import gzip
 import hashlib
 import http.server
-import sys
 import tarfile
 import threading
 from collections.abc import Iterator
@@ -121,14 +120,6 @@ def test_a_wrong_or_missing_download_leaves_nothing(
     assert list((tmp_path / "data").iterdir()) == []
 
 
-def test_without_pooch_the_error_names_the_extra(
-    tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "pooch", None)
-    with pytest.raises(MissingDataError, match=r"nonloc-paper"):
-        fetch(tiny.source, tmp_path)
-
-
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -213,9 +204,6 @@ def test_the_data_folder_is_the_argument_or_the_environment_or_the_cache(
     assert data_folder() == tmp_path / "environment"
     monkeypatch.setenv("NONLOC_DATA", "")
     assert data_folder() == Path(pooch.os_cache("nonloc"))
-    monkeypatch.setitem(sys.modules, "pooch", None)
-    with pytest.raises(MissingDataError, match=r"data_dir.*NONLOC_DATA.*nonloc-paper"):
-        data_folder()
 
 
 def test_the_folder_of_the_files_is_recognised_by_its_name_or_its_files(tiny, tmp_path: Path) -> None:

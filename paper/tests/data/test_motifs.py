@@ -1,11 +1,9 @@
 import hashlib
-import sys
 
 import numpy as np
 import pytest
 import torch
 
-from nonloc.outcomes import MissingDataError
 from nonloc_paper.data.dataset import Dataset
 from nonloc_paper.data.motifs import (
     MIN_CONTRAST,
@@ -156,12 +154,3 @@ def test_contents_know_a_shift_and_zero_bytes_apart() -> None:
 def test_impossible_arguments_are_named(arguments: dict[str, int], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         load_motifs(**arguments)
-
-
-@pytest.mark.parametrize("package", ["sklearn.datasets", "PIL"])
-def test_without_the_photographs_the_error_names_the_extra(
-    package: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(MissingDataError, match=r"nonloc\[graphs\]"):
-        load_motifs()

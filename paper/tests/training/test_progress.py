@@ -5,7 +5,6 @@ import sys
 
 import pytest
 
-from nonloc_paper.training import progress
 from nonloc_paper.training.progress import make_progress
 
 METRICS = {"epoch": 1, "step": 50, "train_loss": 1.5, "test_loss": 1.0, "error": 12.345}
@@ -66,10 +65,3 @@ def test_a_terminal_gets_a_wide_bar_with_the_score_and_before_it_the_loss(monkey
     name, bar, _ = last.split("|")
     assert name == "4 diffusive, large start, own affinities "
     assert len(bar) >= 10
-
-
-def test_without_tqdm_a_terminal_gets_lines(monkeypatch):
-    terminal = on_a_terminal(monkeypatch)
-    monkeypatch.setattr(progress, "tqdm", None)
-    use(make_progress(True, "run", 0, 100))
-    assert terminal.getvalue().count("\n") == 1
