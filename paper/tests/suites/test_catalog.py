@@ -32,6 +32,8 @@ FROZEN = {
     "table1-beside": "184ffd51a0b84394",
     "backbones": "10d409be833ce538",
     "table1-n3": "7018f5a49fb21192",
+    "corners-n3": "bada7f3b7beb2263",
+    "starts-n3": "b61d925c31db5498",
 }
 
 
