@@ -319,6 +319,9 @@ def logit_spread(affinity: Affinity) -> Tensor:
     gives = position_weights(affinity, dtype).unsqueeze(1) > 0
     # What log Ω has for a row alone is no difference within it.
     query, key, _, column = logit_factors(affinity, dtype)
+    if affinity.kind == "gaussian":
+        # Nor is what all keys have in common, which would only cost digits.
+        _, key = centred(affinity, dtype)
     rows = max(1, BLOCK_ENTRIES // max(1, affinity.batch * affinity.right.shape[1]))
     spreads = []
     for some in query.split(rows, 1):

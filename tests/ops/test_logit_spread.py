@@ -54,6 +54,11 @@ def test_blocks_of_rows_change_nothing(monkeypatch):
     torch.testing.assert_close(logit_spread(Affinity(x, y, "heat")), whole)
 
 
+def test_features_far_from_zero_keep_their_digits():
+    x = 1000 + torch.tensor([[[-1.0], [0.0], [1.0]]]) / 1024
+    assert torch.equal(logit_spread(Affinity(x, x, "gaussian")), x[..., 0] / 512)
+
+
 def test_half_precision_is_computed_in_float32():
     x = torch.full((1, 2, 1), 300.0).half()  # 300² is beyond float16
     x[0, 1] = -300
