@@ -64,6 +64,7 @@ class Prepared:
     operator    products and row sums, in the compute dtype
     dtype       the compute dtype
     is_sharded  whether the other positions are in other processes
+    backend     as in `prepare`; what is copied or unpickled is prepared again
 
     >>> from nonloc import Affinity, prepare
     >>> same = torch.zeros(1, 2, 1)
@@ -76,6 +77,15 @@ class Prepared:
     operator: Operator
     dtype: torch.dtype
     is_sharded: bool = False
+    backend: str = "auto"
+
+    def __reduce__(self) -> tuple[Callable[..., Prepared], tuple[Any, ...]]:
+        # The operator is made of local functions, which cannot be pickled.
+        if self.is_sharded:
+            raise ValueError(
+                "a sharded kernel can be neither copied nor pickled; call prepare_sharded(affinity) in every process"
+            )
+        return partial(prepare, backend=self.backend), (self.affinity, self.dtype)
 
     @property
     def apply(self) -> Callable[[Tensor], Tensor]:
@@ -227,15 +237,16 @@ def prepare(
         raise ValueError(
             f"dtype must be a floating dtype of torch, such as torch.float64, got {shown(dtype)}"
         )
+    chosen = backend
     if backend == "auto":
-        backend = choose_backend(affinity)
+        chosen = choose_backend(affinity)
         # A wider dtype than that of the features asks for more precision than these kernels have.
-        if backend in fused.BACKENDS and dtype != compute_dtype(affinity):
-            backend = "factored"
+        if chosen in fused.BACKENDS and dtype != compute_dtype(affinity):
+            chosen = "factored"
     elif backend in fused.BACKENDS:
         fused.check(affinity, backend=backend)
     with full_precision(_numbers(affinity)[0]):
-        return Prepared(affinity, _operator(affinity, dtype, backend), dtype)
+        return Prepared(affinity, _operator(affinity, dtype, chosen), dtype, backend=backend)
 
 
 def _operator(affinity: Affinity | SparseAffinity, dtype: torch.dtype, backend: str) -> Operator:

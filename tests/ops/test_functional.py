@@ -1,5 +1,7 @@
 """The public functions at the edges: one position, masks, NaN, dtypes, wrong arguments; for every backend."""
 
+import copy
+import pickle
 from dataclasses import replace
 
 import pytest
@@ -58,6 +60,20 @@ def test_a_prepared_affinity_says_what_comes_too_late():
     with pytest.raises(ValueError, match=r"use prepare\(…, backend='reference'\)"):
         diffuse(prepare(a), signal(a), backend="reference")
     assert aggregate(narrow, signal(a).half()).dtype == torch.float16
+
+
+@each_backend
+@pytest.mark.parametrize(
+    "copied", [copy.deepcopy, lambda it: pickle.loads(pickle.dumps(it))], ids=["as a copy", "pickled"]
+)
+def test_a_prepared_affinity_travels(copied, backend):
+    x, z = features("heat", "row").float().requires_grad_(), signal(affinity("heat"))
+    kernel = prepare(Affinity(x, x, "heat"), torch.float64, backend=backend)
+    again = copied(kernel)
+    assert torch.equal(diffuse(again, z), diffuse(kernel, z))
+    assert (again.dtype, again.backend) == (torch.float64, backend)
+    (gradient,) = torch.autograd.grad(diffuse(again, z).sum(), again.affinity.left)
+    assert bool(gradient.isfinite().all())
 
 
 @each_backend

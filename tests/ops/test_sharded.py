@@ -1,5 +1,6 @@
 """Positions in several processes: the values and gradients of one process that has them all, in linear memory."""
 
+import pickle
 from itertools import pairwise, product
 
 import pytest
@@ -138,6 +139,10 @@ def test_what_needs_other_rows_is_refused():
     refused(
         lambda rank, group: dirichlet_energy(prepare_sharded(heat, group=group), x),
         "all positions in one process",
+    )
+    refused(
+        lambda rank, group: pickle.dumps(prepare_sharded(heat, group=group)),
+        "prepare_sharded.* in every process",
     )
     refused(lambda rank, group: prepare_sharded(heat), "init_process_group")
     refused(
