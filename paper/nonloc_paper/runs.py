@@ -141,14 +141,14 @@ class Run:
         return _read_epochs(self.metrics_path)
 
     def append_metrics(self, line: dict[str, Any]) -> None:
-        self._append(self.metrics_path, line)
+        append_line(self.metrics_path, line)
 
     def read_spectra(self) -> list[dict[str, Any]]:
         """One dict for each epoch whose spectra were recorded, in order."""
         return _read_epochs(self.spectra_path)
 
     def append_spectra(self, line: dict[str, Any]) -> None:
-        self._append(self.spectra_path, line)
+        append_line(self.spectra_path, line)
 
     def digests(self) -> dict[str, dict[str, Any]]:
         """Return the size and the SHA-256 of metrics.jsonl and spectra.jsonl, by name; a missing file is empty."""
@@ -234,17 +234,6 @@ class Run:
                 for path in made:
                     path.rmdir()
 
-    def _append(self, path: Path, line: dict[str, Any]) -> None:
-        self.path.mkdir(parents=True, exist_ok=True)
-        is_new = not path.exists()
-        with naming(path), open(path, "ab+") as file:
-            file.truncate(_whole_length(_content(path)))
-            file.write((_dump(finite_or_none(line)) + "\n").encode())
-            file.flush()
-            os.fsync(file.fileno())
-        if is_new:
-            sync_folder(self.path)
-
     def __repr__(self) -> str:
         return f"Run({str(self.path)!r})"
 
@@ -276,6 +265,20 @@ def find_files(folder: Path, name: str) -> list[Path]:
         folders += [one for one in inside if not one.is_symlink()]
         links = sorted([*links, *(one for one in inside if one.is_symlink())], reverse=True)
     return sorted(found)
+
+
+def append_line(path: Path, line: dict[str, Any]) -> None:
+    """Add a line of JSON to a file, on disk before this returns; a torn last line goes. Processes take turns."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    is_new = not path.exists()
+    with naming(path), open(path, "ab+") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        file.truncate(_whole_length(_content(path)))
+        file.write((_dump(finite_or_none(line)) + "\n").encode())
+        file.flush()
+        os.fsync(file.fileno())
+    if is_new:
+        sync_folder(path.parent)
 
 
 def write_json(path: Path, value: dict[str, Any], *, indent: int | None = None) -> dict[str, Any]:

@@ -182,7 +182,6 @@ def run(options: Namespace) -> int:
     plan |= {"command": command, "seconds": float(before.get("seconds", 0.0))}
     # Before any work, so that even a killed command leaves a folder that can be reported on.
     write_plan(folder, plan)
-    started = time.monotonic()
     recorded = _recorded(suite, options)
     known = _restore(suite, folder, options, output)
     slow = next(filter(None, (slow_precision(row.recipe, where) for row in suite.rows)), "")
@@ -190,9 +189,11 @@ def run(options: Namespace) -> int:
         output.talk(f"{slow}: --set precision=float32 channels_last=false")
     if options.processes > 1:
         output.talk(f"{options.processes} processes train at once; you see the runs of one")
+    started = time.monotonic()
     progress = _train(suite, folder, options, budget, known, shown=not output.is_quiet)
     seconds = time.monotonic() - started
-    plan["seconds"] = round(plan["seconds"] + seconds, 1)
+    # Read again: another process may have worked in the folder, too.
+    plan["seconds"] = round(read_plan(folder).get("seconds", 0.0) + seconds, 1)
     write_plan(folder, plan)
     if seconds >= 1:
         # Less is no training, but finding out that there is nothing to do.

@@ -31,6 +31,7 @@ from nonloc.outcomes import CorruptDataError, LockedRunError
 from nonloc_paper import file_schemas
 from nonloc_paper.runs import (
     Run,
+    append_line,
     find_files,
     find_runs,
     read_json,
@@ -78,26 +79,31 @@ def note_spent(folder: str | os.PathLike[str], **entry: Any) -> None:
 
     The seconds are wall-clock time, shared by runs side by side; each run's own result has its whole time.
     """
-    path = Path(folder) / SPENT
-    path.parent.mkdir(parents=True, exist_ok=True)
-    before = path.read_bytes() if path.is_file() else b""
-    write_atomically(path, before + (json.dumps(entry, ensure_ascii=False) + "\n").encode())
+    append_line(Path(folder) / SPENT, entry)
 
 
 def move_spent(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
     """Move the lines of one folder's spent.jsonl to the end of another's: the runs are there now."""
-    for entry in read_spent(source).get(Path(source), []):
-        note_spent(target, **entry)
-    (Path(source) / SPENT).unlink(missing_ok=True)
+    path = Path(source) / SPENT
+    if not path.is_file():
+        return
+    with open(path, "rb+") as file:
+        # A line that another process adds before the file is emptied would be lost.
+        fcntl.flock(file, fcntl.LOCK_EX)
+        for entry in _read_entries(path):
+            note_spent(target, **entry)
+        file.truncate(0)
 
 
 def read_spent(root: str | os.PathLike[str]) -> dict[Path, list[dict[str, Any]]]:
     """Return the lines of every spent.jsonl below `root`, by folder; each line has its seconds."""
-    spent = {}
-    for path in find_files(Path(root), SPENT):
-        spent[path.parent] = read_lines(path, may_be_torn=False)
-        check_lines(spent[path.parent], file_schemas.SPENT, path)
-    return spent
+    return {path.parent: _read_entries(path) for path in find_files(Path(root), SPENT)}
+
+
+def _read_entries(path: Path) -> list[dict[str, Any]]:
+    entries = read_lines(path, may_be_torn=False)
+    check_lines(entries, file_schemas.SPENT, path)
+    return entries
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,8 @@ from nonloc_paper.commands import reproduce
 from nonloc_paper.commands.many_runs import parse_changes
 from nonloc_paper.commands.terminal import fit_table
 from nonloc_paper.report.tables import Table
-from nonloc_paper.runs import Run, find_runs
+from nonloc_paper.runs import Run, find_runs, read_json, write_json
+from nonloc_paper.suites.train_all import SuiteProgress
 
 SMALL = ["--set", "epochs=2", "steps_per_epoch=2", "train_images=64", "test_images=16", "batch_size=8"]
 WORDS = ["reproduce", "demo", "--seeds", "1", "--rows", "1", "3", *SMALL, "--device", "cpu"]
@@ -183,6 +184,17 @@ def test_a_run_that_another_process_holds_is_passed_over(tmp_path, capsys):
         result = json.loads(capsys.readouterr().out)
         assert result["left"] == left[:1]
         assert [row["n"] for row in result["rows"]] == [0, 1]
+
+
+def test_the_time_of_another_process_in_the_folder_is_not_lost(tmp_path, capsys, monkeypatch):
+    def train(*_, **__):
+        path = tmp_path / "suite.json"
+        write_json(path, read_json(path) | {"seconds": 100.0})
+        return SuiteProgress((), ())
+
+    monkeypatch.setattr(reproduce, "_train", train)
+    assert main([*WORDS, "--output", str(tmp_path), *ALONE]) == 0
+    assert json.loads(capsys.readouterr().out)["seconds"] == pytest.approx(100, abs=1)
 
 
 def test_a_diverged_row_is_a_result(tmp_path, capsys):

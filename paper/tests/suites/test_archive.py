@@ -1,10 +1,12 @@
 """Records: keep and restore finished runs, lock a folder, note what runs cost."""
 
+import fcntl
 import json
 import shutil
 import subprocess
 import sys
 from dataclasses import replace
+from threading import Thread
 
 import pytest
 
@@ -348,3 +350,21 @@ def test_what_runs_cost_comes_back_by_folder(tmp_path):
     note_spent(tmp_path, seconds=None, runs=1)
     with pytest.raises(CorruptDataError, match=r"spent\.jsonl, line 1, has seconds None"):
         read_spent(tmp_path)
+
+
+def test_processes_that_note_and_move_what_was_spent_take_turns(tmp_path):
+    here, there = tmp_path / "here", tmp_path / "there"
+    note_spent(here, seconds=1)
+    with open(here / "spent.jsonl", "ab") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        others = [
+            Thread(target=note_spent, args=(here,), kwargs={"seconds": 2}),
+            Thread(target=move_spent, args=(here, there)),
+        ]
+        for other in others:
+            other.start()
+            other.join(timeout=0.2)
+        file.write(b'{"seconds": 3}\n')
+    for other in others:
+        other.join()
+    assert sorted(line["seconds"] for lines in read_spent(tmp_path).values() for line in lines) == [1, 2, 3]
