@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from nonloc_paper.runs import Run
 from nonloc_paper.training.machine import device_or_best, machine
 from nonloc_paper.training.observe import observe
 from nonloc_paper.training.recipe import Recipe
-from nonloc_paper.training.scheduler import Ending, SharedData, fit_many, seconds_to_go
+from nonloc_paper.training.scheduler import Ending, SharedData, fit_many
 
 
 @dataclass(frozen=True)
@@ -59,8 +59,7 @@ def train_all(
     `SuiteProgress.errors`. SIGINT, SIGTERM and a spent `budget` (seconds) end the call with the running runs saved; the
     same call continues them.
 
-    budget        runs known not to fit into the rest are begun last; a run's time is known from other seeds, or from
-                  its own beginning
+    budget        runs known not to fit into the rest are begun last; a run's time is known from other seeds
     others        finished runs elsewhere, to know times from
     side_by_side  how many runs to train at once: None is 1 on the CPU, and on CUDA the number that gave most
                   finished runs an hour when it was measured
@@ -85,19 +84,18 @@ def train_all(
         seeds.setdefault(recipe.with_(seed=0), []).append(run)
     device_name = machine(where)["device"]
 
-    def seconds_of(number: int) -> float | None:
+    def may_fit(number: int, seconds: float) -> bool:
+        """Whether a run has begun, or is not known to take more than so many seconds."""
         recipe = usable[number]
         try:
-            return seconds_to_go(runs[recipe], recipe.epochs, seeds[recipe.with_(seed=0)], device_name)
+            times = seconds_of_whole_runs(seeds[recipe.with_(seed=0)], device_name)
+            return runs[recipe].has_begun or not times or sum(times) / len(times) <= seconds
         except (NonlocError, OSError):
             # A damaged folder is reported when its run begins; the others can be chosen.
-            return None
+            return True
 
     def choose(left: Sequence[int], seconds: float | None) -> int:
-        if seconds is None:
-            return left[0]
-        needed = ((number, seconds_of(number)) for number in left)
-        return next((number for number, need in needed if need is None or need <= seconds), left[0])
+        return next((number for number in left if seconds is None or may_fit(number, seconds)), left[0])
 
     def ended(number: int, ending: Ending) -> None:
         if isinstance(ending.error, LockedRunError):
@@ -132,3 +130,18 @@ def train_all(
         signal=endings.signal,
         errors=tuple(errors),
     )
+
+
+def seconds_of_whole_runs(runs: Iterable[Run], device: str) -> list[float]:
+    """Return the seconds of the runs that ran to their end on this device, and nowhere else.
+
+    device  as result.json has it in machine.device
+    """
+    results = [run.read_result() for run in runs if run.is_finished]
+    return [
+        float(result["seconds"])
+        for result in results
+        if result["outcome"]["ending"] == "converged"
+        and not result.get("earlier")
+        and result["machine"]["device"] == device
+    ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import traceback
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -15,9 +15,7 @@ from nonloc._checks import check_whole
 from nonloc.outcomes import Outcome
 from nonloc_paper.data import load
 from nonloc_paper.data.dataset import Dataset
-from nonloc_paper.file_schemas import METRICS
 from nonloc_paper.runs import Run
-from nonloc_paper.schema import check_lines
 from nonloc_paper.training.fit import Options, SaveAndStop, Steps, Watch, make_options, train_steps
 from nonloc_paper.training.machine import plain_defaults
 from nonloc_paper.training.recipe import Recipe
@@ -271,26 +269,3 @@ class _Scheduler:
         self._running.remove(one)
         self._endings[one.number] = ending
         self._ended(one.number, ending)
-
-
-def seconds_to_go(run: Run, epochs: int, others: Iterable[Run], device: str) -> float | None:
-    """Estimate the seconds until `run`, of so many epochs, is finished; None where nothing is known.
-
-    others  runs that differ in the seed alone; those count that ran to their end on this device, and nowhere else
-    device  as result.json has it in machine.device
-    """
-    if run.is_finished:
-        return 0.0
-    lines = run.read_metrics() if run.exists else []
-    check_lines(lines, METRICS, run.metrics_path)
-    share = 1 - lines[-1]["epoch"] / epochs if lines else 1.0
-    times = []
-    for other in others:
-        if other.is_finished:
-            result = other.read_result()
-            is_whole = result["outcome"]["ending"] == "converged" and not result.get("earlier")
-            if is_whole and result["machine"]["device"] == device:
-                times.append(float(result["seconds"]))
-    if times:
-        return share * sum(times) / len(times)
-    return lines[-1]["seconds"] * share / (1 - share) if lines else None

@@ -2,11 +2,13 @@
 
 from contextlib import ExitStack
 
+import pytest
 import torch
 
 from nonloc_paper.runs import Run
 from nonloc_paper.suites import train_all as suite
-from nonloc_paper.suites.train_all import train_all
+from nonloc_paper.suites.train_all import seconds_of_whole_runs, train_all
+from nonloc_paper.training.fit import fit
 from nonloc_paper.training.recipe import Recipe
 
 SIZES = {"epochs": 1, "steps_per_epoch": 2, "batch_size": 8, "train_images": 64, "test_images": 16}
@@ -114,3 +116,43 @@ def test_with_a_budget_a_run_that_is_known_not_to_fit_is_begun_last(tmp_path):
     progress = go(tmp_path, [long, BASE], budget=1e5, others=others, **tell)
     assert begun == [1, 0]
     assert progress.left == (), "begun last, but begun"
+
+
+def test_a_run_that_has_begun_is_brought_to_its_end_before_another_is_begun(tmp_path):
+    """Else budgets that are shorter than a run would begin them all before one is done."""
+    begun, others = [], [(BASE.with_(seed=1), finished(tmp_path / "elsewhere", 1e6))]
+    fit(BASE, tmp_path / "runs" / BASE.name, device="cpu", progress=False, stop_after=0)
+    tell = {"tell": lambda index, recipe: begun.append(index)}
+    go(tmp_path / "runs", [BASE, BASE.with_(epochs=2)], budget=1e5, others=others, **tell)
+    assert begun == [0, 1]
+
+
+def finished(path, seconds, ending="converged", device="cpu", **more):
+    """A finished run that took `seconds`."""
+    run = Run(path)
+    result = {
+        "outcome": {"ending": ending, "epoch": 0, "step": 0, "message": "", "metrics": {}},
+        "metrics": {},
+        "parameters": 1,
+        "data_sha256": "0" * 64,
+        "weights_sha256": None,
+        "seconds": seconds,
+        "machine": {"cpu": "abacus", "cores": 1, "threads": 1, "device": device, "platform": "table"},
+        "versions": {},
+    }
+    run.write_result(result | more)
+    return run
+
+
+@pytest.mark.parametrize(
+    "difference",
+    [{"ending": "diverged"}, {"device": "another"}, {"earlier": [{"machine": None, "seconds": 50.0}]}],
+    ids=["diverged", "another device", "partly elsewhere"],
+)
+def test_only_runs_that_compare_say_how_long_one_takes(tmp_path, difference):
+    runs = [
+        finished(tmp_path / "1", 100.0),
+        finished(tmp_path / "2", 120.0, **difference),
+        Run(tmp_path / "3"),
+    ]
+    assert seconds_of_whole_runs(runs, "cpu") == [100.0]

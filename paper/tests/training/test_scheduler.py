@@ -22,8 +22,7 @@ from tiny import (
 
 from nonloc_paper.runs import Run
 from nonloc_paper.training import scheduler, stopping
-from nonloc_paper.training.recipe import Recipe
-from nonloc_paper.training.scheduler import SharedData, fit_many, seconds_to_go
+from nonloc_paper.training.scheduler import SharedData, fit_many
 from nonloc_paper.training.session import Session
 
 CPU = torch.device("cpu")
@@ -259,43 +258,3 @@ def test_shared_data_are_not_copied_on_the_same_device_and_keep_their_name():
     assert same.train.images.data_ptr() == data.train.images.data_ptr()
     with pytest.raises(ValueError, match="data\\['cifar10'\\] is 'tiny'"):
         SharedData(CPU, {"cifar10": data}).load("cifar10")
-
-
-def finished(path, seconds, ending="converged", device="cpu", **more):
-    """A finished run that took `seconds`."""
-    run = Run(path)
-    result = {
-        "outcome": {"ending": ending, "epoch": 0, "step": 0, "message": "", "metrics": {}},
-        "metrics": {},
-        "parameters": 1,
-        "data_sha256": "0" * 64,
-        "weights_sha256": None,
-        "seconds": seconds,
-        "machine": {"cpu": "abacus", "cores": 1, "threads": 1, "device": device, "platform": "table"},
-        "versions": {},
-    }
-    run.write_result(result | more)
-    return run
-
-
-def test_seconds_to_go_come_from_other_seeds_or_the_run_itself(tmp_path):
-    new, half = Run(tmp_path / "new"), Run(tmp_path / "half")
-    half.write_recipe(Recipe(epochs=10).to_dict())
-    line = {"epoch": 4, "step": 40, "train_loss": 1.0, "test_loss": 1.0, "error": 50.0}
-    half.append_metrics(line | {"learning_rate": 0.1, "seconds": 20.0})
-    others = [finished(tmp_path / "1", 100.0), finished(tmp_path / "2", 120.0)]
-    assert seconds_to_go(new, 10, [], "cpu") is None
-    assert seconds_to_go(others[0], 10, [], "cpu") == 0
-    assert seconds_to_go(new, 10, others, "cpu") == pytest.approx(110)
-    assert seconds_to_go(half, 10, others, "cpu") == pytest.approx(66)
-    assert seconds_to_go(half, 10, [], "cpu") == pytest.approx(30)
-
-
-@pytest.mark.parametrize(
-    "difference",
-    [{"ending": "diverged"}, {"device": "another"}, {"earlier": [{"machine": None, "seconds": 50.0}]}],
-    ids=["diverged", "another device", "partly elsewhere"],
-)
-def test_runs_that_do_not_compare_do_not_count(tmp_path, difference):
-    others = [finished(tmp_path / "1", 100.0, **difference)]
-    assert seconds_to_go(Run(tmp_path / "new"), 10, others, "cpu") is None
