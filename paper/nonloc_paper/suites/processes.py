@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -52,8 +53,12 @@ def train_all_by_processes(
             if is_stopped:
                 helper.terminate()  # a SIGTERM, which not every way to stop this process sends them: runs are saved
             helper.join()
-    if progress.signal is not None or not progress.left:
+    if not progress.left:
         return progress
+    if progress.reason or progress.signal is not None:
+        # Nothing is begun: this counts what the others have done.
+        now = train_all(recipes, folder, budget=0.0, **common)
+        return replace(progress, done=now.done, left=now.left)
     left = None if until is None else max(0.0, until - time.time())
     return train_all(recipes, folder, budget=left, **common)
 

@@ -1,11 +1,15 @@
 """Several processes train a list of recipes as one does."""
 
+from unittest.mock import Mock
+
 import pytest
 import torch
 from test_train_all import RECIPES, go
 
 from nonloc_paper.runs import Run
+from nonloc_paper.suites import processes
 from nonloc_paper.suites.processes import train_all_by_processes
+from nonloc_paper.suites.train_all import SuiteProgress
 from nonloc_paper.training.trained import trained_network
 
 
@@ -22,3 +26,15 @@ def test_two_processes_train_what_one_trains(tmp_path):
         )
         assert first.keys() == second.keys()
         assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_why_this_process_stopped_is_told_and_what_another_did_is_counted(monkeypatch):
+    stopped = SuiteProgress((), tuple(RECIPES), reason="Spent.", errors=(ValueError("no"),))
+    counted = SuiteProgress((RECIPES[0],), tuple(RECIPES[1:]), reason="Its budget of 0 s was spent.")
+    train_all = Mock(side_effect=[stopped, counted])
+    monkeypatch.setattr(processes, "train_all", train_all)
+    monkeypatch.setattr(processes.multiprocessing, "get_context", Mock())
+    progress = train_all_by_processes(RECIPES, "runs", processes=2, budget=9.0)
+    assert train_all.call_args.kwargs["budget"] == 0
+    assert (progress.done, progress.left) == (counted.done, counted.left)
+    assert (progress.reason, progress.errors) == ("Spent.", stopped.errors)
