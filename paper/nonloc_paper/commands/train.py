@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 from jsonargparse import ArgumentParser, Namespace
 
@@ -12,7 +13,14 @@ from nonloc.cli.durations import parse_duration
 from nonloc.cli.output import Output, add_output_arguments
 from nonloc.nn.options import StageOptions
 from nonloc.outcomes import EXIT_DIVERGED, EXIT_DONE, Outcome
-from nonloc_paper.commands.parser import CommandParser, add_budget, add_data_dir, add_device, add_optional
+from nonloc_paper.commands.parser import (
+    CommandParser,
+    add_budget,
+    add_data_dir,
+    add_device,
+    add_optional,
+    load_yaml,
+)
 from nonloc_paper.data import NAMES
 from nonloc_paper.networks.spec import NetworkSpec
 from nonloc_paper.runs import Run
@@ -83,6 +91,22 @@ def recipe_from(options: Namespace) -> Recipe:
     return Recipe.from_dict(values)
 
 
+def check_stage_options(options: Namespace, recipe: Recipe) -> None:
+    """Refuse options of stages for a network without them; a config file, such as that of a run, may have them."""
+    if NetworkSpec.parse(recipe.network).form is not None:
+        return
+    of_files: dict[str, Any] = {}
+    for path in filter(None, options.config or ()):  # None is a text in the place of a file
+        of_files |= load_yaml(Path(path).read_text(encoding="utf-8")).get("stage", {})
+    idle = [name for name, value in recipe.stage.keywords().items() if of_files.get(name) != value]
+    if idle:
+        backbone = recipe.network.partition("/")[0]
+        raise ValueError(
+            f"{recipe.network} has no nonlocal stages, so --stage.{', --stage.'.join(idle)} would do nothing; leave it "
+            f"out, or name a --network with stages, such as {backbone}/diffusive-4@2"
+        )
+
+
 CALM_START = 0.01  # a deviation with which everything in the map trains
 
 
@@ -106,7 +130,7 @@ def run(options: Namespace) -> int:
     output = Output(options)
     recipe = recipe_from(options)
     check_choice("data", recipe.data, NAMES)
-    NetworkSpec.parse(recipe.network)  # a network of one's own is for Python
+    check_stage_options(options, recipe)
     budget = None if options.budget is None else parse_duration(options.budget)
     if options.threads is not None:
         check_whole("threads", options.threads, most=MOST_THREADS)

@@ -275,6 +275,11 @@ def test_what_cannot_be_run_does_not_become_the_plan(tmp_path, capsys):
     assert "bread" in capsys.readouterr().err
 
 
+def test_options_of_stages_are_refused_for_baselines(capsys):
+    assert main(["reproduce", "demo", "--rows", "local baseline", "--set", "stage.scaled=true"]) == 2
+    assert "no row that is chosen has nonlocal stages" in capsys.readouterr().err
+
+
 def test_lists_that_are_written_twice_are_added_up():
     words = ["demo", "--set", "seed=1", "--rows", "1", "--set", "a=2", "b=3"]
     for _ in range(2):

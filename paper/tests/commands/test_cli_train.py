@@ -164,6 +164,20 @@ def test_a_run_that_fails_at_its_start_leaves_nothing(tmp_path, capsys, option, 
     assert list(tmp_path.iterdir()) == []
 
 
+def test_options_of_stages_are_refused_for_a_network_without_but_a_recorded_recipe_has_them(tmp_path, capsys):
+    words = ["train", *TINY, "--network", "restorer8/baseline", "--budget", "0s", "--quiet"]
+    assert main([*words, "--run", str(tmp_path / "run"), "--stage.scaled", "true", "--stage.embed", "3"]) == 2
+    wrong = "restorer8/baseline has no nonlocal stages, so --stage.embed, --stage.scaled would do nothing"
+    assert wrong in capsys.readouterr().err
+    (tmp_path / "recipe.json").write_text('{"stage": {"scaled": true, "init_std": 1}}')
+    words += ["--run", str(tmp_path / "run"), "--config", str(tmp_path / "recipe.json")]
+    assert main([*words, "--stage.embed", "3"]) == 2
+    assert "so --stage.embed would do nothing" in capsys.readouterr().err
+    assert main([*words, "--config", "{stage: {hidden: 3}}"]) == 2
+    assert "so --stage.hidden would do nothing" in capsys.readouterr().err
+    assert main(words) == 0
+
+
 def test_divergence_is_exit_3_and_recorded(tmp_path, capsys):
     words = [
         "train",
