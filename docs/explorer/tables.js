@@ -9,7 +9,7 @@
   function draw(root, data) {
     const every = data.differences;
     const chosen = { comparison: "", backbone: "", form: "", affinity: "" };
-    const names = { both: "own less one", own: "own affinities", one: "one affinity", ...data.backbones };
+    const names = { both: "own minus one", own: "own affinities", one: "one affinity", ...data.backbones };
     const choose = (label, key) =>
       explorer.choice({
         label,

@@ -121,7 +121,7 @@ def predicted(backbone, published, seeds=None, training=PLAIN):
     return counts
 
 
-def own_less_one(backbone, blocks, seeds, training=PLAIN):
+def own_minus_one(backbone, blocks, seeds, training=PLAIN):
     """The mean over these numbers of blocks."""
     rows = [stage(backbone, "diffusive", n, one, training) for n in blocks for one in (False, True)]
     return combined(rows, [1 / len(blocks), -1 / len(blocks)] * len(blocks), seeds)
@@ -157,13 +157,13 @@ def table(title):
 
 
 def test_the_hypothesis():
-    found, lost = own_less_one(MATCHING, (2, 3, 4, 5, 6), (1, 2, 3, 4))
-    seen, _ = own_less_one(MATCHING, (2, 3, 4, 5, 6), (0,))
+    found, lost = own_minus_one(MATCHING, (2, 3, 4, 5, 6), (1, 2, 3, 4))
+    seen, _ = own_minus_one(MATCHING, (2, 3, 4, 5, 6), (0,))
     word, shown = "undecided", summed_up(found)
     if len(found) > 1 and len(found) + len(lost) == 4:
         word = "held" if shown[2] < 0 else "refuted" if shown[1] > -0.1 else "undecided"
     sentence, *parts = re.match(r"(.*)\n\n- (.*)\n- (.*)\n- (.*)\n(?:- (.*)\n)?", TEXT.strip()).groups()
-    assert sentence.endswith(f" is **{word}, n = {len(found)}**.")
+    assert sentence.endswith(f" It is **{word}, n = {len(found)}**.")
     first, second, third, before = (part and part.partition(": ")[2] for part in parts)
     assert_shown(first, summed_up(found, lost))
     assert_shown(second, predicted(MATCHING, PUBLISHED, (1, 2, 3, 4)))
@@ -185,7 +185,7 @@ def check_table(title, backbone, seeds, training=PLAIN, published_errors=PUBLISH
             [published_errors[form][n]] if any(rows) and n in published_errors[form] else []
             for form, rows in (("original", [original]), ("diffusive", [own, one]))
         ]
-        less = summed_up(*own_less_one(backbone, [n], seeds, training))
+        less = summed_up(*own_minus_one(backbone, [n], seeds, training))
         if original or own or one:
             expected[str(n)] = [score(original), published[0], score(own), score(one), published[1], less]
     lines = {name: cells for name, *cells in table(title)}
@@ -295,12 +295,12 @@ def test_form_by_affinity():
             low, high = map(int, re.search(r"(\d) to (\d) blocks", name).groups())
             blocks = range(low, high + 1)
             errors_shown.add((group, low, form))
+            seeds = (1, 2, 3, 4) if backbone == MATCHING else None
             for cell, is_one in ((own, False), (one, True)):
                 rows = [stage(backbone, form.replace("proposed", "diffusive"), n, is_one) for n in blocks]
-                assert_shown(cell, summed_up(*combined(rows, [1 / len(blocks)] * len(blocks))))
+                assert_shown(cell, summed_up(*combined(rows, [1 / len(blocks)] * len(blocks), seeds)))
             if form == "proposed":
-                seeds = (1, 2, 3, 4) if backbone == MATCHING else None
-                assert_shown(less, summed_up(*own_less_one(backbone, blocks, seeds)))
+                assert_shown(less, summed_up(*own_minus_one(backbone, blocks, seeds)))
     assert ("error, 2 bottlenecks a group", 2, "original") in errors_shown
 
 
@@ -315,7 +315,7 @@ def lost_runs(found):
 
 
 def differences(backbone, training=PLAIN, published=PUBLISHED):
-    """Return (kind, less what, up to so many blocks) -> values by seed, seeds lost, the published number.
+    """Return (kind, minus what, up to so many blocks) -> values by seed, seeds lost, the published number.
 
     With n = 3, seed 0 had been seen before the rules were written, and does not count.
     """
@@ -363,7 +363,7 @@ def test_the_differences():
     lines = {name: cells for name, *cells in table("Against the baseline and the original form")}
     assert len(lines) == 7
     for line, cells in lines.items():
-        kind, other, last = re.match(r"(.+), less (\w+), 2 to (\d) blocks", line).groups()
+        kind, other, last = re.match(r"(.+), minus (\w+), 2 to (\d) blocks", line).groups()
         key = kind, other, int(last)
         for cell, some in zip(cells, known.values(), strict=True):
             values, lost, number = some[key]
@@ -374,27 +374,32 @@ def test_the_differences():
 
 
 def words(backbone):
-    """Return (kind, less what, up to so many blocks) -> the word of the sentence on a backbone."""
+    """Return (kind, minus what, up to so many blocks) -> the words of the sentence on a backbone."""
     found = {}
     for key, (values, lost, _) in known_differences()[backbone].items():
         if len(values) > 1:
             _, low, high, *_ = summed_up(values, lost)
-            clear = "less error than" if high < 0 else "more error than"
-            found[key] = clear if high < 0 or low > 0 else "no clear difference from"
+            clear = "err less than" if high < 0 else "err more than"
+            found[key] = clear if high < 0 or low > 0 else "do not clearly differ from"
     return found
 
 
 def test_the_words_on_accuracy():
     for backbone in filter(words, known_differences()):
         group, name = backbone.split(", ")
-        sentence = re.search(rf"\*\*Accuracy, {group}\*\*, {name}: (.*)\.", TEXT)[1]
+        sentence = re.search(rf"\*\*Accuracy, {group}\*\*, {name}, mean over 2 to 4 blocks\. (.*)\.", TEXT)[1]
         found = {}
-        for part in sentence.split("; "):
-            known = "less error than|more error than|no clear difference from"
-            word, other, kinds = re.match(rf"({known}) (?:the )?(\w+)(?: blocks)? for (.*)", part).groups()
-            for kind, spans in re.findall(r"(?:, | and )?([a-z ]+) \(([^)]*)\)", kinds):
-                for last in re.findall(r"2 to (\d) blocks", spans):
-                    found[kind.replace(" with", ","), other, int(last)] = word
+        known = "err less than|err more than|do not clearly differ from"
+        more = rf"(?: \((also )?over 2 to 6 blocks(?: they ({known}) it)?\))?"
+        part = rf"({known}) (?:the (baseline)|(original) blocks){more}"
+        for text in sentence.split(". "):
+            form, affinity, rest = re.match(r"(\w+) blocks(?: with (\w+ \w+))? (.*)", text).groups()
+            kind = form.lower() + (f", {affinity}" if affinity else "")
+            assert re.fullmatch(rf"{part}(?: and {part})?", rest)
+            for word, baseline, original, also, other in re.findall(part, rest):
+                found[kind, baseline or original, 4] = word
+                if also or other:
+                    found[kind, baseline or original, 6] = other or word
         assert found == words(backbone)
 
 
@@ -503,9 +508,9 @@ def test_the_sentences():
         **{f"Accuracy, {title.partition(',')[0]}": [] for title in known_differences() if words(title)},
         **({"Own embeddings or a fresh state": corners()[0]} if corners() else {}),
         **({"Rate 0.01": rate()[0]} if rate() else {}),
-        "Spectra": [],
     }
-    shown = dict(re.findall(r"^- \*\*(.+?)\*\*(.*)$", TEXT, re.MULTILINE))
+    found = TEXT.partition("## What was found")[2]
+    shown = dict(re.findall(r"^- \*\*(.+?)\*\*(.*)$", found, re.MULTILINE))
     assert list(shown) == list(expected)
     for title, text in shown.items():
         if not title.startswith("Accuracy"):
@@ -550,10 +555,10 @@ def test_the_experiments_in_the_projects_readme():
     means = [-summed_up(values)[0] for values in less]
     assert {len(values) for values in less} == {4}
     shown = text.partition("- **With ")[2].partition("- **")[0]
-    assert_shown(shown, [3, means[0], 2, 4, 2, 6, *means[1:]])
-    # "Which may be chance": of one affinity the interval contains 0.
+    assert_shown(shown, [3, 2, 4, means[0], 2, 6, *means[1:]])
+    # "May be chance": of one affinity the interval contains 0.
     assert [summed_up(values)[2] < 0 for values in less] == [True, True, False]
-    mean, low, high, n = summed_up(own_less_one(MATCHING, (2, 3, 4, 5, 6), (1, 2, 3, 4))[0])
+    mean, low, high, n = summed_up(own_minus_one(MATCHING, (2, 3, 4, 5, 6), (1, 2, 3, 4))[0])
     last = text.partition("**Own affinities or one?**")[2].partition("[paper/README.md]")[0]
     assert_shown(last, [-mean, low, high, 2, 6])
     assert n == 4

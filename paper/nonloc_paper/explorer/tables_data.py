@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 from nonloc_paper.explorer.rounding import rounded
@@ -11,14 +10,14 @@ from nonloc_paper.report.contrasts import Contrast
 from nonloc_paper.report.map.cells import TrainabilityMap
 from nonloc_paper.report.matching import BLOCKS, N3, hypothesis_parts, hypothesis_sentence
 from nonloc_paper.report.records import RowRecord
-from nonloc_paper.report.summary import forest_lines, summary_sections
+from nonloc_paper.report.summary import OWN_MINUS_ONE, forest_lines, summary_sections
 from nonloc_paper.report.table1 import row_differences
-from nonloc_paper.report.table1_runs import NAMES, Table1Runs, deciding_seeds, group_size, setting
+from nonloc_paper.report.table1_runs import NAMES, Table1Runs, group_size, setting
 from nonloc_paper.report.tables import Table
 from nonloc_paper.report.verdicts import signed
 
-OTHERS = "other starts, weights, rates and places, less baseline"
-TWINS = "proposed less original form, the same otherwise"
+OTHERS = "other starts, weights, rates and places, minus baseline"
+TWINS = "proposed minus original form, the same otherwise"
 LABELS = {"1": "1 block", "mean": f"mean of {BLOCKS[0]} to {BLOCKS[-1]} blocks"}
 AFFINITIES: dict[bool | str | None, str] = {True: "one", False: "own"}
 
@@ -58,27 +57,26 @@ def _differences(runs: Table1Runs) -> Iterator[dict[str, Any]]:
             if contrast is None:
                 title = label
             elif row is not None:
-                is_pair = title.startswith("own less one")
+                is_pair = title == OWN_MINUS_ONE
                 shown |= set() if is_pair else {setting(row.recipe)}
                 yield _line(
                     title, LABELS.get(label, f"{label} blocks"), row, contrast, "both" if is_pair else None
                 )
     every = list(row_differences(runs))
-    for row, less_baseline, _ in every:
+    for row, minus_baseline, _ in every:
         if setting(row.recipe) not in shown:
-            yield _line(OTHERS, runs.name(row), row, less_baseline)
-    for row, _, less_original in every:
-        yield _line(TWINS, runs.name(row), row, less_original)
+            yield _line(OTHERS, runs.name(row), row, minus_baseline)
+    for row, _, minus_original in every:
+        yield _line(TWINS, runs.name(row), row, minus_original)
 
 
 def _line(
-    title: str, label: str, row: RowRecord, every: Contrast, affinity: str | None = None
+    title: str, label: str, row: RowRecord, contrast: Contrast, affinity: str | None = None
 ) -> dict[str, Any]:
     """A difference: every seed, and the mean and the interval of those that decide."""
     what = setting(row.recipe)
-    decides = replace(every, seeds=deciding_seeds(what))
-    found = decides.interval
-    alone = "; ".join(f"seed {seed}: {signed(value)}" for seed, value in every.values.items())
+    found, values = contrast.interval, contrast.values
+    alone = "; ".join(f"seed {seed}: {signed(value)}" for seed, value in contrast.every.items())
     ends = (None, None) if found is None or found.n < 2 else (found.low, found.high)
     return {
         "comparison": title,
@@ -86,11 +84,11 @@ def _line(
         "backbone": what.backbone,
         "form": NAMES[str(what.form)],
         "affinity": affinity or AFFINITIES.get(what.shared, str(what.shared)),
-        "seeds": [[seed, rounded(value), seed in decides.values] for seed, value in every.values.items()],
+        "seeds": [[seed, rounded(value), seed in values] for seed, value in contrast.every.items()],
         "mean": None if found is None else rounded(found.mean),
         "ends": [rounded(end) for end in ends],
-        "published": rounded(every.published),
-        "text": decides.format() if decides.values or decides.lost else f"{alone}; decides nothing",
-        "published_text": decides.format_published(),
-        "lost": every.lost,
+        "published": rounded(contrast.published),
+        "text": contrast.format() if contrast.is_known else f"{alone}; decides nothing",
+        "published_text": contrast.format_published(),
+        "lost": contrast.lost,
     }

@@ -1,4 +1,4 @@
-"""The records in ten sentences, advice first, and the differences and spectra that they speak of.
+"""The records in a few sentences, advice first; the differences that they speak of, and the spectra.
 
 Every number is computed, and what is not recorded is left out.
 """
@@ -29,7 +29,6 @@ from nonloc_paper.report.table1_runs import (
     NAMES,
     Setting,
     Table1Runs,
-    deciding_seeds,
     group_size,
     setting,
 )
@@ -44,20 +43,19 @@ BASELINE = "baseline"
 OF_RATE = ("2 original blocks", "4 original blocks", "4 proposed blocks with own affinities")
 WORDS_OF_RATE = {"breaks": ", which breaks", "not shown": ", no break shown", "–": ""}
 PROGRAMS = ("torch", "Triton", "Python")
-SPECTRA = "**Spectra** of the weights tell forms apart by the size of the negative eigenvalues, hardly by their number."
+UNCLEAR = "do not clearly differ from"
 
 
-def advice(runs: Table1Runs, trained: TrainabilityMap) -> list[str]:
-    """Return those of the ten sentences of which something is recorded."""
+def advice(runs: Table1Runs, trained: TrainabilityMap, differences: Differences) -> list[str]:
+    """Return those of the pieces of advice of which something is recorded."""
     sentences = (
         _divide(runs, trained),
         _share(runs, trained),
         _no_guarantee(runs, trained),
         _start_small(runs),
-        *(_accuracy(runs, place) for place in places(runs)),
+        *(_accuracy(place, found) for place, found in differences.items()),
         _corners(runs),
         _rate(runs),
-        SPECTRA if spectra_table(runs) else "",
     )
     return list(filter(None, sentences))
 
@@ -73,7 +71,7 @@ def _divide(runs: Table1Runs, trained: TrainabilityMap) -> str:
         f"larger starts, {_late(plain)} undivided"
     )
     whole = _diverged(row for row, what in _whole(runs) if what.other == DIVIDED)
-    return f"{text}; over all epochs {whole}, in one place or in several." if whole else f"{text}."
+    return f"{text}. Over all epochs {whole} did, in one place or in several." if whole else f"{text}."
 
 
 def _place(cell: Cell) -> tuple[float, str, str, int]:
@@ -98,16 +96,16 @@ def _share(runs: Table1Runs, trained: TrainabilityMap) -> str:
         return ""
     text = (
         f"**Or share the affinity**: of pairs of runs from larger starts that differ in nothing else, {own} of {n} "
-        f"with own affinities diverged, and {one} of {n} with one"
+        f"with own affinities diverged, and {one} of {n} with one."
     )
     with_own = [pairs.counts() for pairs in by_form(trained) if pairs.first[1] == EACH]
     n, original, proposed, *_ = _added(*with_own, by_form_here)
     if n:
         text += (
-            f"; differences alone do not help, as with own affinities and equally many blocks {original} of {n} "
-            f"original and {proposed} of {n} proposed runs did"
+            f" Differences alone do not help: with own affinities and equally many blocks {original} of {n} original "
+            f"and {proposed} of {n} proposed runs diverged."
         )
-    return f"{text}."
+    return text
 
 
 def _added(*counts: Sequence[int]) -> list[int]:
@@ -145,13 +143,13 @@ def _start_small(runs: Table1Runs) -> str:
     if not counts[runs.start]:
         return ""
     text = (
-        f"**Start small, in one place**: {every} runs from start {runs.start} diverged, {counts[runs.start]} of those "
-        "with four original blocks, whose training failed in the paper"
+        f"**Start small, in one place**: {every} runs from start {runs.start} diverged. Of those with four original "
+        f"blocks, whose training failed in the paper, {counts[runs.start]} did"
     )
-    text += f"; from start {FRAGILE} {counts[FRAGILE]} of these did" if counts[FRAGILE] else ""
+    text += f", from start {FRAGILE} {counts[FRAGILE]}" if counts[FRAGILE] else ""
     plain, divided = _in_places(runs, ()), _in_places(runs, DIVIDED)
     if plain:
-        text += f"; in different places {plain} of both forms did"
+        text += f". In different places {plain} runs of both forms diverged"
         text += f", with divided logits {divided}" if divided else ""
     return f"{text}."
 
@@ -188,7 +186,7 @@ def places(runs: Table1Runs) -> tuple[Place, ...]:
 
 
 class Compared(NamedTuple):
-    """A kind of blocks less another or the baseline, the mean over some numbers of blocks."""
+    """A kind of blocks minus another or the baseline, the mean over some numbers of blocks."""
 
     kind: str
     other: str
@@ -199,72 +197,79 @@ class Compared(NamedTuple):
         return f"{self.blocks[0]} to {self.blocks[-1]} blocks"
 
 
-def compared(runs: Table1Runs, place: Place) -> dict[Compared, Contrast]:
-    """Return the mean differences of the seeds that decide."""
-    where = {"backbone": place.backbone, "other": place.other}
-    seeds = deciding_seeds(runs.wanted(**where))
+Differences = dict[Place, dict[Compared, Contrast]]
 
+
+def mean_differences(runs: Table1Runs) -> Differences:
+    """Return the mean differences of each place that has some."""
+    every = {place: _compared(runs, place) for place in places(runs)}
+    return {place: found for place, found in every.items() if any(one.is_known for one in found.values())}
+
+
+def _compared(runs: Table1Runs, place: Place) -> dict[Compared, Contrast]:
     def find(kind: str, blocks: int) -> RowRecord | None:
-        form, shared = KINDS.get(kind, (None, False))
-        return (
-            runs.find(form=form, blocks=blocks, shared=shared, **where)
-            if form
-            else runs.find(form=None, **where)
-        )
+        where = {"backbone": place.backbone, "other": place.other}
+        if kind == BASELINE:
+            return runs.find(form=None, **where)
+        form, shared = KINDS[kind]
+        return runs.find(form=form, blocks=blocks, shared=shared, **where)
 
     original, *proposed = KINDS
     asked = [Compared(kind, BASELINE, COMPARED) for kind in KINDS]
     asked += [Compared(kind, BASELINE, BLOCKS) for kind in proposed]
     asked += [Compared(kind, original, COMPARED) for kind in proposed]
     return {
-        one: mean_of([difference(find(one.kind, n), find(one.other, n), seeds=seeds) for n in one.blocks])
-        for one in asked
+        one: mean_of([difference(find(one.kind, n), find(one.other, n)) for n in one.blocks]) for one in asked
     }
 
 
-def mean_differences_table(runs: Table1Runs) -> Table:
-    """Return a line for each difference, and a column for each place that has some."""
-    every = {place: compared(runs, place) for place in places(runs)}
-    known = {
-        place: found
-        for place, found in every.items()
-        if any(one.values or one.lost for one in found.values())
-    }
+def mean_differences_table(differences: Differences) -> Table:
+    """Return a line for each difference, and a column for each place."""
     lines = [
-        (f"{one.kind}, less {one.other}, {one.span}", *(_measured(found[one]) for found in known.values()))
-        for one in next(iter(known.values()), {})
+        (
+            f"{one.kind}, minus {one.other}, {one.span}",
+            *(_measured(found[one]) for found in differences.values()),
+        )
+        for one in next(iter(differences.values()), {})
     ]
-    return Table(("difference", *(group_size(one.backbone) for one in known)), lines)
+    return Table(("difference", *(group_size(one.backbone) for one in differences)), lines)
 
 
-def _accuracy(runs: Table1Runs, place: Place) -> str:
-    """Which blocks err less or more than others, in words; `mean_differences_table` has the numbers."""
-    found: dict[str, dict[str, list[str]]] = {}
-    for one, contrast in compared(runs, place).items():
-        measured = contrast.interval
-        if measured is None or measured.n < 2:
-            continue
-        word = "no clear difference from"
-        if measured.high < 0 or measured.low > 0:
-            word = "less error than" if measured.high < 0 else "more error than"
-        than = "the baseline" if one.other == BASELINE else f"{one.other} blocks"
-        kinds = found.setdefault(f"{word} {than}", {})
-        kinds.setdefault(one.kind.replace(",", " with"), []).append(one.span)
-    texts = [
-        f"{what} for {join_words(f'{kind} ({join_words(spans)})' for kind, spans in kinds.items())}"
-        for what, kinds in found.items()
-    ]
-    return f"**Accuracy, {group_size(place.backbone)}**, {place.name}: {'; '.join(texts)}." if texts else ""
+def _accuracy(place: Place, found: dict[Compared, Contrast]) -> str:
+    """Which blocks err less or more than others, a sentence for each kind; `mean_differences_table` has the numbers."""
+    sentences = []
+    for kind in KINDS:
+        parts: dict[str, str] = {}
+        for one, contrast in found.items():
+            measured = contrast.interval
+            if one.kind != kind or measured is None or measured.n < 2:
+                continue
+            verb = "err less than" if measured.high < 0 else "err more than" if measured.low > 0 else UNCLEAR
+            if one.other not in parts:
+                parts[one.other] = f"{verb} {'the baseline' if one.other == BASELINE else 'original blocks'}"
+            elif parts[one.other].startswith(verb):
+                parts[one.other] += f" (also over {one.span})"
+            else:
+                parts[one.other] += f" (over {one.span} they {verb} it)"
+        if parts:
+            name, _, affinity = kind.partition(", ")
+            blocks = f"{name.capitalize()} blocks{' with ' * bool(affinity)}{affinity}"
+            sentences.append(f"{blocks} {' and '.join(parts.values())}.")
+    lead = f"**Accuracy, {group_size(place.backbone)}**, {place.name}, mean over 2 to 4 blocks."
+    return " ".join([lead, *sentences]) if sentences else ""
 
 
 def _corners(runs: Table1Runs) -> str:
     known = [
         f"{one.name} {'gains' if gains(one) == 'gains' else 'is undecided'} ({_measured(one)})"
         for one in corner_effects(runs)
-        if one.values or one.lost
+        if one.is_known
     ]
-    lead = f"**Own embeddings or a fresh state**, 5 proposed blocks, {group_size(N3)}"
-    return f"{lead}: {', '.join(known)}." if known else ""
+    lead = (
+        "**Own embeddings or a fresh state**: blocks with own affinities have embeddings of their own, and embed the "
+        f"current state instead of the stage's input. With 5 proposed blocks and {group_size(N3)}"
+    )
+    return f"{lead}, {', '.join(known)}." if known else ""
 
 
 def _rate(runs: Table1Runs) -> str:
@@ -273,14 +278,14 @@ def _rate(runs: Table1Runs) -> str:
     known = [
         f"{name} {_measured(pair)}{WORDS_OF_RATE[breaks(pair)]}"
         for name, pair in zip(OF_RATE, pairs, strict=True)
-        if pair.values or pair.lost
+        if pair.is_known
     ]
     baseline = next(iter(rows.values()))
     if baseline is None or not known:
         return ""
     return (
         f"**Rate 0.01**, that of four original blocks in the paper's Figure 3, {group_size(N3)} "
-        f"({_baseline(baseline)}): less the baseline at this rate, in points, {'; '.join(known)}."
+        f"({_baseline(baseline)}): minus the baseline at this rate, in points, {'; '.join(known)}."
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 
 from nonloc_paper.report.records import RowRecord
-from nonloc_paper.report.table1_runs import errors, lost
+from nonloc_paper.report.table1_runs import deciding_seeds, errors, lost, setting
 from nonloc_paper.report.tables import Table
 from nonloc_paper.report.verdicts import Interval, interval, signed
 
@@ -16,9 +16,9 @@ from nonloc_paper.report.verdicts import Interval, interval, signed
 class Contrast:
     """A sum of errors with factors, for every seed with which all rows came to their end.
 
-    name   in words, such as "proposed less original"
+    name   in words, such as "proposed minus original"
     terms  (factor, row); None is a row without runs
-    seeds  those that count; None: all
+    seeds  those that count; None: those that decide, by its rows
     """
 
     name: str
@@ -26,11 +26,16 @@ class Contrast:
     seeds: Container[int] | None = None
 
     @property
-    def values(self) -> dict[int, float]:
+    def every(self) -> dict[int, float]:
         """The sum by seed, rounded: what is 0 but for rounding is on neither side of 0."""
         known = [(factor, errors(row)) for factor, row in self.terms]
-        seeds = self._counting(set.intersection(*(set(one) for _, one in known)))
+        seeds = sorted(set.intersection(*(set(one) for _, one in known)))
         return {seed: round(math.fsum(factor * one[seed] for factor, one in known), 12) for seed in seeds}
+
+    @property
+    def values(self) -> dict[int, float]:
+        """The sum by seed, of the seeds that count."""
+        return {seed: value for seed, value in self.every.items() if self._counts(seed)}
 
     @property
     def interval(self) -> Interval | None:
@@ -41,7 +46,12 @@ class Contrast:
         """The seeds of which all runs ended, and some by diverging."""
         ended = [errors(row).keys() | lost(row) for _, row in self.terms]
         gone = set.union(*(lost(row) for _, row in self.terms))
-        return self._counting(set.intersection(*ended) & gone)
+        return sorted(filter(self._counts, set.intersection(*ended) & gone))
+
+    @property
+    def is_known(self) -> bool:
+        """Whether a seed that counts has ended in all rows."""
+        return bool(self.values or self.lost)
 
     @property
     def published(self) -> float | None:
@@ -84,21 +94,21 @@ class Contrast:
         """Only differences have a plus sign; a sum whose factors do not cancel is an error itself."""
         return text.replace("+", "") if abs(math.fsum(factor for factor, _ in self.terms)) > 0.5 else text
 
-    def _counting(self, seeds: set[int]) -> list[int]:
-        return sorted(seed for seed in seeds if self.seeds is None or seed in self.seeds)
+    def _counts(self, seed: int) -> bool:
+        rows = [setting(row.recipe) for _, row in self.terms if row is not None]
+        chosen = [self.seeds] if self.seeds is not None else map(deciding_seeds, rows)
+        return all(seeds is None or seed in seeds for seeds in chosen)
 
 
-def difference(
-    one: RowRecord | None, other: RowRecord | None, name: str = "", seeds: Container[int] | None = None
-) -> Contrast:
-    """Return one row less another."""
-    return Contrast(name, ((1.0, one), (-1.0, other)), seeds)
+def difference(one: RowRecord | None, other: RowRecord | None, name: str = "") -> Contrast:
+    """Return one row minus another."""
+    return Contrast(name, ((1.0, one), (-1.0, other)))
 
 
 def mean_of(contrasts: Sequence[Contrast], name: str = "") -> Contrast:
     """Return the mean of some contrasts, for the seeds that all of them have."""
     terms = tuple((factor / len(contrasts), row) for one in contrasts for factor, row in one.terms)
-    return Contrast(name, terms, contrasts[0].seeds)
+    return Contrast(name, terms)
 
 
 def contrasts_table(
@@ -108,6 +118,6 @@ def contrasts_table(
     lines = [
         (one.name, one.format(), one.format_published(), *([rule(one)] if rule else []))
         for one in contrasts
-        if one.values or one.lost
+        if one.is_known
     ]
     return Table((title, "mean", "published", *(["by its rule"] if rule else [])), lines, key="mean")

@@ -9,6 +9,7 @@ from typing import Any
 from nonloc_paper.report.contrasts import difference
 from nonloc_paper.report.records import Collection, RowRecord, RunRecord, of_stage, score_name
 from nonloc_paper.report.tables import results_table
+from nonloc_paper.report.verdicts import interval
 
 
 def findings(collection: Collection) -> list[str]:
@@ -24,7 +25,7 @@ def findings(collection: Collection) -> list[str]:
 
 def compare(one: RowRecord, other: RowRecord) -> str:
     """Return which of two rows is ahead in the mean over the seeds that both ended with, and how sure that is."""
-    found = difference(one, other).interval
+    found = interval(list(difference(one, other).every.values()))
     if found is None:
         return f"“{one.label}” cannot be compared with “{other.label}”: no seed of both ended with a score."
     score = score_name(one.recipe)

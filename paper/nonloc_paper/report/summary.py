@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from matplotlib.axes import Axes
@@ -15,6 +15,7 @@ from nonloc_paper.report.advice import (
     COMPARED,
     advice,
     conditions,
+    mean_differences,
     mean_differences_table,
     places,
     spectra_table,
@@ -30,13 +31,13 @@ from nonloc_paper.report.matching import (
     diverged_pairs,
     hypothesis_parts,
     hypothesis_sentence,
-    own_less_one,
+    own_minus_one,
     primary,
     start_endings,
 )
 from nonloc_paper.report.paper_figures import WIDTH
 from nonloc_paper.report.records import RowRecord
-from nonloc_paper.report.table1_runs import KINDS, NAMES, Table1Runs, deciding_seeds, group_size
+from nonloc_paper.report.table1_runs import KINDS, NAMES, Table1Runs, group_size
 from nonloc_paper.report.tables import Table, format_range, format_score
 from nonloc_paper.report.verdicts import format_chance, signed
 from nonloc_paper.suites.matching_tables import TABLE2_N9
@@ -49,11 +50,15 @@ FOREST_CAPTION = (
 WORDS = [
     "In a nonlocal block every position of an image looks at every other one. **Original** blocks add a weighted sum "
     "over all positions, **proposed** (diffusive) blocks weighted differences.",
-    "The weights of these sums are the **affinity**. Each block computes its **own**, or all blocks of a stage use "
-    "**one**, as the paper's text has it for proposed blocks.",
+    "The weights of these sums are the **affinity**: the softmax of the **logits**, which are dot products of the "
+    "positions, embedded in d channels. Each block computes its **own**, or all blocks of a stage use **one**, as the "
+    "paper's text has it for proposed blocks.",
+    "**W** = W_Z W_g is the matrix that a block multiplies its sums by. The **start** is the deviation of the initial "
+    "values of W_Z, W_g and the embeddings. Larger starts are 0.05, 0.07 and PyTorch's default.",
     "The **baseline** is the network without nonlocal blocks. With 2 **bottlenecks a group** it is the network that "
     "the text describes, and errs more than published. With 3 its error on CIFAR-10 is near the published one.",
-    "Errors are in % of the test images, their differences in points. Brackets are 95 % intervals, and n counts seeds.",
+    "Errors are in % of the test images, their differences in points. Brackets are 95 % intervals, and n counts seeds. "
+    "A difference is clear where its interval lies on one side of 0.",
 ]
 ABOUT_DIFFERENCES = (
     "Mean over the blocks, in points of error, below 0 is better: paired by seed, with its 95 % interval, n. With 3 "
@@ -61,17 +66,18 @@ ABOUT_DIFFERENCES = (
     "predict medians of 5 runs. Lines with 6 blocks were asked when Table 1 was known."
 )
 ABOUT_SPECTRA = (
-    "Smallest to largest over all runs, after training. Energy: the sum of the squared eigenvalues. With W = W_Z "
-    "W_g of rank 32, as many eigenvalues are positive as negative, whatever was learned: the energy tells them apart."
+    "Smallest to largest over all runs, after training, of sym(W) = (W + Wᵀ)/2. Energy: the sum of the squared "
+    "eigenvalues. As W has rank 32, as many are positive as negative, whatever was learned. So their number hardly "
+    "tells the forms apart; the energy does."
 )
 ABOUT_TABLES = (
     "Test error in %: the median, then the range and the number of seeds that came to their end. Published: the median "
-    "of 5 runs; the paper has one number for proposed blocks. Own less one: mean of the paired differences, its 95 % "
+    "of 5 runs; the paper has one number for proposed blocks. Own minus one: mean of the paired differences, its 95 % "
     "interval, n; with 3 bottlenecks a group of seeds 1 to 4. n counts seeds."
 )
 ABOUT_FORM_BY_AFFINITY = (
     "Diverged: of all runs of ten epochs from larger starts. Errors: mean over the blocks, seed by seed, in %, with "
-    "its 95 % interval. Own less one: of the seeds that have both; with 3 bottlenecks a group of seeds 1 to 4. p: "
+    "its 95 % interval; with 3 bottlenecks a group of seeds 1 to 4. Own minus one: of the seeds that have both. p: "
     "exact two-sided sign test over pairs of which just one diverged, as if they were independent."
 )
 
@@ -80,11 +86,12 @@ def summary_sections(runs: Table1Runs, trained: TrainabilityMap) -> tuple[Sectio
     """Return the results in short, the hypothesis first."""
     matching_place, literal, table2 = places(runs)
     tables = {place: errors_table(runs, place.backbone, place.other) for place in places(runs)}
-    differences, spectra = mean_differences_table(runs), spectra_table(runs)
+    found, spectra = mean_differences(runs), spectra_table(runs)
+    differences = mean_differences_table(found)
     forest = Picture("forest", forest_figure(runs), FOREST_CAPTION, pdf=True)
     return (
         Section("", (hypothesis_sentence(runs), hypothesis_parts(runs), "The words:", WORDS)),
-        Section("What was found, advice first", (advice(runs, trained), forest)),
+        Section("What was found, advice first", (advice(runs, trained, found), forest)),
         Section(
             "Against the baseline and the original form",
             (differences, *_about(differences, ABOUT_DIFFERENCES)),
@@ -104,7 +111,6 @@ def _about(table: Table, text: str) -> tuple[str, ...]:
 def errors_table(runs: Table1Runs, backbone: str, other: tuple[str, ...] = ()) -> Table:
     """Return a line for each number of blocks: both forms, the proposed one with either affinity."""
     baseline = runs.find(form=None, backbone=backbone, other=other)
-    seeds = deciding_seeds(runs.wanted(backbone=backbone, other=other))
     lines = [("baseline", _score(baseline), _published(baseline), "–", "–", "–", "–")] if baseline else []
     for blocks in range(1, 7):
         original, own, one = (
@@ -112,11 +118,11 @@ def errors_table(runs: Table1Runs, backbone: str, other: tuple[str, ...] = ()) -
             for form, shared in KINDS.values()
         )
         if original or own or one:
-            less = own_less_one(runs, blocks, backbone, seeds, other).format()
+            minus = own_minus_one(runs, blocks, backbone, other).format()
             scores = (_score(original), _published(original), _score(own), _score(one), _published(own, one))
-            lines.append((str(blocks), *scores, less))
+            lines.append((str(blocks), *scores, minus))
     _, *proposed = KINDS
-    header = ("blocks", "original", "published, original", *proposed, "published, proposed", "own less one")
+    header = ("blocks", "original", "published, original", *proposed, "published, proposed", "own minus one")
     return Table(header, lines)
 
 
@@ -163,32 +169,30 @@ def form_by_affinity_table(runs: Table1Runs, trained: TrainabilityMap) -> Table:
                 for is_one in (False, True)
             )
             means = [mean_of([Contrast("", ((1.0, row),)) for row in rows]) for rows in (own, one)]
-            pairs = zip(own, one, strict=True)
-            less = mean_of(
-                [difference(*pair, "", deciding_seeds(runs.wanted(backbone=backbone))) for pair in pairs]
-            )
-            if any(mean.values or mean.lost for mean in means):
+            minus = mean_of([difference(*pair) for pair in zip(own, one, strict=True)])
+            if any(mean.is_known for mean in means):
                 title = f"error, {group_size(backbone)}"
                 label = f"{name}, {blocks[0]} to {blocks[-1]} blocks"
-                lines.append((title, (label, *(mean.format() for mean in means), less.format())))
-    return Table.grouped(("stages", EACH, ONE, "own less one"), lines)
+                lines.append((title, (label, *(mean.format() for mean in means), minus.format())))
+    return Table.grouped(("stages", EACH, ONE, "own minus one"), lines)
 
 
+OWN_MINUS_ONE = "own minus one affinity"
 Lines = list[tuple[str, str, Contrast | None]]  # label, colour, what is drawn; None below a title
 
 
 def forest_lines(runs: Table1Runs, backbone: str) -> Lines:
     """Return the differences of a backbone in the order in which they are drawn, recorded or not."""
     baseline = runs.find(form=None, backbone=backbone)
-    lines: Lines = [("own less one affinity", INK, None)]
-    lines += [(str(n), INK, own_less_one(runs, n, backbone, None)) for n in BLOCKS]
-    lines.append(("mean", INK, primary(runs, backbone, None)))
+    lines: Lines = [(OWN_MINUS_ONE, INK, None)]
+    lines += [(str(n), INK, own_minus_one(runs, n, backbone)) for n in BLOCKS]
+    lines.append(("mean", INK, primary(runs, backbone)))
     for title, form, is_one, less, blocks in (
-        ("original less baseline", "original", False, None, (1, 2, 3, 4)),
-        ("proposed, own affinities, less baseline", "diffusive", False, None, BLOCKS),
-        ("proposed, one affinity, less baseline", "diffusive", True, None, BLOCKS),
-        ("proposed, own affinities, less original", "diffusive", False, "original", COMPARED),
-        ("proposed, one affinity, less original", "diffusive", True, "original", COMPARED),
+        ("original minus baseline", "original", False, None, (1, 2, 3, 4)),
+        ("proposed, own affinities, minus baseline", "diffusive", False, None, BLOCKS),
+        ("proposed, one affinity, minus baseline", "diffusive", True, None, BLOCKS),
+        ("proposed, own affinities, minus original", "diffusive", False, "original", COMPARED),
+        ("proposed, one affinity, minus original", "diffusive", True, "original", COMPARED),
     ):
         colour = SHADES[form][1 if is_one else 0]
         lines.append((title, colour, None))
@@ -207,7 +211,7 @@ def forest_figure(runs: Table1Runs) -> Figure | None:
     """Draw the differences of both backbones side by side; None where none is recorded."""
     panels = {backbone: forest_lines(runs, backbone) for backbone in (N3, runs.protocol.backbone)}
     drawn = [contrast for lines in panels.values() for _, _, contrast in lines if contrast is not None]
-    values = [value for contrast in drawn for value in contrast.values.values()]
+    values = [value for contrast in drawn for value in contrast.every.values()]
     if not values:
         return None
     limits = (min(*values, -0.5) - 0.2, max(*values, 0.5) + 0.2)
@@ -227,7 +231,7 @@ def forest_figure(runs: Table1Runs) -> Figure | None:
             axes.tick_params(axis="y", length=0)
             for place, (label, colour, contrast) in enumerate(lines):
                 if contrast is not None:
-                    _draw(axes, -place, colour, contrast, deciding_seeds(runs.wanted(backbone=backbone)))
+                    _draw(axes, -place, colour, contrast)
                 elif backbone == N3:
                     axes.text(limits[0] + 0.03, -place, label, va="center", fontsize=9, color=colour)
         looks = {
@@ -246,13 +250,13 @@ def forest_figure(runs: Table1Runs) -> Figure | None:
     return figure
 
 
-def _draw(axes: Axes, y: float, colour: str, every: Contrast, counting: Container[int] | None) -> None:
+def _draw(axes: Axes, y: float, colour: str, contrast: Contrast) -> None:
     """Draw every seed, the mean and the interval of those that count, and the published difference."""
-    decides, (low, high) = replace(every, seeds=counting), axes.get_xlim()
-    for seed, value in every.values.items():
-        face = colour if seed in decides.values else "none"
+    counting, (low, high) = contrast.values, axes.get_xlim()
+    for seed, value in contrast.every.items():
+        face = colour if seed in counting else "none"
         axes.plot([value], [y - 0.25], "o", color=colour, markerfacecolor=face, markersize=3, alpha=0.7)
-    found, published = decides.interval, every.published
+    found, published = contrast.interval, contrast.published
     if found is not None:
         axes.plot([found.mean], [y], "s", color=colour, markersize=5)
         if found.n > 1:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 from nonloc_paper.report.contrasts import Contrast, difference
 from nonloc_paper.report.records import RowRecord
-from nonloc_paper.report.table1_runs import Setting, Table1Runs, deciding_seeds, setting
+from nonloc_paper.report.table1_runs import Setting, Table1Runs, setting
 from nonloc_paper.report.tables import Table, format_number, format_score, rows_by, score_columns
 
 
@@ -25,7 +24,7 @@ def rows_table(rows: Sequence[RowRecord]) -> Table:
 
 
 def row_differences(runs: Table1Runs) -> Iterator[tuple[RowRecord, Contrast, Contrast]]:
-    """Yield every row with blocks, less the baseline, and less the original form with as many blocks."""
+    """Yield every row with blocks, minus the baseline, and minus the original form with as many blocks."""
     for row, what in _with_stages(runs):
         baseline = runs.find(form=None, backbone=what.backbone)
         twin = None
@@ -36,14 +35,13 @@ def row_differences(runs: Table1Runs) -> Iterator[tuple[RowRecord, Contrast, Con
 
 
 def differences_table(runs: Table1Runs) -> Table:
-    """Return for every row with blocks: less the baseline, less the original form, each as published, too."""
+    """Return for every row with blocks: minus the baseline, minus the original form, each as published, too."""
     lines = []
     for row, *pairs in row_differences(runs):
-        decide = (replace(one, seeds=deciding_seeds(setting(row.recipe))) for one in pairs)
-        cells = [cell for one in decide for cell in (one.format(), one.format_published())]
+        cells = [cell for one in pairs for cell in (one.format(), one.format_published())]
         lines.append((runs.name(row), *cells))
-    header = ("network", "less the baseline", "published", "less the original form", "published")
-    return Table(header, lines, key="less the baseline")
+    header = ("network", "minus the baseline", "published", "minus the original form", "published")
+    return Table(header, lines, key="minus the baseline")
 
 
 def missing_table(runs: Table1Runs) -> Table:

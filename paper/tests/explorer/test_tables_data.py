@@ -33,8 +33,8 @@ def errors(row):
 @pytest.mark.parametrize(
     ("comparison", "first", "second", "published"),
     [
-        ("original less baseline", "2-block-original", "baseline", 7.83 - 8.19),
-        ("proposed, one affinity, less baseline", "2-block-proposed", "baseline", 7.74 - 8.19),
+        ("original minus baseline", "2-block-original", "baseline", 7.83 - 8.19),
+        ("proposed, one affinity, minus baseline", "2-block-proposed", "baseline", 7.74 - 8.19),
         (tables_data.TWINS, "2-block-proposed", "2-block-original", 7.74 - 7.83),
     ],
 )

@@ -79,11 +79,19 @@ def sections(*lists):
 
 def test_published_numbers_are_held_against_the_prediction_of_their_row():
     """Errors of 7.6 to 7.8, t(3) = 3.182, s = 0.1155: ± 3.182 · 0.1155 · √(1/4 + π/10) = 0.276."""
-    own = {"5-block (proposed), own affinities": [1.0, 7.6, 7.8, 7.6, 7.8]}
-    _, _, table = sections(records("table1-n3", own))["table1-n3"]
+    errors = [1.0, 7.6, 7.8, 7.6, 7.8]
+    rows = (
+        "5-block (proposed)",
+        "5-block (proposed), own affinities",
+        "2-block (original)",
+        "1-block (original)",
+    )
+    _, _, table = sections(records("table1-n3", dict.fromkeys(rows, errors)))["table1-n3"]
     assert tuple(table.lines) == (
         ("5-block (proposed), own affinities", "7.70 [7.52, 7.88], n = 4", "7.29, outside 7.42 to 7.98"),
-    )
+        ("5-block (proposed)", "7.70 [7.52, 7.88], n = 4", "7.29, outside 7.42 to 7.98"),
+        ("2-block (original)", "7.70 [7.52, 7.88], n = 4", "7.83, inside 7.42 to 7.98"),
+    ), "the paper has no error of one block"
 
 
 def test_corners_tell_embeddings_from_states():
@@ -97,8 +105,8 @@ def test_corners_tell_embeddings_from_states():
     ]
     assert errors.lines[1] == ("own embeddings", "7.60, 7.58, 7.62", "7.50, 7.50, 7.50")
     assert [line[0::3] for line in effects.lines] == [
-        ("own less one embedding", "gains"),
-        ("current state less input", "gains"),
+        ("own minus one embedding", "gains"),
+        ("current state minus input", "gains"),
     ]
     assert [line[1].split(" ")[0] for line in effects.lines] == ["−0.40", "−0.10"]
     corners[one_state] = [7.9, 8.9, 6.9]
@@ -140,9 +148,9 @@ def test_every_suite_has_its_section_once_a_run_is_recorded():
     assert sections(lists[0]) == {**dict.fromkeys(found), "table1-n3": sections(lists[0])["table1-n3"]}
     _, pairs, predicted = found["table2-n9"]
     assert [line[0] for line in pairs.lines] == [
-        f"{one} less {other}" for one, other in SUITES["table2-n9"].pairs
+        f"{one} minus {other}" for one, other in SUITES["table2-n9"].pairs
     ]
-    assert len(predicted.lines) == 5
+    assert len(predicted.lines) == 10
     for name in ("scaled-n3", "places-n3"):
         assert len(found[name][1].lines) == 1
 
@@ -201,7 +209,7 @@ def test_the_forest_has_every_seed_the_interval_and_the_published_difference():
         records("table1-n3", {"baseline": [8.0] * 3, "4-block (original)": [7.9] * 3}),
     )
     labels = [label for label, *_ in forest_lines(runs, N3)]
-    assert labels.count("own less one affinity") == 1
+    assert labels.count("own minus one affinity") == 1
     first, second = forest_figure(runs).axes
     assert not second.texts
     titles = [label for label, _, contrast in forest_lines(runs, N3) if contrast is None]
