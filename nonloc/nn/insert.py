@@ -151,7 +151,9 @@ def insert(model: nn.Module, where: Mapping[str, Value], *, example: Inputs | No
     if not isinstance(model, nn.Module):
         raise ValueError(f"model must be a torch module, got {type(model).__name__}")
     if isinstance(model, torch.jit.ScriptModule):
-        raise ValueError("a scripted model cannot be changed; insert first, and script it afterwards")
+        raise ValueError(
+            "a scripted model cannot be changed; insert first, and trace it afterwards (torch.jit.trace)"
+        )
     if not where:
         raise ValueError("where is empty; give at least one {name of a submodule: nonlocal module}")
     named = dict(model.named_modules(remove_duplicate=False))

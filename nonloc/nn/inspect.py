@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +16,7 @@ from nonloc.nn.nonlocal_module import NonlocalModule
 from nonloc.nn.stage import stages
 from nonloc.ops import SparseAffinity, aggregate, diffuse, dirichlet_energy, kernel_logit_spreads
 
+Answer = TypeVar("Answer")
 Inputs = Tensor | tuple[Any, ...] | list[Any] | Mapping[str, Any]
 LONGEST_REASON = 300  # characters of another error
 NOTHING = 1e-5  # of the features' size: the rounding that float32 leaves in the place of 0
@@ -78,8 +79,7 @@ def feature_trace(model: nn.Module, inputs: Inputs) -> list[dict[str, Any]]:
     >>> [block["after"]["norm"] for block in stage["blocks"]]  # √(4 · 3 · 3), as before: W = 0
     [6.0, 6.0]
     """
-    with evaluating(model):
-        return [_trace(*one) for one in stage_inputs(model, inputs)]
+    return _ask_stages(model, inputs, _trace)
 
 
 def logit_spreads(model: nn.Module, inputs: Inputs) -> dict[str, list[float]]:
@@ -97,12 +97,15 @@ def logit_spreads(model: nn.Module, inputs: Inputs) -> dict[str, list[float]]:
     >>> logit_spreads(DiffusiveStage(4, 2), torch.zeros(1, 4, 3, 3))  # all positions alike
     {'': [0.0]}
     """
+
+    def ask(name: str, module: NonlocalModule, x: Tensor, mask: Tensor | None) -> tuple[str, list[float]]:
+        return name, kernel_logit_spreads(module.affinities(x, mask))
+
     spreads: dict[str, list[float]] = {}
-    with evaluating(model):
-        for name, module, x, mask in stage_inputs(model, inputs):
-            if numbers := kernel_logit_spreads(module.affinities(x, mask)):
-                # A module that a model calls twice has the kernels of both calls.
-                spreads.setdefault(name, []).extend(numbers)
+    for name, numbers in _ask_stages(model, inputs, ask):
+        if numbers:
+            # A module that a model calls twice has the kernels of both calls.
+            spreads.setdefault(name, []).extend(numbers)
     return spreads
 
 
@@ -116,7 +119,25 @@ def stage_inputs(model: nn.Module, inputs: Inputs) -> list[tuple[str, NonlocalMo
     >>> [(name, x.shape) for name, _, x, _ in stage_inputs(model, torch.zeros(1, 3, 6, 6))]
     [('1', torch.Size([1, 8, 6, 6]))]
     """
-    seen: list[tuple[str, NonlocalModule, Tensor, Tensor | None]] = []
+
+    def copy(
+        name: str, module: NonlocalModule, x: Tensor, mask: Tensor | None
+    ) -> tuple[str, NonlocalModule, Tensor, Tensor | None]:
+        # Later layers may change them in place.
+        return name, module, x.clone(), None if mask is None else mask.clone()
+
+    return _ask_stages(model, inputs, copy)
+
+
+def _ask_stages(
+    model: nn.Module, inputs: Inputs, ask: Callable[[str, NonlocalModule, Tensor, Tensor | None], Answer]
+) -> list[Answer]:
+    """Run the model once; return ask(name, module, x, mask) of every nonlocal module that ran.
+
+    Each is asked just before it runs. Then the autocast of the model's own code is on, and sharded parameters are
+    gathered.
+    """
+    answers: list[Answer] = []
     here = threading.get_ident()
 
     def watch(name: str) -> Any:
@@ -130,8 +151,7 @@ def stage_inputs(model: nn.Module, inputs: Inputs) -> list[tuple[str, NonlocalMo
             x, mask = arguments.get("x"), arguments.get("mask")
             if not isinstance(x, Tensor) or not isinstance(mask, Tensor | None):
                 return  # the module itself says what is wrong
-            # Copies: later layers may change them in place.
-            seen.append((name, module, x.detach().clone(), None if mask is None else mask.clone()))
+            answers.append(ask(name, module, x.detach(), mask))
 
         return hook
 
@@ -146,10 +166,10 @@ def stage_inputs(model: nn.Module, inputs: Inputs) -> list[tuple[str, NonlocalMo
     finally:
         for handle in handles:
             handle.remove()
-    if not seen:
+    if not answers:
         names = ", ".join(name or "the model itself" for name, _ in watched)
         raise ValueError(f"the model ran, but none of its nonlocal modules did ({names}); give other inputs")
-    return seen
+    return answers
 
 
 def _trace(name: str, module: NonlocalModule, x: Tensor, mask: Tensor | None) -> dict[str, Any]:

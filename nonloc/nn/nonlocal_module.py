@@ -164,9 +164,12 @@ class NonlocalModule(nn.Module, ABC):
         for one in self.embeddings if self.subsample else ():
             kind, by = getattr(one, "kind", None), getattr(one, "normalize", None)
             if kind == "delta" or by in SYMMETRIC:
+                refused, use = f"normalize={by!r}", 'normalize="row"'
+                if kind == "delta":
+                    refused, use = 'affinity="delta"', 'affinity="embedded_gaussian"'
                 raise ValueError(
-                    f"subsample={subsample} does not go with kind {kind!r} and normalize={by!r}, whose givers and "
-                    'receivers are the same positions; use another affinity than "delta", and normalize="row"'
+                    f"subsample={subsample} does not go with {refused}, whose givers and receivers are the same "
+                    f"positions; use {use}"
                 )
         if weight == "stable":
             limit = known_limit(self.embeddings, channels, is_one_kernel=self.shares_affinity)

@@ -76,7 +76,7 @@ class StableWeightMap(nn.Module):
 
     def _orthonormal(self) -> Tensor:
         """Return Q [C, r], the upper part of the orthonormal columns of [V; I], in V's dtype."""
-        v = map_matrix(self.v)
+        v = map_matrix(self.v, self.rank)
         # Half precision has no QR.
         tall = v.to(torch.promote_types(v.dtype, torch.float32))
         # A rounding below 1, so that no eigenvalue is above w.

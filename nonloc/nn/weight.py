@@ -61,14 +61,20 @@ def make_map(inputs: int, outputs: int, bias: bool, **factory: Any) -> nn.Linear
 
 
 def apply_map(linear: nn.Linear, x: Tensor) -> Tensor:
-    """Return linear(x). Where torch refuses the dtype of x, raise a ValueError that names the fix."""
+    """Return linear(x). Where torch refuses the dtype of x, or sharded weights, a ValueError names the fix."""
     if torch.compiler.is_compiling():
         return linear(x)  # a traced program cannot follow exceptions
     # Only torch knows which dtypes autocast, hooks and other kinds of weights accept: it is not checked before.
     try:
         return linear(x)
     except RuntimeError as error:
-        has, got = linear.weight.dtype, x.dtype
+        if "DTensor" in str(error):
+            raise ValueError(
+                "the module's parameters are sharded, and gathered only while its model runs; call unshard() first, of "
+                "the module that fully_shard was given"
+            ) from error
+        # Another module in the place of a map need not have a weight.
+        has, got = getattr(linear, "weight", x).dtype, x.dtype
         if has == got or "dtype" not in str(error):
             raise
         # Autocast leaves float64 alone.
@@ -86,13 +92,16 @@ def plain_matrix(linear: nn.Linear | None) -> Tensor | None:
     return weight if is_plain(weight) else None
 
 
-def map_matrix(linear: nn.Linear) -> Tensor:
-    """Return the matrix of a map; another module in its place, such as LoRA, is asked what it does to a basis."""
+def map_matrix(linear: nn.Linear, inputs: int) -> Tensor:
+    """Return the matrix of a map; another module in its place, such as LoRA, is asked what it does to a basis.
+
+    inputs  how many channels the map takes, where it does not say so itself
+    """
     if isinstance(linear, nn.Linear) and is_plain(linear.weight):
         return linear.weight
     like = next((one for one in linear.parameters() if one.dtype.is_floating_point), torch.empty(0))
-    basis = torch.eye(linear.in_features, dtype=like.dtype, device=like.device)
-    return (linear(basis) - linear(torch.zeros_like(basis[:1]))).transpose(0, 1)
+    basis = torch.eye(getattr(linear, "in_features", inputs), dtype=like.dtype, device=like.device)
+    return (apply_map(linear, basis) - apply_map(linear, torch.zeros_like(basis[:1]))).transpose(0, 1)
 
 
 def _norm_of_valid(norm: nn.BatchNorm1d, change: Tensor, mask: Tensor) -> Tensor:
@@ -184,7 +193,9 @@ class WeightMap(nn.Module):
 
     def matrix(self) -> Tensor:
         """Return W [C, C], differentiable; batch normalisation is folded in with its running statistics."""
-        w = map_matrix(self.w_z) if self.w_g is None else map_matrix(self.w_z) @ map_matrix(self.w_g)
+        w = map_matrix(self.w_z, self.rank)
+        if self.w_g is not None:
+            w = w @ map_matrix(self.w_g, len(w))
         if self.norm is None:
             return w
         variance = cast(Tensor, self.norm.running_var)

@@ -159,6 +159,9 @@ def shard(rank, folder):
     assert model.stage.maps[0].w_z.weight.to_local().shape[0] == 4
     sampler = DistributedSampler(Images(), shuffle=False)
     trained(model, batch=BATCH // 2, sampler=sampler)
+    one = next(iter(DataLoader(Images(), 1)))
+    assert nonloc.logit_spreads(model, one).keys() == {"stage"}
+    assert len(nonloc.feature_trace(model, one)) == 1
     state = {name: one.full_tensor() for name, one in model.state_dict().items()}
     if rank == 0:
         torch.save(state, f"{folder}/state")

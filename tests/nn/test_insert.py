@@ -356,7 +356,7 @@ def test_a_place_that_cannot_take_its_stage_is_refused(model, where, x, message)
 @pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
 def test_a_scripted_model_is_refused():
     model = torch.jit.script(nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU()))
-    with pytest.raises(ValueError, match="insert first, and script it afterwards"):
+    with pytest.raises(ValueError, match="insert first, and trace it afterwards"):
         insert(model, {"0": OriginalBlock}, example=torch.randn(1, 3, 8, 8))
 
 

@@ -142,6 +142,20 @@ def test_what_a_model_does_in_place_afterwards_changes_nothing(x):
     assert feature_trace(Branched(True), x) == feature_trace(Branched(False), x)
 
 
+def test_autocast_in_the_code_of_a_model_is_on(x):
+    """The features that reach the stage are in half precision, and its weights are not."""
+
+    class Cast(nn.Sequential):
+        def forward(self, x):
+            with torch.autocast("cpu", torch.bfloat16):
+                return super().forward(x)
+
+    plain = nn.Sequential(nn.Conv2d(C, C, 1), made())
+    (spread,), (expected,) = logit_spreads(Cast(*plain), x)["1"], logit_spreads(plain, x)["1"]
+    assert spread == pytest.approx(expected, rel=0.05)
+    assert len(feature_trace(Cast(*plain), x)) == 1
+
+
 def test_a_model_that_was_compiled_and_has_run_is_seen(x):
     model = nn.Sequential(nn.Conv2d(C, C, 1), made()).eval()
     compiled = torch.compile(model, backend="eager")

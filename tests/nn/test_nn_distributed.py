@@ -3,7 +3,8 @@
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from torch import nn
+from torch import distributed, nn
+from torch.distributed.tensor import distribute_tensor
 
 from nonloc.nn.stage import DiffusiveStage, OriginalStage
 from ranks import in_processes
@@ -31,6 +32,20 @@ def work(rank, folder):
     save_file(
         {name: parameter.grad for name, parameter in model.module.named_parameters()}, f"{folder}/{rank}"
     )
+
+
+def test_sharded_parameters_are_refused_with_the_fix():
+    store = distributed.HashStore()
+    distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    try:
+        stage, mesh = DiffusiveStage(8, 2), distributed.init_device_mesh("cpu", (1,))
+        for one in (stage.maps[0].w_g, stage.embeddings[0].theta):
+            one.weight = nn.Parameter(distribute_tensor(one.weight.detach(), mesh))
+        for ask in (stage.weights, lambda: stage.affinity(torch.ones(1, 8, 3))):
+            with pytest.raises(ValueError, match=r"call unshard\(\) first"):
+                ask()
+    finally:
+        distributed.destroy_process_group()
 
 
 @pytest.mark.slow

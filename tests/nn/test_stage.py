@@ -354,9 +354,15 @@ def test_a_compiled_sinkhorn_stage_learns_at_any_size(monkeypatch):
     torch.testing.assert_close(grads[1], grads[0])
 
 
-@pytest.mark.parametrize("keywords", [{"affinity": "delta"}, {"affinity": "heat", "normalize": "sinkhorn"}])
-def test_sub_sampled_keys_need_a_kernel_between_two_sets(keywords):
-    with pytest.raises(ValueError, match="subsample=2 does not go with kind"):
+@pytest.mark.parametrize(
+    ("keywords", "use"),
+    [
+        ({"affinity": "delta"}, 'affinity="embedded_gaussian"'),
+        ({"affinity": "heat", "normalize": "sinkhorn"}, 'normalize="row"'),
+    ],
+)
+def test_sub_sampled_keys_need_a_kernel_between_two_sets(keywords, use):
+    with pytest.raises(ValueError, match=f"subsample=2 does not go with .*; use {use}$"):
         OriginalStage(C, 1, subsample=2, **keywords)
 
 

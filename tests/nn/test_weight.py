@@ -223,12 +223,11 @@ def test_other_errors_are_those_of_torch():
 
 
 class Doubled(nn.Module):
-    """Another module in the place of a map, as LoRA puts one there."""
+    """Another module in the place of a map, as LoRA puts one there. It has nothing else of nn.Linear."""
 
     def __init__(self, base):
         super().__init__()
         self.base = base
-        self.weight, self.in_features = base.weight, base.in_features
 
     def forward(self, x):
         return 2 * self.base(x)
@@ -269,6 +268,13 @@ def test_a_module_in_the_place_of_a_map_or_a_hook_on_it_is_called(kind, name, wa
     torch.testing.assert_close(stage(x), expected(x))
     if way == "module":
         torch.testing.assert_close(stage.weights()[0], expected.weights()[0])
+
+
+def test_an_error_of_a_module_in_the_place_of_a_map_is_torchs_own(x):
+    stage = made()
+    stage.maps[0].w_g = Doubled(stage.maps[0].w_g)
+    with pytest.raises(RuntimeError, match="same dtype"):
+        stage.maps[0].inner(torch.ones(1, 2, C, dtype=torch.float16))
 
 
 def test_a_module_in_the_place_of_v_counts(x):
