@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, ClassVar, cast
@@ -18,7 +17,17 @@ from nonloc.nn.layout import check_shape, flat_mask, from_positions, pool_positi
 from nonloc.nn.options import INITS, LAYOUTS, MOST_BLOCKS, SHARES, WEIGHTS, check_sharing
 from nonloc.nn.stable_weight import StableWeightMap, check_stable, known_limit
 from nonloc.nn.weight import Device, WeightMap, check_factory
-from nonloc.ops import BACKENDS, Affinity, Prepared, choose_backend, prepare, prepare_sharded, propagate
+from nonloc.ops import (
+    BACKENDS,
+    Affinity,
+    Prepared,
+    aggregate,
+    choose_backend,
+    diffuse,
+    prepare,
+    prepare_sharded,
+    propagate,
+)
 from nonloc.ops.affinity import SYMMETRIC, zero_masked
 from nonloc.ops.functional import compute_dtype
 from nonloc.ops.fused.embedded import propagate_embedded
@@ -61,7 +70,7 @@ SUBSAMPLE = """subsample         max-pool the keys (the input of φ and W_g) by 
     """
 
 
-class NonlocalModule(nn.Module, ABC):
+class NonlocalModule(nn.Module):
     __doc__ = f"""Abstract: N sub-blocks, each with its own W, and one affinity for all or one for each.
 
     channels          C, of the input and the output
@@ -76,8 +85,7 @@ class NonlocalModule(nn.Module, ABC):
     [[1, 4, 3, 3], [1, 4, 3, 3], [1, 4, 3, 3]]
     """
 
-    form: ClassVar[str]
-    uses_differences: ClassVar[bool]
+    form: ClassVar[str]  # one of FORMS
     # Set by `shard`.
     is_sharded: bool = False
     group: Any = None
@@ -178,9 +186,10 @@ class NonlocalModule(nn.Module, ABC):
         self._draws_embeddings = isinstance(affinity, str)
         self.reset_parameters()
 
-    @abstractmethod
-    def _operate(self, kernel: Prepared, z: Tensor) -> Tensor:
-        """Return what the kernel makes of W_g z [B, M or M', r]."""
+    @property
+    def uses_differences(self) -> bool:
+        """Whether sub-blocks add W Σ_j K_ij (z_j − z_i), and not W Σ_j K_ij z_j."""
+        return self.form == "diffusive"
 
     @property
     def shares_affinity(self) -> bool:
@@ -291,6 +300,7 @@ class NonlocalModule(nn.Module, ABC):
         self, z: Tensor, mask: Tensor | None, shape: torch.Size
     ) -> Iterator[tuple[AnyAffinity, Tensor]]:
         """Yield (the affinity, the state after) of each sub-block in turn, all as [B, M, C]."""
+        operation = diffuse if self.uses_differences else aggregate
         kernel: Prepared | None = None
         first = z
         for n, weight in enumerate(self._weight_maps()):
@@ -298,7 +308,7 @@ class NonlocalModule(nn.Module, ABC):
             if kernel is None:
                 source, embedding = self._source(first, z), self._embedding_at(n)
                 kernel = self._prepare(self._affinity_of(embedding, source, shape, mask), hidden)
-            z = z + weight.outer(self._operate(kernel, hidden), mask)
+            z = z + weight.outer(operation(kernel, hidden), mask)
             affinity = kernel.affinity
             if not self.shares_affinity:
                 kernel = None  # before the next one is made: two would take twice the memory

@@ -8,12 +8,11 @@ from functools import wraps
 from typing import Any, TypeVar, cast
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from nonloc.nn.affinity import AffinityLike
 from nonloc.nn.nonlocal_module import KEYWORDS, SHARING, SUBSAMPLE, NonlocalModule
 from nonloc.nn.weight import Device
-from nonloc.ops import Prepared, aggregate, diffuse
 
 _Init = TypeVar("_Init", bound=Callable[..., None])
 
@@ -45,28 +44,8 @@ def _explain_unknown_keywords(init: _Init) -> _Init:
     return cast(_Init, checked)
 
 
-class Original(NonlocalModule):
-    """Abstract: Z_i ← Z_i + W_Z Σ_j K_ij W_g Z_j, Eq. (1)."""
-
-    form = "original"
-    uses_differences = False
-
-    def _operate(self, kernel: Prepared, z: Tensor) -> Tensor:
-        return aggregate(kernel, z)
-
-
-class Diffusive(NonlocalModule):
-    """Abstract: Z_i ← Z_i + W_Z Σ_j K_ij (W_g Z_j − W_g Z_i), Eq. (8)."""
-
-    form = "diffusive"
-    uses_differences = True
-
-    def _operate(self, kernel: Prepared, z: Tensor) -> Tensor:
-        return diffuse(kernel, z)
-
-
 # fmt: off
-class OriginalBlock(Original):
+class OriginalBlock(NonlocalModule):
     __doc__ = f"""Z = X + W_Z Σ_j ω(X_i, X_j) W_g X_j / 𝒞_i: the nonlocal block of Wang et al.
 
     channels          C, of the input and the output{KEYWORDS}{SUBSAMPLE}
@@ -75,6 +54,7 @@ class OriginalBlock(Original):
     >>> torch.equal(OriginalBlock(4, init="zero")(x), x)
     True
     """
+    form = "original"
 
     @_explain_unknown_keywords
     def __init__(
@@ -93,7 +73,7 @@ class OriginalBlock(Original):
         )
 
 
-class DiffusiveBlock(Diffusive):
+class DiffusiveBlock(NonlocalModule):
     __doc__ = f"""Z = X + W_Z Σ_j ω(X_i, X_j) (W_g X_j − W_g X_i) / 𝒞_i: one sub-block of the paper's stage.
 
     channels          C, of the input and the output{KEYWORDS}
@@ -102,6 +82,7 @@ class DiffusiveBlock(Diffusive):
     >>> torch.allclose(DiffusiveBlock(4, init="torch")(x), x)
     True
     """
+    form = "diffusive"
 
     @_explain_unknown_keywords
     def __init__(
@@ -120,7 +101,7 @@ class DiffusiveBlock(Diffusive):
         )
 
 
-class OriginalStage(Original):
+class OriginalStage(NonlocalModule):
     __doc__ = f"""Original blocks in a row, Eq. (3): Z^{{n+1}} = Z^n + W_Z Σ_j ω(Z_i^n, Z_j^n) W_g Z_j^n / 𝒞_i(Z^n).
 
     channels          C, of the input and the output
@@ -135,6 +116,7 @@ class OriginalStage(Original):
     >>> len(stage.weights()), stage.weights()[0].shape
     (3, torch.Size([4, 4]))
     """
+    form = "original"
 
     @_explain_unknown_keywords
     def __init__(
@@ -153,7 +135,7 @@ class OriginalStage(Original):
         )
 
 
-class DiffusiveStage(Diffusive):
+class DiffusiveStage(NonlocalModule):
     __doc__ = f"""The paper's stage, Eq. (8): Z^{{n+1}} = Z^n + W^n Σ_j ω(X_i, X_j) (Z_j^n − Z_i^n) / 𝒞_i(X), Z^0 = X.
 
     channels          C, of the input and the output
@@ -168,6 +150,7 @@ class DiffusiveStage(Diffusive):
     >>> stage.affinity(torch.zeros(1, 4, 8, 8))
     Affinity(gaussian, row, B = 1, M = 64, d = 2, scale = 0.707107)
     """
+    form = "diffusive"
 
     @_explain_unknown_keywords
     def __init__(
