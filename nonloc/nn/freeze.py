@@ -76,16 +76,7 @@ def _fuse_norm(weight: WeightMap) -> None:
 @torch.no_grad()
 def _product(weight: StableWeightMap) -> WeightMap:
     outer, inner = weight.factors()
-    product = WeightMap(
-        outer.shape[0],
-        hidden=weight.rank,
-        weight="factored",
-        inner_bias=False,
-        outer_bias=False,
-        batch_norm=False,
-        device=outer.device,
-        dtype=outer.dtype,
-    )
+    product = WeightMap(outer.shape[0], hidden=weight.rank, device=outer.device, dtype=outer.dtype)
     assert product.w_g is not None
     product.w_z.weight.copy_(outer)
     product.w_g.weight.copy_(inner)

@@ -117,6 +117,8 @@ class NonlocalModule(nn.Module):
         super().__init__()
         channels = check_whole("channels", channels)
         num_blocks = check_whole("num_blocks", num_blocks, most=MOST_BLOCKS)
+        if hidden is not None:
+            hidden = check_whole("hidden", hidden)
         check_choice("weight", weight, WEIGHTS)
         check_choice("init", init, INITS)
         check_positive("init_std", init_std)

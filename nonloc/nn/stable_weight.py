@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from nonloc._checks import check_whole
 from nonloc._evaluation import evaluating
 from nonloc._torch_compat import needs_plain_torch, triton_module
 from nonloc.nn.weight import initialize_map, make_map, map_matrix
@@ -40,8 +39,6 @@ class StableWeightMap(nn.Module):
 
     def __init__(self, channels: int, *, hidden: int | None, **factory: Any) -> None:
         super().__init__()
-        if hidden is not None:
-            hidden = check_whole("hidden", hidden)
         # r: the number of channels that the kernel works on.
         self.rank = hidden or max(1, channels // 2)
         self.v = make_map(self.rank, channels, False, **factory)

@@ -7,7 +7,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from nonloc._checks import check_choice, check_whole, shown
+from nonloc._checks import shown
 from nonloc._torch_compat import is_plain, is_untouched
 
 
@@ -139,21 +139,18 @@ class WeightMap(nn.Module):
         self,
         channels: int,
         *,
-        hidden: int | None,
-        weight: str,
-        inner_bias: bool,
-        outer_bias: bool,
-        batch_norm: bool,
+        hidden: int | None = None,
+        weight: str = "factored",
+        inner_bias: bool = False,
+        outer_bias: bool = False,
+        batch_norm: bool = False,
         **factory: Any,
     ) -> None:
         super().__init__()
-        check_choice("weight", weight, ("factored", "full"))
-        if hidden is not None:
-            hidden = check_whole("hidden", hidden)
-            if weight == "full":
-                raise ValueError(
-                    f'hidden={hidden} has no meaning with weight="full"; drop it, or use weight="factored"'
-                )
+        if hidden is not None and weight == "full":
+            raise ValueError(
+                f'hidden={hidden} has no meaning with weight="full"; drop it, or use weight="factored"'
+            )
         # r: the number of channels that the kernel works on.
         self.rank = channels if weight == "full" else hidden or max(1, channels // 2)
         self.w_g = make_map(channels, self.rank, inner_bias, **factory) if weight == "factored" else None

@@ -92,8 +92,7 @@ def test_weights_have_the_normalization_folded_in(kind, operate, weight, x):
 
 
 def test_batch_statistics_are_those_of_the_change_over_batch_and_valid_positions(x):
-    options = {"inner_bias": False, "outer_bias": False, "batch_norm": True}
-    one = WeightMap(C, hidden=None, weight="factored", **options).double()
+    one = WeightMap(C, batch_norm=True).double()
     one.norm.eps = 1e-14
     change = one.outer(one.inner(x))
     torch.testing.assert_close(change.mean((0, 1)), torch.zeros(C, dtype=x.dtype), rtol=0, atol=1e-12)
@@ -107,8 +106,7 @@ def test_batch_statistics_are_those_of_the_change_over_batch_and_valid_positions
 def normed(count=5, norm=nn.BatchNorm1d, **keywords):
     """A sub-block with a normalisation, what its W_Z gets, and a mask with `count` valid positions."""
     torch.manual_seed(0)
-    options = {"inner_bias": False, "outer_bias": False, "batch_norm": True}
-    one = WeightMap(C, hidden=C, weight="factored", **options)
+    one = WeightMap(C, hidden=C, batch_norm=True)
     one.norm = norm(C, **keywords)
     for parameter in one.norm.parameters():
         nn.init.uniform_(parameter)
