@@ -89,12 +89,6 @@ def test_sharing_is_as_published_by_default(kind, shared):
 
 
 @pytest.mark.parametrize("kind", STAGES)
-def test_one_call_and_step_by_step_agree_on_full_weights(kind, x):
-    stage = made(kind, weight="full")
-    torch.testing.assert_close(stage.states(x)[-1], stage(x))
-
-
-@pytest.mark.parametrize("kind", STAGES)
 def test_affinities_are_one_object_when_shared_and_follow_the_state_when_not(kind, x):
     first, *others = made(kind, share_affinity=True).affinities(x)
     assert all(affinity is first for affinity in others)
