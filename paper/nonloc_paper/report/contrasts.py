@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass
 
 from nonloc_paper.report.records import RowRecord
@@ -35,7 +35,8 @@ class Contrast:
     @property
     def values(self) -> dict[int, float]:
         """The sum by seed, of the seeds that count."""
-        return {seed: value for seed, value in self.every.items() if self._counts(seed)}
+        every = self.every
+        return {seed: every[seed] for seed in self._counting(every)}
 
     @property
     def interval(self) -> Interval | None:
@@ -46,7 +47,7 @@ class Contrast:
         """The seeds of which all runs ended, and some by diverging."""
         ended = [errors(row).keys() | lost(row) for _, row in self.terms]
         gone = set.union(*(lost(row) for _, row in self.terms))
-        return sorted(filter(self._counts, set.intersection(*ended) & gone))
+        return self._counting(set.intersection(*ended) & gone)
 
     @property
     def is_known(self) -> bool:
@@ -94,10 +95,10 @@ class Contrast:
         """Only differences have a plus sign; a sum whose factors do not cancel is an error itself."""
         return text.replace("+", "") if abs(math.fsum(factor for factor, _ in self.terms)) > 0.5 else text
 
-    def _counts(self, seed: int) -> bool:
-        rows = [setting(row.recipe) for _, row in self.terms if row is not None]
-        chosen = [self.seeds] if self.seeds is not None else map(deciding_seeds, rows)
-        return all(seeds is None or seed in seeds for seeds in chosen)
+    def _counting(self, seeds: Iterable[int]) -> list[int]:
+        by_row = [deciding_seeds(setting(row.recipe)) for _, row in self.terms if row is not None]
+        chosen = by_row if self.seeds is None else [self.seeds]
+        return sorted(seed for seed in seeds if all(some is None or seed in some for some in chosen))
 
 
 def difference(one: RowRecord | None, other: RowRecord | None, name: str = "") -> Contrast:
