@@ -11,15 +11,14 @@ from typing import NamedTuple
 from nonloc_paper.networks.spec import NetworkSpec
 from nonloc_paper.report.contrasts import Contrast, difference, mean_of
 from nonloc_paper.report.map.cells import Cell, TrainabilityMap
-from nonloc_paper.report.map.tables import EACH, by_affinity, by_form
+from nonloc_paper.report.map.tables import by_affinity, by_form
 from nonloc_paper.report.matching import (
     BLOCKS,
     N3,
     breaks,
     corner_effects,
-    diverged_pairs,
     gains,
-    start_endings,
+    start_pairs,
 )
 from nonloc_paper.report.records import RowRecord
 from nonloc_paper.report.signs import TOP, count_negative, negative_share, weights_at
@@ -27,13 +26,15 @@ from nonloc_paper.report.table1_runs import (
     DIVIDED,
     KINDS,
     NAMES,
+    ORIGINAL,
+    OWN,
     Setting,
     Table1Runs,
     group_size,
     setting,
 )
 from nonloc_paper.report.tables import Table, format_range, format_score, join_words
-from nonloc_paper.report.verdicts import signed
+from nonloc_paper.report.verdicts import count_pairs, signed
 from nonloc_paper.suites.matching_tables import RATE_N3, TABLE2_N9
 
 FRAGILE = "0.07"  # the larger start of Table 1
@@ -86,31 +87,23 @@ def _late(cells: Iterable[Cell]) -> str:
 
 def _share(runs: Table1Runs, trained: TrainabilityMap) -> str:
     """Of pairs of runs; the table of form by affinity tells the forms apart."""
-    ended = start_endings(runs)
-    by_affinity_here = [
-        diverged_pairs(*(ended.get((form, one), {}) for one in (False, True))) for form in NAMES
-    ]
-    by_form_here = diverged_pairs(*(ended.get((form, False), {}) for form in NAMES))
-    n, own, one, *_ = _added(*(pairs.counts() for pairs in by_affinity(trained)), *by_affinity_here)
+    pairs = [pair for compared in by_affinity(trained) for pair in compared.ends]
+    pairs += [pair for form in NAMES for pair in start_pairs(runs, (form, False), (form, True))]
+    n, own, one, *_ = count_pairs(pairs)
     if not n:
         return ""
     text = (
         f"**Or share the affinity**: of pairs of runs from larger starts that differ in nothing else, {own} of {n} "
         f"with own affinities diverged, and {one} of {n} with one."
     )
-    with_own = [pairs.counts() for pairs in by_form(trained) if pairs.first[1] == EACH]
-    n, original, proposed, *_ = _added(*with_own, by_form_here)
+    pairs = [pair for compared in by_form(trained) if compared.first == ORIGINAL for pair in compared.ends]
+    n, original, proposed, *_ = count_pairs([*pairs, *start_pairs(runs, ORIGINAL, OWN)])
     if n:
         text += (
             f" Differences alone do not help: with own affinities and equally many blocks {original} of {n} original "
             f"and {proposed} of {n} proposed runs diverged."
         )
     return text
-
-
-def _added(*counts: Sequence[int]) -> list[int]:
-    """The sums of such counts, place by place."""
-    return [sum(some) for some in zip(*counts, (0,) * 5, strict=True)]
 
 
 def _no_guarantee(runs: Table1Runs, trained: TrainabilityMap) -> str:

@@ -95,10 +95,9 @@ def hypothesis_parts(runs: Table1Runs) -> list[str]:
     measured, seen = contrast.format() if contrast.is_known else NOT_YET, contrast.every.get(0)
     endings = start_endings(runs)
     gone = [
-        f"{sum(ended.values())} of {len(ended)} with {words}"
-        for is_one, words in ((False, "own affinities"), (True, "one"))
-        for ended in (endings.get(("diffusive", is_one)),)
-        if ended
+        f"{sum(endings[kind].values())} of {len(endings[kind])} with {words}"
+        for kind, words in ((OWN, "own affinities"), (ONE, "one"))
+        if kind in endings
     ]
     parts = [
         f"Error with own affinities minus error with one, mean over 2 to 6 blocks; seeds 1 to 4 decide: {measured}.",
@@ -133,21 +132,19 @@ def predicted(runs: Table1Runs, suite: Suite) -> str:
     return join_words(counts) if counts else ""
 
 
-def start_endings(runs: Table1Runs) -> dict[tuple[str, bool], Endings]:
-    """Return the runs from larger starts by form and whether all blocks share one affinity."""
-    found: dict[tuple[str, bool], Endings] = {}
+def start_endings(runs: Table1Runs) -> dict[Kind, Endings]:
+    """Return the runs from larger starts by their kind."""
+    found: dict[Kind, Endings] = {}
     for row in filter(None, runs.rows_of(STARTS_N3).values()):
-        what = setting(row.recipe)
-        ended = found.setdefault((str(what.form), what.shared is True), {})
-        ended |= {(row.group, what.blocks, run.recipe.seed): run.ending == "diverged" for run in row.started}
+        ended, blocks = found.setdefault(_kind(row), {}), setting(row.recipe).blocks
+        ended |= {(row.group, blocks, run.recipe.seed): run.ending == "diverged" for run in row.started}
     return found
 
 
-def diverged_pairs(one: Endings, other: Endings) -> tuple[int, int, int, int, int]:
-    """Return n, of how many pairs the first diverged, the second, the first alone, the second alone."""
-    pairs = [(one[key], other[key]) for key in one.keys() & other.keys()]
-    alone = pairs.count((True, False)), pairs.count((False, True))
-    return len(pairs), sum(a for a, _ in pairs), sum(b for _, b in pairs), *alone
+def start_pairs(runs: Table1Runs, first: Kind, second: Kind) -> list[tuple[bool, bool]]:
+    """Return of each pair of runs from a larger start, which differ in nothing else, which of the two diverged."""
+    one, other = (start_endings(runs).get(kind, {}) for kind in (first, second))
+    return [(one[key], other[key]) for key in one.keys() & other.keys()]
 
 
 def matching_sections(runs: Table1Runs) -> tuple[Section, ...]:

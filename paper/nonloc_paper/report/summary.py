@@ -24,22 +24,22 @@ from nonloc_paper.report.contrasts import Contrast, difference, mean_of
 from nonloc_paper.report.document import Picture, Section
 from nonloc_paper.report.figures import SHADES
 from nonloc_paper.report.map.cells import TrainabilityMap, format_blocks
-from nonloc_paper.report.map.tables import EACH, ONE, by_affinity
+from nonloc_paper.report.map.tables import by_affinity
 from nonloc_paper.report.matching import (
     BLOCKS,
     N3,
-    diverged_pairs,
     hypothesis_parts,
     hypothesis_sentence,
     own_minus_one,
     primary,
     start_endings,
+    start_pairs,
 )
 from nonloc_paper.report.paper_figures import WIDTH
 from nonloc_paper.report.records import RowRecord
-from nonloc_paper.report.table1_runs import KINDS, NAMES, Table1Runs, group_size
+from nonloc_paper.report.table1_runs import AFFINITIES, KINDS, NAMES, Table1Runs, group_size
 from nonloc_paper.report.tables import Table, format_range, format_score
-from nonloc_paper.report.verdicts import format_chance, signed
+from nonloc_paper.report.verdicts import count_pairs, format_chance, signed
 from nonloc_paper.suites.matching_tables import TABLE2_N9
 
 FOREST_CAPTION = (
@@ -150,17 +150,18 @@ def form_by_affinity_table(runs: Table1Runs, trained: TrainabilityMap) -> Table:
     lines: list[tuple[str, tuple[str, ...]]] = []
     literal = runs.protocol.backbone
     for compared in by_affinity(trained):
-        n, first, second, *alone = compared.counts()
+        n, first, second, *alone = count_pairs(compared.ends)
         name = f"{NAMES[compared.first[0]]}, {format_blocks(cell.blocks for cell in compared.cells[0])}"
         counts = (f"{first} of {n}", f"{second} of {n}", format_chance(*alone))
         lines.append((f"diverged, {group_size(literal)}", (name, *counts)))
     endings = start_endings(runs)
     for form, name in NAMES.items():
-        ended = [endings.get((form, is_one), {}) for is_one in (False, True)]
+        kinds = [(form, is_one) for is_one in AFFINITIES]
+        ended = [endings.get(kind, {}) for kind in kinds]
         if any(ended):
             name = f"{name}, {format_blocks(n for some in ended for _, n, _ in some)}"
             gone = [f"{sum(some.values())} of {len(some)}" if some else "–" for some in ended]
-            chance = format_chance(*diverged_pairs(*ended)[-2:]) if all(ended) else "–"
+            chance = format_chance(*count_pairs(start_pairs(runs, *kinds))[-2:]) if all(ended) else "–"
             lines.append((f"diverged, {group_size(N3)}", (name, *gone, chance)))
     for backbone, blocks in ((literal, (2, 3, 4)), (literal, (5, 6)), (N3, (2, 3, 4))):
         for form, name in NAMES.items():
@@ -174,7 +175,7 @@ def form_by_affinity_table(runs: Table1Runs, trained: TrainabilityMap) -> Table:
                 title = f"error, {group_size(backbone)}"
                 label = f"{name}, {blocks[0]} to {blocks[-1]} blocks"
                 lines.append((title, (label, *(mean.format() for mean in means), minus.format())))
-    return Table.grouped(("stages", EACH, ONE, "own minus one"), lines)
+    return Table.grouped(("stages", *AFFINITIES.values(), "own minus one"), lines)
 
 
 OWN_MINUS_ONE = "own minus one affinity"

@@ -25,6 +25,7 @@ NAMES = {"original": "original", "diffusive": "proposed"}  # of the forms, in th
 Kind = tuple[str, bool]
 ORIGINAL, OWN, ONE = ("original", False), ("diffusive", False), ("diffusive", True)
 KINDS = {"original": ORIGINAL, "proposed, own affinities": OWN, "proposed, one affinity": ONE}
+AFFINITIES = {False: "own affinities", True: "one affinity"}  # by the second part of a kind
 OTHER = "Other runs"
 CONFIRMING = range(1, 5)  # seeds of TABLE1_N3; seed 0 had been seen when the rules were written
 # A Setting's `other` where logits are divided by √d, and nothing else differs.

@@ -245,6 +245,12 @@ def sign_test(more: int, less: int) -> float:
     return min(1.0, 2 * tail / 2**tosses)
 
 
+def count_pairs(ends: Sequence[tuple[bool, bool]]) -> tuple[int, int, int, int, int]:
+    """Return n, of how many pairs the first is true, the second, the first alone, the second alone."""
+    alone = ends.count((True, False)), ends.count((False, True))
+    return len(ends), sum(one for one, _ in ends), sum(other for _, other in ends), *alone
+
+
 def format_chance(more: int, less: int) -> str:
     """Return p of the sign test, such as "p = 0.0078"."""
     p = sign_test(more, less)

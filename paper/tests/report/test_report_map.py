@@ -9,8 +9,6 @@ from nonloc_paper.map.cells import PARTS
 from nonloc_paper.report.map.cells import TrainabilityMap, group_cells, read_map, sort_inits
 from nonloc_paper.report.map.figures import before_divergence, corners_figure, heat_map, logits_figure
 from nonloc_paper.report.map.tables import (
-    EACH,
-    ONE,
     by_affinity,
     by_form,
     cells_table,
@@ -23,6 +21,7 @@ from nonloc_paper.report.map.tables import (
     safe_starts_table,
     spread_of,
 )
+from nonloc_paper.report.verdicts import count_pairs
 
 
 @pytest.fixture(scope="module")
@@ -233,15 +232,15 @@ def corners(original_each=never, original_one=never, diffusive_each=never, diffu
 def test_pairs_are_of_one_seed():
     found = corners(original_each=lambda cell, seed: seed == 0, original_one=lambda cell, seed: seed == 1)
     original, diffusive = by_affinity(found)
-    assert original.counts() == (27, 9, 9, 9, 9)
-    assert diffusive.counts() == (27, 0, 0, 0, 0)
+    assert count_pairs(original.ends) == (27, 9, 9, 9, 9)
+    assert count_pairs(diffusive.ends) == (27, 0, 0, 0, 0)
 
 
 def test_pairs_are_of_one_place():
     found = corners(
         original_each=lambda cell, seed: cell.blocks == 2, original_one=lambda cell, seed: cell.blocks < 4
     )
-    assert by_affinity(found)[0].counts() == (27, 9, 18, 0, 9)
+    assert count_pairs(by_affinity(found)[0].ends) == (27, 9, 18, 0, 9)
 
 
 def test_a_seed_that_only_one_has_is_left_out():
@@ -249,15 +248,15 @@ def test_a_seed_that_only_one_has_is_left_out():
     base = [map_line(here, 0), map_line(here, 1, diverged=40)]
     shared = [map_line(here, 1), map_line(here, 2, diverged=50)]
     found = TrainabilityMap((), group_cells(base), {"ten_epochs_shared": group_cells(shared)})
-    assert compare(found, ("original", EACH), ("original", ONE)).counts() == (1, 1, 0, 1, 0)
+    assert count_pairs(compare(found, ("original", False), ("original", True)).ends) == (1, 1, 0, 1, 0)
 
 
 def test_forms_are_compared_where_both_have_cells():
     each, one = by_form(corners(diffusive_each=lambda cell, seed: seed == 2))
-    assert (each.first, each.second) == (("original", EACH), ("diffusive", EACH))
+    assert (each.first, each.second) == (("original", False), ("diffusive", False))
     assert {cell.blocks for cell in each.cells[0]} == {2, 4}
-    assert each.counts() == (18, 0, 6, 0, 6)
-    assert (one.first[1], one.counts()) == (ONE, (18, 0, 0, 0, 0))
+    assert count_pairs(each.ends) == (18, 0, 6, 0, 6)
+    assert (one.first[1], count_pairs(one.ends)) == (True, (18, 0, 0, 0, 0))
 
 
 def test_the_table_of_form_by_affinity():

@@ -26,13 +26,14 @@ from nonloc_paper.report.map.cells import (
     largest,
     sort_inits,
 )
-from nonloc_paper.report.map.tables import BACK, EACH, ONE, by_affinity, spread_of
+from nonloc_paper.report.map.tables import BACK, by_affinity, spread_of
+from nonloc_paper.report.table1_runs import AFFINITIES, ONE, ORIGINAL
 
 BROKEN = "#4a4f55"
 SHOWN_RUNS = 6  # of each form
 LINES = {"original": "--", "diffusive": "-", "stable": "-."}
 MARKERS = {"original": "s", "diffusive": "o", "stable": "^"}
-STAGES = {("original", EACH): " (the original stage)", ("diffusive", ONE): " (the paper's stage)"}
+STAGES = {ORIGINAL: " (the original stage)", ONE: " (the paper's stage)"}
 
 HEAT_CAPTION = (
     "Number: training loss over the last 50 steps, mean of the seeds left (guessing is 2.30). ✕ and dark: all seeds "
@@ -147,11 +148,11 @@ def corners_figure(trained: TrainabilityMap) -> Figure | None:
         grid = figure.subplots(len(shown), 2, squeeze=False)
         for line, one in zip(grid, shown, strict=True):
             blocks = sorted({cell.blocks for cell in one.cells[0]})
-            for axes, corner, cells in zip(line, (one.first, one.second), one.cells, strict=True):
+            for axes, kind, cells in zip(line, (one.first, one.second), one.cells, strict=True):
                 for cell in cells:
                     _corner_square(axes, blocks.index(cell.blocks), starts.index(cell.init), cell)
                 frame_squares(axes, [f"{number} blocks" for number in blocks], starts)
-                axes.set(title=f"{', '.join(corner)}{STAGES.get(corner, '')}")
+                axes.set(title=f"{kind[0]}, {AFFINITIES[kind[1]]}{STAGES.get(kind, '')}")
     return figure
 
 

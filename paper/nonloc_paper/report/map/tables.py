@@ -17,21 +17,15 @@ from nonloc_paper.report.map.cells import (
     sort_inits,
 )
 from nonloc_paper.report.map.rules import largest_growth
+from nonloc_paper.report.table1_runs import AFFINITIES, ONE, ORIGINAL, OWN, Kind
 from nonloc_paper.report.tables import Table, format_number
-from nonloc_paper.report.verdicts import format_chance
+from nonloc_paper.report.verdicts import count_pairs, format_chance
 
 BACK = 50  # steps before a divergence: nearer to it, everything is large
 CALM = 100  # a spread of logits to count by
 
-EACH, ONE = "own affinities", "one affinity"
-# A form and an affinity, and the part of the map that has them.
-CORNERS = {
-    ("original", EACH): TEN_EPOCHS,
-    ("original", ONE): SHARED,
-    ("diffusive", EACH): RECOMPUTED,
-    ("diffusive", ONE): TEN_EPOCHS,
-}
-Corner = tuple[str, str]
+# The part of the map that has a form with an affinity.
+PART_OF = {ORIGINAL: TEN_EPOCHS, ("original", True): SHARED, OWN: RECOMPUTED, ONE: TEN_EPOCHS}
 
 
 def safe_starts(trained: TrainabilityMap) -> dict[float, list[str]]:
@@ -138,27 +132,22 @@ class Comparison(NamedTuple):
     ends   of each pair of runs with the same cell and seed: whether the first diverged, and the second
     """
 
-    first: Corner
-    second: Corner
+    first: Kind
+    second: Kind
     cells: tuple[tuple[Cell, ...], tuple[Cell, ...]]
-    ends: tuple[tuple[bool, bool], ...]
-
-    def counts(self) -> tuple[int, int, int, int, int]:
-        """Return n, of how many pairs the first diverged, the second, the first alone, the second alone."""
-        gone = (sum(one for one, _ in self.ends), sum(other for _, other in self.ends))
-        return len(self.ends), *gone, self.ends.count((True, False)), self.ends.count((False, True))
+    ends: list[tuple[bool, bool]]
 
 
-def compare(trained: TrainabilityMap, first: Corner, second: Corner) -> Comparison | None:
+def compare(trained: TrainabilityMap, first: Kind, second: Kind) -> Comparison | None:
     """Compare two stages; None where no cell and seed of both is recorded."""
     parts = {part.name: cells for part, cells in trained.parts}
     one, other = (
         {
             (cell.rate, cell.init, cell.blocks): cell
-            for cell in parts[CORNERS[corner].name]
-            if cell.form == corner[0]
+            for cell in parts[PART_OF[kind].name]
+            if cell.form == kind[0]
         }
-        for corner in (first, second)
+        for kind in (first, second)
     )
     places = [place for place in one if place in other]
     ends = []
@@ -169,32 +158,30 @@ def compare(trained: TrainabilityMap, first: Corner, second: Corner) -> Comparis
         )
         ends += [(gone[seed], others[seed]) for seed in sorted(gone.keys() & others.keys())]
     cells = (tuple(one[place] for place in places), tuple(other[place] for place in places))
-    return Comparison(first, second, cells, tuple(ends)) if ends else None
+    return Comparison(first, second, cells, ends) if ends else None
 
 
 def by_affinity(trained: TrainabilityMap) -> list[Comparison]:
     """Compare either affinity in each form."""
-    return list(filter(None, (compare(trained, (form, EACH), (form, ONE)) for form in FORMS)))
+    return list(filter(None, (compare(trained, (form, False), (form, True)) for form in FORMS)))
 
 
 def by_form(trained: TrainabilityMap) -> list[Comparison]:
     """Compare either form with each affinity."""
     original, diffusive = FORMS
-    return list(filter(None, (compare(trained, (original, one), (diffusive, one)) for one in (EACH, ONE))))
+    return list(filter(None, (compare(trained, (original, one), (diffusive, one)) for one in AFFINITIES)))
 
 
 def form_by_affinity_table(trained: TrainabilityMap) -> Table:
     """Return diverged runs by affinity in each form and by form with each affinity, with p of the sign test."""
     lines: list[tuple[str, tuple[str, ...]]] = []
-    for title, shared, comparisons in (
-        (f"first: {EACH}; second: {ONE}", 0, by_affinity(trained)),
-        (f"first: {FORMS[0]}; second: {FORMS[1]}", 1, by_form(trained)),
-    ):
-        for one in comparisons:
-            n, first, second, *alone = one.counts()
-            name = f"{one.first[shared]}, {format_blocks(cell.blocks for cell in one.cells[0])}"
-            counts = (f"{first} of {n}", f"{second} of {n}", *map(str, alone))
-            lines.append((title, (name, *counts, format_chance(*alone))))
+    compared = [(tuple(AFFINITIES.values()), one, one.first[0]) for one in by_affinity(trained)]
+    compared += [(FORMS, one, AFFINITIES[one.first[1]]) for one in by_form(trained)]
+    for words, one, same in compared:
+        n, first, second, *alone = count_pairs(one.ends)
+        name = f"{same}, {format_blocks(cell.blocks for cell in one.cells[0])}"
+        counts = (f"{first} of {n}", f"{second} of {n}", *map(str, alone))
+        lines.append(("first: {}; second: {}".format(*words), (name, *counts, format_chance(*alone))))
     header = ("stages", "first diverged", "second diverged", "only the first", "only the second", "sign test")
     return Table.grouped(header, lines)
 
