@@ -21,6 +21,8 @@ from nonloc_paper.report.table1_runs import (
     Table1Runs,
     deciding_seeds,
     group_size,
+    kind_of,
+    row_order,
     setting,
 )
 from nonloc_paper.report.tables import Table, format_score, join_words
@@ -112,15 +114,10 @@ def hypothesis_parts(runs: Table1Runs) -> list[str]:
 def predictions(runs: Table1Runs, suite: Suite) -> dict[Kind, list[Contrast]]:
     """Return the error of each row with blocks that has a published one to predict, by the kind of its blocks."""
     found: dict[Kind, list[Contrast]] = {OWN: [], ONE: [], ORIGINAL: []}
-    for row in sorted(filter(None, runs.rows_of(suite).values()), key=_order):
-        if row.published is not None and _kind(row) in found:
-            found[_kind(row)].append(Contrast(row.label, ((1.0, row),)))
+    for row in sorted(filter(None, runs.rows_of(suite).values()), key=row_order):
+        if row.published is not None and kind_of(row) in found:
+            found[kind_of(row)].append(Contrast(row.label, ((1.0, row),)))
     return found
-
-
-def _kind(row: RowRecord) -> Kind:
-    what = setting(row.recipe)
-    return str(what.form), what.shared is True
 
 
 def predicted(runs: Table1Runs, suite: Suite) -> str:
@@ -136,7 +133,7 @@ def start_endings(runs: Table1Runs) -> dict[Kind, Endings]:
     """Return the runs from larger starts by their kind."""
     found: dict[Kind, Endings] = {}
     for row in filter(None, runs.rows_of(STARTS_N3).values()):
-        ended, blocks = found.setdefault(_kind(row), {}), setting(row.recipe).blocks
+        ended, blocks = found.setdefault(kind_of(row), {}), setting(row.recipe).blocks
         ended |= {(row.group, blocks, run.recipe.seed): run.ending == "diverged" for run in row.started}
     return found
 
@@ -155,7 +152,7 @@ def matching_sections(runs: Table1Runs) -> tuple[Section, ...]:
             continue
         rows = runs.rows_of(suite)
         contrasts = [difference(rows[a], rows[b], f"{a} minus {b}") for a, b in suite.pairs]
-        every = rows_table(sorted(runs.suites.get(suite.name, ()), key=_order))
+        every = rows_table(runs.suites.get(suite.name, ()))
         contents: tuple[Table, ...]
         if suite is STARTS_N3:
             contents = (_counts_table(runs),)  # its rule compares no errors
@@ -170,13 +167,6 @@ def matching_sections(runs: Table1Runs) -> tuple[Section, ...]:
         predicted_rows = contrasts_table("error in %", every_kind)
         sections.append(Section(suite.title, (*contents, predicted_rows)))
     return tuple(sections)
-
-
-def _order(row: RowRecord) -> tuple[int, bool, int]:
-    """By form and affinity as the tables have them, then by the number of blocks."""
-    kinds = ["None", "original", "diffusive"]
-    form, is_one = _kind(row)
-    return kinds.index(form), is_one, setting(row.recipe).blocks
 
 
 def _counts_table(runs: Table1Runs) -> Table:

@@ -165,6 +165,8 @@ def arrange(records: Sequence[RunRecord]) -> Table1Runs:
         if not is_table and suite not in MATCHING:
             continue
         some = [row for row in _suite_rows(suite, found) if setting(row.recipe) not in known]
+        # Planned in the order in which they were to be trained.
+        some = sorted(some, key=row_order) if suite in MATCHING else some
         has_own = any(row.started for row in some if setting(row.recipe) not in elsewhere)
         if suite.name != TABLE and not has_own:
             planned.append(suite)
@@ -243,6 +245,18 @@ def setting(recipe: Recipe) -> Setting:
         part or asked.shares_affinity(spec.form),
         other,
     )
+
+
+def kind_of(row: RowRecord) -> Kind:
+    """Return the form of a row's blocks, "None" without blocks, and whether all have one affinity."""
+    what = setting(row.recipe)
+    return str(what.form), what.shared is True
+
+
+def row_order(row: RowRecord) -> tuple[int, bool, int]:
+    """Return what sorts rows by form and affinity, as the tables have them, then by the number of blocks."""
+    form, is_one = kind_of(row)
+    return ["None", *NAMES].index(form), is_one, setting(row.recipe).blocks
 
 
 def deciding_seeds(what: Setting) -> Sequence[int] | None:

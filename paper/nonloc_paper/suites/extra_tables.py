@@ -88,7 +88,6 @@ FRAGILE = Suite(
             block_label(key),
             CIFAR10.with_(network=f"preresnet20/{key}@2", stage=FRAGILE_STAGE),
             number,
-            group=f"How all maps of the stage begin: {FRAGILE_START}",
         )
         for key, number in SAME_PLACE.items()
         if key != "baseline"
@@ -104,12 +103,12 @@ FRAGILE = Suite(
 
 STABLE = Suite(
     name="table1-stable",
-    title='No signal can grow in the norm of the kernel: weight="stable" with 4, 6 and 12 sub-blocks',
+    title='Stages whose W is bounded (weight="stable"), with 4, 6 and 12 sub-blocks',
     rows=tuple(
         Row(
             f"{blocks}-block (stable), {start}",
             CIFAR10.with_(network=f"preresnet20/diffusive-{blocks}@2", stage={"weight": "stable", **options}),
-            group=f"How V and both embeddings begin: {start}",
+            group=f"Start: {start}",
         )
         for start, options in (
             (f"deviation {STAGE.init_std}", {}),
@@ -165,7 +164,7 @@ def _scaled_places(form: str) -> Row:
 
 BESIDE = Suite(
     name="table1-beside",
-    title="Runs that the figures and the paper's explanation need and Table 1 lacks",
+    title="Rows that Table 1 lacks",
     rows=(
         *(replace(row, seeds=TABLE1.seeds) for row in (ONE, SLOW_FOUR)),
         *(_corner(form, blocks) for blocks in (5, 6) for form in ("original", "diffusive")),

@@ -194,3 +194,11 @@ def test_a_seed_that_was_seen_before_the_rules_decides_nothing():
     (line,) = differences_table(arranged(records("table1-n3", numbers))).lines
     assert line[1].startswith("−0.45 [")
     assert line[1].endswith("n = 2")
+
+
+def test_rows_on_a_backbone_that_matches_are_sorted_whatever_was_trained_first():
+    found = arranged(records("table1-n3", {"5-block (proposed), own affinities": [7.5]}))
+    labels = [row.label for row in found.rows if "3 bottlenecks" in row.group]
+    own = [f"{n}-block (proposed), own affinities" for n in (2, 3, 4, 5, 6)]
+    one = [f"{n}-block (proposed)" for n in (2, 3, 4, 5, 6)]
+    assert labels == ["baseline", *(f"{n}-block (original)" for n in (1, 2, 3, 4)), *own, *one]
