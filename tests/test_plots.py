@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from dataclasses import replace
+from types import SimpleNamespace
 
 import matplotlib
 import numpy as np
@@ -152,6 +153,20 @@ def test_a_strip_has_the_states_side_by_side(path):
 def test_states_without_a_size_are_a_map_over_time(path):
     drawn = np.asarray(plot_trajectory(path, "states").images[0].get_array())
     np.testing.assert_allclose(drawn, path.states[:, 0].mean(-1).T, rtol=1e-14)
+
+
+def test_a_map_over_time_shows_each_state_at_its_time(affinity):
+    path = simulate(Diffusion(affinity), torch.rand(2, 20, 1).double(), num_steps=10, save_every=4)
+    (drawn,) = plot_trajectory(path, "states").images
+    for time, state in zip(path.times, path.states, strict=True):  # 0, 4, 8 and 10
+        for position in (0, 7, 19):
+            place = SimpleNamespace(xdata=float(time.clamp(0.1, 9.9)), ydata=position)
+            assert drawn.get_cursor_data(place) == state[0, position, 0]
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_mean_beyond_what_is_drawn_is_no_warning(path):
+    plot_trajectory(replace(path, mean=1e200 * path.mean, weighted_mean=None), "mean")
 
 
 def test_an_animation_has_a_frame_for_each_state(path, tmp_path):

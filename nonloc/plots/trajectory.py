@@ -65,12 +65,14 @@ def plot_trajectory(
     check_whole("sample", sample, least=0, most=trajectory.states.shape[1] - 1)
     ax = make_axes(ax)
     values = moderate(trajectory.states[:, sample].double().mean(-1).mT.cpu())
-    times = (float(trajectory.times[0]), float(trajectory.times[-1]))
+    times = trajectory.times.numpy()
     every = math.ceil(len(values) / MOST_LINES)
-    extent = (*times, len(values) - 0.5, -0.5)
-    drawn = ax.imshow(values[::every], aspect="auto", extent=extent, interpolation="nearest")
+    # Every time shows the state that is nearest to it; the last two states may be less far apart than the others.
+    edges = np.concatenate([times[:1], (times[1:] + times[:-1]) / 2, times[-1:]])
+    lines = np.append(np.arange(0, len(values), every), len(values)) - 0.5
+    drawn = ax.pcolorfast(edges, lines, values[::every])
     ax.grid(False)
-    ax.set(xlabel="time", ylabel="position")
+    ax.set(xlabel="time", ylabel="position", ylim=(len(values) - 0.5, -0.5))
     ax.figure.colorbar(drawn, ax=ax)
     return ax
 
@@ -114,10 +116,11 @@ def _curves(trajectory: Trajectory, what: str, ax: Axes) -> Axes:
         values = [draw(measured, "plain mean", color=NEGATIVE)]
         if trajectory.weighted_mean is not None:
             values.append(draw(trajectory.weighted_mean, "mean under π", color=POSITIVE, linestyle="--"))
-        low, high = np.nanmin(values), np.nanmax(values)
-        if high - low < NOTHING * max(abs(low), abs(high)):
+        numbers = np.ravel(values)
+        finite = numbers[np.isfinite(numbers)]
+        if finite.size and np.ptp(finite) < NOTHING * np.abs(finite).max():
             # What stays is a straight line, not its rounding.
-            ax.set_ylim(*sorted((0.9 * low, 1.1 * high)))
+            ax.set_ylim(*sorted((0.9 * finite.min(), 1.1 * finite.max())))
         ax.legend(frameon=False)
     else:
         # A straight line on a logarithmic scale is exponential decay or growth.
