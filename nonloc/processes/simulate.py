@@ -73,15 +73,17 @@ def simulate(
         check_flag(name, flag)
     step_size = float(step_size)
     free = process
+    rate: Callable[[Tensor], Tensor] = process.rate
     if source is not None or fixed is not None:
-        process = Driven(process, source, fixed, z0)
+        process = driven = Driven(process, source, fixed, z0)
+        rate = driven.linear_rate
     with torch.no_grad(), torch.autocast(z0.device.type, enabled=False):
         z = z0.detach()
         step = STEPPERS[stepper](process, step_size)
         recorder = Recorder(process, z, 1 + -(-num_steps // save_every))
         recorder.save(0.0, z)
         # A source and fixed values cancel in changes from state to state, but a source may widen the range.
-        watch = Watch(free, step_size, keeps_range=source is None) if stepper == "euler" else None
+        watch = Watch(free, step_size, rate, keeps_range=source is None) if stepper == "euler" else None
         saved, overflow = 0, None
         for n in _steps(num_steps, progress):
             moved = step(z)

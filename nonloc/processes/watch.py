@@ -10,6 +10,7 @@ A kernel that is not symmetric has no such norm, and its changes may grow for a 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import floor, isfinite, log10
 
 import torch
@@ -28,15 +29,19 @@ WIDENING = 2  # a step that is stable in some norm may overshoot a little, for a
 LANCZOS_PRODUCTS = 40
 MARGIN = 0.9  # Lanczos estimates λ_max from below, and so the limit from above
 
+Rate = Callable[[Tensor], Tensor]
+
 
 class Watch:
     """Watches every Euler step of one simulation.
 
+    rate         that of a change [B, M, C]: of the process, but 0 where values are fixed
     keeps_range  False: values may leave their range, as with a source
     """
 
-    def __init__(self, process: Process, step_size: float, *, keeps_range: bool = True) -> None:
-        self._process, self._step_size, self._keeps_range = process, step_size, keeps_range
+    def __init__(self, process: Process, step_size: float, rate: Rate, *, keeps_range: bool) -> None:
+        self._process, self._step_size, self._rate = process, step_size, rate
+        self._keeps_range = keeps_range
         self._growth = GrowthWatch(process)
         self._range: RangeWatch | None = None
 
@@ -52,7 +57,7 @@ class Watch:
         """The first state from which on the simulation runs away, and a sentence that says why; None if it does not."""
         if self._growth.since is not None and self._growth.grown is not None:
             since, symptom = self._growth.since, "its changes grow"
-            advice = describe_limit(self._process, self._growth.grown) or "; use a smaller one"
+            advice = describe_limit(self._process, self._growth.grown, self._rate) or "; use a smaller one"
             limit = f"beyond the limit of stability{advice}"
         elif self._range is not None and self._range.since is not None:
             since, symptom = (
@@ -165,20 +170,20 @@ def _norm(z: Tensor, weights: Tensor) -> Tensor:
     return (weights * squares).sum(-1).sqrt()
 
 
-def describe_limit(process: Process, change: Tensor) -> str:
+def describe_limit(process: Process, change: Tensor, rate: Rate) -> str:
     """The limit of stability in words, with a step size that works; "" where it is not known.
 
     change  [B, M, C]: one that grew, so it has a part in what grows
     """
-    certified, estimate = process.certified_euler_step(), estimate_euler_step(process, change)
+    certified, estimate = process.certified_euler_step(), estimate_euler_step(process, change, rate)
     text = "" if estimate is None else f", which Lanczos estimates at {estimate:.4g}"
     if certified is not None and 0 < certified < float("inf"):
         return f"{text}; every step_size up to {round_down(certified):g} is certified to be stable"
     return text and f"{text}; step_size = {round_down(MARGIN * (estimate or 0)):g} works"
 
 
-def estimate_euler_step(process: Process, change: Tensor) -> float | None:
-    """2 / λ_max(−A) for a process with rate(z) = A z that is self-adjoint under π, by Lanczos: an estimate from above.
+def estimate_euler_step(process: Process, change: Tensor, rate: Rate) -> float | None:
+    """2 / λ_max(−A), where rate(change) = A change is self-adjoint under π, by Lanczos: an estimate from above.
 
     None where there is no π, where nothing moves, and where a position with π = 0 moves.
     """
@@ -190,7 +195,7 @@ def estimate_euler_step(process: Process, change: Tensor) -> float | None:
     inverse = inverse_or_zero(roots)
 
     def apply(v: Tensor) -> Tensor:
-        moved = process.rate(inverse * v.view(start.shape))
+        moved = rate(inverse * v.view(start.shape))
         return -(torch.where(roots > 0, moved, 0) * roots).flatten(1)
 
     start = torch.where(roots > 0, start, 0)

@@ -100,6 +100,13 @@ def test_steps_that_are_too_large_are_noticed():
     assert run.outcome.ending == "diverged"
 
 
+def test_the_limit_that_is_named_is_that_of_what_moves():
+    """Between two fixed ends L is 2, and the limit 1; that of a free path of three is 2/3."""
+    z = torch.tensor([[[0.0], [1.0], [0.0]]], dtype=torch.float64)
+    run = simulate(Diffusion(path_graph(3)), z, num_steps=9, step_size=1.5, throw=False, fixed=ends(3))
+    assert "beyond the limit of stability, which Lanczos estimates at 1;" in run.outcome.message
+
+
 def test_a_source_may_widen_the_range_of_a_kernel_that_is_not_symmetric():
     process = Diffusion(affinity("gaussian"))
     z = 1e-3 * signal(process.affinity, 1)

@@ -191,7 +191,8 @@ def heat(normalize):
 @pytest.mark.parametrize("normalize", ["row", "count", "none", "symmetric", "sinkhorn"])
 def test_the_estimate_is_the_limit_of_a_small_kernel(normalize):
     a = heat(normalize)
-    actual = estimate_euler_step(Diffusion(a, weight=DEFINITE), signal(a, 2))
+    process = Diffusion(a, weight=DEFINITE)
+    actual = estimate_euler_step(process, signal(a, 2), process.rate)
     assert actual == pytest.approx(cfl_limit(a).limit / 1.5, rel=1e-9)
 
 
@@ -214,6 +215,6 @@ def test_the_step_that_is_named_works(process, works):
 
 
 def test_nothing_is_said_of_a_process_that_may_grow():
-    a = heat("row")
-    assert estimate_euler_step(Diffusion(a, backwards=True), signal(a, 2)) is None
-    assert Diffusion(a, backwards=True).certified_euler_step() is None
+    process = Diffusion(heat("row"), backwards=True)
+    assert estimate_euler_step(process, signal(process.affinity, 2), process.rate) is None
+    assert process.certified_euler_step() is None
