@@ -115,14 +115,6 @@ def test_a_step_far_beyond_the_limit_diverges_and_is_written(capsys, picture, tm
     assert len(record["times"]) == record["outcome"]["step"]
 
 
-def test_a_step_beyond_the_limit_is_taken_and_said_to_diverge(capsys, picture, tmp_path):
-    code, record = simulated(capsys, picture, tmp_path, "diffusion", "--bandwidth", "0.5", "--step_size", "9")
-    assert code == 3
-    assert (record["outcome"]["ending"], record["outcome"]["step"]) == ("diverged", 2)
-    assert "beyond the limit of stability" in record["outcome"]["message"]
-    assert len(record["times"]) == 7
-
-
 @pytest.mark.parametrize(
     ("words", "advice"),
     [

@@ -304,7 +304,7 @@ def _checked_points(points: Tensor | np.ndarray) -> tuple[Tensor, np.ndarray]:
             f"points must be a tensor or an array [M, d], got {got}; {fix.get(dims, 'use torch.as_tensor(points)')}"
         )
     if points.dtype not in (torch.float32, torch.float64):
-        raise ValueError(f"points must be float32 or float64, got {points.dtype}; use points.double()")
+        raise ValueError(f"points must be float32 or float64, got {points.dtype}; make them float64")
     if points.is_meta or points.layout != torch.strided:
         raise ValueError(f"points must be numbers in a dense tensor, got {points.layout} on {points.device}")
     if points.shape[0] == 0 or points.shape[1] == 0:

@@ -1,15 +1,13 @@
-"""Problems with a closed form: two points, the complete graph, a circle, a birth–death chain; orders, rates, limits."""
+"""Problems with a closed form: two points, the complete graph, a circle; orders, rates, limits."""
 
 from dataclasses import replace
 from functools import partial
 
 import pytest
 import torch
-from chains import chain
-from scipy.linalg import expm
 
 from nonloc.ops import NORMALIZATIONS, Affinity, SparseAffinity, kernel_matrix, self_adjoint_weights
-from nonloc.processes import Diffusion, JumpProcess, cfl_limit, simulate
+from nonloc.processes import Diffusion, cfl_limit, simulate
 from problems import relative, signal, symmetric
 
 # By stepper: what n steps of length h make of a mode that decays at rate λ.
@@ -77,45 +75,6 @@ def test_cosines_on_a_circle_decay_at_the_rates_of_the_fourier_transform(normali
     run = simulate(process, modes, num_steps=6, step_size=0.15, stepper=stepper)
     for n, state in enumerate(run.states):
         assert relative(state, FACTORS[stepper](rates, 0.15, n) * modes) <= 1e-11
-
-
-def birth_death():
-    """Up with probability p_i, down with q_i, stay otherwise, on 0 … 6."""
-    up = torch.tensor([0.6, 0.5, 0.4, 0.3, 0.3, 0.2, 0.0], dtype=torch.float64)
-    down = torch.tensor([0.0, 0.2, 0.3, 0.3, 0.5, 0.6, 0.7], dtype=torch.float64)
-    return torch.diag(up[:-1], 1) + torch.diag(down[1:], -1) + torch.diag(1 - up - down), up, down
-
-
-def test_a_birth_death_chain_has_the_law_of_detailed_balance():
-    matrix, up, down = birth_death()
-    ratios = torch.cat([torch.ones(1, dtype=torch.float64), up[:-1] / down[1:]]).cumprod(0)
-    process = JumpProcess(chain(matrix))
-    assert relative(process.stationary_law(), (ratios / ratios.sum()).unsqueeze(0)) <= 1e-14
-    assert process.is_reversible()
-
-
-@pytest.mark.parametrize("time", [0.3, 2.0, 40.0])
-def test_the_law_of_a_birth_death_chain_is_that_of_the_dense_exponential(time):
-    matrix, _, _ = birth_death()
-    start = torch.eye(7, dtype=torch.float64).unsqueeze(0)
-    run = simulate(JumpProcess(chain(matrix)), start, num_steps=1, step_size=time, stepper="exact")
-    truth = torch.from_numpy(expm((time * (matrix.T - torch.eye(7, dtype=torch.float64))).numpy()))
-    assert float((run.final[0] - truth).abs().max()) <= 1e-12
-
-
-def test_the_discrete_law_of_a_birth_death_chain_is_a_power_of_its_matrix():
-    matrix, _, _ = birth_death()
-    start = torch.eye(7, dtype=torch.float64).unsqueeze(0)
-    run = simulate(JumpProcess(chain(matrix)), start, num_steps=9)
-    assert float((run.final[0] - torch.linalg.matrix_power(matrix.T, 9)).abs().max()) <= 1e-13
-
-
-def test_the_gap_of_a_birth_death_chain_is_that_of_its_symmetric_form():
-    matrix, up, down = birth_death()
-    roots = (up[:-1] * down[1:]).sqrt()
-    symmetric = torch.diag(matrix.diagonal()) + torch.diag(roots, 1) + torch.diag(roots, -1)
-    truth = 1 - float(torch.linalg.eigvalsh(symmetric)[-2])
-    assert float(JumpProcess(chain(matrix)).spectral_gap()) == pytest.approx(truth, abs=1e-13)
 
 
 def heat(normalize):

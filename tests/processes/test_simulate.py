@@ -6,9 +6,9 @@ import torch
 from generators import path_graph
 
 from nonloc.nn import DiffusiveStage
-from nonloc.ops import Affinity, kernel_matrix, propagate
+from nonloc.ops import Affinity, propagate
 from nonloc.outcomes import DivergedError
-from nonloc.processes import DampedFlow, Diffusion, JumpProcess, Process, simulate
+from nonloc.processes import Diffusion, JumpProcess, Process, simulate
 from problems import affinity, features, generator, relative, signal, symmetric
 
 
@@ -51,15 +51,6 @@ def test_first_and_last_are_always_saved(num_steps, save_every, saved):
     assert torch.equal(some.states, every.states[saved])
     assert len(some) == len(saved)
     assert (some.outcome.ending, some.outcome.step) == ("finished", num_steps)
-
-
-def test_the_original_operation_damps_everything_out_or_explodes():
-    a = symmetric("heat", "none")
-    step = 1 / float(torch.linalg.eigvalsh(kernel_matrix(a)).max())
-    run = simulate(DampedFlow(a), signal(a), num_steps=200, step_size=step)
-    assert float(run.final.abs().max()) < 0.5 * float(run.states[0].abs().max())
-    grown = simulate(DampedFlow(a, backwards=True), signal(a), num_steps=20, step_size=step)
-    assert float(grown.final.abs().max()) > 1e4
 
 
 def test_a_state_that_is_not_finite_ends_the_simulation_there():

@@ -94,15 +94,6 @@ def test_implicit_is_stable_far_beyond_cfl(normalize, h, weight):
     assert float((run.weighted_mean - run.weighted_mean[0]).abs().max()) <= solved
 
 
-def test_a_graph_with_separate_components_keeps_a_mean_in_each():
-    block = torch.ones(3, 3, dtype=torch.float64)
-    graph = SparseAffinity(torch.block_diag(block, block).to_sparse_csr())
-    z = torch.randn(1, 6, 2, dtype=torch.float64, generator=generator(2))
-    run = simulate(Diffusion(graph), z, num_steps=3, step_size=1e4, stepper="implicit")
-    means = z.view(1, 2, 3, 2).mean(2, keepdim=True).expand(1, 2, 3, 2).reshape(1, 6, 2)
-    assert relative(run.final, means) <= 1e-11
-
-
 @pytest.mark.parametrize("stepper", ["exact", "implicit"])
 def test_a_nonlinear_flow_is_refused_with_the_fix(stepper):
     flow = DampedFlow(lambda z: Affinity(z, z, "heat"))

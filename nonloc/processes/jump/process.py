@@ -52,7 +52,6 @@ class JumpProcess(Process):
         self.affinity: Affinity | SparseAffinity = affinity
         self._ready: dict[torch.dtype, Transitions] = {}
         self._law: Tensor | None = None
-        self._balance: Tensor | None = None
 
     def rate(self, z: Tensor) -> Tensor:
         """Kᵀp − p [B, M, C] of a law p [B, M, C]."""
@@ -152,9 +151,7 @@ class JumpProcess(Process):
 
     def balance_residual(self) -> Tensor:
         """[B]: the largest violation of π_i K_ij = π_j K_ji on fixed vectors, relative to the flow there."""
-        if self._balance is None:
-            self._balance = balance_residual(self._wide, self.stationary_law())
-        return self._balance
+        return balance_residual(self._wide, self.stationary_law())
 
     def is_reversible(self) -> bool:
         """Whether detailed balance π_i K_ij = π_j K_ji holds by value, in every sample of the batch."""
