@@ -49,6 +49,10 @@ class PreparedKernel:
         self._is_fixed = is_fixed
         self._operators: dict[torch.dtype, Operator] = {}
 
+    def __getstate__(self) -> dict[str, Any]:
+        # Operators are made of local functions, which cannot be pickled; a copy prepares its own.
+        return self.__dict__ | {"_operators": {}}
+
     def at(self, z: Tensor) -> tuple[Operator, Tensor]:
         """The operator for z's precision; and z in that precision, with zeros at masked positions."""
         check_signal(self.affinity, z)

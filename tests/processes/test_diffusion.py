@@ -1,5 +1,7 @@
 """The rates of both processes against the equations, and the inner product in which they dissipate."""
 
+import pickle
+
 import pytest
 import torch
 
@@ -74,6 +76,13 @@ def test_the_kernel_is_prepared_once(monkeypatch):
     assert len(calls) == 1
     process.rate(z.float())
     assert len(calls) == 1  # float64 features compute in float64
+
+
+def test_a_process_is_pickled_after_its_first_step():
+    process = Diffusion(affinity("heat"))
+    z = signal(process.affinity)
+    expected = process.rate(z)
+    assert torch.equal(pickle.loads(pickle.dumps(process)).rate(z), expected)
 
 
 def test_learned_features_leave_their_graph_behind():
