@@ -82,7 +82,7 @@ AFTER = {
 BEGINNINGS = shlex.split("""
     nonloc.processes.images.patch_features nonloc_paper.theory.all_checks.check_all nonloc_paper.data.download
     nonloc_paper.data.load nonloc_paper.suites.recheck.recheck nonloc_paper.suites.archive.lock_folder
-    nonloc_paper.report.records.collect nonloc_paper.report.records.write_plan
+    nonloc_paper.report.records.collect nonloc_paper.commands.reproduce.write_plan
     nonloc_paper.report.reproduction.write_reproduction nonloc_paper.training.observe.observe_spectra
     nonloc_paper.training.certificates.certify_run nonloc_paper.training.fit.fit
     nonloc_paper.explorer.build.write_explorer

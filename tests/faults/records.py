@@ -311,7 +311,7 @@ def make_page(folder: Path) -> None:
     import made
     import made_records
 
-    from nonloc_paper.report.records import write_plan
+    from nonloc_paper.suites.rows import write_plan
     from nonloc_paper.training.recipe import Recipe
 
     recipe = Recipe(network="restorer8/diffusive-2@2", data="motifs", epochs=3, spectrum_epochs=(1,))

@@ -35,6 +35,7 @@ from nonloc_paper.suites.archive import (
     restore,
 )
 from nonloc_paper.suites.demo import QUICK_EPOCHS, QUICK_ROWS
+from nonloc_paper.suites.rows import read_plan, write_plan
 from nonloc_paper.training.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -153,7 +154,7 @@ def run(options: Namespace) -> int:
         )
 
     from nonloc_paper.report.page import write_page
-    from nonloc_paper.report.records import collect, read_plan, write_plan
+    from nonloc_paper.report.records import collect
     from nonloc_paper.report.sentences import summary
     from nonloc_paper.report.surprise import surprise
     from nonloc_paper.training.machine import device_or_best, machine

@@ -61,7 +61,6 @@ class Source:
     label_bytes: int
     classes: tuple[str, ...]
     size: int = 32
-    home: str = HOME
 
     @property
     def members(self) -> tuple[Member, ...]:
@@ -164,7 +163,7 @@ def missing(source: Source, folder: Path, files: Iterable[str], because: str = "
     return MissingDataError(
         f"{source.title} is not in {files_folder(source, folder)}: no {', '.join(files)}.{reason} "
         f"Run `{_command(source, folder)}`, which downloads, checks and unpacks {source.archive} "
-        f"(about 160 MB). Without a network, get {source.archive} from {source.home} elsewhere, put it at "
+        f"(about 160 MB). Without a network, get {source.archive} from {HOME} elsewhere, put it at "
         f"{folder / source.archive} and run the same command."
     )
 

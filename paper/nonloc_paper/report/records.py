@@ -16,11 +16,10 @@ from nonloc_paper.file_schemas import METRICS, NOT_OBSERVED, OBSERVATIONS, SPECT
 from nonloc_paper.networks.spec import NetworkSpec
 from nonloc_paper.report.cross_checks import check_stages, check_training
 from nonloc_paper.report.tensors import Tensors, read_tensors
-from nonloc_paper.runs import Run, find_runs, read_json, read_lines, write_json
+from nonloc_paper.runs import Run, find_runs, read_json, read_lines
 from nonloc_paper.schema import RESTORE, check, check_lines
 from nonloc_paper.suites import Suite, arranged_suite
-from nonloc_paper.suites.rows import PLAN
-from nonloc_paper.suites.rows import read_plan as read_plan
+from nonloc_paper.suites.rows import PLAN, read_plan
 from nonloc_paper.training.recipe import Recipe
 
 _Key = TypeVar("_Key", bound=Hashable)
@@ -159,12 +158,6 @@ def score_name(recipe: Recipe) -> str:
 def of_stage(recipe: Recipe, name: str) -> str:
     """Return the name of a stage after a comma, such as ", trunk.stages.2"; "" in a network with one stage."""
     return f", {name}" if len(NetworkSpec.parse(recipe.network).places) > 1 else ""
-
-
-def write_plan(folder: Path, plan: dict[str, Any]) -> None:
-    """Write suite.json: which suite the runs in `folder` belong to: {"name", "rows", "changes", "seeds", …}."""
-    folder.mkdir(parents=True, exist_ok=True)
-    write_json(folder / PLAN, plan, indent=2)
 
 
 def collect(folder: str | os.PathLike[str]) -> Collection:

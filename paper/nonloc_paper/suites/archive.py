@@ -39,11 +39,10 @@ from nonloc_paper.runs import (
     to_digits,
     with_checksum,
     write_atomically,
-    write_json,
 )
 from nonloc_paper.schema import check_lines
 from nonloc_paper.suites.catalog import find_suite
-from nonloc_paper.suites.rows import PLAN, Row, Suite, read_plan
+from nonloc_paper.suites.rows import PLAN, Row, Suite, read_plan, write_plan
 from nonloc_paper.training.recipe import Recipe
 
 COMPACT = ("metrics.jsonl", "spectra.jsonl", "spectrum.json", "observations.json", "stability.json")
@@ -268,7 +267,6 @@ def _bytes(folder: Path) -> int:
 
 def _write_plan(folder: Path, suite: Suite, changes: dict[str, Any]) -> None:
     """Write suite.json: all rows, whichever were run now, and the largest number of seeds there ever was."""
-    path = folder / PLAN
     before = read_plan(folder)
     own = find_suite(suite.name)
     seeds = max((len(suite.recipes(row)) for row in suite.rows), default=0)
@@ -281,9 +279,8 @@ def _write_plan(folder: Path, suite: Suite, changes: dict[str, Any]) -> None:
         "command": f"nonloc reproduce {suite.name}",
         "seconds": 0.0,
     }
-    folder.mkdir(parents=True, exist_ok=True)
     if before != plan:
-        write_json(path, plan, indent=2)
+        write_plan(folder, plan)
 
 
 def _was_observed(run: Run) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 
 from nonloc._checks import check_whole, shown
 from nonloc_paper import file_schemas
-from nonloc_paper.runs import read_json
+from nonloc_paper.runs import read_json, write_json
 from nonloc_paper.schema import check
 from nonloc_paper.training.recipe import Recipe
 
@@ -27,6 +27,12 @@ def read_plan(folder: Path) -> dict[str, Any]:
     if os.path.lexists(folder / PLAN):
         check(plan, file_schemas.PLAN, folder / PLAN, PLAN_FIX)
     return plan
+
+
+def write_plan(folder: Path, plan: dict[str, Any]) -> None:
+    """Write suite.json: which suite the runs in `folder` belong to: {"name", "rows", "changes", "seeds", …}."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / PLAN, plan, indent=2)
 
 
 @dataclass(frozen=True)

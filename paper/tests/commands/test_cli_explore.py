@@ -3,7 +3,7 @@
 import pytest
 
 from nonloc.cli import main
-from nonloc_paper.report.records import write_plan
+from nonloc_paper.suites.rows import write_plan
 
 PLAN = {"name": "demo", "rows": [], "changes": {}, "seeds": None, "command": "nonloc x", "seconds": 0.0}
 

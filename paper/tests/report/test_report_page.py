@@ -5,8 +5,9 @@ from made import make_run
 from made_records import arranged, records
 
 from nonloc_paper.report.page import write_page
-from nonloc_paper.report.records import collect, write_plan
+from nonloc_paper.report.records import collect
 from nonloc_paper.suites import SUITES
+from nonloc_paper.suites.rows import write_plan
 from nonloc_paper.training.recipe import Recipe
 
 

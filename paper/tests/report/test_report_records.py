@@ -13,10 +13,11 @@ from made_records import certified, during, stability, weight
 
 from nonloc.outcomes import CorruptDataError
 from nonloc_paper.map.table import MapTable
-from nonloc_paper.report.records import collect, read_run, write_plan
+from nonloc_paper.report.records import collect, read_run
 from nonloc_paper.report.tensors import read_tensors
 from nonloc_paper.runs import find_runs, read_json
 from nonloc_paper.suites import SUITES
+from nonloc_paper.suites.rows import write_plan
 from nonloc_paper.training.recipe import Recipe
 
 PLAN = {"name": "demo", "rows": [], "changes": {}, "seeds": 2}
