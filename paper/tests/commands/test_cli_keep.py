@@ -141,7 +141,6 @@ def test_what_was_spent_in_the_folder_comes_with_its_runs_once(kept, tmp_path, c
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--weights", "foo"], "--weights foo is unknown"),
         (["--set", "learning_rate=0.5"], "keep it in another folder"),
         (["--kept", "null"], "--keep needs a folder"),
         (["--kept", "{work}/kept"], "would be there twice; keep them in another folder"),

@@ -189,12 +189,6 @@ def test_a_diverged_run_is_kept_without_weights(tmp_path):
     assert Run(kept.new[0]).read_result()["outcome"]["ending"] == "diverged"
 
 
-def test_a_suite_with_other_changes_does_not_mix(runs, tmp_path):
-    go(runs, tmp_path)
-    with pytest.raises(ValueError, match="keep it in another folder"):
-        keep(SUITE, runs, tmp_path / "kept")
-
-
 def test_the_plan_lets_the_report_arrange_the_rows(runs, tmp_path):
     go(runs, tmp_path)
     plan = json.loads((tmp_path / "kept" / "demo" / "suite.json").read_bytes())

@@ -7,13 +7,8 @@ import re
 
 import pytest
 
-from nonloc_paper.networks.spec import NetworkSpec
 from nonloc_paper.suites import SUITES
 
-TABLE1 = [8.19, 7.83, 8.28, 15.02, 7.74, 7.62, 7.37, 7.29, 7.55, 8.07, 7.33]
-TABLE2 = [26.57, 26.13, 26.26, 34.89, 26.04, 25.57, 25.43, 25.29, 25.49]
-FORMS = [None, *["original"] * 3, *["diffusive"] * 5]
-BLOCKS = [0, 2, 3, 4, 2, 3, 4, 5, 6]
 ROWS = [(suite, row) for suite in SUITES.values() for row in suite.rows]
 
 
@@ -70,18 +65,6 @@ def test_every_run_of_the_demo_has_a_name_of_its_own():
     assert demo.with_seeds(1).run_label(demo.rows[4].recipe) == "4 diffusive, large start"
 
 
-def test_the_published_numbers_stand_beside_the_right_networks():
-    table1, table2 = SUITES["table1"], SUITES["table2"]
-    assert [row.published for row in table1.rows] == TABLE1
-    assert [row.published for row in table2.rows] == TABLE2
-    for suite, depth in ((table1, 20), (table2, 56)):
-        specs = [NetworkSpec.parse(row.recipe.network) for row in suite.rows[:9]]
-        assert [(spec.size, spec.form, spec.num_blocks) for spec in specs] == [
-            (depth, form, blocks) for form, blocks in zip(FORMS, BLOCKS, strict=True)
-        ]
-        assert {spec.places for spec in specs[1:]} == {(2,)}
-
-
 def test_the_tables_follow_the_stated_protocol():
     for name, data in (("table1", "cifar10"), ("table2", "cifar100")):
         suite = SUITES[name]
@@ -116,12 +99,6 @@ def test_figure_2_looks_at_the_epochs_of_the_paper():
     suite = SUITES["figure2"]
     assert suite.epochs == (36, 82, 125)
     assert set(suite.epochs) <= set(suite.rows[0].recipe.spectrum_epochs)
-
-
-def test_figures_use_the_runs_of_the_table_where_it_has_them():
-    table = {row.recipe for row in SUITES["table1"].rows}
-    shared = [row.recipe in table for name in ("figure1", "figure4") for row in SUITES[name].rows]
-    assert shared == [False, True, True, True]
 
 
 def test_all_that_is_run_on_cifar_has_the_precision_that_the_notes_name():

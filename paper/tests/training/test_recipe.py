@@ -80,11 +80,6 @@ def test_a_wrong_value_is_refused_with_the_fields_name(field, value):
         Recipe(**{field: value})
 
 
-def test_nesterov_without_momentum_is_refused():
-    with pytest.raises(ValueError, match="nesterov=True needs"):
-        Recipe(nesterov=True, momentum=0)
-
-
 def test_the_network_decides_the_task_and_the_name():
     assert Recipe(network="restorer8/baseline").task == "restoration"
     recipe = Recipe(network="preresnet20/diffusive-5@2")
