@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from nonloc_paper.report.map.cells import TrainabilityMap
 from nonloc_paper.report.map.rules import MAP_RULES
-from nonloc_paper.report.matching import N3, without_seen
+from nonloc_paper.report.matching import N3
 from nonloc_paper.report.rules import RULES, Changes, step_times
 from nonloc_paper.report.table1_runs import Table1Runs, group_size, setting
 from nonloc_paper.report.verdicts import Part, Verdict, settle
@@ -260,7 +260,7 @@ CLAIMS: tuple[Claim, ...] = (
 
 def judge(runs: Table1Runs, trained: TrainabilityMap) -> list[tuple[Claim, Verdict]]:
     """Return every claim with its verdict on the literal backbone, and its verdicts on those that match."""
-    literal, deciding = group_size(runs.protocol.backbone), without_seen(runs)
+    literal = group_size(runs.protocol.backbone)
     starts: dict[str, Changes] = {f"{literal}, start {start}": {"start": start} for start in runs.starts}
     judged = []
     for claim in CLAIMS:
@@ -273,7 +273,7 @@ def judge(runs: Table1Runs, trained: TrainabilityMap) -> list[tuple[Claim, Verdi
             )
             beside = [
                 settle(
-                    _parts(claim, claim.matching or claim.rows, deciding, changes),
+                    _parts(claim, claim.matching or claim.rows, runs, changes),
                     varies=claim.varies,
                     where=where,
                 )

@@ -19,7 +19,6 @@ from nonloc_paper.report.table1_runs import (
     OWN,
     Kind,
     Table1Runs,
-    deciding_seeds,
     group_size,
     kind_of,
     row_order,
@@ -46,15 +45,6 @@ ABOUT = (
     "inside or outside the interval in which ours predict a median of 5 runs; without own affinities this was asked "
     "afterwards. Diverged runs are counted, not averaged."
 )
-
-
-def without_seen(runs: Table1Runs) -> Table1Runs:
-    """Return the runs that decide: without seed 0 of Table 1 on this backbone, which had been seen."""
-    rows = (
-        replace(row, runs=row.runs[1:], first_seed=1) if deciding_seeds(setting(row.recipe)) else row
-        for row in runs.rows
-    )
-    return replace(runs, rows=tuple(rows))
 
 
 def own_minus_one(runs: Table1Runs, blocks: int, backbone: str = N3, other: tuple[str, ...] = ()) -> Contrast:
@@ -103,7 +93,7 @@ def hypothesis_parts(runs: Table1Runs) -> list[str]:
     ]
     parts = [
         f"Error with own affinities minus error with one, mean over 2 to 6 blocks; seeds 1 to 4 decide: {measured}.",
-        f"Published errors that lie where our runs predict them: {predicted(runs, TABLE1_N3) or NOT_YET}.",
+        f"Published errors that lie where our runs predict them: {_predicted(runs) or NOT_YET}.",
         f"Proposed runs from larger starts that diverge: {join_words(gone) if gone else NOT_YET}.",
     ]
     if seen is not None:
@@ -120,10 +110,10 @@ def predictions(runs: Table1Runs, suite: Suite) -> dict[Kind, list[Contrast]]:
     return found
 
 
-def predicted(runs: Table1Runs, suite: Suite) -> str:
-    """Return how many published errors lie in the prediction interval of their row; "" where no row has one."""
+def _predicted(runs: Table1Runs) -> str:
+    """How many published errors of Table 1 lie in the prediction interval of their row; "" where no row has one."""
     counts, words = [], ("with own affinities", "with one", "for original blocks")
-    for some, kind in zip(predictions(runs, suite).values(), words, strict=True):
+    for some, kind in zip(predictions(runs, TABLE1_N3).values(), words, strict=True):
         known = [one.is_inside for one in some if one.is_inside is not None]
         counts += [f"{sum(known)} of {len(known)} {kind}"] if known else []
     return join_words(counts) if counts else ""

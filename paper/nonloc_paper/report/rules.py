@@ -14,7 +14,16 @@ from typing import Any, TypeVar
 from nonloc_paper.report import signs
 from nonloc_paper.report.contrasts import Contrast, difference
 from nonloc_paper.report.records import RowRecord, RunRecord
-from nonloc_paper.report.table1_runs import DIVIDED, NAMES, Table1Runs, errors, group_length, lost
+from nonloc_paper.report.table1_runs import (
+    DIVIDED,
+    NAMES,
+    Table1Runs,
+    deciding_seeds,
+    errors,
+    group_length,
+    lost,
+    setting,
+)
 from nonloc_paper.report.verdicts import DELTA, Interval, Part, interval, side_of_zero
 
 PLAIN_LOOP = "plain loop"  # how `python -m benchmarks forms` calls a step written out by the equations
@@ -58,7 +67,13 @@ def row_changes(name: str, backbone: str) -> dict[str, Any]:
 def _rows(runs: Table1Runs, names: Sequence[str], changes: Changes) -> list[RowRecord | None]:
     backbone = changes.get("backbone", runs.protocol.backbone)
     # What a name says counts, whatever the others have.
-    return [runs.find(**{**changes, **row_changes(name, backbone)}) for name in names]
+    rows = [runs.find(**{**changes, **row_changes(name, backbone)}) for name in names]
+    return [row and _deciding(row) for row in rows]
+
+
+def _deciding(row: RowRecord) -> RowRecord:
+    """The row without the seed that had been seen before the rules were written."""
+    return replace(row, runs=row.runs[1:], first_seed=1) if deciding_seeds(setting(row.recipe)) else row
 
 
 def compare_errors(runs: Table1Runs, names: Sequence[str], side: int, changes: Changes) -> Part:
