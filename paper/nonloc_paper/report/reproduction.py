@@ -180,7 +180,7 @@ def verdict_counts(verdicts: Sequence[tuple[Claim, Verdict]]) -> list[str]:
 
 def _counted(title: str, verdicts: Sequence[Verdict]) -> str:
     words = [verdict.word for verdict in verdicts]
-    failed = sum(bool(verdict.failed) for verdict in verdicts if verdict.word == UNDECIDED)
+    failed = sum(verdict.has_failed_part for verdict in verdicts if verdict.word == UNDECIDED)
     of_them = f", in {failed} of them a part has failed" if failed else ""
     waiting = sum(verdict.is_waiting for verdict in verdicts)
     not_run = f", {waiting} not run yet" if waiting else ""
@@ -199,7 +199,7 @@ def verdict_table(verdicts: Sequence[tuple[Claim, Verdict]]) -> Table:
             part = one.key_part
             number = re.sub(r", n = \d+", "", part.number or part.numbers.partition(";")[0])
             word = UNDECIDED if one.text.startswith(f"{UNDECIDED} at") else one.text
-            if one.word == UNDECIDED and (one.is_waiting or one.failed):
+            if one.word == UNDECIDED and (one.is_waiting or one.has_failed_part):
                 word = NOT_RUN if one.is_waiting else f"{word}, a part fails"
             shown = f"{BADGES[one.word]} {word}{f' ({claim.short})' if claim.short else ''}"
             line = (one.where, shown, f"{part.name}: {number}; n = {one.n}")

@@ -78,37 +78,38 @@ class Verdict:
         return f"{UNDECIDED}: {moot[0]}" if moot and all(moot) else f"{UNDECIDED} at n = {self.n}"
 
     @property
-    def failed(self) -> list[str]:
-        """The names of the parts that do not hold there."""
-        return [part.name for part in self._here if part.holds is False]
+    def has_failed_part(self) -> bool:
+        """Whether a part does not hold there."""
+        return any(part.holds is False for part in self._here)
 
     @property
     def is_waiting(self) -> bool:
         """Whether nothing is known, because all that is open has no run yet."""
         open_ = [part for part in self._here if part.holds is None]
-        return self.word == UNDECIDED and not self.failed and not any(part.n or part.moot for part in open_)
+        return (
+            self.word == UNDECIDED
+            and not self.has_failed_part
+            and not any(part.n or part.moot for part in open_)
+        )
 
     @property
     def left_open(self) -> str:
-        """Why it is undecided, and what is decided nevertheless; "" for any other verdict."""
+        """Why it is undecided, and whether it can still be reproduced; "" for any other verdict."""
         if self.word != UNDECIDED:
             return ""
-        reasons = [part.moot for part in self._here if part.moot and part.holds is None]
-        absent = [part.name for part in self._here if not part.n]
-        waiting = [part for part in self._here if part.holds is None and part.n]
-        missing = [part.name for part in waiting if part.left]
-        whole = [part.name for part in waiting if part.left == 0]
-        if self.failed:
-            reasons.append(
-                f"it fails for {'; '.join(self.failed)}, so it cannot come out as reproduced any more"
-            )
+        open_ = [part for part in self._here if part.holds is None]
+        reasons = [part.moot for part in open_ if part.moot]
+        waiting = [part for part in open_ if not part.moot]
+        absent = [part.name for part in waiting if not part.n]
+        missing = [part.name for part in waiting if part.n and part.left]
+        if self.has_failed_part:
+            reasons.append("a part fails, so it cannot come out as reproduced any more")
         if absent:
             reasons.append(f"not measured yet: {'; '.join(absent)}")
         if missing:
             reasons.append(f"planned runs are missing for {'; '.join(missing)}")
-        if whole:
-            these = "" if len(whole) == len(self._here) else f" for {'; '.join(whole)}"
-            reasons.append(f"all planned runs are recorded{these}, and leave it open")
+        if waiting and all(part.n and part.left == 0 for part in waiting):
+            reasons.append("all planned runs are recorded, and leave it open")
         return ". ".join(text[0].upper() + text[1:] for text in reasons) or "More measurements would tell"
 
     @property
