@@ -313,7 +313,8 @@ def check_affinity(affinity: object, mask: Tensor | None, *, is_subsampled: bool
         return replace(affinity, mask=mask if affinity.mask is None else mask & affinity.mask)
     if not isinstance(affinity, SparseAffinity):
         raise ValueError(
-            f"the affinity module must return an Affinity or a SparseAffinity, got {type(affinity).__name__}"
+            f"the affinity module must return an Affinity or a SparseAffinity, got {type(affinity).__name__}; return, "
+            'for example, Affinity(left, right, "gaussian"), made of two tensors [B, M, d]'
         )
     if is_subsampled:
         raise ValueError(

@@ -129,6 +129,7 @@ def insert(model: nn.Module, where: Mapping[str, Value], *, example: Inputs | No
              checked that only shows when a model runs.
 
     Of a tuple, list or dict that a submodule puts out, the stage follows the first tensor; the others pass by.
+    A submodule that the model holds by two names has the stage after calls by the given name alone.
     A stage takes its input as [B, C, *spatial] unless it has layout="positions", [B, *spatial, C], as for tokens.
     With an example, a stage without a layout is an error where the layers that ran have their channels last, or may
     have: give it a layout.
@@ -212,7 +213,8 @@ def _check_name(name: Any, named: Mapping[str, nn.Module]) -> None:
         names = [known for known in named if known]
         near = difflib.get_close_matches(name, names, n=5, cutoff=0.4) or names[:5]
         raise ValueError(f"the model has no submodule {name!r}; the nearest are {', '.join(near) or 'none'}")
-    if isinstance(named[name], (nn.ModuleList, nn.ModuleDict)):
+    # DenseNet's blocks are a ModuleDict with a forward.
+    if type(named[name]).forward is nn.Module.forward:
         kind = type(named[name]).__name__
         raise ValueError(f"{name!r} is a {kind}, which is never called itself; name one of its members")
     if isinstance(named[name], After):

@@ -360,6 +360,18 @@ def test_a_scripted_model_is_refused():
         insert(model, {"0": OriginalBlock}, example=torch.randn(1, 3, 8, 8))
 
 
+def test_a_container_with_a_forward_of_its_own_takes_a_stage():
+    class Dense(nn.ModuleDict):
+        def forward(self, x):
+            return torch.cat([x, *(layer(x) for layer in self.values())], 1)
+
+    model = nn.Sequential(Dense({"a": nn.Conv2d(3, 4, 1)}))
+    x = torch.randn(1, 3, 5, 5)
+    expected = model(x)
+    insert(model, {"0": {"form": "diffusive", "init": "zero"}}, example=x)
+    assert torch.equal(model(x), expected)
+
+
 def test_the_path_of_an_entry_inside_another_is_where_it_is_now():
     model = nn.Sequential(nn.Sequential(nn.Conv2d(3, 4, 1)))
     done = insert(model, {"0": OriginalBlock, "0.0": OriginalBlock}, example=torch.randn(1, 3, 5, 5))

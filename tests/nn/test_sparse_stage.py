@@ -121,7 +121,7 @@ class Matrix(Window):
         (DiffusiveStage, Window, {"weight": "stable"}, "returns a SparseAffinity; use affinity="),
         (DiffusiveStage, OneSize, {"weight": "stable"}, r"two positions, x \[1, 2, 4\], and it failed"),
         (OriginalStage, TakesKeys, {"subsample": 2}, "drop subsample"),
-        (DiffusiveStage, Matrix, {}, "must return an Affinity or a SparseAffinity, got Tensor"),
+        (DiffusiveStage, Matrix, {}, r"got Tensor; return, for example, Affinity\("),
     ],
 )
 def test_a_use_without_a_meaning_is_refused(kind, affinity, keywords, message, x):
