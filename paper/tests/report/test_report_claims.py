@@ -184,12 +184,6 @@ def test_diverged_runs_are_counts_and_no_errors():
     assert verdict("four", one) == "depends on the seed"
 
 
-def test_places_where_runs_diverge_are_undecided_because_the_set_up_fails():
-    labels = [f"3 blocks in different places ({form})" for form in ("original", "proposed")]
-    found = arranged(records("table1", {labels[0]: [8.7, None, None, None, 8.6], labels[1]: [None] * 5}))
-    assert verdict("places", found) == "undecided: the set-up fails"
-
-
 def test_what_breaks_at_another_start_only_depends_on_the_initialisation():
     trained = paper() | {"4-block (original)": seeds(8.0)}
     fragile = {"4-block (original)": [None, None]}

@@ -2,9 +2,11 @@
 
 import pytest
 from made import make_row, make_run
+from made_records import arranged, records
 
 from nonloc_paper.report import sentences
 from nonloc_paper.report.records import Collection, RowRecord
+from nonloc_paper.suites import SUITES
 from nonloc_paper.training.recipe import Recipe
 
 CLASSIFIER = "preresnet20/baseline"
@@ -29,6 +31,13 @@ def test_of_errors_the_lower_is_ahead_and_one_seed_is_chance(tmp_path):
         "difference from chance."
     )
     assert sentences.compare(high, low).startswith("“high” is behind “low”: +1.50")
+
+
+def test_on_a_page_of_runs_every_seed_counts_also_one_that_decides_nothing():
+    labels = ("5-block (proposed), own affinities", "5-block (proposed)")
+    runs = arranged(records("table1-n3", {labels[0]: [7.5], labels[1]: [8.0]}))
+    own, one = (runs.rows_of(SUITES["table1-n3"])[label] for label in labels)
+    assert "is ahead of “5-block (proposed)”: −0.50, n = 1" in sentences.compare(own, one)
 
 
 def test_without_scores_nothing_is_compared(tmp_path):
