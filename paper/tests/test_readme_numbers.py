@@ -163,7 +163,7 @@ def test_the_hypothesis():
     if len(found) > 1 and len(found) + len(lost) == 4:
         word = "held" if shown[2] < 0 else "refuted" if shown[1] > -0.1 else "undecided"
     sentence, *parts = re.match(r"(.*)\n\n- (.*)\n- (.*)\n- (.*)\n(?:- (.*)\n)?", TEXT.strip()).groups()
-    assert sentence.endswith(f" It is **{word}, n = {len(found)}**.")
+    assert sentence.startswith(f"The hypothesis is **{word}, n = {len(found)}**: ")
     first, second, third, before = (part and part.partition(": ")[2] for part in parts)
     assert_shown(first, summed_up(found, lost))
     assert_shown(second, predicted(MATCHING, PUBLISHED, (1, 2, 3, 4)))

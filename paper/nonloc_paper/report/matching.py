@@ -76,8 +76,8 @@ def hypothesis_sentence(runs: Table1Runs) -> str:
     """Return the verdict on the hypothesis, with n."""
     contrast = primary(runs)
     return (
-        f"The hypothesis: with {group_size(N3)}, proposed blocks err less if each computes its own affinity than if "
-        f"all use one. It is **{hypothesis_word(contrast)}, n = {len(contrast.values)}**."
+        f"The hypothesis is **{hypothesis_word(contrast)}, n = {len(contrast.values)}**: with {group_size(N3)}, "
+        "proposed blocks err less if each computes its own affinity than if all use one."
     )
 
 

@@ -143,7 +143,7 @@ def test_a_readme_with_marks_beside_the_pages_gets_the_summary(tmp_path):
     readme.write_text(f"# Ours\n\n{BEGIN}old\n{END}\n\nMore.\n")
     assert readme in write_reproduction(results, tmp_path / "pages").files
     text = readme.read_text()
-    assert text.startswith(f"# Ours\n\n{BEGIN}\nThe hypothesis: ")
+    assert text.startswith(f"# Ours\n\n{BEGIN}\nThe hypothesis is **")
     assert text.endswith(f"\n{END}\n\nMore.\n")
     assert "![forest](pages/figures/forest.svg)" in text
     assert "old" not in text
