@@ -130,6 +130,7 @@ def insert(model: nn.Module, where: Mapping[str, Value], *, example: Inputs | No
 
     Of a tuple, list or dict that a submodule puts out, the stage follows the first tensor; the others pass by.
     A submodule that the model holds by two names has the stage after calls by the given name alone.
+    The stage gets no mask: where a batch is padded, padding takes part.
     A stage takes its input as [B, C, *spatial] unless it has layout="positions", [B, *spatial, C], as for tokens.
     With an example, a stage without a layout is an error where the layers that ran have their channels last, or may
     have: give it a layout.

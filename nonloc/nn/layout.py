@@ -21,6 +21,11 @@ def to_positions(x: Tensor, layout: str, channels: int) -> Tensor:
     if not x.dtype.is_floating_point:
         fix = "x.real" if x.dtype.is_complex else "x.float()"
         raise ValueError(f"a nonlocal module takes floating point, got {x.dtype}; use {fix}")
+    if x.is_nested:
+        raise ValueError(
+            "a nonlocal module does not take a nested tensor; use x.to_padded_tensor(0) with a mask, or "
+            "nn.TransformerEncoder(…, enable_nested_tensor=False)"
+        )
     check_shape(x.shape, layout, channels)
     return x.flatten(1, -2) if layout == "positions" else x.flatten(2).transpose(1, 2)
 

@@ -146,3 +146,11 @@ def double(*shape):
 def test_a_wrong_input_is_refused_with_the_fix(keywords, x, mask, message):
     with pytest.raises(ValueError, match=message):
         made(OriginalStage, **keywords)(x, mask)
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_a_nested_tensor_is_refused_with_the_fix():
+    """nn.TransformerEncoder makes one of a padded batch, in evaluation."""
+    x = torch.nested.nested_tensor([torch.ones(3, C), torch.ones(5, C)], dtype=torch.float64)
+    with pytest.raises(ValueError, match="enable_nested_tensor=False"):
+        made(DiffusiveStage, layout="positions")(x)
