@@ -17,7 +17,7 @@ explorer.panels.push({
     const LARGEST = 3; // of the step
     const STEPS_A_SECOND = 20;
     const WALKERS = 300;
-    const BURST = 1e12; // times the first variance
+    const BURST = 12; // times the first variance, as a power of ten
 
     const settings = { process: "diffusion", kernel: "sparse", picture: 2, h: 0.5, bandwidth: data.bandwidth };
     // By their keys: [64 · 64 · 3], and perhaps one from a file.
@@ -98,15 +98,16 @@ explorer.panels.push({
       event.preventDefault();
       if (event.dataTransfer.files.length) take(event.dataTransfer.files[0]);
     });
+    const labelled = (u, ...ticks) => u.axes[1].filter(u, ...ticks); // a line for every tick is grey over many powers of ten
     const chart = explorer.chart(drawing, "variance against the number of steps", {
       height: 260,
-      scales: { x: { time: false, range: (u, low, high) => [0, Math.max(20, high)] }, y: { distr: 3 } },
+      scales: { x: { time: false, range: (u) => [0, Math.max(20, u.data[0].length - 1)] }, y: { distr: 3 } },
       axes: [
         { label: "steps", incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000] },
-        { size: 70, values: (u, ticks) => ticks.map((one) => one && explorer.number(one, 1)) },
+        { size: 70, grid: { filter: labelled }, ticks: { filter: labelled }, values: (u, ticks) => ticks.map((one) => one && explorer.number(one, 1)) },
       ],
       legend: { show: false },
-      series: [{}, { stroke: () => explorer.color("positive"), width: 2, points: { show: false } }],
+      series: [{}, { stroke: () => explorer.color("positive"), width: 2, points: { show: (u) => u.data[0].length === 1 } }],
     }, [[0], [1]]);
     // For tests, and for curious people in the console.
     explorer.live = () => ({ ...settings, side, start, number, limit: limit(), state: Array.from(z), variances });
@@ -163,9 +164,9 @@ explorer.panels.push({
         number++;
         time += settings.h;
         variances.push(processes.variance(z, channels));
-        if (!(variances[number] < BURST * variances[0])) {
+        if (!(variances[number] < 10 ** BURST * variances[0])) {
           play(false);
-          complaint.textContent = `It burst: after ${number} steps the variance is more than ${BURST.toExponential(0)} times ` +
+          complaint.textContent = `It burst: after ${number} steps the variance is more than ${explorer.power(BURST)} times ` +
             "what it was. Reset, and take another step or process.";
           break;
         }
@@ -186,9 +187,9 @@ explorer.panels.push({
       const variance = variances[number];
       canvas.dataset.variance = variance;
       canvas.dataset.steps = number;
-      const mean = settings.process === "jump" ? "" : ` Mean under π ${explorer.format(balancedMean(), 4)}.`;
+      const mean = settings.process === "jump" ? "" : ` Mean under π ${explorer.number(balancedMean(), 4)}.`;
       readout.textContent =
-        `Step ${number}, time ${explorer.format(time, 4)}. Variance ${explorer.format(variance)}.${mean}`;
+        `Step ${number}, time ${explorer.format(time, 4)}. Variance ${explorer.number(variance)}.${mean}`;
       const drawn = variances.map((one) => Math.max(one, 1e-30));
       chart.setData([drawn.map((_, n) => n), drawn]);
     }

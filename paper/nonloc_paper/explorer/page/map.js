@@ -18,7 +18,7 @@
     const grids = el("div", { class: "grids", keydown: moveByKey, mouseleave: () => details.show(chosen.cell, chosen.part) });
     const details = makeDetails(data);
     root.append(
-      el("p", {}, "Which learning rates, starts and numbers of blocks train. Point at a cell to see its runs; click to keep it, or go there by Tab and the arrow keys."),
+      el("p", {}, "Which learning rates, starts and numbers of blocks train. Choose a cell, with the pointer or the arrow keys, to see its runs beside the map, or below it on a narrow screen."),
       el("div", { class: "controls" }, parts, rates),
       el("div", { class: "split" }, el("div", {}, grids, note(data)), details.root),
     );
@@ -106,9 +106,9 @@
     return el(
       "p",
       { class: "note" },
-      "Number: training loss at the end, the mean of the seeds left; the bluer, the lower. ✕ and grey: all seeds diverged, " +
-        "with the step of the first. ✕ 1/2: one seed of two diverged. ○ 1/2: one of two ended no better than guessing " +
-        `(${number(data.chance_loss)}). Starts: the deviation of the initial weights, or the name of an initialisation.`,
+      "Columns: the number of blocks. Number: training loss at the end, the mean of the seeds left; the bluer, the lower. " +
+        "✕ and grey: all seeds diverged, with the step of the first. ✕ 1/2: one seed of two diverged. ○ 1/2: one of two ended no better than guessing " +
+        `(${number(data.chance_loss)}). Rows: the start, the deviation of the initial weights, or the name of an initialisation.`,
     );
   }
 
@@ -168,7 +168,7 @@
       table.replaceChildren(
         explorer.table(
           "Every run",
-          ["seed", "ending", "first loss", "loss at the end", "error (%)", "spread of logits", "largest growth before"],
+          ["seed", "ending", "first loss", "loss at the end", "error (%)", "spread of logits", "growth before divergence"],
           cell.runs.map((run) => [
             run.seed,
             run.diverged_at == null ? "came to its end" : `diverged at step ${run.diverged_at}`,

@@ -30,7 +30,7 @@
           "figcaption",
           {},
           `The ${data.top} eigenvalues of (W + Wᵀ)/2 of largest magnitude, in their order; blue above 0, orange below. ` +
-            "Shaded: 95 % of random weights of the same rank and energy. A W of rank C/2 has as many positive as negative " +
+            "Shaded: 95 % of random weights of the same rank and energy. A factored W of rank C/2 has as many positive as negative " +
             "eigenvalues, whatever was learned; training decides the sign of the large ones. Recorded after a few epochs only.",
         ),
       ),
