@@ -67,7 +67,8 @@ class MixingTime:
 
     bound     [B]   log(1 / (ε √π_min)) / gap, which is never too small; infinite where the gap is 0
     exact     [B]   the time itself (continuous: to 1e-6), where the gap is "exact"; else None. Infinite where it
-                    never comes (the gap is then 0); NaN where epsilon is so small that rounding hides when it comes
+                    never comes (the gap is then 0), and for every epsilon where there are several closed classes; NaN
+                    where epsilon is so small that rounding hides when it comes
     kind      "certified": the bound holds; "estimate": its gap was estimated from above, so it may be too small
     discrete  whether times are steps of the chain with h = 1
 
@@ -165,12 +166,13 @@ def _second_lanczos(
         return inverse * transitions.move((root * v).unsqueeze(-1)).squeeze(-1)
 
     def apply(v: Tensor) -> Tensor:
-        v = without_top(v)
+        rest = without_top(v)
         if absolute:
-            image = forward(forward(v)) if is_symmetric else backward(forward(v))
+            image = forward(forward(rest)) if is_symmetric else backward(forward(rest))
         else:
-            image = forward(v) if is_symmetric else 0.5 * (forward(v) + backward(v))
-        return without_top(image)
+            image = forward(rest) if is_symmetric else 0.5 * (forward(rest) + backward(rest))
+        # Rounding brings √π back. It gets an eigenvalue below all others, as in `_second_dense`, which may be below 0.
+        return without_top(image) - 2 * (v - rest)
 
     def is_enough(value: Tensor, residual: Tensor) -> Tensor:
         return residual <= LANCZOS_TOLERANCE * (1 - value).clamp(min=1e-12)
