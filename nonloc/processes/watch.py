@@ -42,7 +42,7 @@ class Watch:
     def __init__(self, process: Process, step_size: float, rate: Rate, *, keeps_range: bool) -> None:
         self._process, self._step_size, self._rate = process, step_size, rate
         self._keeps_range = keeps_range
-        self._growth = GrowthWatch(process)
+        self._growth = GrowthWatch(process, step_size)
         self._range: RangeWatch | None = None
 
     def look(self, number: int, before: Tensor, after: Tensor) -> None:
@@ -89,10 +89,11 @@ class GrowthWatch:
     grown  that change [B, M, C]
     """
 
-    def __init__(self, process: Process) -> None:
+    def __init__(self, process: Process, step_size: float) -> None:
         self.since: int | None = None
         self.grown: Tensor | None = None
-        self._process = process
+        self._process, self._step_size = process, step_size
+        self._rounding = ROUNDING
         # The weights of the mean are cheap; whether they are also those of the norm is asked when it matters.
         self._weights = self._positive(process.mean_weights())
         self._is_norm = False
@@ -111,6 +112,9 @@ class GrowthWatch:
             self._weights, self._is_norm = self._positive(self._process.inner_weights()), True
             if self._weights is None:
                 return
+            # A step adds K_ii z_i and takes it away again, which rounds a state by h w K_ii times eps.
+            safe = self._process.range_euler_step()
+            self._rounding *= 1 if safe is None else 1 + self._step_size / safe
             self._size_before, size = (_norm(change, self._weights) for change in (last, self._change))
         if self._is_norm and self._is_larger(size, before):
             self.since, self.grown = number, self._change
@@ -131,7 +135,7 @@ class GrowthWatch:
         if not bool((size > GROWTH * self._size_before).any()):
             return False
         assert self._weights is not None
-        floor_ = ROUNDING * torch.finfo(state.dtype).eps * _norm(state, self._weights)
+        floor_ = self._rounding * torch.finfo(state.dtype).eps * _norm(state, self._weights)
         return bool((size > GROWTH * self._size_before + floor_).any())
 
 

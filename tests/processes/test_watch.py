@@ -92,6 +92,15 @@ def test_a_simulation_that_has_come_to_rest_makes_no_alarm_of_its_rounding(step_
     assert run.outcome.ending == "finished"
 
 
+@pytest.mark.parametrize(("step_size", "ending"), [(0.45, "finished"), (1.1, "diverged")])
+def test_the_rounding_of_a_large_affinity_to_itself_makes_no_alarm(step_size, ending):
+    """Two positions that meet, stable up to 1, and one apart: at rest 10⁸ z_i is still added and taken away."""
+    large = chain([[1e8, 1.0, 0.0], [1.0, 0.0, 0.0], [0.0, 0.0, 0.0]], "none")
+    z = torch.randn(1, 3, 1, generator=generator(0), dtype=torch.float64)
+    run = simulate(Diffusion(large), z, num_steps=200, step_size=step_size, throw=False)
+    assert run.outcome.ending == ending
+
+
 def test_the_damped_flow_is_watched_too():
     """K = I: z − 3 z doubles z, where the flow itself fades away."""
     x = torch.zeros(1, 2, 1, dtype=torch.float64)
