@@ -179,6 +179,7 @@ def kernel_matrix(affinity: Affinity | SparseAffinity) -> Tensor:
     """
     check_kind(affinity)
     if isinstance(affinity, SparseAffinity):
+        sparse.check_values(affinity)
         affinity = affinity.as_dense()
     dtype = compute_dtype(affinity)
     with full_precision(affinity.left):

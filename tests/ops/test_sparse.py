@@ -127,6 +127,13 @@ def test_one_wrong_entry_is_noticed(normalize, entries, value, message):
         aggregate(SparseAffinity(dense.to_sparse_csr(), normalize), state())
 
 
+def test_the_matrix_of_a_one_sided_kernel_is_refused_beside_a_large_diagonal():
+    """Its dense copy, with Ω as features, allows for their rounding: here of 10²⁰."""
+    one_sided = torch.tensor([[1.0, 0.0], [1.0, 1e20]], dtype=torch.float64).to_sparse_csr()
+    with pytest.raises(ValueError, match="needs a symmetric matrix"):
+        kernel_matrix(SparseAffinity(one_sided, "symmetric"))
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -15,7 +15,6 @@ from torch import Tensor
 from nonloc.ops import Affinity, SparseAffinity, kernel_matrix, row_sums, self_adjoint_weights
 from nonloc.ops.arithmetic import inverse_or_zero
 from nonloc.ops.bounds import has_negative_entries
-from nonloc.ops.sparse import check_values
 from nonloc.processes.jump.stationary import stationary_weights
 from nonloc.processes.kernel import check_overflow
 
@@ -54,8 +53,6 @@ def step_matrix(affinity: Affinity | SparseAffinity, form: str) -> Tensor:
 
     affinity  of one sample, in float64
     """
-    if isinstance(affinity, SparseAffinity):
-        check_values(affinity)
     kernel = kernel_matrix(affinity)[0].double()
     check_overflow(kernel, affinity)
     if form == "original":
