@@ -378,6 +378,13 @@ def test_columns_are_looked_at():
     assert sections.symmetric_with_rows_of_one(given).verdict == "fails"
 
 
+def test_columns_count_by_the_measure():
+    given = case("sinkhorn")
+    measure = torch.arange(1.0, given.positions + 1, dtype=torch.float64)
+    affinity = replace(given.affinity, measure=measure)
+    assert sections.columns_sum_to_one(Case.of(affinity, given.start)).verdict == "holds"
+
+
 def test_laws_moved_by_k_instead_of_its_transpose_lose_probability(monkeypatch):
     assert sections.probability_is_conserved(case("row")).verdict == "holds"
     monkeypatch.setattr(sections, "apply_adjoint", aggregate)
