@@ -248,7 +248,7 @@ def _accuracy(place: Place, found: dict[Compared, Contrast]) -> str:
             name, _, affinity = kind.partition(", ")
             blocks = f"{name.capitalize()} blocks{' with ' * bool(affinity)}{affinity}"
             sentences.append(f"{blocks} {' and '.join(parts.values())}.")
-    lead = f"**Accuracy, {group_size(place.backbone)}**, {place.name}, mean over 2 to 4 blocks."
+    lead = f"**Accuracy, {group_size(place.backbone)}**, {place.name}, mean over {next(iter(found)).span}."
     return " ".join([lead, *sentences]) if sentences else ""
 
 
