@@ -61,10 +61,12 @@ def launch_kernel(
         kernel[grid](*arguments, **constants, **options)
         return
     seen: list[Any] = [kernel.__name__, torch.cuda.current_device()]
+    # Of a tensor Triton asks the driver where it lies; of an address it does not.
+    given = [one.data_ptr() if isinstance(one, Tensor) else one for one in arguments]
     addresses = 0
-    for one in arguments:
+    for one, address in zip(arguments, given, strict=True):
         if isinstance(one, Tensor):
-            addresses |= one.data_ptr()
+            addresses |= address
             seen.append(one.dtype)
         else:
             seen.append(float if isinstance(one, float) else one)
@@ -78,7 +80,7 @@ def launch_kernel(
         _compiled[key] = kernel[grid](*arguments, **constants, **options), fixed
     else:
         compiled, fixed = found
-        compiled[(*grid, 1)](*arguments, *fixed)
+        compiled[(*grid, 1)](*given, *fixed)
 
 
 class Tile(NamedTuple):
