@@ -61,12 +61,10 @@ def launch_kernel(
         kernel[grid](*arguments, **constants, **options)
         return
     seen: list[Any] = [kernel.__name__, torch.cuda.current_device()]
-    # Of a tensor Triton asks the driver where it lies; of an address it does not.
-    given = [one.data_ptr() if isinstance(one, Tensor) else one for one in arguments]
     addresses = 0
-    for one, address in zip(arguments, given, strict=True):
+    for one in arguments:
         if isinstance(one, Tensor):
-            addresses |= address
+            addresses |= one.data_ptr()
             seen.append(one.dtype)
         else:
             seen.append(float if isinstance(one, float) else one)
@@ -80,7 +78,7 @@ def launch_kernel(
         _compiled[key] = kernel[grid](*arguments, **constants, **options), fixed
     else:
         compiled, fixed = found
-        compiled[(*grid, 1)](*given, *fixed)
+        compiled[(*grid, 1)](*arguments, *fixed)
 
 
 class Tile(NamedTuple):
