@@ -140,18 +140,19 @@ def test_the_suites_that_match_have_a_sentence_each():
     corners = dict(zip([row.label for row in SUITES["corners-n3"].rows], (7.9, 7.6), strict=True))
     table2 = {row.label: 26.5 if "own" in row.label else 27.0 for row in SUITES["table2-n9"].rows}
     starts = {row.label: [None, 50.0, 50.0] for row in SUITES["starts-n3"].rows}
-    five = {"5-block (proposed)": [8.0] * 3, "5-block (proposed), own affinities": [7.5] * 3}
+    five = {
+        "baseline": [8.0, 8.13, 8.5],
+        "5-block (proposed)": [8.0] * 3,
+        "5-block (proposed), own affinities": [7.5] * 3,
+    }
     made = [
         records(name, {label: [error + x for x in noise] for label, error in some.items()})
         for name, some in (("rate-n3", rate), ("corners-n3", corners), ("table2-n9", table2))
     ]
     found = sentences(*made, records("starts-n3", starts), records("table1-n3", five))
     text = found["Rate 0.01"]
-    assert "(baseline 11.00, 10.98 to 11.02, n = 3): minus the baseline at this rate" in text
-    assert (
-        "2 original blocks −0.50 [−0.50, −0.50], n = 3; 4 original blocks +2.00 [+2.00, +2.00], n = 3, which b"
-        in text
-    )
+    assert "they break. Their error minus that of the baseline, there: +2.00 [+2.00, +2.00], n = 3." in text
+    assert "the baseline errs 11.00 (10.98 to 11.02, n = 3), at rate 0.1 8.13 (8.00 to 8.50, n = 3)." in text
     text = found["Own embeddings or a fresh state"]
     assert (
         "own minus one embedding gains (−0.40 [−0.40, −0.40], n = 3), current state minus input gains (−0"

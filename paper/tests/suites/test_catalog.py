@@ -28,6 +28,7 @@ FROZEN = {
     "backbones": "10d409be833ce538",
     "table1-n3": "7018f5a49fb21192",
     "corners-n3": "bada7f3b7beb2263",
+    "rate-n3": "2e00432e43f928a6",
     "starts-n3": "b61d925c31db5498",
 }
 
