@@ -90,21 +90,6 @@ def test_an_interruption_leaves_whole_files(capsys, picture, tmp_path, monkeypat
     assert [path for path in before if after[path] != before[path]] == done
 
 
-def test_an_interruption_of_the_animation_costs_no_other_file(capsys, picture, tmp_path, monkeypatch):
-    def interrupt(*arguments, **keywords):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("nonloc.plots.animate_trajectory", interrupt)
-    words = ["--size", "10", "--animate", "--quiet", "--output", str(tmp_path / "out")]
-    assert main(["simulate", "diffusion", "--image", str(picture), *words]) == 130
-    assert sorted(os.listdir(tmp_path / "out")) == [
-        "simulate-diffusion.json",
-        "simulate-diffusion.png",
-        "simulate-diffusion.svg",
-        "states-diffusion.png",
-    ]
-
-
 def test_a_step_far_beyond_the_limit_diverges_and_is_written(capsys, picture, tmp_path):
     words = ("--step_size", "1e9", "--steps", "60", "--animate")
     code, record = simulated(capsys, picture, tmp_path, "reverse", *words)

@@ -42,14 +42,6 @@ def test_top_trace_and_energies():
     assert spectrum.negative_share == pytest.approx(4.01 / 5.26)
 
 
-def test_trace_and_energy_are_those_of_the_matrix():
-    w = factored(8, 4)
-    spectrum = weight_spectrum(w)
-    assert spectrum.trace == pytest.approx(float(w.trace()))
-    energy = float(((w + w.T) / 2).square().sum())
-    assert spectrum.positive_energy + spectrum.negative_energy == pytest.approx(energy)
-
-
 def test_single_precision_is_computed_in_double():
     w = factored(16, 8).float()
     torch.testing.assert_close(
@@ -106,15 +98,16 @@ def test_band_holds_the_stated_part_of_fresh_random_matrices():
     band = random_band(16, 8, 2.0, samples=1000, quantile=0.9)
     generator = torch.Generator().manual_seed(99)
     inside = torch.zeros(16)
-    traces = 0
+    traces = shares = 0
     for _ in range(500):
         w = torch.randn(16, 8, dtype=torch.float64, generator=generator)
         w = w @ torch.randn(8, 16, dtype=torch.float64, generator=generator)
         spectrum = weight_spectrum(2.0 * w / w.norm())
         inside += (spectrum.eigenvalues >= band.low) & (spectrum.eigenvalues <= band.high)
         traces += band.trace[0] <= spectrum.trace <= band.trace[1]
+        shares += band.negative_share[0] <= spectrum.negative_share <= band.negative_share[1]
     # 500 draws of a chance of 0.9: one deviation is 0.013; the band itself is known to about 0.01.
-    assert traces / 500 == pytest.approx(0.9, abs=0.06)
+    assert (traces / 500, shares / 500) == pytest.approx((0.9, 0.9), abs=0.06)
     assert float((inside / 500 - 0.9).abs().max()) < 0.07
 
 
@@ -129,15 +122,6 @@ def test_band_is_symmetric_in_sign_and_scales_with_the_norm():
 @pytest.mark.parametrize("norm", [1e-200, 1e200])
 def test_shares_of_a_band_are_the_same_for_every_norm(norm):
     assert random_band(4, 2, norm).negative_share == random_band(4, 2, 1.0).negative_share
-
-
-def test_band_tells_a_learned_matrix_from_a_random_one():
-    """W_g = W_Zᵀ is positive semi-definite: no random W of its norm has such a trace or share."""
-    w_z = torch.randn(16, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    w = w_z @ w_z.T
-    band, spectrum = random_band(16, 8, float(w.norm())), weight_spectrum(w)
-    assert spectrum.trace > band.trace[1]
-    assert spectrum.negative_share < band.negative_share[0]
 
 
 def test_band_is_json_and_zero_for_norm_zero():

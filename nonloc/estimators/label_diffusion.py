@@ -76,7 +76,9 @@ class LabelDiffusion(ClassifierMixin, BaseEstimator):
         known[is_labelled, classes] = 1
         self._graph = PointGraph(points, self.n_neighbors, self.scale)
         self.scale_ = self._graph.scale
-        weights = _without_loops(self._graph.weights)
+        weights = self._graph.weights.copy()  # without loops
+        weights.setdiag(0)
+        weights.eliminate_zeros()
         if self.alpha is None:
             rest = _clamped(weights, known, is_labelled, self._graph.is_thin)
         else:
@@ -95,13 +97,6 @@ class LabelDiffusion(ClassifierMixin, BaseEstimator):
         """The label of points X [N, d], [N]."""
         shares = self.predict_proba(X)
         return self.classes_[shares.argmax(axis=1)]
-
-
-def _without_loops(weights: Any) -> Any:
-    weights = weights.copy()
-    weights.setdiag(0)
-    weights.eliminate_zeros()
-    return weights
 
 
 def _clamped(weights: Any, known: np.ndarray, is_labelled: np.ndarray, is_thin: bool) -> np.ndarray:

@@ -30,7 +30,10 @@ def prepare(affinity: Affinity, dtype: torch.dtype) -> Operator:
         operator = _diagonal(weights, affinity)
     else:
         operator = normalized(product(affinity, left, right), weights, affinity)
-    return operator if affinity.mask is None else _only_valid(operator, affinity.mask.unsqueeze(-1))
+    if affinity.mask is None:
+        return operator
+    keep = affinity.mask.unsqueeze(-1)
+    return Operator(lambda z: operator.apply(z) * keep, operator.sums * keep)
 
 
 def product(affinity: Affinity, left: Tensor, right: Tensor) -> Omega:
@@ -52,10 +55,6 @@ def _diagonal(weights: Tensor, affinity: Affinity) -> Operator:
     elif affinity.normalize != "none":
         diagonal = (diagonal != 0).to(diagonal.dtype)
     return Operator(lambda z: diagonal * z, diagonal)
-
-
-def _only_valid(operator: Operator, keep: Tensor) -> Operator:
-    return Operator(lambda z: operator.apply(z) * keep, operator.sums * keep)
 
 
 def relu_sum(left: Tensor, right: Tensor) -> Matvec:

@@ -80,12 +80,9 @@ class Trajectory:
             f"Trajectory({_describe(self.outcome)}: {saved} states of [{batch}, {positions}, {channels}], "
             f"t = {float(self.times[0]):g} … {float(self.times[-1]):g}"
         )
-        if self.variance.numel():
-            first, last = (float(v.mean()) for v in (self.variance[0], self.variance[-1]))
-            text += f", variance {first:.3g} → {last:.3g}"
-        if self.energy is not None and self.energy.numel():
-            first, last = (float(e.mean()) for e in (self.energy[0], self.energy[-1]))
-            text += f", energy {first:.3g} → {last:.3g}"
+        for name, measured in (("variance", self.variance), ("energy", self.energy)):
+            if measured is not None and measured.numel():
+                text += f", {name} {float(measured[0].mean()):.3g} → {float(measured[-1].mean()):.3g}"
         return text + ")"
 
 

@@ -1,11 +1,7 @@
 """Watch: notices from which state on an Euler simulation runs away although its process does not.
 
-Where A is self-adjoint and dissipative in ‖·‖_π, a step T = I + hA is non-expansive for every h up to the limit of
-stability. The changes d_n = z_{n+1} − z_n obey d_{n+1} = T d_n, so they do not grow either. Changes that grow prove
-that h lies beyond the limit. Unlike the states they have no part at rest in which a growing mode could hide.
-
-A kernel that is not symmetric has no such norm, and its changes may grow for a while in any norm. But a diffusion with
-Ω ≥ 0 never leaves the range of its first values. A simulation that leaves it and does not return has run away.
+It looks at changes from state to state, which have no part at rest in which a growing mode could hide, and at the range
+of values. docs/mathematics.md says why.
 """
 
 from __future__ import annotations

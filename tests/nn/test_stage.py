@@ -83,11 +83,6 @@ def test_gradients_are_right(block, weight, affinity):
     assert torch.autograd.gradcheck(run, (x, *(v.detach().requires_grad_() for v in values)))
 
 
-@pytest.mark.parametrize(("kind", "shared"), [(OriginalStage, False), (DiffusiveStage, True)])
-def test_sharing_is_as_published_by_default(kind, shared):
-    assert made(kind).shares_affinity is shared
-
-
 @pytest.mark.parametrize("kind", STAGES)
 def test_affinities_are_one_object_when_shared_and_follow_the_state_when_not(kind, x):
     first, *others = made(kind, share_affinity=True).affinities(x)

@@ -12,7 +12,6 @@ from problems import (
     CELLS,
     FORMS,
     SYMMETRIC,
-    affinity,
     decoration,
     features,
     generator,
@@ -98,14 +97,6 @@ def test_strided_and_wide_signals_do_not_fall_back_to_the_matrix():
     a = Affinity(x[..., :8], x[..., 8:16], "gaussian")
     peak = peak_bytes(lambda: diffuse(a, x, backend="factored").sum().backward())
     assert peak < 0.5 * 4 * 4096 * 4096
-
-
-def test_second_derivatives_of_the_blocks_are_exact():
-    x = features("heat", "count", batch=1, positions=5, width=2).requires_grad_()
-    z = signal(affinity("heat", batch=1, positions=5), 2).requires_grad_()
-    assert torch.autograd.gradgradcheck(
-        lambda x, z: aggregate(Affinity(x, x, "heat", "count"), z, backend="factored"), (x, z)
-    )
 
 
 def attentions(monkeypatch, problem):

@@ -54,12 +54,6 @@ def test_it_is_scipys_on_a_graph(sign):
     assert float((actual - truth).norm() / truth.norm()) <= 1e-11
 
 
-def test_a_small_space_divides_the_time(monkeypatch):
-    a, z = system(symmetric=True)
-    monkeypatch.setattr(module, "LARGEST_SPACE", 12)
-    assert relative(action(a, z, 5.0), dense(a, z, 5.0)) <= 1e-11
-
-
 def test_a_state_too_large_for_the_basis_gets_a_smaller_one(monkeypatch):
     a, z = system(symmetric=True)
     monkeypatch.setattr(module, "BASIS_ENTRIES", 2 * 60 * 12)

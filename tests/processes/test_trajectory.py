@@ -44,13 +44,6 @@ def test_no_balance_no_weighted_mean():
     assert run.energy.shape == (2, 2)
 
 
-def test_the_energy_follows_a_kernel_that_follows_the_state():
-    z = signal(affinity("heat"))
-    run = simulate(DampedFlow(lambda z: Affinity(z, z, "heat")), z, num_steps=2, step_size=0.1)
-    for state, energy in zip(run.states, run.energy, strict=True):
-        assert relative(energy, dirichlet_energy(Affinity(state, state, "heat"), state)) <= 1e-14
-
-
 class Rest(Process):
     """A process of one's own in which nothing moves."""
 

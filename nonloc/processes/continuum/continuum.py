@@ -1,13 +1,6 @@
 """Continuum: the integral operator ℒz(x) = ∫ ρ(x, y) (z(y) − z(x)) dy on [0, 1]^d, and its discretisation.
 
-Which part of ℒ is Hilbert–Schmidt: ℒz(x) = ∫ ρ(x, y) z(y) dy − d(x) z(x) with the degree d(x) = ∫ ρ(x, y) dy. The norm
-of the integral is (∬ ρ²)^½. A multiplication has no finite norm unless it is 0: on M points its norm is (Σ_i d_i²)^½,
-which grows like √M.
-
-The kernel matrix of a transition density p(x, y), ∫ p(x, y) dy = 1: the paper takes 𝒦_ij to be the average of p(x_i, ·)
-over cell j and calls it a Markov matrix whose columns sum to 1. The average lacks the measure of the cell, 1/M for M
-cells, so its rows sum to M. With the measure it is the rows that sum to 1, for a walker at x_i must go somewhere. The
-columns do as well only where ∫ p(x, y) dx = 1 too.
+docs/mathematics.md says which part of ℒ is Hilbert–Schmidt, and what the rows and columns of a kernel matrix sum to.
 """
 
 from __future__ import annotations
@@ -204,7 +197,7 @@ def cell_kernel(
 
     density  p(x, y) for x [R, 1, d] and y [1, S, d], values [R, S]
     form     "average": the mean of p(x_i, ·) over cell j, as the paper writes it; rows sum to M
-             "probability": its integral over cell j, P(x_i → cell j); rows sum to 1
+             "probability": its integral over cell j, P(x_i → cell j); rows sum to 1, columns where ∫ p(x, y) dx = 1
     nodes    Gauss–Legendre points an axis in each cell
 
     >>> from nonloc.processes import cell_kernel

@@ -38,7 +38,28 @@ def sample_paths(
     generator: torch.Generator | None,
 ) -> Tensor:
     """Positions [num_steps + 1, num_walkers], or the last ones; see `JumpProcess.sample_paths`."""
-    _check(transitions, num_walkers, num_steps, until, step_size, sample, generator)
+    if num_steps is None and until is None:
+        raise ValueError("give num_steps for discrete time, or until for continuous time")
+    check_whole("num_walkers", num_walkers)
+    if num_steps is not None:
+        check_whole("num_steps", num_steps, least=0, most=MOST_STEPS)
+    if until is not None:
+        if not is_finite(until) or until < 0:
+            raise ValueError(f"until must be a finite time ≥ 0, got {shown(until)}")
+        if step_size != 1:
+            raise ValueError("step_size belongs to discrete time; leave it out with until")
+        if num_steps == 0:
+            raise ValueError(
+                "num_steps must be ≥ 1 with until: positions are returned for num_steps + 1 times"
+            )
+    transitions.check_sample(sample)
+    device = transitions.sums.device
+    if not isinstance(generator, torch.Generator | None):
+        raise ValueError(f"generator must be a torch.Generator, got {type(generator).__name__}")
+    if generator is not None and generator.device.type != device.type:
+        raise ValueError(
+            f"generator is on {generator.device}, the affinity on {device}; use torch.Generator({device.type!r})"
+        )
     check_flag("only_final", only_final)
     steps = 1 if num_steps is None else num_steps
     if num_walkers * (1 if only_final else steps + 1) > MOST_PLACES:
@@ -47,7 +68,7 @@ def sample_paths(
             f"({MOST_PLACES:,}); use fewer, or only_final=True"
         )
     with torch.no_grad():
-        draw = _Draw(num_walkers, transitions.sums.device, generator)
+        draw = _Draw(num_walkers, device, generator)
         positions = _start(transitions, sample, start, draw)
         jump = _jump(transitions, sample)
         stays = transitions.stays[sample]
@@ -236,36 +257,3 @@ def _drawn(law: Tensor, size: int, draw: _Draw) -> Tensor:
         raise ValueError("start as a law must be ≥ 0, finite, and not 0 everywhere")
     row = torch.zeros(draw.walkers, dtype=torch.long, device=draw.device)
     return _search(_cumulative(law.unsqueeze(0)), row, draw.uniform())
-
-
-def _check(
-    transitions: Transitions,
-    num_walkers: int,
-    num_steps: int | None,
-    until: float | None,
-    step_size: float,
-    sample: int,
-    generator: torch.Generator | None,
-) -> None:
-    if num_steps is None and until is None:
-        raise ValueError("give num_steps for discrete time, or until for continuous time")
-    check_whole("num_walkers", num_walkers)
-    if num_steps is not None:
-        check_whole("num_steps", num_steps, least=0, most=MOST_STEPS)
-    if until is not None:
-        if not is_finite(until) or until < 0:
-            raise ValueError(f"until must be a finite time ≥ 0, got {shown(until)}")
-        if step_size != 1:
-            raise ValueError("step_size belongs to discrete time; leave it out with until")
-        if num_steps == 0:
-            raise ValueError(
-                "num_steps must be ≥ 1 with until: positions are returned for num_steps + 1 times"
-            )
-    transitions.check_sample(sample)
-    device = transitions.sums.device
-    if not isinstance(generator, torch.Generator | None):
-        raise ValueError(f"generator must be a torch.Generator, got {type(generator).__name__}")
-    if generator is not None and generator.device.type != device.type:
-        raise ValueError(
-            f"generator is on {generator.device}, the affinity on {device}; use torch.Generator({device.type!r})"
-        )

@@ -89,12 +89,10 @@ def _by_eigenvalues(turned: Tensor, norm: OwnNorm) -> CFLLimit:
     values = torch.linalg.eigvalsh(turned)
     low, high = float(values[0]), float(values[-1])
     if low < -NOTHING * max(abs(low), high):
-        return CFLLimit(
-            0.0,
-            "exact",
-            norm.text,
-            f"the signed kernel gives L the eigenvalue {low:.3g} < 0: every step enlarges its eigenvector",
+        reason = (
+            f"the signed kernel gives L the eigenvalue {low:.3g} < 0: every step enlarges its eigenvector"
         )
+        return CFLLimit(0.0, "exact", norm.text, reason)
     return CFLLimit(2 / high, "exact", norm.text, f"2 / λ_max(L), with λ_max = {high:.6g}")
 
 
@@ -106,21 +104,15 @@ def _by_contraction(turned: Tensor, matrix: Tensor, norm: OwnNorm) -> CFLLimit:
     limit = 1 / largest_singular(turned @ (vectors[:, moving] * values[moving].rsqrt())) ** 2
     identity = torch.eye(len(turned), dtype=turned.dtype, device=turned.device)
     if largest_singular(identity - limit * turned) <= 1 + 1e-11:
-        return CFLLimit(
-            limit, "exact", norm.text, "the largest h with ‖I − hL‖ = 1, since Ω is not symmetric"
-        )
+        reason = "the largest h with ‖I − hL‖ = 1, since Ω is not symmetric"
+        return CFLLimit(limit, "exact", norm.text, reason)
     return _by_stochastic_step(matrix, limit)
 
 
 def _by_stochastic_step(matrix: Tensor, estimate: float | None) -> CFLLimit:
     largest = float(matrix.diagonal().max())
-    return CFLLimit(
-        1 / largest,
-        "certified",
-        MAX_NORM,
-        f"up to 1 / max_i Σ_j≠i K_ij = 1 / {largest:.6g} the step takes averages",
-        estimate,
-    )
+    reason = f"up to 1 / max_i Σ_j≠i K_ij = 1 / {largest:.6g} the step takes averages"
+    return CFLLimit(1 / largest, "certified", MAX_NORM, reason, estimate)
 
 
 def _by_eigenvectors(matrix: Tensor, norm: OwnNorm) -> CFLLimit:
@@ -130,22 +122,13 @@ def _by_eigenvectors(matrix: Tensor, norm: OwnNorm) -> CFLLimit:
     condition = float(torch.linalg.cond(vectors))
     if estimate == 0:
         low = float(values.real.min())
-        return CFLLimit(
-            0.0,
-            "exact",
-            norm.text,
-            f"L has an eigenvalue with real part {low:.3g} < 0: steps of any size grow when repeated",
-        )
+        reason = f"L has an eigenvalue with real part {low:.3g} < 0: steps of any size grow when repeated"
+        return CFLLimit(0.0, "exact", norm.text, reason)
     if condition < LARGEST_CONDITION:
-        return CFLLimit(
-            estimate,
-            "exact",
-            "‖V⁻¹z‖, V the eigenvectors of L",
-            f"|1 − hλ| ≤ 1 for all eigenvalues of L, whose eigenvectors have condition {condition:.1e}",
-        )
-    return CFLLimit(
-        0.0, "certified", norm.text, "L has no well-conditioned eigenvectors, so no norm is known", estimate
-    )
+        reason = f"|1 − hλ| ≤ 1 for all eigenvalues of L, whose eigenvectors have condition {condition:.1e}"
+        return CFLLimit(estimate, "exact", "‖V⁻¹z‖, V the eigenvectors of L", reason)
+    reason = "L has no well-conditioned eigenvectors, so no norm is known"
+    return CFLLimit(0.0, "certified", norm.text, reason, estimate)
 
 
 def _spectral_limit(values: Tensor) -> float:
@@ -168,28 +151,17 @@ def _by_bound(affinity: Affinity | SparseAffinity) -> CFLLimit:
     is_signed = balance is not None and low < -1e-8 * max(high, -low) and has_negative_entries(affinity)
     # Entries of K may cancel in L, and leave their rounding.
     if is_signed and low < -NOTHING * kernel_size(affinity):
-        return CFLLimit(
-            0.0,
-            "exact",
-            BALANCED,
-            f"the signed kernel has a signal with Σ π z Lz = {low:.3g} Σ π |z|²: every step enlarges it",
-        )
+        reason = f"the signed kernel has a signal with Σ π z Lz = {low:.3g} Σ π |z|²: every step enlarges it"
+        return CFLLimit(0.0, "exact", BALANCED, reason)
     if known is None:
         return CFLLimit(0.0, "certified", MAX_NORM, "a signed kernel has no bound by its degrees", estimate)
     if not own:
         # Then only what follows from averages holds, and not what follows from a positive semi-definite Ω.
         largest = float(degrees.max())
         limit = 1 / (largest * (1 + (affinity.positions + 64) * 2.0**-52)) if largest > 0 else float("inf")
-        return CFLLimit(
-            limit, "certified", MAX_NORM, "up to 1 / max_i Σ_j K_ij the step takes averages", None
-        )
-    return CFLLimit(
-        float(known[0]),
-        "certified",
-        BALANCED,
-        "by kernel and normalisation (nonloc.ops.bounds); the estimate is by Lanczos",
-        estimate,
-    )
+        return CFLLimit(limit, "certified", MAX_NORM, "up to 1 / max_i Σ_j K_ij the step takes averages")
+    reason = "by kernel and normalisation (nonloc.ops.bounds); the estimate is by Lanczos"
+    return CFLLimit(float(known[0]), "certified", BALANCED, reason, estimate)
 
 
 def _extreme_eigenvalues(operator: Operator, balance: Tensor) -> tuple[float, float]:

@@ -92,7 +92,7 @@ def own_norm(affinity: Affinity | SparseAffinity, matrix: Tensor | None = None) 
     rates.diagonal().zero_()
     moves = (rates != 0).any(0) | (rates != 0).any(1)
     balance = self_adjoint_weights(affinity)
-    if balance is not None and _is_weight(balance[0], moves):
+    if balance is not None and bool((balance[0].isfinite() & (balance[0] > 0))[moves].all()):
         norm = OwnNorm(torch.where(moves, balance[0].double(), 1), _balance_text(affinity))
         turned = norm.in_coordinates(rates)
         if torch.equal(turned, turned.T):
@@ -109,10 +109,6 @@ def plain_norm(positions: int, device: torch.device, *, of_several: bool = False
     want = "that the kernels have in common" if of_several else "of the kernel's own"
     weights = torch.ones(positions, dtype=torch.float64, device=device)
     return OwnNorm(weights, f"‖z‖² = Σ_i |z_i|², for want of a norm {want}", False)
-
-
-def _is_weight(weights: Tensor, moves: Tensor) -> bool:
-    return bool((weights.isfinite() & (weights > 0))[moves].all())
 
 
 def _balance_text(affinity: Affinity | SparseAffinity) -> str:

@@ -94,15 +94,6 @@ def test_solutions_converge_with_the_operator():
     assert all(1.98 < p < 2.02 for p in order(errors)), errors
 
 
-def test_the_kernel_of_the_paper_is_that_of_features_of_the_points():
-    continuum = Continuum("gaussian", 5, features=lambda x: torch.sin(x), scale=0.5)
-    u = torch.sin(continuum.points)
-    z = continuum.sample(cosine)
-    rho = torch.exp(0.5 * u * u.T) * continuum.weights
-    expected = rho @ z[0] - rho.sum(-1, keepdim=True) * z[0]
-    assert relative(continuum.apply(z)[0], expected) < 1e-14
-
-
 @pytest.mark.parametrize("normalize", ["row", "sinkhorn"])
 def test_normalised_it_is_a_jump_process_whose_law_converges(normalize):
     """Under sinkhorn π is the measure; under row, of density ∫ ρ(x, y) dy up to a constant."""

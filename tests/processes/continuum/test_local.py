@@ -9,13 +9,9 @@ from chains import order
 
 from nonloc.ops import diffuse
 from nonloc.processes import (
-    Continuum,
-    Diffusion,
-    HorizonKernel,
     local_laplacian,
     quadrature,
     reversal_growth,
-    simulate,
 )
 from problems import relative
 
@@ -65,31 +61,6 @@ class TestReversal:
         apart = reversal_growth(64, kernel=lambda x, y: ((x - 0.5) * (y - 0.5) < 0).double().squeeze(-1))
         assert apart.largest_degree == pytest.approx(0.5)
         assert apart.nonlocal_rate == pytest.approx(1.0)
-
-    def test_a_square_integrable_kernel_with_unbounded_degrees_grows_with_the_mesh(self):
-        """ρ = (xy)^(−¼) has the degree 4/3 x^(−¼), and the first of n points is at 1/(2n)."""
-        coarse, fine = (
-            reversal_growth(n, kernel=lambda x, y: (x * y).pow(-0.25).squeeze(-1)) for n in (64, 256)
-        )
-        assert fine.largest_degree / coarse.largest_degree == pytest.approx(2**0.5, rel=0.01)
-        assert fine.nonlocal_rate / coarse.nonlocal_rate == pytest.approx(2**0.5, rel=0.02)
-
-    def test_a_shrinking_horizon_grows_like_its_degree(self):
-        """The degree of the horizon kernel is 6/δ²: as δ → 0 the nonlocal equation takes over the local trouble."""
-        wide, narrow = (reversal_growth(200, kernel=HorizonKernel(r)).nonlocal_rate for r in (0.2, 0.1))
-        assert narrow / wide == pytest.approx(4, rel=0.05)
-
-    def test_noise_grows_in_the_simulation_as_the_rates_say(self):
-        num_cells, time = 32, 0.002
-        worst = mode(num_cells, num_cells - 1)
-        local = Diffusion(local_laplacian(num_cells), backwards=True)
-        grown = simulate(local, 1e-9 * worst, num_steps=1, step_size=time, stepper="exact").final
-        rate = reversal_growth(num_cells).local_rate
-        assert relative(1e9 * grown, math.exp(rate * time) * worst) < 1e-9
-        nonlocal_ = Continuum("heat", num_cells).diffusion(backwards=True)
-        grown = simulate(nonlocal_, 1e-9 * worst, num_steps=1, step_size=time, stepper="exact").final
-        size = math.exp(reversal_growth(num_cells).nonlocal_rate * time)
-        assert float(grown.norm()) <= 1e-9 * size * float(worst.norm()) * (1 + 1e-12)
 
     def test_a_kernel_that_is_not_symmetric_is_refused(self):
         with pytest.raises(ValueError, match="kernel must be symmetric"):

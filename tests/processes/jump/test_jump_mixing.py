@@ -36,11 +36,6 @@ class TestGap:
             assert float(gap) == pytest.approx(exact, rel=1e-7)
 
     @pytest.mark.parametrize("method", METHODS)
-    def test_a_cycle(self, method):
-        gap = JumpProcess(cycle(15)).spectral_gap(method=method)
-        assert float(gap) == pytest.approx(1 - math.cos(2 * math.pi / 15), rel=1e-9)
-
-    @pytest.mark.parametrize("method", METHODS)
     def test_a_walk_in_step_never_settles_in_discrete_time(self, method):
         assert float(JumpProcess(cycle(8)).spectral_gap(absolute=True, method=method)) == 0
         assert float(JumpProcess(cycle(8)).spectral_gap(method=method)) > 0.2

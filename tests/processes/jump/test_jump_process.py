@@ -4,7 +4,7 @@ import pytest
 import torch
 from chains import chain, order, two_states
 
-from nonloc.ops import Affinity, aggregate, diffuse, kernel_matrix
+from nonloc.ops import Affinity, aggregate, diffuse
 from nonloc.ops.functional import check_signal
 from nonloc.processes import JumpProcess, simulate
 from nonloc.processes.jump import process as jump_process
@@ -65,12 +65,6 @@ def test_expectations_are_the_other_side_of_laws(step_size):
     actual = process.expect(f, step_size)
     assert relative(actual, process.transition_matrix(step_size) @ f) < 1e-14
     assert relative((law * actual).sum(1), (process.evolve(law, step_size) * f).sum(1)) < 1e-15
-
-
-def test_without_a_matrix_a_law_moves_the_same():
-    big = heat(positions=1500, batch=1)
-    law = law_of(big)
-    assert relative(JumpProcess(big).evolve(law), kernel_matrix(big).mT @ law) < 1e-12
 
 
 def test_two_states_in_continuous_time_have_their_closed_form():
@@ -138,14 +132,6 @@ class TestBothFormsOfThePaper:
         actual = JumpProcess(kernel).expect(self.z)
         assert relative(actual, aggregate(kernel, self.z)) < 1e-13
         assert relative(actual, self.z + diffuse(kernel, self.z)) < 1e-13
-
-    @pytest.mark.parametrize("normalize", ["none", "count", "symmetric"])
-    def test_they_differ_by_what_the_rows_lack(self, normalize):
-        kernel = heat(normalize)
-        sums = kernel_matrix(kernel).sum(-1, keepdim=True)
-        difference = aggregate(kernel, self.z) - (self.z + diffuse(kernel, self.z))
-        assert relative(difference, (sums - 1) * self.z) < 1e-14
-        assert float(difference.abs().max()) > 1e-2
 
     def test_densities_move_by_the_kernel_itself_under_sinkhorn_with_a_measure(self):
         x = features("heat", "sinkhorn", batch=1)

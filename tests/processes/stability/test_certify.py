@@ -189,12 +189,6 @@ def test_the_symmetric_part_of_w_does_not_decide(exact_up_to):
     assert certificate.growth == pytest.approx(math.sqrt(0.9**2 + 1), rel=1e-9)
 
 
-def test_no_size_is_small_enough_for_a_pure_rotation():
-    turn = torch.tensor([[0.0, 1.0], [-1.0, 0.0]], dtype=torch.float64)
-    for size in (1.0, 1e-2, 1e-4):
-        assert certify(heat(), [size * turn]).verdict == "unstable"
-
-
 def test_a_stage_is_judged_as_a_whole():
     """λ is 0 or 1: the first step grows by 1.5, the second halves; bounds of single steps cannot see it."""
     weights = [-0.5 * identity(2), 0.5 * identity(2)]
