@@ -52,7 +52,7 @@ test-long: $(VENV)/.tested ## Look for counter-examples: every property on 1,000
 	HYPOTHESIS_PROFILE=long $(BIN)/python -m pytest -q tests/properties tests/ops tests/processes paper/tests/theory --timeout 3600
 
 test-faults: $(VENV)/.tested ## Break things on purpose: kill, flip bits, fill the disk, mistype; SEED= and SECONDS= for each
-	PYTHONPATH=tests:paper/tests/training $(BIN)/python -m faults --seed $(or $(SEED),0) --seconds $(or $(SECONDS),60)
+	PYTHONPATH=tests:paper/tests:paper/tests/training $(BIN)/python -m faults --seed $(or $(SEED),0) --seconds $(or $(SECONDS),60)
 
 test-gpu: ## Run the tests that need a CUDA device, with the Python named by PYTHON=
 	$(PYTHON) -m pytest -q -m gpu

@@ -26,7 +26,7 @@ include_patterns = [
     "paper/experiments/README.md",
     "benchmarks/NOTES.md",
     "benchmarks/results/stage.md",
-    "tests/faults/README.md",
+    "paper/tests/faults/README.md",
 ]
 exclude_patterns = ["docs/_build", "paper/pages/summary.md"]
 write_pages(Path(__file__).parent / "api")

@@ -1,4 +1,4 @@
-"""kill -9 at exact moments. test_kill.py starts this file as a process; tests/faults/kill.py kills from outside."""
+"""kill -9 at exact moments. test_kill.py starts this file as a process; faults/kill.py kills from outside."""
 
 from __future__ import annotations
 

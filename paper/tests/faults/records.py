@@ -30,8 +30,8 @@ import safetensors.numpy
 from faults.trial import Trial
 from nonloc.outcomes import CorruptDataError
 
-ROOT = Path(__file__).parents[2]
-sys.path.append(str(ROOT / "paper" / "tests" / "report"))
+PAPER = Path(__file__).parents[2]
+sys.path.append(str(PAPER / "tests" / "report"))
 
 GOALS = {"tables": 4600, "pages": 400}
 PAGES = 0.08  # the share of trials that make whole pages, figures included
@@ -366,7 +366,7 @@ def make_reproduction(folder: Path) -> None:
 
 def make_recorded(folder: Path) -> None:
     """Four recorded runs without weights, part of the recorded map, and what was noted along with them."""
-    results = ROOT / "paper" / "results"
+    results = PAPER / "results"
     for name in REAL:
         shutil.copytree(
             results / "table1" / name, folder / "table1" / name, ignore=shutil.ignore_patterns("checkpoints")
@@ -432,9 +432,10 @@ def reproduction_tables(folder: Path) -> str:
         map_tables.cells_table(trained),
         map_tables.runs_table(trained),
         map_tables.safe_starts_table(trained),
+        map_tables.logits_table(trained),
+        map_tables.form_by_affinity_table(trained),
     ]
-    more = [map_tables.logits_table(trained), map_tables.corners_table(trained)]
-    shown = [table for table in (*tables, *more) if table]
+    shown = [table for table in tables if table]
     text = "".join(table.as_html() + table.as_markdown() for table in shown)
     return text + pages.time_sentence(runs)
 
