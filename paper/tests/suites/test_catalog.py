@@ -1,8 +1,7 @@
-"""The paper as data: the published numbers, the stated protocol, and suites that can be run."""
+"""The paper as data: the published numbers, the notes, and suites that can be run."""
 
 import hashlib
 import json
-import math
 import re
 
 import pytest
@@ -63,26 +62,6 @@ def test_every_run_of_the_demo_has_a_name_of_its_own():
     assert len(set(names)) == len(names) == 17
     assert "4 diffusive, large start, seed 1" in names
     assert demo.with_seeds(1).run_label(demo.rows[4].recipe) == "4 diffusive, large start"
-
-
-def test_the_tables_follow_the_stated_protocol():
-    for name, data in (("table1", "cifar10"), ("table2", "cifar100")):
-        suite = SUITES[name]
-        assert suite.seeds == 5
-        for row in suite.rows:
-            recipe = row.recipe
-            assert (recipe.data, recipe.epochs, recipe.milestones) == (data, 164, (81, 122))
-            assert (recipe.optimizer, recipe.learning_rate, recipe.schedule, recipe.gamma) == (
-                "sgd",
-                0.1,
-                "step",
-                0.1,
-            )
-            assert (recipe.momentum, recipe.nesterov, recipe.weight_decay) == (0.9, False, 1e-4)
-            assert recipe.augment
-            # "around 32k and 48k iterations" fixes the batch size that the text does not name.
-            steps = math.ceil(50_000 / recipe.batch_size)
-            assert [round(epoch * steps, -3) for epoch in recipe.milestones] == [32_000, 48_000]
 
 
 def test_what_the_text_leaves_open_is_named():
