@@ -294,7 +294,6 @@ def test_a_table_that_another_process_holds_is_left_to_it(map_words, tmp_path, c
     [
         (["map", "two_epochs"], "'two_epochs' is no part of the map; choose one of one_epoch, ten_epochs"),
         (["map", "one_epoch", "--only", "rate 7"], "no cell of one_epoch has 'rate 7' in its name"),
-        (["map", "one_epoch", "--seeds", "0"], "--seeds must be a whole number ≥ 1"),
         (["map", "one_epoch", "--set", "learning_rate=1"], "a cell of the map says that itself"),
         (["map", "one_epoch", "--set", "stage=1", "stage.embed=2"], "set one or the other"),
     ],
