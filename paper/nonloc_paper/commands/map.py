@@ -103,7 +103,7 @@ def run(options: Namespace) -> int:
         *(
             f"no look at the last steps of {row['cell']}, seed {row['seed']}: {row['before_error']}"
             for row in rows
-            if row.get("before_error")
+            if row["before_error"]
         ),
         str(table.path),
     ]
