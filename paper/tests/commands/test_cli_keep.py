@@ -172,12 +172,6 @@ def test_a_run_that_fails_does_not_keep_the_others_from_being_kept_and_reported(
     assert (tmp_path / "work" / "report.html").is_file()
 
 
-def test_without_a_kept_folder_all_is_trained_anew(tmp_path, capsys):
-    words = ["--output", tmp_path / "work", "--seeds", 1, "--budget", "0s"]
-    _, answer = go(capsys, *words, "--kept", "null")
-    assert (answer["done"], len(answer["left"])) == (0, 2)
-
-
 def test_eval_computes_a_kept_score_again(kept, capsys):
     run = str(kept / "demo" / "4-diffusive-blocks" / "0")
     assert main(["eval", run, "--device", "cpu", "--json"]) == 0
