@@ -507,6 +507,7 @@ def test_the_sentences():
     found = TEXT.partition("## What was found")[2]
     shown = dict(re.findall(r"^- \*\*(.+?)\*\*(.*)$", found, re.MULTILINE))
     assert list(shown) == list(expected)
+    assert [text for text in shown.values() if not text.endswith(".") or ".." in text] == []
     for title, text in shown.items():
         if not title.startswith("Accuracy"):
             assert_shown(title + text, expected[title])
