@@ -139,3 +139,15 @@ def test_the_committed_data_are_those_of_the_records():
         ("tables", tables_data.data(runs, trained)),
     ):
         assert (BUILT / "data" / f"{name}.js").read_bytes() == as_script(name, data), AGAIN
+
+
+def test_95_of_100_random_weights_of_the_same_energy_lie_in_the_band_of_the_committed_data():
+    data = from_script("training", (BUILT / "data" / "training.js").read_bytes())
+    band = data["bands"]["64 channels, rank 32"]
+    random = np.random.default_rng(0)
+    w = random.normal(size=(200, 64, 32)) @ random.normal(size=(200, 32, 64))
+    values = np.linalg.eigvalsh((w + w.transpose(0, 2, 1)) / 2)
+    values = np.take_along_axis(values, np.argsort(-np.abs(values), axis=-1), axis=-1)
+    values /= np.linalg.norm(values, axis=-1, keepdims=True)
+    inside = (band["low"] <= values[:, :32]) & (values[:, :32] <= band["high"])
+    assert inside.mean() == pytest.approx(0.95, abs=0.02)
