@@ -3,6 +3,7 @@
 import io
 import json
 import re
+import shutil
 import subprocess
 import sys
 from dataclasses import fields
@@ -25,8 +26,9 @@ RECORD = str(ROOT / "paper" / "results" / "table1" / "baseline" / "0")
 HUGE = str(10**20)
 
 
-def test_neither_help_nor_a_page_of_records_needs_torch(tmp_path):
-    """In one fresh process: `--help` of every command, then a page of a recorded run."""
+def test_neither_help_nor_pages_of_records_need_torch(tmp_path):
+    """In one fresh process: `--help` of every command, a page of a recorded run, and the pages of kept records."""
+    records = shutil.copytree(RECORD, tmp_path / "results" / "table1" / "baseline" / "0").parents[2]
     code = f"""
 import sys
 from nonloc.cli import main
@@ -38,6 +40,7 @@ for words in [[], *([name] for name in {list(COMMANDS)})]:
 heavy = {{"torch", "numpy", "matplotlib", "sklearn", "safetensors", "pooch"}} & set(sys.modules)
 assert not heavy, f"--help imported {{heavy}}"
 assert main(["report", {RECORD!r}, "--output", {str(tmp_path / "page.html")!r}]) == 0
+assert main(["report", {str(records)!r}, "--output", {str(tmp_path / "pages")!r}]) == 0
 assert "torch" not in sys.modules
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
