@@ -95,7 +95,6 @@ def run(options: Namespace) -> int:
                 device=machine(device_or_best(options.device))["device"],
                 runs=progress.new,
             )
-    broken = broken_stable(table.rows)
     wanted = {(cell.name, seed) for cell, seed in part.runs()}
     rows = [row for row in table.rows if (row["cell"], row["seed"]) in wanted]
     lines = [
@@ -104,11 +103,7 @@ def run(options: Namespace) -> int:
         *(
             f"no look at the last steps of {row['cell']}, seed {row['seed']}: {row['before_error']}"
             for row in rows
-            if row.get("before_error")
-        ),
-        *(
-            f"a run with a stable stage diverged; no signal grows through it, but its logits can: {name}"
-            for name in broken
+            if row["before_error"]
         ),
         str(table.path),
     ]
@@ -121,7 +116,6 @@ def run(options: Namespace) -> int:
             "left": [f"{cell.name}, seed {seed}" for cell, seed in progress.left],
             "reason": progress.reason,
             "diverged": sum(row["ending"] == "diverged" for row in rows),
-            "stable_diverged": broken,
         },
     )
     return EXIT_DONE if progress.signal is None else 128 + progress.signal
@@ -148,15 +142,6 @@ def _arranged(options: Namespace) -> MapPart:
     if options.seeds is not None:
         part = replace(part, seeds=check_whole("--seeds", options.seeds, most=MOST_SEEDS))
     return part
-
-
-def broken_stable(rows: Sequence[dict[str, Any]]) -> list[str]:
-    """The runs of stable stages that diverged."""
-    return [
-        f"{row['cell']}, seed {row['seed']}, at step {row['step']}"
-        for row in rows
-        if row["form"] == "stable" and row["ending"] == "diverged"
-    ]
 
 
 def map_text(rows: Sequence[dict[str, Any]]) -> str:

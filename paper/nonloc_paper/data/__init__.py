@@ -36,7 +36,6 @@ _WHERE = {
     "Dataset": "nonloc_paper.data.dataset",
     "Split": "nonloc_paper.data.dataset",
     "load_motifs": "nonloc_paper.data.motifs",
-    "motif_boxes": "nonloc_paper.data.motifs",
     "read_cifar": "nonloc_paper.data.cifar",
 }
 if TYPE_CHECKING:  # types for mypy and editors, of the names in _WHERE
@@ -44,6 +43,5 @@ if TYPE_CHECKING:  # types for mypy and editors, of the names in _WHERE
     from nonloc_paper.data.dataset import Dataset as Dataset
     from nonloc_paper.data.dataset import Split as Split
     from nonloc_paper.data.motifs import load_motifs as load_motifs
-    from nonloc_paper.data.motifs import motif_boxes as motif_boxes
 else:
     __getattr__, __dir__ = lazy(__name__, _WHERE)

@@ -138,19 +138,16 @@ def files_folder(source: Source, folder: Path) -> Path:
     return folder if holds_all or folder.name == source.folder else inside
 
 
-def fault(source: Source, member: Member, path: Path, *, verify: bool = True) -> str | None:
-    """Return what is wrong with the file `path`, or None; `verify=False` checks the size alone."""
+def fault(source: Source, member: Member, path: Path) -> str | None:
+    """Return what is wrong with the file `path`, or None."""
     expected, got = source.bytes_of(member), path.stat().st_size
     if got != expected:
         return (
             f"has a wrong size: {got:,} bytes, expected {expected:,} "
             f"({member.records:,} records of {source.record_bytes:,} bytes)"
         )
-    if verify:
-        sha1 = hashlib.sha1(path.read_bytes(), usedforsecurity=False).hexdigest()
-        if sha1 != member.sha1:
-            return f"has a wrong SHA-1: got {sha1}, expected {member.sha1}"
-    return None
+    sha1 = hashlib.sha1(path.read_bytes(), usedforsecurity=False).hexdigest()
+    return None if sha1 == member.sha1 else f"has a wrong SHA-1: got {sha1}, expected {member.sha1}"
 
 
 def _command(source: Source, folder: Path) -> str:

@@ -24,32 +24,30 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from nonloc._checks import check_whole
 from nonloc_paper.data.dataset import Dataset, Split
 
 PHOTOGRAPHS = ("china.jpg", "flower.jpg")
 STRIP_PERIOD = 160
 STRIPS = {"train": (0, 96), "test": (112, 144)}  # first and one past the last column within a period
+SIZE, MOTIF = 12, 3  # pixels along a side, of an image and of its motif
 MIN_CONTRAST = 16  # grey levels: max − min over the motif, in the channel where it is largest
 
 Images = NDArray[np.uint8]
 Boxes = NDArray[np.int64]
 
 
-def load_motifs(train: int = 4096, test: int = 512, size: int = 12, motif: int = 3, seed: int = 0) -> Dataset:
-    """Make `train` and `test` images uint8 [N, 3, size, size] that repeat with period `motif`; no labels.
+def load_motifs(train: int = 4096, test: int = 512) -> Dataset:
+    """Make `train` and `test` images uint8 [N, 3, SIZE, SIZE] that repeat with period MOTIF; no labels.
 
     The images depend on the arguments alone, never on a run's seed; a smaller set is the beginning of a
     larger one.
     """
-    if size < motif:
-        raise ValueError(
-            f"size={size} must be at least motif={motif}, so that an image shows all of its motif"
-        )
     photographs = load_photographs()
     splits = {}
-    for part, boxes in motif_boxes(train, test, motif, seed, photographs).items():
-        phases = (_draw(2 * len(boxes), seed, part, "phase") % motif).astype(np.int64).reshape(-1, 2)
-        splits[part] = Split(torch.from_numpy(_tile(cut_motifs(photographs, boxes, motif), phases, size)))
+    for part, boxes in motif_boxes(photographs, train, test).items():
+        phases = (_draw(2 * len(boxes), part, "phase") % MOTIF).astype(np.int64).reshape(-1, 2)
+        splits[part] = Split(torch.from_numpy(_tile(cut_motifs(photographs, boxes), phases)))
     return Dataset("motifs", splits["train"], splits["test"])
 
 
@@ -62,34 +60,26 @@ def load_photographs() -> Images:
     return np.stack([samples.images[by_name[name]] for name in PHOTOGRAPHS])
 
 
-def motif_boxes(
-    train: int = 4096, test: int = 512, motif: int = 3, seed: int = 0, photographs: Images | None = None
-) -> dict[str, Boxes]:
+def motif_boxes(photographs: Images, train: int = 4096, test: int = 512) -> dict[str, Boxes]:
     """Return the places of the motifs: {"train": [N, 3], "test": [N, 3]}, rows (photograph, top, left).
 
-    Motif i is photographs[photograph, top : top + motif, left : left + motif].
+    Motif i is photographs[photograph, top : top + MOTIF, left : left + MOTIF].
     """
-    narrowest = min(last - first for first, last in STRIPS.values())
-    if not 2 <= motif <= narrowest:
-        raise ValueError(f"motif={motif} must be between 2 and {narrowest}, the width of the narrowest strip")
-    for name, value, least in (("train", train, 1), ("test", test, 1), ("seed", seed, 0)):
-        if value < least:
-            raise ValueError(f"{name}={value} must be at least {least}")
-    if photographs is None:
-        photographs = load_photographs()
-    trainable, testable = (_candidates(photographs, part, motif) for part in STRIPS)
+    check_whole("train", train)
+    check_whole("test", test)
+    trainable, testable = (_candidates(photographs, part) for part in STRIPS)
     train_contents, test_contents = (
-        contents(cut_motifs(photographs, boxes, motif)) for boxes in (trainable, testable)
+        contents(cut_motifs(photographs, boxes)) for boxes in (trainable, testable)
     )
     trainable = trainable[_first_of_each(train_contents)]
     fresh = ~np.isin(test_contents, train_contents)
     testable = testable[fresh][_first_of_each(test_contents[fresh])]
-    return {"train": _pick(trainable, train, seed, "train"), "test": _pick(testable, test, seed, "test")}
+    return {"train": _pick(trainable, train, "train"), "test": _pick(testable, test, "test")}
 
 
-def cut_motifs(photographs: Images, boxes: Boxes, motif: int) -> Images:
-    """Return the motifs [N, motif, motif, 3] at `boxes` [N, 3]."""
-    offset = np.arange(motif)
+def cut_motifs(photographs: Images, boxes: Boxes) -> Images:
+    """Return the motifs [N, MOTIF, MOTIF, 3] at `boxes` [N, 3]."""
+    offset = np.arange(MOTIF)
     photograph, top, left = (column[:, None, None] for column in boxes.T)
     return photographs[photograph, top + offset[:, None], left + offset]
 
@@ -106,17 +96,17 @@ def contents(motifs: Images) -> NDArray[np.bytes_]:
     return least
 
 
-def _candidates(photographs: Images, part: str, motif: int) -> Boxes:
+def _candidates(photographs: Images, part: str) -> Boxes:
     """Return all boxes [N, 3] in a strip of `part` with enough contrast."""
-    height, width = (extent - motif + 1 for extent in photographs.shape[1:3])
+    height, width = (extent - MOTIF + 1 for extent in photographs.shape[1:3])
     high = low = photographs[:, :height, :width]
-    for down, right in product(range(motif), repeat=2):
+    for down, right in product(range(MOTIF), repeat=2):
         moved = photographs[:, down : down + height, right : right + width]
         high, low = np.maximum(high, moved), np.minimum(low, moved)
     contrast = (high - low).max(-1)
     first, last = STRIPS[part]
     column = np.arange(width) % STRIP_PERIOD
-    inside = (column >= first) & (column + motif <= last)
+    inside = (column >= first) & (column + MOTIF <= last)
     return np.argwhere((contrast >= MIN_CONTRAST) & inside)
 
 
@@ -124,7 +114,7 @@ def _first_of_each(values: NDArray[Any]) -> NDArray[np.int64]:
     return np.sort(np.unique(values, return_index=True)[1])
 
 
-def _pick(boxes: Boxes, count: int, seed: int, part: str) -> Boxes:
+def _pick(boxes: Boxes, count: int, part: str) -> Boxes:
     """Return `count` of `boxes` in random order, the photographs taking turns."""
     picked = np.empty((count, 3), np.int64)
     for photograph, name in enumerate(PHOTOGRAPHS):
@@ -135,24 +125,23 @@ def _pick(boxes: Boxes, count: int, seed: int, part: str) -> Boxes:
                 f"{part}={count} asks for {share} motifs of {name}, which has {len(pool)}; "
                 f"ask for at most {len(PHOTOGRAPHS) * len(pool)}"
             )
-        order = np.argsort(_draw(len(pool), seed, part, name), kind="stable")
+        order = np.argsort(_draw(len(pool), part, name), kind="stable")
         picked[photograph :: len(PHOTOGRAPHS)] = pool[order[:share]]
     return picked
 
 
-def _draw(count: int, seed: int, part: str, purpose: str) -> NDArray[np.uint64]:
+def _draw(count: int, part: str, purpose: str) -> NDArray[np.uint64]:
     """Draw `count` random 64-bit integers.
 
     Raw PCG64 output: numpy promises that it never changes, but not that of Generator's methods.
     """
     stream = (list(STRIPS).index(part), (*PHOTOGRAPHS, "phase").index(purpose))
-    return np.random.PCG64([*stream, seed]).random_raw(count)
+    return np.random.PCG64([*stream, 0]).random_raw(count)
 
 
-def _tile(motifs: Images, phases: NDArray[np.int64], size: int) -> Images:
-    """Return images [N, 3, size, size] that repeat `motifs` [N, m, m, 3], shifted cyclically by `phases` [N, 2]."""
-    side = motifs.shape[1]
-    rows, columns = ((phases[:, axis, None] + np.arange(size)) % side for axis in (0, 1))
+def _tile(motifs: Images, phases: NDArray[np.int64]) -> Images:
+    """Return images [N, 3, SIZE, SIZE] that repeat motifs, shifted cyclically by `phases` [N, 2]."""
+    rows, columns = ((phases[:, axis, None] + np.arange(SIZE)) % MOTIF for axis in (0, 1))
     image = np.arange(len(motifs))[:, None, None]
     tiled = motifs[image, rows[:, :, None], columns[:, None, :]]
     return np.ascontiguousarray(tiled.transpose(0, 3, 1, 2))

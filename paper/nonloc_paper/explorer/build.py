@@ -7,7 +7,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-from nonloc_paper.explorer import affinity_maps, map_data, play, tables_data, training_data
+from nonloc_paper.explorer import affinity_maps, map_data, tables_data, training_data
+from nonloc_paper.explorer.pictures import pictures
 from nonloc_paper.paths import real_path
 from nonloc_paper.report.map.cells import read_map
 from nonloc_paper.report.reproduction import MAP, has_records
@@ -16,6 +17,9 @@ from nonloc_paper.runs import write_atomically
 
 PAGE = Path(__file__).parent / "page"
 PANELS = ("click", "play", "training", "map", "tables")  # the ids, which page/ID.js and data/ID.js have, too
+# What "Play" makes a kernel of: patches of 3 × 3 pixels, h of exp(−|patch − patch'|²/h²) as in `nonloc simulate`, and
+# the pixels between neighbours in each direction.
+PLAY = {"patch_radius": 1, "bandwidth": 0.1, "reach": 4}
 
 
 def write_explorer(
@@ -36,7 +40,7 @@ def write_explorer(
     runs, trained = read_table1_runs(records), read_map(Path(records, MAP))
     panels = (
         affinity_maps.data(Path(records), demo),
-        play.data(),
+        {"pictures": affinity_maps.encode_pictures(pictures()), **PLAY},
         training_data.data(runs),
         map_data.data(trained),
         tables_data.data(runs, trained),

@@ -7,7 +7,7 @@ from typing import Any
 
 from nonloc_paper.explorer.rounding import rounded
 from nonloc_paper.networks.spec import NetworkSpec
-from nonloc_paper.report.records import RowRecord, RunRecord
+from nonloc_paper.report.records import RunRecord
 from nonloc_paper.report.signs import TOP, Weight, has_bands, negative_share, share_band, weights_at
 from nonloc_paper.report.table1_runs import TABLE, Setting, Table1Runs, median_run, setting
 from nonloc_paper.report.tables import format_run
@@ -38,14 +38,10 @@ def _rows(runs: Table1Runs, suite: Suite, known: set[Setting]) -> list[dict[str,
         seen = [] if row is None or what in known else [_run(run) for run in row.started if run.spectra]
         known.add(what)
         if row is not None and seen:
-            rows.append({"label": planned.label, "group": planned.group, "first": _first(row), "runs": seen})
+            median = median_run(row)
+            first = None if median is None else median.recipe.seed
+            rows.append({"label": planned.label, "group": planned.group, "first": first, "runs": seen})
     return rows
-
-
-def _first(row: RowRecord) -> int | None:
-    """The seed to begin with: that of the median run."""
-    run = median_run(row)
-    return None if run is None else run.recipe.seed
 
 
 def _run(run: RunRecord) -> dict[str, Any]:

@@ -52,15 +52,13 @@ def find_row(runs: Table1Runs, row: Row, **what: Any) -> RowRecord | None:
     return known and replace(known, label=row.label)
 
 
-def _size(row: RowRecord) -> str:
-    return group_size(setting(row.recipe).backbone)
-
-
 def _networks(row: RowRecord | None, epoch: int | None = None) -> Networks:
     """Every run of a row that came to its end, with its W after `epoch`, by default the last."""
     if row is None:
         return []
-    label = f"{row.label}, {_size(row)}" + ("" if epoch is None else f", epoch {epoch}")
+    label = f"{row.label}, {group_size(setting(row.recipe).backbone)}" + (
+        "" if epoch is None else f", epoch {epoch}"
+    )
     ended = [(label, run, weights_at(run, epoch)) for run in row.started if run.has_finished]
     return [network for network in ended if network[2]]
 

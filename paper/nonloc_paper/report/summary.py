@@ -86,26 +86,23 @@ def summary_sections(runs: Table1Runs, trained: TrainabilityMap) -> tuple[Sectio
     """Return the results in short, the hypothesis first."""
     matching_place, literal, table2 = places(runs)
     tables = {place: errors_table(runs, place.backbone, place.other) for place in places(runs)}
-    found, spectra = mean_differences(runs), spectra_table(runs)
+    found = mean_differences(runs)
     differences = mean_differences_table(found)
     forest = Picture("forest", forest_figure(runs), FOREST_CAPTION, pdf=True)
     return (
         Section("", (hypothesis_sentence(runs), hypothesis_parts(runs), "The words:", WORDS)),
         Section("What was found, advice first", (advice(runs, trained, found), forest)),
-        Section(
-            "Against the baseline and the original form",
-            (differences, *_about(differences, ABOUT_DIFFERENCES)),
-        ),
+        Section("Against the baseline and the original form", _explained(differences, ABOUT_DIFFERENCES)),
         Section(f"Table 1 with {matching_place.title}", (tables[matching_place],)),
         Section(f"Table 1 with {literal.title}", (tables[literal], ABOUT_TABLES, conditions(runs))),
         Section(f"Table 2 with {table2.title}", (tables[table2] if TABLE2_N9 not in runs.planned else "",)),
         Section("Form by affinity", (form_by_affinity_table(runs, trained), ABOUT_FORM_BY_AFFINITY)),
-        Section("Spectra", (spectra, *_about(spectra, ABOUT_SPECTRA))),
+        Section("Spectra", _explained(spectra_table(runs), ABOUT_SPECTRA)),
     )
 
 
-def _about(table: Table, text: str) -> tuple[str, ...]:
-    return (text,) if table else ()
+def _explained(table: Table, text: str) -> tuple[Table | str, ...]:
+    return (table, text) if table else ()
 
 
 def errors_table(runs: Table1Runs, backbone: str, other: tuple[str, ...] = ()) -> Table:

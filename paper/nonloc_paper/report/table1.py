@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from nonloc_paper.report.contrasts import Contrast, difference
 from nonloc_paper.report.records import RowRecord
-from nonloc_paper.report.table1_runs import Setting, Table1Runs, setting
+from nonloc_paper.report.table1_runs import Table1Runs, setting
 from nonloc_paper.report.tables import Table, format_number, format_score, rows_by, score_columns
 
 
@@ -24,8 +24,14 @@ def rows_table(rows: Sequence[RowRecord]) -> Table:
 
 
 def row_differences(runs: Table1Runs) -> Iterator[tuple[RowRecord, Contrast, Contrast]]:
-    """Yield every row with blocks, minus the baseline, and minus the original form with as many blocks."""
-    for row, what in _with_stages(runs):
+    """Yield every row with blocks, minus the baseline, and minus the original form with as many blocks.
+
+    Rows have the training of the protocol, whatever their stage.
+    """
+    for row in runs.recorded:
+        what = setting(row.recipe)
+        if what.form is None or not all(text.startswith("stage.") for text in what.other):
+            continue
         baseline = runs.find(form=None, backbone=what.backbone)
         twin = None
         if what.form == "diffusive" and what.weight == "factored":
@@ -55,11 +61,3 @@ def missing_table(runs: Table1Runs) -> Table:
         count = sum(len(suite.recipes(row)) for row in suite.rows)
         lines.append((f"{suite.title} (`nonloc reproduce {suite.name}`)", f"planned: {count}"))
     return Table(("row", "runs missing"), list(dict.fromkeys(lines)), key="runs missing")
-
-
-def _with_stages(runs: Table1Runs) -> Iterator[tuple[RowRecord, Setting]]:
-    """The recorded rows with blocks that have the training of the protocol, whatever their stage."""
-    for row in runs.recorded:
-        what = setting(row.recipe)
-        if what.form is not None and all(text.startswith("stage.") for text in what.other):
-            yield row, what

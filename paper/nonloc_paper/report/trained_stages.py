@@ -116,7 +116,7 @@ def factors_table(rows: Sequence[RowRecord]) -> Table:
     lines = []
     for row in rows:
         for run in (run for run in row.started if norm_ratio(run) is not None):
-            kernels = {kernel.get("stage"): kernel for kernel in run.observations.get("affinity", [])}
+            kernels = {kernel["stage"]: kernel for kernel in run.observations.get("affinity", [])}
             for stage in run.observations["features"]:
                 parts = _changes(stage)
                 quotients = [block.get("quotient") for block in stage["blocks"]]
@@ -155,7 +155,7 @@ def _factor(stage: dict[str, Any], name: str) -> str:
 def _symmetric_share(run: RunRecord) -> str:
     """How much of the energy Σ w_ij² of all W is in their symmetric parts, which is what the spectra show."""
     weights = weights_at(run)
-    if not weights or any("norm" not in weight for weight in weights):
+    if not weights:
         return "–"
     symmetric = sum(weight["positive_energy"] + weight["negative_energy"] for weight in weights)
     energy = sum(weight["norm"] ** 2 for weight in weights)
@@ -259,18 +259,17 @@ def growth_table(rows: Sequence[RowRecord]) -> Table:
     for row, run, stage in _certified(rows):
         blocks = stage["blocks"]
         limits = [block["limit"] for block in blocks if block["limit"] is not None]
-        lowest = _lowest(stage)
         lines.append(
             (
                 _name(row),
                 str(run.recipe.seed),
-                stage.get("name", "–"),
-                format_number(run.stability.get("images"), "d"),
+                stage["name"],
+                str(run.stability["images"]),
                 stage["verdict"],
                 _grown([stage]),
                 _grown(blocks),
                 f"{max(block['largest'] for block in blocks):.2f}",
-                "–" if lowest is None else _signed(lowest),
+                _signed(_lowest(stage)),
                 format_number(min(limits, default=None), ".2f"),
             )
         )
@@ -301,9 +300,9 @@ def growth_summary(rows: Sequence[RowRecord]) -> Table:
     return Table(("trained stages", "unstable", "growth", "lowest of sym(W)"), lines, key="unstable")
 
 
-def _lowest(stage: dict[str, Any]) -> float | None:
+def _lowest(stage: dict[str, Any]) -> float:
     """The lowest eigenvalue of sym(W): below 0 a signal can grow although W is below the limit."""
-    return min((block["lowest"] for block in stage["blocks"] if "lowest" in block), default=None)
+    return min(block["lowest"] for block in stage["blocks"])
 
 
 def _grown(parts: Sequence[dict[str, Any]]) -> str:

@@ -3,6 +3,7 @@
 import io
 import json
 import re
+import shutil
 import subprocess
 import sys
 from dataclasses import fields
@@ -25,8 +26,9 @@ RECORD = str(ROOT / "paper" / "results" / "table1" / "baseline" / "0")
 HUGE = str(10**20)
 
 
-def test_neither_help_nor_a_page_of_records_needs_torch(tmp_path):
-    """In one fresh process: `--help` of every command, then a page of a recorded run."""
+def test_neither_help_nor_pages_of_records_need_torch(tmp_path):
+    """In one fresh process: `--help` of every command, a page of a recorded run, and the pages of kept records."""
+    records = shutil.copytree(RECORD, tmp_path / "results" / "table1" / "baseline" / "0").parents[2]
     code = f"""
 import sys
 from nonloc.cli import main
@@ -38,6 +40,7 @@ for words in [[], *([name] for name in {list(COMMANDS)})]:
 heavy = {{"torch", "numpy", "matplotlib", "sklearn", "safetensors", "pooch"}} & set(sys.modules)
 assert not heavy, f"--help imported {{heavy}}"
 assert main(["report", {RECORD!r}, "--output", {str(tmp_path / "page.html")!r}]) == 0
+assert main(["report", {str(records)!r}, "--output", {str(tmp_path / "pages")!r}]) == 0
 assert "torch" not in sys.modules
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
@@ -79,19 +82,16 @@ def test_every_field_of_a_recipe_is_explained():
         (["train", "--lr", "3"], "the nearest to --lr is --learning_rate"),
         (["train", "--scale=true"], "the nearest to --scale is --stage.scaled"),
         (["train", "--xyz", "3"], "unrecognized arguments: --xyz 3\n"),
-        (["train", "--epochs", "0"], "error: --epochs must be a whole number ≥ 1"),
         (["train", "--batch-size", "0"], "error: --batch_size must be a whole number ≥ 1"),
         (["train", "--nesterov=true", "--momentum=0"], "; set --nesterov false"),
         (["train", "--network", "own-classifier/x"], "in Python, give it as model= to fit"),
         (["train", "--stage", "3"], "--stage: options by name are needed"),
         (["train", "--stage", "{hidden: x}"], "error: --stage.hidden must be a whole number or null"),
-        (["train", "--network", "preresnet21/baseline"], "the nearest depths are 20 and 29"),
         (["train", "--network", "resnet20"], "such as preresnet20/diffusive-5@2"),
         (["train", "--stage.init", "small"], "error: --stage.init small is unknown; choose one of normal"),
         (["train", "--budget", "soon"], "'soon' is not a length of time"),
         (["train", "--config", "no-such-file.yaml"], "no-such-file.yaml"),
         (["reproduce", "table3"], "'table3' is not a suite; choose one of demo, table1, table2"),
-        (["reproduce", "demo", "--rows", "sixth"], "'sixth' is no row of demo"),
         (
             ["reproduce", "demo", "--set", "epoch=3"],
             "'epoch' is not a field of the recipe; the nearest is epochs; ",
@@ -109,9 +109,6 @@ def test_every_field_of_a_recipe_is_explained():
         (["reproduce", "demo", "--keep", "--kept", "/dev/null"], "--kept /dev/null is not a folder"),
         (["reproduce", "demo", "--weights", "some"], "--weights some is unknown; choose one of median"),
         (["reproduce", "demo", "--output", "/dev/null/x"], "/dev/null/x: a file is there, or above it"),
-        (["reproduce", "demo", "--seeds", "0"], "error: --seeds must be"),
-        (["reproduce", "demo", "--threads", "0"], "error: --threads must be"),
-        (["reproduce", "demo", "--side-by-side", "0"], "error: --side_by_side must be"),
         (["train", "--threads", "0"], "error: --threads must be"),
         (["check", "--positions", "0"], "error: --positions must be"),
         (["reproduce", "demo", "--seeds", HUGE], f"seeds must be at most 1,000, got {HUGE}"),
@@ -119,19 +116,10 @@ def test_every_field_of_a_recipe_is_explained():
         (["reproduce", "demo", "--rows", "9" * 5000], "is no row of demo"),
         (["reproduce", "demo", "--set", "milestones=" + "[" * 10**5], "milestones must be a list of epochs"),
         (["map", "one_epoch", "--seeds", HUGE], f"seeds must be at most 1,000, got {HUGE}"),
-        (
-            ["train", "--network", f"preresnet20/diffusive-{HUGE}@2"],
-            f"--network preresnet20/diffusive-{HUGE}@2: the number of blocks, N, must be at most 1,000, got {HUGE}",
-        ),
-        (["train", "--epochs", HUGE], f"epochs must be at most 9,223,372,036,854,775,807, got {HUGE}"),
         (["train", "--seed", "{0}"], "the value '{0}' cannot be read"),
         (["train", "--budget", "9" * 307 + "d"], "is not a length of time"),
         (["check", "--positions", str(10**11)], "use fewer positions"),
         (["stability", RECORD, "--images", HUGE], f"--images must be at most 1,000,000, got {HUGE}"),
-        (
-            ["spectrum", RECORD, "--device", "no_such_device"],
-            "error: --device no_such_device is unknown; use cpu or cuda",
-        ),
         (["data", "mnist"], "choose one of motifs, cifar10, cifar100"),
         (["simulate", "diffusion", "--size=--"], "argument --size: expected a value, got --"),
         (["train", "--print-config=--"], "argument --print-config: expected a value, got --"),

@@ -1,7 +1,6 @@
 """nonloc reproduce --keep, nonloc eval and nonloc map, as they are typed."""
 
 import json
-import os
 import re
 import shutil
 
@@ -9,7 +8,7 @@ import pytest
 from small_map import small_data
 
 from nonloc.cli import main
-from nonloc_paper.commands.map import broken_stable, map_text
+from nonloc_paper.commands.map import map_text
 from nonloc_paper.runs import Run, find_runs, read_json, write_json
 from nonloc_paper.suites import train_all
 from nonloc_paper.suites.archive import lock_folder, note_spent, read_spent
@@ -173,12 +172,6 @@ def test_a_run_that_fails_does_not_keep_the_others_from_being_kept_and_reported(
     assert (tmp_path / "work" / "report.html").is_file()
 
 
-def test_without_a_kept_folder_all_is_trained_anew(tmp_path, capsys):
-    words = ["--output", tmp_path / "work", "--seeds", 1, "--budget", "0s"]
-    _, answer = go(capsys, *words, "--kept", "null")
-    assert (answer["done"], len(answer["left"])) == (0, 2)
-
-
 def test_eval_computes_a_kept_score_again(kept, capsys):
     run = str(kept / "demo" / "4-diffusive-blocks" / "0")
     assert main(["eval", run, "--device", "cpu", "--json"]) == 0
@@ -290,27 +283,11 @@ def test_a_table_that_another_process_holds_is_left_to_it(map_words, tmp_path, c
     assert "is in use by another process" in capsys.readouterr().err
 
 
-def test_a_stable_stage_that_diverged_is_told(map_words, tmp_path, capsys):
-    assert main([*map_words, "--quiet"]) == 0
-    path = tmp_path / "map" / "one_epoch.jsonl"
-    row = json.loads(path.read_text())
-    name = row["cell"].replace("original", "stable")
-    wrong = row | {"cell": name, "form": "stable", "ending": "diverged", "step": 7}
-    wrong |= {"error": None, "test_loss": None}
-    path.write_text(path.read_text() + json.dumps(wrong) + os.linesep)
-    assert main([*map_words, "--quiet"]) == 0
-    assert (
-        f"a run with a stable stage diverged; no signal grows through it, but its logits can: {name}, seed 0, at step 7"
-        in capsys.readouterr().out
-    )
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         (["map", "two_epochs"], "'two_epochs' is no part of the map; choose one of one_epoch, ten_epochs"),
         (["map", "one_epoch", "--only", "rate 7"], "no cell of one_epoch has 'rate 7' in its name"),
-        (["map", "one_epoch", "--seeds", "0"], "--seeds must be a whole number ≥ 1"),
         (["map", "one_epoch", "--set", "learning_rate=1"], "a cell of the map says that itself"),
         (["map", "one_epoch", "--set", "stage=1", "stage.embed=2"], "set one or the other"),
     ],
@@ -328,7 +305,6 @@ def test_the_text_counts_what_diverged():
     head, line = map_text(rows).splitlines()
     assert head.split()[-4:] == ["orig", "4", "diff", "2"]
     assert line.split() == ["0.1", "torch", "1/2", "0/1"]
-    assert broken_stable([row("stable", 4, "converged")]) == []
 
 
 def test_a_run_that_is_kept_with_another_result_is_told_before_anything_is_trained(kept, tmp_path, capsys):

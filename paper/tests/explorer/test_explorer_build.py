@@ -11,11 +11,16 @@ import pytest
 import torch
 
 from nonloc import DiffusiveStage, kernel_matrix
+from nonloc_paper.explorer import map_data, tables_data, training_data
 from nonloc_paper.explorer.affinity_maps import describe, embeddings
 from nonloc_paper.explorer.build import PAGE, PANELS, as_script, from_script, write_explorer
 from nonloc_paper.explorer.pictures import halved, pictures
+from nonloc_paper.report.map.cells import read_map
+from nonloc_paper.report.table1_runs import read_table1_runs
 
 ROOT = Path(__file__).parents[3]
+RECORDS, BUILT = ROOT / "paper" / "results", ROOT / "docs" / "explorer"
+AGAIN = "run `nonloc explore docs/explorer`, where there is no demo/"
 INDEX = (PAGE / "index.html").read_text()
 
 
@@ -51,9 +56,9 @@ def test_data_survives_being_a_script():
 @pytest.mark.parametrize(
     ("out", "records", "message"),
     [
-        ("other", ROOT / "paper" / "results", "other is there and is no explorer; name a new folder"),
+        ("other", RECORDS, "other is there and is no explorer; name a new folder"),
         ("page", "other", "other has no kept records"),
-        (ROOT / "paper" / "results" / "page", ROOT / "paper" / "results", "is in the records"),
+        (RECORDS / "page", RECORDS, "is in the records"),
     ],
 )
 def test_other_folders_are_refused(out, records, message, tmp_path, monkeypatch):
@@ -116,11 +121,33 @@ def test_networks_are_named_by_their_blocks(options, words):
 
 
 def test_the_committed_page_is_this_one():
-    built = ROOT / "docs" / "explorer"
     files = {path.relative_to(PAGE) for path in PAGE.rglob("*") if path.is_file()}
-    assert {path.relative_to(built) for path in built.rglob("*") if path.is_file()} == files | {
+    assert {path.relative_to(BUILT) for path in BUILT.rglob("*") if path.is_file()} == files | {
         Path("data", f"{name}.js") for name in PANELS
     }
     for path in files:
-        assert (built / path).read_bytes() == (PAGE / path).read_bytes(), "run `nonloc explore docs/explorer`"
-    assert sum(path.stat().st_size for path in built.rglob("*")) < 5e6
+        assert (BUILT / path).read_bytes() == (PAGE / path).read_bytes(), AGAIN
+    assert sum(path.stat().st_size for path in BUILT.rglob("*")) < 5e6
+
+
+def test_the_committed_data_are_those_of_the_records():
+    """Those of networks and pictures, which machines round differently, are compared in the tests of the page."""
+    runs, trained = read_table1_runs(RECORDS), read_map(RECORDS / "map")
+    for name, data in (
+        ("training", training_data.data(runs)),
+        ("map", map_data.data(trained)),
+        ("tables", tables_data.data(runs, trained)),
+    ):
+        assert (BUILT / "data" / f"{name}.js").read_bytes() == as_script(name, data), AGAIN
+
+
+def test_95_of_100_random_weights_of_the_same_energy_lie_in_the_band_of_the_committed_data():
+    data = from_script("training", (BUILT / "data" / "training.js").read_bytes())
+    band = data["bands"]["64 channels, rank 32"]
+    random = np.random.default_rng(0)
+    w = random.normal(size=(200, 64, 32)) @ random.normal(size=(200, 32, 64))
+    values = np.linalg.eigvalsh((w + w.transpose(0, 2, 1)) / 2)
+    values = np.take_along_axis(values, np.argsort(-np.abs(values), axis=-1), axis=-1)
+    values /= np.linalg.norm(values, axis=-1, keepdims=True)
+    inside = (band["low"] <= values[:, :32]) & (values[:, :32] <= band["high"])
+    assert inside.mean() == pytest.approx(0.95, abs=0.02)

@@ -1,10 +1,7 @@
 """The sign of a spectrum: the share of the energy against the band, and the largest eigenvalue."""
 
-import subprocess
-import sys
-
 import pytest
-from made_records import CHANCE, records, weight, write
+from made_records import CHANCE, records, weight
 
 from nonloc_paper.report.signs import agrees, format_signs, has_bands, negative_share, share_band, weights_at
 
@@ -58,13 +55,3 @@ def test_an_epoch_has_the_band_of_the_same_weight_after_training():
     run.spectrum.clear()
     assert weights_at(run, 36) == [bare(0.9)]
     assert not has_bands(weights_at(run, 36))
-
-
-def test_the_whole_reproduction_needs_no_torch(tmp_path):
-    write(tmp_path / "results", records("table1-beside", {"1 original block": [8.0, 8.1]}))
-    code = (
-        "import sys; from nonloc.cli import main\n"
-        f"assert main(['report', {str(tmp_path / 'results')!r}, '--output', {str(tmp_path / 'out')!r}]) == 0\n"
-        "sys.exit('torch' in sys.modules)"
-    )
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode == 0

@@ -1,8 +1,7 @@
-"""The paper as data: the published numbers, the stated protocol, and suites that can be run."""
+"""The paper as data: the published numbers, the notes, and suites that can be run."""
 
 import hashlib
 import json
-import math
 import re
 
 import pytest
@@ -46,16 +45,6 @@ def test_a_published_suite_does_not_change(name):
 def test_weights_are_kept_of_rows_that_exist():
     for suite in SUITES.values():
         assert {*(suite.weighed or ())} <= {row.label for row in suite.rows}
-    assert [name for name, suite in SUITES.items() if suite.weighed == ()] == [
-        "table1-stable",
-        "corners-n3",
-        "rate-n3",
-        "starts-n3",
-        "scaled-n3",
-        "places-n3",
-    ]
-    assert SUITES["table1-n3"].weighed is None
-    assert len(SUITES["table2-n9"].weighed) == 3
 
 
 def test_every_run_of_the_demo_has_a_name_of_its_own():
@@ -64,36 +53,6 @@ def test_every_run_of_the_demo_has_a_name_of_its_own():
     assert len(set(names)) == len(names) == 17
     assert "4 diffusive, large start, seed 1" in names
     assert demo.with_seeds(1).run_label(demo.rows[4].recipe) == "4 diffusive, large start"
-
-
-def test_the_tables_follow_the_stated_protocol():
-    for name, data in (("table1", "cifar10"), ("table2", "cifar100")):
-        suite = SUITES[name]
-        assert suite.seeds == 5
-        for row in suite.rows:
-            recipe = row.recipe
-            assert (recipe.data, recipe.epochs, recipe.milestones) == (data, 164, (81, 122))
-            assert (recipe.optimizer, recipe.learning_rate, recipe.schedule, recipe.gamma) == (
-                "sgd",
-                0.1,
-                "step",
-                0.1,
-            )
-            assert (recipe.momentum, recipe.nesterov, recipe.weight_decay) == (0.9, False, 1e-4)
-            assert recipe.augment
-            # "around 32k and 48k iterations" fixes the batch size that the text does not name.
-            steps = math.ceil(50_000 / recipe.batch_size)
-            assert [round(epoch * steps, -3) for epoch in recipe.milestones] == [32_000, 48_000]
-
-
-def test_what_the_text_leaves_open_is_named():
-    for name in ("table1", "table2"):
-        text = " ".join(SUITES[name].notes)
-        for subject in ("Backbone", "Affinity", "Initialisation", "pixels", "Score", "Precision"):
-            assert subject in text
-    notes = {row.label: row.note for row in SUITES["table1"].rows}
-    assert "0.01" in notes["4-block (original)"]
-    assert "2, 4 and 6" in notes["3 blocks in different places (proposed)"]
 
 
 def test_figure_2_looks_at_the_epochs_of_the_paper():

@@ -12,13 +12,13 @@ from nonloc_paper.training.recipe import Recipe
 
 def test_the_defaults_are_the_papers():
     recipe = Recipe()
-    assert (recipe.epochs, recipe.batch_size, recipe.learning_rate) == (164, 128, 0.1)
-    assert (recipe.milestones, recipe.gamma, recipe.momentum, recipe.weight_decay) == (
-        (81, 122),
-        0.1,
-        0.9,
-        1e-4,
-    )
+    assert (recipe.data, recipe.epochs, recipe.batch_size, recipe.augment) == ("cifar10", 164, 128, True)
+    rates = (recipe.learning_rate, recipe.schedule, recipe.milestones, recipe.gamma)
+    assert rates == (0.1, "step", (81, 122), 0.1)
+    # "Around 32k and 48k iterations" fixes the batch size that the text does not name.
+    assert [round(epoch * math.ceil(50_000 / 128), -3) for epoch in recipe.milestones] == [32_000, 48_000]
+    assert (recipe.optimizer, recipe.momentum, recipe.nesterov) == ("sgd", 0.9, False)
+    assert recipe.weight_decay == 1e-4
 
 
 def test_unknown_keys_are_named_with_the_known_ones():

@@ -76,7 +76,7 @@ class Cell:
     @property
     def error(self) -> float | None:
         """The median error in % of the seeds that did not diverge."""
-        errors = [line["error"] for line in self.finished if line.get("error") is not None]
+        errors = [line["error"] for line in self.finished if line["error"] is not None]
         return median(errors) if errors else None
 
     @property
@@ -84,7 +84,7 @@ class Cell:
         """The largest spread of the logits in a row of a kernel, over all seeds, where last a number was recorded."""
         spreads = []
         for line in self.runs:
-            moments = [line["after"]] if line.get("after") else line.get("before") or []
+            moments = [line["after"]] if line.get("after") else line["before"]
             seen = [spread for moment in moments if (spread := largest(moment, "logit_spread")) is not None]
             spreads += seen[-1:]
         return max(spreads, default=None)

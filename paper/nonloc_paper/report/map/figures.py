@@ -90,7 +90,7 @@ def frame_squares(axes: Axes, columns: Sequence[str], lines: Sequence[str]) -> N
 
 def before_divergence(cells: Sequence[Cell]) -> Figure | None:
     """Draw loss, logits, growth, amplification and eigenvalue over the last steps; None if nothing diverged."""
-    gone = [(cell, line) for cell in cells for line in cell.diverged if line.get("before")]
+    gone = [(cell, line) for cell in cells for line in cell.diverged if line["before"]]
     families = list(dict.fromkeys(cell.form for cell, _ in gone))
     shown = {name: [one for one in gone if one[0].form == name][:SHOWN_RUNS] for name in families}
     if not gone:

@@ -91,7 +91,7 @@ def largest_growth(line: dict[str, Any]) -> float | None:
 
 
 def _stages(line: dict[str, Any]) -> list[dict[str, Any]]:
-    return [stage for moment in line.get("before") or [] for stage in moment["stages"]]
+    return [stage for moment in line["before"] for stage in moment["stages"]]
 
 
 def _seeds(cell: Cell) -> str:

@@ -190,7 +190,7 @@ def spread_of(line: Line) -> float | None:
     """Return how far the logits of a run spread at its end, or BACK steps before it diverged; None if not watched."""
     moment = line.get("after")
     if line["ending"] == "diverged":
-        early = [one for one in line.get("before") or [] if one["step"] <= line["step"] - BACK]
+        early = [one for one in line["before"] if one["step"] <= line["step"] - BACK]
         moment = early[-1] if early else None
     return largest(moment, "logit_spread") if moment else None
 
