@@ -1,5 +1,5 @@
 """Every number that `nonloc report` writes into paper/README.md, and those of the experiments in README.md, computed
-again from the records by numpy and scipy alone.
+again from the records by numpy alone.
 
 It imports neither package: a fault of theirs cannot hide here.
 """
@@ -10,7 +10,6 @@ import re
 from pathlib import Path
 
 import numpy as np
-from scipy import stats
 
 PAPER = Path(__file__).parents[1]
 TEXT = (PAPER / "README.md").read_text().partition("<!-- made by nonloc report -->")[2]
@@ -73,6 +72,14 @@ def stage(backbone, form, blocks, one, training=PLAIN):
     return errors(f"{backbone}/{form}-{blocks}@2", one, training)
 
 
+def t_quantile(p, freedom):
+    """Return Student's t: with t = √ν tan u the density is cos(u)^(ν − 1)."""
+    u = np.linspace(-np.pi / 2, np.pi / 2, 2_000_001)
+    density = np.cos(u) ** (freedom - 1)
+    area = np.concatenate([[0], np.cumsum((density[1:] + density[:-1]) / 2)])
+    return math.sqrt(freedom) * math.tan(np.interp(p, area / area[-1], u))
+
+
 def combined(rows, factors, seeds=None):
     """Return (values by seed, seeds lost by divergence) of a sum of rows with factors."""
     common = [seed for seed in set.intersection(*map(set, rows)) if seeds is None or seed in seeds]
@@ -89,7 +96,7 @@ def summed_up(values, lost=()):
     if len(every):
         shown = [every.mean()]
         if len(every) > 1:
-            half = stats.t.ppf(0.975, len(every) - 1) * stats.sem(every)
+            half = t_quantile(0.975, len(every) - 1) * every.std(ddof=1) / math.sqrt(len(every))
             shown += [every.mean() - half, every.mean() + half]
         shown.append(len(every))
     return shown + ([len(lost), len(lost) + len(every)] if lost else [])
@@ -103,14 +110,12 @@ def is_inside(values, published):
     return abs(published - mean) <= (high - mean) * math.sqrt(1 + n * math.pi / 10)
 
 
-def predicted():
+def predicted(backbone, published, seeds=None, training=PLAIN):
     """Return how many published errors lie where rows of a kind predict them, of how many, kind by kind."""
     counts = []
     for form, one in (("diffusive", False), ("diffusive", True), ("original", False)):
-        rows = {n: stage(MATCHING, form, n, one) for n in PUBLISHED[form]}
-        inside = [
-            is_inside(combined([row], [1], (1, 2, 3, 4))[0], PUBLISHED[form][n]) for n, row in rows.items()
-        ]
+        rows = {n: stage(backbone, form, n, one, training) for n in published[form]}
+        inside = [is_inside(combined([row], [1], seeds)[0], published[form][n]) for n, row in rows.items()]
         known = [one for one in inside if one is not None]
         counts += [sum(known), len(known)] if known else []
     return counts
@@ -161,7 +166,7 @@ def test_the_hypothesis():
     assert sentence.startswith(f"The hypothesis is **{word}, n = {len(found)}**: ")
     first, second, third, before = (part and part.partition(": ")[2] for part in parts)
     assert_shown(first, summed_up(found, lost))
-    assert_shown(second, predicted())
+    assert_shown(second, predicted(MATCHING, PUBLISHED, (1, 2, 3, 4)))
     assert_shown(third, start_counts("proposed", False) + start_counts("proposed", True))
     assert_shown(before or "", list(seen.values()))
 
@@ -235,7 +240,7 @@ def pair_counts(own, one):
     """Return how many diverged with own affinities and with one, of how many pairs, and p of the sign test."""
     pairs = [(own[key], one[key]) for key in own.keys() & one.keys()]
     alone = pairs.count((True, False)), pairs.count((False, True))
-    p = min(1.0, 2 * stats.binom.cdf(min(alone), sum(alone), 0.5))
+    p = min(1.0, 2 * sum(math.comb(sum(alone), k) for k in range(min(alone) + 1)) / 2 ** sum(alone))
     return sum(a for a, _ in pairs), sum(b for _, b in pairs), len(pairs), p
 
 
