@@ -17,11 +17,14 @@ Comparisons = tuple[tuple[str, ...], ...]
 
 RATES = (
     "As in the paper, the rates compared are not the same, and a lower one is slower by itself. The rows that decide "
-    "nothing have 4 blocks at the rate of the others."
+    "nothing compare equal rates."
 )
-RATES_SHORT = "rate 0.01 against 0.1, as in the paper"
+RATES_SHORT = "rate 0.01 against 0.1, as in the paper; equal rates are further below"
 SLOW_FOUR: Comparisons = tuple(("4 original, rate 0.01", f"{n} original") for n in (1, 2, 3))
-FOUR: Comparisons = tuple(("4 original", f"{n} original") for n in (1, 2, 3))
+EQUAL_RATES: Comparisons = (
+    *(("4 original", f"{n} original") for n in (1, 2, 3)),
+    *(("4 original, rate 0.01", other) for other in ("2 original, rate 0.01", "baseline, rate 0.01")),
+)
 DIVIDED_PLACES: Comparisons = (
     ("3 proposed in different places, logits / √d", "3 original in different places, logits / √d"),
 )
@@ -107,6 +110,9 @@ CLAIMS: tuple[Claim, ...] = (
         "Section 3.1",
         "first fails, second does not",
         rows=(("4 original", "4 original, rate 0.01"),),
+        remark="A run fails if it diverges or errs more than 11.65 %, halfway between the published errors of 3 and 4 "
+        "blocks. At rate 0.01 networks without blocks come near that, too, so there it hardly tells the rate from a "
+        "failure.",
     ),
     Claim(
         "slowly",
@@ -115,7 +121,7 @@ CLAIMS: tuple[Claim, ...] = (
         "learning curves",
         rows=SLOW_FOUR,
         side=1,
-        context=FOUR,
+        context=EQUAL_RATES,
         remark=RATES,
         short=RATES_SHORT,
     ),
@@ -126,7 +132,7 @@ CLAIMS: tuple[Claim, ...] = (
         "last losses, twice",
         rows=SLOW_FOUR,
         side=1,
-        context=FOUR,
+        context=EQUAL_RATES,
         remark=RATES,
         short=RATES_SHORT,
     ),
@@ -177,6 +183,7 @@ CLAIMS: tuple[Claim, ...] = (
         "signs",
         rows=(("4 proposed",),),
         side=1,
+        context=(("4 proposed, rate 0.01",),),
         short=BY_ENERGY,
     ),
     Claim(
@@ -272,15 +279,17 @@ def judge(runs: Table1Runs, trained: TrainabilityMap) -> list[tuple[Claim, Verdi
                 where=f"{literal}, one affinity" if claim.asks_affinity else literal,
             )
             beside = [
-                settle(
-                    _parts(claim, claim.matching or claim.rows, runs, changes),
-                    varies=claim.varies,
-                    where=where,
+                replace(
+                    settle(
+                        _parts(claim, claim.matching or claim.rows, runs, changes),
+                        varies=claim.varies,
+                        where=where,
+                    ),
+                    context=_context(claim, runs, changes),
                 )
                 for where, changes in _beside(claim, runs).items()
             ]
-            context = tuple(_parts(claim, claim.context, runs, {}))
-            verdict = replace(verdict, context=context, beside=tuple(beside))
+            verdict = replace(verdict, context=_context(claim, runs, {}), beside=tuple(beside))
         else:
             parts = step_times(runs) if claim.kind == "step times" else MAP_RULES[claim.kind](trained, runs)
             verdict = settle(parts, varies=claim.varies, where=f"{literal}, {claim.source}")
@@ -302,6 +311,13 @@ def _beside(claim: Claim, runs: Table1Runs) -> dict[str, Changes]:
         # Of one affinity too few rows are planned to decide a sentence.
         found[where] = {"backbone": what.backbone, "other": what.other, "shared": False}
     return found
+
+
+def _context(claim: Claim, runs: Table1Runs, changes: Changes) -> tuple[Part, ...]:
+    """What helps to read the claim on a backbone, where it is measured and is not what decides there."""
+    decided = claim.matching if changes else ()
+    rows = [names for names in claim.context if names not in decided]
+    return tuple(part for part in _parts(claim, rows, runs, changes) if part.n)
 
 
 def _parts(claim: Claim, rows: Comparisons, runs: Table1Runs, changes: Changes) -> Sequence[Part]:

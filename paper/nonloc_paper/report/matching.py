@@ -215,8 +215,10 @@ def gains(effect: Contrast) -> str:
 
 
 def breaks(contrast: Contrast) -> str:
-    """Return whether 4 original blocks break: a run diverges, or the error is more than a point above the baseline."""
+    """Return whether 4 original blocks break: a run diverges, or the interval lies more than a point above 0."""
     row, found = contrast.terms[0][1], contrast.interval
     if row is None or "original-4" not in row.recipe.network:
         return "–"
-    return "breaks" if row.diverged or (found and found.low > BROKEN_ABOVE) else "not shown"
+    if row.diverged or (found and found.low > BROKEN_ABOVE):
+        return "breaks"
+    return "does not break" if found and found.high < BROKEN_ABOVE else "not shown"

@@ -14,7 +14,7 @@ from matplotlib.path import Path
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-from nonloc.plots import CHANCE, COLORS, NEGATIVE, POSITIVE, style
+from nonloc.plots import CHANCE, COLORS, INK, NEGATIVE, POSITIVE, style
 from nonloc_paper.networks.spec import NetworkSpec
 from nonloc_paper.report.figures import mark_divergence, plain_numbers
 from nonloc_paper.report.records import RowRecord, RunRecord, score_name
@@ -87,12 +87,13 @@ def curves(columns: Mapping[str, Sequence[RowRecord]]) -> Figure | None:
 
 
 def _looks(rows: Sequence[RowRecord]) -> dict[str, str]:
-    """A colour for each label: grey for a network without blocks, the others as different as can be."""
+    """A colour for each label: grey and black for networks without blocks, the others as different as can be."""
     looks: dict[str, str] = {}
     for row in rows:
         is_plain = NetworkSpec.parse(row.recipe.network).form is None
-        drawn = len([colour for colour in looks.values() if colour != CHANCE])
-        looks.setdefault(row.label, CHANCE if is_plain else COLORS[drawn % len(COLORS)])
+        colours = [CHANCE, INK] if is_plain else COLORS
+        drawn = len([colour for colour in looks.values() if colour in colours])
+        looks.setdefault(row.label, colours[drawn % len(colours)])
     return looks
 
 

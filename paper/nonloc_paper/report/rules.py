@@ -45,14 +45,14 @@ def row_changes(name: str, backbone: str) -> dict[str, Any]:
     ", one affinity", ", own affinities", ", logits / √d". Different places: the second residual block of each group.
     """
     stage, *details = name.split(", ")
-    if stage == "baseline":
-        return {"form": None}
-    blocks, form, *apart = stage.split(" ")
-    forms = {word: form for form, word in NAMES.items()}
-    changes: dict[str, Any] = {"form": forms[form], "blocks": int(blocks)}
-    if apart:
-        places = tuple(2 + group * group_length(backbone) for group in range(3))
-        changes |= {"places": places, "blocks": int(blocks) // 3}
+    changes: dict[str, Any] = {"form": None}
+    if stage != "baseline":
+        blocks, form, *apart = stage.split(" ")
+        forms = {word: form for form, word in NAMES.items()}
+        changes = {"form": forms[form], "blocks": int(blocks)}
+        if apart:
+            places = tuple(2 + group * group_length(backbone) for group in range(3))
+            changes |= {"places": places, "blocks": int(blocks) // 3}
     for detail in details:
         if detail.startswith("rate "):
             changes["rate"] = float(detail.removeprefix("rate "))
@@ -181,7 +181,9 @@ def sign_of_spectra(runs: Table1Runs, names: Sequence[str], side: int, changes: 
     (row,) = _rows(runs, [row_name], changes)
     found = _trained_weights(row, int(epoch) if epoch else None)
     answers = [signs.agrees(weights, side) for weights in found]
-    part = _counted(names[0], answers, [signs.format_signs(weights, side) for weights in found], _gone(row))
+    numbers = [signs.format_signs(weights, side) for weights in found]
+    verb = "are positive" if side > 0 else "are negative"
+    part = _counted(names[0], answers, numbers, verb, _gone(row))
     counts = [signs.count_negative(weights) for weights in found]
     if not counts:
         return part
@@ -195,7 +197,8 @@ def some_large_positive(runs: Table1Runs, names: Sequence[str], side: int, chang
     (row,) = _rows(runs, names, changes)
     found = _trained_weights(row, None)
     answers = [signs.has_large_positive(weights) for weights in found]
-    return _counted(names[0], answers, [signs.format_largest(weights) for weights in found], _gone(row))
+    numbers = [signs.format_largest(weights) for weights in found]
+    return _counted(names[0], answers, numbers, "have one above chance", _gone(row))
 
 
 def all_fail(runs: Table1Runs, names: Sequence[str], side: int, changes: Changes) -> Part:
@@ -204,7 +207,7 @@ def all_fail(runs: Table1Runs, names: Sequence[str], side: int, changes: Changes
     known = errors(row)
     seeds = sorted(known.keys() | lost(row))
     numbers = ["diverged" if seed in lost(row) else f"{known[seed]:.2f} %" for seed in seeds]
-    return _counted(names[0], [seed in lost(row) or known[seed] >= FAILED for seed in seeds], numbers)
+    return _counted(names[0], [seed in lost(row) or known[seed] >= FAILED for seed in seeds], numbers, "fail")
 
 
 def first_fails_second_does_not(runs: Table1Runs, names: Sequence[str], side: int, changes: Changes) -> Part:
@@ -318,11 +321,14 @@ def _trained_weights(row: RowRecord | None, epoch: int | None) -> list[list[dict
     return [weights for weights in every if signs.has_bands(weights)]
 
 
-def _counted(name: str, answers: Sequence[bool], numbers: Sequence[str], more: str = "") -> Part:
-    """A part that holds if all runs say so and fails if none does, from ENOUGH runs on."""
+def _counted(name: str, answers: Sequence[bool], numbers: Sequence[str], verb: str, more: str = "") -> Part:
+    """A part that holds if all runs say so and fails if none does, from ENOUGH runs on.
+
+    verb  what so many of the runs do
+    """
     n = len(answers)
     differ = len(set(answers)) > 1
     holds = None if n < ENOUGH or differ else answers[0]
     varies = "the seed" if n >= ENOUGH and differ else ""
     text = (", ".join(numbers) if numbers else "no run") + more
-    return Part(name, holds, n, text, varies, number=f"{sum(answers)} of {n} runs do")
+    return Part(name, holds, n, text, varies, number=f"{sum(answers)} of {n} runs {verb}")

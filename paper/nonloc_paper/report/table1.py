@@ -59,5 +59,5 @@ def missing_table(runs: Table1Runs) -> Table:
             lines.append((runs.name(row), f"{left} of {len(row.runs)}"))
     for suite in runs.planned:
         count = sum(len(suite.recipes(row)) for row in suite.rows)
-        lines.append((f"{suite.title} (`nonloc reproduce {suite.name}`)", f"planned: {count}"))
+        lines.append((f"{suite.title} (nonloc reproduce {suite.name})", f"planned: {count}"))
     return Table(("row", "runs missing"), list(dict.fromkeys(lines)), key="runs missing")

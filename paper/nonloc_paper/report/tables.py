@@ -82,9 +82,9 @@ class Table:
                 )
                 continue
             shown = "" if key is None else f' data-key="{_html_cell(line[key])}"'
-            body += f'<tr><th scope="row"{shown}>{name}</th>'
+            body += f'<tr><th scope="row"{_class(long=len(line[0]) > LONG)}{shown}>{name}</th>'
             for place, (label, cell) in enumerate(zip(self.header[1:], line[1:], strict=True), start=1):
-                kind = _class(key=place == key, empty=cell in ("", "–"))
+                kind = _class(key=place == key, empty=cell in ("", "–"), long=len(cell) > LONG)
                 body += f'<td{kind} data-label="{_html_cell(label)}">{_html_cell(cell)}</td>'
             body += "</tr>"
         return (
@@ -132,6 +132,7 @@ def results_table(collection: Collection, score: str) -> Table:
     return rows_by(columns, rows)
 
 
+LONG = 32  # characters: on a page such a cell is broken into lines
 Columns = dict[str, Callable[[RowRecord], str]]
 
 

@@ -27,7 +27,7 @@ from nonloc_paper.report.table1_runs import (
 from nonloc_paper.report.tables import Table, format_number, join_words, with_minus
 
 ABOUT_FACTORS = [
-    "Every run that came to its end, from the beginning of a stage to its end.",
+    "The runs of Table 1's suites that came to their end, from the beginning of a stage to its end.",
     "linear and rest: the variance changes by (2 ⟨Z, ΔZ⟩ + ⟨ΔZ, ΔZ⟩) / ⟨Z, Z⟩, centred, with ΔZ what a sub-block adds. "
     "The two parts, over all sub-blocks; the second can only add.",
     "W symmetric: the share of Σ w_ij² in (W + Wᵀ)/2, over all W of the network. The rest turns features into each "
@@ -79,16 +79,17 @@ def _features(runs: Table1Runs) -> list[Content]:
         Picture("features", figure, f"{drawn} {figures.FEATURES_CAPTION}"),
         f"Start {runs.start}, blocks in one place:" if action else "",
         action,
-        Data("figures-features", "Every run, every quantity", factors_table(runs.rows)),
+        Data("figures-features", "Run by run, every quantity", factors_table(runs.rows)),
         ABOUT_FACTORS,
     ]
 
 
 def _growth(runs: Table1Runs) -> list[Content]:
-    every = Data("figures-growth", "Every certificate", growth_table(runs.rows))
+    every = Data("figures-growth", "Certificate by certificate", growth_table(runs.rows))
     if not every:
         return ["No run has been certified yet: `nonloc stability RUN --keep`."]
-    return [ABOUT_GROWTH, growth_summary(runs.rows), every]
+    sizes = sorted({group_size(setting(row.recipe).backbone) for row, *_ in _certified(runs.rows)})
+    return [f"{ABOUT_GROWTH} Networks with {join_words(sizes)}.", growth_summary(runs.rows), every]
 
 
 def energy_table(networks: Networks) -> Table:

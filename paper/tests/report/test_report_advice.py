@@ -29,9 +29,9 @@ def test_runs_are_counted_by_start_and_place_over_all_backbones():
         records("table1-beside", {f"{places} (original), logits / √d": [8.0]}),
     )
     assert found["Start small, in one place"].endswith(
-        ": 1 of 3 runs from start 0.01 diverged. Of those with four original blocks, whose training failed in the "
-        "paper, 1 of 3 did, from start 0.07 1 of 1. In different places 1 of 2 runs of both forms diverged, with "
-        "divided logits 0 of 1."
+        ": over all epochs at rate 0.1, 1 of 3 runs from start 0.01 diverged. Of those with four original blocks, "
+        "whose training failed in the paper, 1 of 3 did, from start 0.07 1 of 1. In different places 1 of 2 runs of "
+        "both forms diverged, with divided logits 0 of 1."
     )
     assert "Divide the logits by √d" not in found, "the map has none"
 
@@ -137,6 +137,7 @@ def test_the_suites_that_match_have_a_sentence_each():
     starts = {row.label: [None, 50.0, 50.0] for row in SUITES["starts-n3"].rows}
     five = {
         "baseline": [8.0, 8.13, 8.5],
+        "4-block (original)": [7.6] * 3,
         "5-block (proposed)": [8.0] * 3,
         "5-block (proposed), own affinities": [7.5] * 3,
     }
@@ -146,11 +147,15 @@ def test_the_suites_that_match_have_a_sentence_each():
     ]
     found = sentences(*made, records("starts-n3", starts), records("table1-n3", five))
     text = found["Rate 0.01"]
-    assert "they break. Their error minus that of the baseline, there: +2.00 [+2.00, +2.00], n = 3." in text
-    assert "the baseline errs 11.00 (10.98 to 11.02, n = 3), at rate 0.1 8.13 (8.00 to 8.50, n = 3)." in text
+    assert "they break there: their error minus that of the baseline is +2.00 [+2.00, +2.00], n = 3." in text
+    assert text.endswith(
+        "at 0.01 and at 0.1 the baseline errs 11.00 (10.98 to 11.02, n = 3) and 8.13 (8.00 to 8.50, n = 3), "
+        "four original blocks 13.00 (12.98 to 13.02, n = 3) and 7.60 (7.60 to 7.60, n = 3). Published: 15.02, at "
+        "a rate that the paper does not say."
+    )
     text = found["Own embeddings or a fresh state"]
     assert (
-        "own minus one embedding gains (−0.40 [−0.40, −0.40], n = 3), current state minus input gains (−0"
+        "own minus one embedding gains (−0.40 [−0.40, −0.40], n = 3); current state minus input gains (−0"
         in text
     )
     assert found["Accuracy, 9 bottlenecks a group"].endswith(

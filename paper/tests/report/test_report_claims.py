@@ -449,12 +449,17 @@ def test_small_weights_are_judged_by_the_forward_map_and_not_by_training(trained
 def test_every_row_that_a_claim_names_is_planned():
     planned = {setting(row.recipe) for suite in SUITES.values() for row in suite.rows}
     for claim in CLAIMS:
-        for name in {name for names in (*claim.rows, *claim.context) for name in names}:
-            changes = row_changes(name.partition(", epoch ")[0], "preresnet20")
-            assert arranged().wanted(**changes) in planned, name
-        for name in {name for names in claim.matching or claim.rows for name in names}:
-            changes = row_changes(name.partition(", epoch ")[0], "preresnet29")
-            assert arranged().wanted(**changes, backbone="preresnet29") in planned, name
+        for backbone, rows in (("preresnet20", claim.rows), ("preresnet29", claim.matching or claim.rows)):
+            for name in {name for names in rows for name in names}:
+                changes = row_changes(name.partition(", epoch ")[0], backbone)
+                assert arranged().wanted(**changes, backbone=backbone) in planned, name
+        for name in {name for names in claim.context for name in names}:
+            known = [
+                arranged().wanted(**row_changes(name, backbone) | {"shared": shared, "backbone": backbone})
+                for backbone in ("preresnet20", "preresnet29")
+                for shared in (True, False)
+            ]
+            assert planned.intersection(known), name
 
 
 def test_every_sentence_has_its_rule_in_the_protocol():

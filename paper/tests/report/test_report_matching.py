@@ -116,7 +116,12 @@ def test_corners_tell_embeddings_from_states():
 
 @pytest.mark.parametrize(
     ("four", "word"),
-    [([13.0, 13.1, 12.9], "breaks"), ([10.5, 10.6, None], "breaks"), ([10.5, 10.6, 10.4], "not shown")],
+    [
+        ([13.0, 13.1, 12.9], "breaks"),
+        ([10.5, 10.6, None], "breaks"),
+        ([10.5, 10.6, 10.4], "does not break"),
+        ([11.5, 12.6, 11.4], "not shown"),
+    ],
 )
 def test_four_blocks_break_at_the_low_rate_if_they_diverge_or_are_a_point_worse(four, word):
     baseline, two, four_label, _ = (row.label for row in SUITES["rate-n3"].rows)

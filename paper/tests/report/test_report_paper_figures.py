@@ -67,8 +67,9 @@ def test_n_2_stands_in_until_n_3_has_every_row():
         "3 bottlenecks a group": 5,
         "2 bottlenecks a group": 2,
     }
-    runs = arranged(literal, n3, records("rate-n3", {"4-block (original), rate 0.01": [9.0]}))
-    assert {title: len(rows) for title, rows in curve_rows(runs).items()} == {"3 bottlenecks a group": 6}
+    slow = records("rate-n3", {"4-block (original), rate 0.01": [9.0], "baseline, rate 0.01": [9.0]})
+    runs = arranged(literal, n3, slow)
+    assert {title: len(rows) for title, rows in curve_rows(runs).items()} == {"3 bottlenecks a group": 7}
 
 
 def test_the_caption_tells_the_seeds_that_came_to_their_end():
