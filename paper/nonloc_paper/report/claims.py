@@ -316,7 +316,7 @@ def _beside(claim: Claim, runs: Table1Runs) -> dict[str, Changes]:
 def _context(claim: Claim, runs: Table1Runs, changes: Changes) -> tuple[Part, ...]:
     """What helps to read the claim on a backbone, where it is measured and is not what decides there."""
     decided = claim.matching if changes else ()
-    rows = [names for names in claim.context if names not in decided]
+    rows = tuple(names for names in claim.context if names not in decided)
     return tuple(part for part in _parts(claim, rows, runs, changes) if part.n)
 
 
