@@ -31,7 +31,8 @@ class After(nn.Module):
     it with strict=False, or before inserting.
 
     A model may read other attributes of its submodules: nn.TransformerEncoder reads `self_attn` of its first layer.
-    The base answers, except for its tensors: computing with those would skip the stage.
+    The base answers, except for its tensors: computing with those would skip the stage. What is written to an attribute
+    of the base reaches the base.
 
     >>> from nonloc.nn import After, DiffusiveBlock
     >>> After(torch.nn.Conv2d(3, 8, 1), DiffusiveBlock(8))(torch.zeros(1, 3, 6, 6)).shape
@@ -81,6 +82,25 @@ class After(nn.Module):
                 f"without calling it, would leave out the stage; if you do not mind, take .base.{name}"
             )
         return value
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        base = self._base_with(name)
+        super().__setattr__(name, value) if base is None else setattr(base, name, value)
+
+    def __delattr__(self, name: str) -> None:
+        base = self._base_with(name)
+        super().__delattr__(name) if base is None else delattr(base, name)
+
+    def _base_with(self, name: str) -> nn.Module | None:
+        """Return the base if this is an attribute of it, a tensor or not, and none of the wrapper's own."""
+        if name in ("base", "stage", "training") or name.startswith("_") or hasattr(type(self), name):
+            return None
+        if any(name in own for own in (self.__dict__, self._modules, self._parameters, self._buffers)):
+            return None
+        base = self.base
+        while isinstance(base, After):
+            base = base.base
+        return base if hasattr(base, name) else None
 
 
 def _is_of_the_plain_model(state_dict: Mapping[str, Any], prefix: str, names: Collection[str]) -> bool:

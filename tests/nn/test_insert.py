@@ -257,6 +257,25 @@ def test_tensors_of_the_base_are_not_passed_on():
         _ = both.nothing
 
 
+@pytest.mark.parametrize("depth", [1, 2])
+def test_what_is_written_to_an_attribute_of_the_base_reaches_it(depth):
+    convolution, x = nn.Conv2d(3, 3, 1), torch.randn(1, 3, 4, 4)
+    both = After(convolution, nn.Identity())
+    for _ in range(depth - 1):
+        both = After(both, nn.Identity())
+    both.stride, both.bias, both.mark = (2, 2), None, "new"
+    del both.mark
+    both.train(False).mark = "its own"
+    assert (convolution.stride, convolution.bias, convolution.training) == ((2, 2), None, False)
+    assert (both.mark, hasattr(convolution, "mark")) == ("its own", False)
+    assert both(x).shape == (1, 3, 2, 2)
+    both.stage, both.forward = nn.ReLU(), both.stage.forward
+    assert torch.equal(both(x), x)
+    del both.forward, both.padding_mode
+    assert torch.equal(both.stage(x), x.relu())
+    assert not hasattr(convolution, "padding_mode")
+
+
 class Aliased(nn.Module):
     """Reaches its convolution through a list of its own."""
 
