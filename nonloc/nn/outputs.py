@@ -132,7 +132,8 @@ def record_outputs(model: nn.Module, modules: Mapping[str, nn.Module], example: 
             handle.remove()
     if silent := [name for name in modules if name not in outputs]:
         raise ValueError(
-            f"{', '.join(silent)} never ran on the example, so a stage there would never run either"
+            f"{', '.join(silent)} never ran on the example, so a stage there would never run either; gradient "
+            "checkpointing, and some models, run the members of an nn.Sequential without calling it: name its last one"
         )
     return outputs
 

@@ -2,11 +2,13 @@
 
 import copy
 import pickle
+from functools import partial
 from typing import NamedTuple
 
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint_sequential
 
 from nonloc.nn.insert import After, Inserted, insert
 from nonloc.nn.stage import DiffusiveStage, OriginalBlock, stages
@@ -164,7 +166,7 @@ def test_a_checkpoint_of_another_model_is_still_refused(model, x):
         ({"layer1.1": stage(12)}, None, "has 12 channels, 'layer1.1' puts out 8"),
         ({"layer1.1": stage(12)}, torch.zeros(1, 3, 4, 4), r"puts out 8 \(in \[1, 8, 4, 4\]\)"),
         ({"branches.0": OriginalBlock}, None, "pass example="),
-        ({"unused": stage(12)}, torch.zeros(1, 3, 4, 4), "unused never ran on the example"),
+        ({"unused": stage(12)}, torch.zeros(1, 3, 4, 4), "unused never ran on .*name its last one"),
         ({"layer1.1": {"num_blocks": 2}}, None, "form=None is unknown; choose one of original, diffusive"),
         ({"layer1.1": 3}, None, "give a module, a factory channels -> module, or a dict; got int"),
         ({"layer1.1": lambda channels: channels}, None, "the factory must return a torch module, got int"),
@@ -274,6 +276,31 @@ def test_what_is_written_to_an_attribute_of_the_base_reaches_it(depth):
     del both.forward, both.padding_mode
     assert torch.equal(both.stage(x), x.relu())
     assert not hasattr(convolution, "padding_mode")
+
+
+@pytest.mark.parametrize("prepared", [lambda f: f, partial(torch.compile, fullgraph=True, backend="eager")])
+@pytest.mark.parametrize("names", [["layer1"], ["layer1", "layer1.stage"], ["layer1", "layer1.base.1"]])
+def test_members_of_a_sequential_called_one_after_another_are_what_it_computes(model, x, names, prepared):
+    for name in names:
+        insert(model.eval(), {name: stage()})
+
+    def loop(x):
+        for block in model.layer1 if model.layer1 else ():
+            x = block(x)
+        return x
+
+    expected = model.layer1(x)
+    torch.testing.assert_close(prepared(loop)(x), expected)
+    torch.testing.assert_close(checkpoint_sequential(model.layer1, 2, x, use_reentrant=False), expected)
+    assert model.layer1[0] is model.layer1.base[0]
+
+
+def test_a_base_without_members_has_none_after_inserting():
+    both = After(nn.Conv2d(3, 3, 1), nn.Identity())
+    assert both
+    for ask in (iter, len, lambda one: one[0]):
+        with pytest.raises(TypeError, match="'Conv2d'"):
+            ask(both)
 
 
 class Aliased(nn.Module):
