@@ -167,6 +167,7 @@ def test_a_checkpoint_of_another_model_is_still_refused(model, x):
         ({"layer1.1": stage(12)}, torch.zeros(1, 3, 4, 4), r"puts out 8 \(in \[1, 8, 4, 4\]\)"),
         ({"branches.0": OriginalBlock}, None, "pass example="),
         ({"unused": stage(12)}, torch.zeros(1, 3, 4, 4), "unused never ran on .*name its last one"),
+        ({"layer1.1": stage()}, torch.zeros(3, 4, 4), r"\[3, 4, 4\], has no batch dimension; give x\[None\]"),
         ({"layer1.1": {"num_blocks": 2}}, None, "form=None is unknown; choose one of original, diffusive"),
         ({"layer1.1": 3}, None, "give a module, a factory channels -> module, or a dict; got int"),
         ({"layer1.1": lambda channels: channels}, None, "the factory must return a torch module, got int"),
