@@ -95,6 +95,14 @@ def test_positions_over_an_image_are_most_opaque_where_they_look_most(affinity):
     np.testing.assert_allclose(drawn[:, :3], mixed, rtol=1e-12)
 
 
+@pytest.mark.parametrize("batch", [1, 2])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float8_e4m3fn])
+def test_an_image_is_that_of_the_sample_or_one_for_all_in_any_dtype(affinity, batch, dtype):
+    image = torch.rand(batch, 1, 8, 10).to(dtype)
+    ax = plot_affinity(affinity, position=0, size=SIZE, image=image, sample=1)
+    np.testing.assert_array_equal(np.asarray(ax.images[0].get_array()), image[-1, 0].double())
+
+
 def test_what_is_not_finite_is_not_drawn(affinity, stage):
     left = affinity.left.clone()
     left[0, 3, 0] = torch.nan
@@ -268,6 +276,10 @@ def test_without_matplotlib_the_error_names_the_extra():
         (lambda a, p: plot_affinity(a, position=[], size=SIZE), "1 to 6 positions, got 0"),
         (lambda a, p: plot_affinity(a, position=0, size=SIZE, sample=2), "sample must be at most 1"),
         (lambda a, p: plot_affinity(a, position=0, size=SIZE, image=[1.0]), "image must be"),
+        (
+            lambda a, p: plot_affinity(a, position=0, size=SIZE, image=torch.ones(3, 1, 8, 9)),
+            "image is a batch of 3, and there are 2 samples; give one",
+        ),
         (lambda a, p: plot_affinity("K", position=0), "subject must be an affinity"),
         (lambda a, p: plot_spectrum([]), "spectra must be a Spectrum"),
         (lambda a, p: plot_trajectory(p, "entropy"), "entropy"),

@@ -38,7 +38,16 @@ def freeze(model: Model, *, sinkhorn_steps: int = 40) -> Model:
     if not isinstance(model, nn.Module):
         raise ValueError(f"model must be a torch module, got {type(model).__name__}")
     sinkhorn_steps = check_whole("sinkhorn_steps", sinkhorn_steps)
-    frozen = copy.deepcopy(model).eval().requires_grad_(False)
+    try:
+        frozen = copy.deepcopy(model).eval().requires_grad_(False)
+    except RuntimeError as error:
+        if "deepcopy protocol" not in str(error):
+            raise
+        raise ValueError(
+            "torch does not copy a weight computed in training, as by pruning or the older weight and spectral "
+            "norms; run the model once in evaluation mode under torch.no_grad(), or first make the weight permanent "
+            "(prune.remove, remove_weight_norm, remove_spectral_norm)"
+        ) from error
     for stage in [one for one in frozen.modules() if isinstance(one, NonlocalModule)]:
         for module in list(stage.modules()):
             for name, child in list(module.named_children()):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,7 +31,9 @@ class After(nn.Module):
     it with strict=False, or before inserting.
 
     A model may read other attributes of its submodules: nn.TransformerEncoder reads `self_attn` of its first layer.
-    The base answers, except for its tensors: computing with those would skip the stage.
+    The base answers, except for its tensors: computing with those would skip the stage. What is written to an attribute
+    of the base reaches the base. Of an nn.Sequential the stage is the last member: code that calls one after another,
+    as gradient checkpointing does, computes the same.
 
     >>> from nonloc.nn import After, DiffusiveBlock
     >>> After(torch.nn.Conv2d(3, 8, 1), DiffusiveBlock(8))(torch.zeros(1, 3, 6, 6)).shape
@@ -82,6 +84,42 @@ class After(nn.Module):
             )
         return value
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        base = self._base_with(name)
+        super().__setattr__(name, value) if base is None else setattr(base, name, value)
+
+    def __delattr__(self, name: str) -> None:
+        base = self._base_with(name)
+        super().__delattr__(name) if base is None else delattr(base, name)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._members())
+
+    def __len__(self) -> int:
+        return len(self._members())
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._members()[index]
+
+    def __bool__(self) -> bool:
+        return True  # without it Python would ask for the length
+
+    def _members(self) -> Any:
+        """Return the base; with the stage as one more member, where a loop that calls them all would leave it out."""
+        base = self.base._members() if isinstance(self.base, After) else self.base
+        return nn.Sequential(*base, self.stage) if isinstance(base, nn.Sequential) else base
+
+    def _base_with(self, name: str) -> nn.Module | None:
+        """Return the base if this is an attribute of it, a tensor or not, and none of the wrapper's own."""
+        if name in ("base", "stage", "training") or name.startswith("_") or hasattr(type(self), name):
+            return None
+        if any(name in own for own in (self.__dict__, self._modules, self._parameters, self._buffers)):
+            return None
+        base = self.base
+        while isinstance(base, After):
+            base = base.base
+        return base if hasattr(base, name) else None
+
 
 def _is_of_the_plain_model(state_dict: Mapping[str, Any], prefix: str, names: Collection[str]) -> bool:
     """Return whether it has the base's entries, called `names`, where they were before the stage was inserted."""
@@ -129,6 +167,7 @@ def insert(model: nn.Module, where: Mapping[str, Value], *, example: Inputs | No
              checked that only shows when a model runs.
 
     Of a tuple, list or dict that a submodule puts out, the stage follows the first tensor; the others pass by.
+    Prefer a block, such as "layer2.1", to a whole nn.Sequential, whose members some code runs without calling it.
     A submodule that the model holds by two names has the stage after calls by the given name alone.
     The stage gets no mask: where a batch is padded, padding takes part.
     A stage takes its input as [B, C, *spatial] unless it has layout="positions", [B, *spatial, C], as for tokens.

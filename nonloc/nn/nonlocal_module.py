@@ -279,7 +279,11 @@ class NonlocalModule(nn.Module):
         return [weight.matrix() for weight in self._weight_maps()]
 
     def reset_parameters(self) -> None:
-        """Draw all maps again as `init` says, as after materialising a module from the meta device."""
+        """Draw all maps again as `init` says, as after materialising a module from the meta device.
+
+        Of a whole model call it for children first, as `model.apply(function)` does. A loop over `model.modules()` has
+        the parents first: the linear maps in a stage would then draw themselves again, as torch does.
+        """
         for weight in self._weight_maps():
             weight.reset(self.init, self.init_std)
         if self._draws_embeddings:

@@ -91,8 +91,16 @@ def record_outputs(model: nn.Module, modules: Mapping[str, nn.Module], example: 
     def note(layer: Layer) -> Any:
         def hook(module: nn.Module, args: Any, output: Any) -> None:
             output = first_tensor(output)
-            if isinstance(output, Tensor) and not output.is_nested:
-                ran.append((layer, output.shape))
+            if not isinstance(output, Tensor) or output.is_nested:
+                return
+            if isinstance(module, ConvBase) and isinstance(example, Tensor):
+                # torch convolves a single image, too.
+                unbatched = len(module.kernel_size) + 1
+                if example.dim() == output.dim() == unbatched:
+                    raise ValueError(
+                        f"the example, {list(example.shape)}, has no batch dimension; give x[None]"
+                    )
+            ran.append((layer, output.shape))
 
         return hook
 
@@ -132,7 +140,8 @@ def record_outputs(model: nn.Module, modules: Mapping[str, nn.Module], example: 
             handle.remove()
     if silent := [name for name in modules if name not in outputs]:
         raise ValueError(
-            f"{', '.join(silent)} never ran on the example, so a stage there would never run either"
+            f"{', '.join(silent)} never ran on the example, so a stage there would never run either; gradient "
+            "checkpointing, and some models, run the members of an nn.Sequential without calling it: name its last one"
         )
     return outputs
 

@@ -193,10 +193,17 @@ class WeightMap(nn.Module):
         w = map_matrix(self.w_z, self.rank)
         if self.w_g is not None:
             w = w @ map_matrix(self.w_g, len(w))
-        if self.norm is None:
+        norm: nn.Module | None = self.norm
+        if norm is None or isinstance(norm, nn.Identity):
             return w
-        variance = cast(Tensor, self.norm.running_var)
-        return (self.norm.weight * (variance + self.norm.eps).rsqrt()).unsqueeze(-1) * w
+        variance = getattr(norm, "running_var", None)
+        if variance is None:
+            raise ValueError(
+                f"W has no fixed value: its {type(norm).__name__} has no running statistics, so it depends on the "
+                "input; use nn.BatchNorm1d with track_running_stats=True, or none"
+            )
+        scale = (variance + norm.eps).rsqrt()
+        return (scale if norm.weight is None else norm.weight * scale).unsqueeze(-1) * w
 
     def reset(self, init: str, std: float) -> None:
         """Draw the maps again.

@@ -41,7 +41,7 @@ def plot_affinity(
 
     subject, x  an affinity; or a stage and its input, as `nonloc.nn.stage_inputs` gives them
     position    (row, column) on the grid of positions, or a number; several, in a list, get a colour each
-    image       [3, H, W], [1, H, W] or [H, W] of any size, drawn in grey below
+    image       [3, H, W], [1, H, W] or [H, W] of any size, drawn in grey below; or a batch of one for each sample
     size        (height, width) of an affinity's positions; the input of a stage has its own
     mask        of the stage's input, as the stage takes it
     block       the sub-block, from 1
@@ -67,7 +67,7 @@ def plot_affinity(
     clear_axes(ax)
     extent = (-0.5, size[1] - 0.5, size[0] - 0.5, -0.5)
     if image is not None:
-        grey = _grey(image, sample)
+        grey = _grey(image, sample, affinity.batch)
         # Black would hide the colours.
         darkest = grey.min() - 0.5 * (grey.max() - grey.min())
         ax.imshow(grey, cmap="gray", vmin=darkest, extent=extent, interpolation="nearest")
@@ -161,10 +161,14 @@ def _kernel_rows(
     return rows
 
 
-def _grey(image: Any, sample: int) -> NDArray[Any]:
-    pixels = np.asarray(image.detach().cpu() if isinstance(image, Tensor) else image, dtype=float)
+def _grey(image: Any, sample: int, batch: int) -> NDArray[Any]:
+    pixels = np.asarray(image.detach().cpu().double() if isinstance(image, Tensor) else image, dtype=float)
     if pixels.ndim == 4:
-        pixels = pixels[sample]
+        if len(pixels) not in (1, batch):
+            raise ValueError(
+                f"image is a batch of {len(pixels)}, and there are {batch} samples; give one, or one for each"
+            )
+        pixels = pixels[sample if len(pixels) > 1 else 0]
     if pixels.ndim == 3 and pixels.shape[0] in (1, 3):
         pixels = pixels.mean(0)
     if pixels.ndim != 2:

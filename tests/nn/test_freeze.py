@@ -1,9 +1,11 @@
 """freeze: the same numbers, from constants."""
 
+from functools import partial
+
 import pytest
 import torch
 from torch import nn
-from torch.nn.utils import parametrizations
+from torch.nn.utils import parametrizations, prune, spectral_norm, weight_norm
 
 from nonloc import Affinity, kernel_matrix, propagate
 from nonloc.nn.freeze import freeze
@@ -54,6 +56,21 @@ def test_parametrized_weights_become_plain(x):
     torch.testing.assert_close(frozen(x), stage(x))
     assert type(frozen.maps[0].w_z) is nn.Linear
     assert "maps.0.w_z.weight" in frozen.state_dict()
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm.* is deprecated")
+@pytest.mark.parametrize(
+    "change", [partial(prune.l1_unstructured, name="weight", amount=1), weight_norm, spectral_norm]
+)
+def test_a_weight_computed_in_training_is_refused_with_a_fix_that_works(change, x):
+    model = nn.Sequential(nn.Conv2d(C, C, 1).double(), made())
+    change(model[0])
+    model(x)
+    with pytest.raises(ValueError, match=r"once in evaluation mode under torch.no_grad\(\)"):
+        freeze(model)
+    with torch.no_grad():
+        expected = model.eval()(x)
+    torch.testing.assert_close(freeze(model)(x), expected)
 
 
 @pytest.mark.parametrize("kind", ["gaussian", "heat", "concat", "dot"])

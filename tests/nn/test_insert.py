@@ -2,11 +2,13 @@
 
 import copy
 import pickle
+from functools import partial
 from typing import NamedTuple
 
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint_sequential
 
 from nonloc.nn.insert import After, Inserted, insert
 from nonloc.nn.stage import DiffusiveStage, OriginalBlock, stages
@@ -164,7 +166,8 @@ def test_a_checkpoint_of_another_model_is_still_refused(model, x):
         ({"layer1.1": stage(12)}, None, "has 12 channels, 'layer1.1' puts out 8"),
         ({"layer1.1": stage(12)}, torch.zeros(1, 3, 4, 4), r"puts out 8 \(in \[1, 8, 4, 4\]\)"),
         ({"branches.0": OriginalBlock}, None, "pass example="),
-        ({"unused": stage(12)}, torch.zeros(1, 3, 4, 4), "unused never ran on the example"),
+        ({"unused": stage(12)}, torch.zeros(1, 3, 4, 4), "unused never ran on .*name its last one"),
+        ({"layer1.1": stage()}, torch.zeros(3, 4, 4), r"\[3, 4, 4\], has no batch dimension; give x\[None\]"),
         ({"layer1.1": {"num_blocks": 2}}, None, "form=None is unknown; choose one of original, diffusive"),
         ({"layer1.1": 3}, None, "give a module, a factory channels -> module, or a dict; got int"),
         ({"layer1.1": lambda channels: channels}, None, "the factory must return a torch module, got int"),
@@ -255,6 +258,50 @@ def test_tensors_of_the_base_are_not_passed_on():
         _ = both.weight
     with pytest.raises(AttributeError, match="'Linear' object has no attribute 'nothing'"):
         _ = both.nothing
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_what_is_written_to_an_attribute_of_the_base_reaches_it(depth):
+    convolution, x = nn.Conv2d(3, 3, 1), torch.randn(1, 3, 4, 4)
+    both = After(convolution, nn.Identity())
+    for _ in range(depth - 1):
+        both = After(both, nn.Identity())
+    both.stride, both.bias, both.mark = (2, 2), None, "new"
+    del both.mark
+    both.train(False).mark = "its own"
+    assert (convolution.stride, convolution.bias, convolution.training) == ((2, 2), None, False)
+    assert (both.mark, hasattr(convolution, "mark")) == ("its own", False)
+    assert both(x).shape == (1, 3, 2, 2)
+    both.stage, both.forward = nn.ReLU(), both.stage.forward
+    assert torch.equal(both(x), x)
+    del both.forward, both.padding_mode
+    assert torch.equal(both.stage(x), x.relu())
+    assert not hasattr(convolution, "padding_mode")
+
+
+@pytest.mark.parametrize("prepared", [lambda f: f, partial(torch.compile, fullgraph=True, backend="eager")])
+@pytest.mark.parametrize("names", [["layer1"], ["layer1", "layer1.stage"], ["layer1", "layer1.base.1"]])
+def test_members_of_a_sequential_called_one_after_another_are_what_it_computes(model, x, names, prepared):
+    for name in names:
+        insert(model.eval(), {name: stage()})
+
+    def loop(x):
+        for block in model.layer1 if model.layer1 else ():
+            x = block(x)
+        return x
+
+    expected = model.layer1(x)
+    torch.testing.assert_close(prepared(loop)(x), expected)
+    torch.testing.assert_close(checkpoint_sequential(model.layer1, 2, x, use_reentrant=False), expected)
+    assert model.layer1[0] is model.layer1.base[0]
+
+
+def test_a_base_without_members_has_none_after_inserting():
+    both = After(nn.Conv2d(3, 3, 1), nn.Identity())
+    assert both
+    for ask in (iter, len, lambda one: one[0]):
+        with pytest.raises(TypeError, match="'Conv2d'"):
+            ask(both)
 
 
 class Aliased(nn.Module):

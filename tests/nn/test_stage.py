@@ -293,6 +293,16 @@ def test_materializing_from_meta_draws_all_that_the_constructor_draws(kind, keyw
     assert stage(image).isfinite().all()
 
 
+@pytest.mark.parametrize("init", ["normal", "zero"])
+def test_materializing_a_model_children_first_draws_as_init_says(init):
+    with torch.device("meta"):
+        model = torch.nn.Sequential(DiffusiveStage(256, 1, init=init))
+    model.to_empty(device="cpu").apply(lambda one: getattr(one, "reset_parameters", lambda: None)())
+    # As in test_weight: 32,768 entries.
+    expected = 0.01 if init == "normal" else 0
+    assert float(model[0].maps[0].w_z.weight.detach().std()) == pytest.approx(expected, rel=0.02)
+
+
 def test_one_compiled_program_serves_every_size():
     """With dynamic=True numbers of the module, such as the scale, are open as well as sizes."""
     torch.compiler.reset()

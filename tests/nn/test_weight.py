@@ -91,6 +91,26 @@ def test_weights_have_the_normalization_folded_in(kind, operate, weight, x):
     torch.testing.assert_close(stage(x), z)
 
 
+@pytest.mark.parametrize("norm", [nn.BatchNorm1d(C, affine=False), nn.Identity()], ids=str)
+def test_a_normalisation_without_weights_is_folded_in(norm, x):
+    one = WeightMap(C, batch_norm=True).double()
+    one.norm = norm.double()
+    one.outer(one.inner(x))
+    one.eval()
+    shift = one.outer(one.inner(torch.zeros_like(x)))
+    torch.testing.assert_close(one.outer(one.inner(x)), x @ one.matrix().T + shift)
+
+
+@pytest.mark.parametrize("norm", [nn.BatchNorm1d(C, track_running_stats=False), nn.LayerNorm(C)], ids=str)
+def test_a_normalisation_by_the_input_leaves_no_fixed_weights(norm):
+    stage = made(batch_norm=True)
+    stage.maps[1].norm = norm
+    with pytest.raises(
+        ValueError, match=f"its {type(norm).__name__} has no running statistics.*use nn.BatchNorm1d"
+    ):
+        stage.weights()
+
+
 def test_batch_statistics_are_those_of_the_change_over_batch_and_valid_positions(x):
     one = WeightMap(C, batch_norm=True).double()
     one.norm.eps = 1e-14
