@@ -21,7 +21,7 @@ _WHERE = {
     "DiffusiveStage": "nonloc.nn.stage",
     "stages": "nonloc.nn.stage",
     "insert": "nonloc.nn.insert",
-    "After": "nonloc.nn.insert",
+    "After": "nonloc.nn.after",
     "Inserted": "nonloc.nn.insert",
     "freeze": "nonloc.nn.freeze",
     "shard": "nonloc.nn.shard",
@@ -41,8 +41,8 @@ if TYPE_CHECKING:  # types for mypy and editors, of the names in _WHERE
     from nonloc.nn.affinity import Heat as Heat
     from nonloc.nn.affinity import PairwiseAffinity as PairwiseAffinity
     from nonloc.nn.affinity import make_affinity as make_affinity
+    from nonloc.nn.after import After as After
     from nonloc.nn.freeze import freeze as freeze
-    from nonloc.nn.insert import After as After
     from nonloc.nn.insert import Inserted as Inserted
     from nonloc.nn.insert import insert as insert
     from nonloc.nn.inspect import feature_trace as feature_trace
