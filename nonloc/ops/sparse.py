@@ -186,7 +186,7 @@ def check_values(affinity: SparseAffinity) -> None:
     if not is_symmetric(affinity):
         raise ValueError(
             f"normalize={affinity.normalize!r} needs a symmetric matrix, and this one is not (by value); use "
-            '(matrix + matrix.t()) / 2, or normalize="row"'
+            '(matrix + matrix.t()) / 2, symmetrize=True of from_scipy and from_edge_index, or normalize="row"'
         )
     if has_negative(affinity):
         raise ValueError(

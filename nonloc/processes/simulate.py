@@ -52,8 +52,9 @@ def simulate(
                 not follow the state: for a diffusion with Ω ≥ 0 where W is a number or a diagonal ≥ 0, or where Ω is
                 symmetric and W symmetric positive semi-definite; and for a DampedFlow whose K is positive semi-definite
     stepper     "euler": z + h · rate(z), the paper's discrete process; "exact": the solution of dz/dt = rate(z), up
-                to rounding; "implicit": backward Euler, stable for every h where the process is dissipative. The
-                last two need a linear process
+                to rounding; "implicit": backward Euler, stable for every h where the process is dissipative. Where
+                something grows, a step beyond 1 / (its rate) would make it decay, so "implicit" refuses backwards=True.
+                The last two need a linear process
     source      f, such as [1, M, 1]: the process is dz/dt = rate(z) + f
     fixed       bool [M] or [B, M]: positions whose values stay as in z0. The steady state of diffusion is then the
                 harmonic extension of these values. With a source or fixed values no mean is conserved, and the
@@ -71,6 +72,12 @@ def simulate(
     check_choice("stepper", stepper, STEPPERS)
     for name, flag in (("throw", throw), ("progress", progress)):
         check_flag(name, flag)
+    grows = getattr(process, "backwards", False)
+    if grows and stepper == "implicit":
+        raise ValueError(
+            'stepper="implicit" is for processes that settle: backwards in time a long step would make decay of '
+            'growth; use stepper="exact", whose steps may be of any length'
+        )
     step_size = float(step_size)
     free = process
     rate: Callable[[Tensor], Tensor] = process.rate
@@ -99,7 +106,9 @@ def simulate(
                 recorder.save(n * step_size, z)
                 saved = n
         runaway = None if watch is None else watch.verdict()
-    outcome = _outcome(overflow, runaway, num_steps, step_size, stepper)
+    # What is exact, or goes backwards, grows by itself.
+    advice = "a shorter time, by fewer or smaller steps," if grows else AFTER_OVERFLOW[stepper]
+    outcome = _outcome(overflow, runaway, num_steps, step_size, advice)
     if throw and overflow is not None:
         raise DivergedError(outcome)
     if throw and outcome.ending == "diverged":
@@ -144,7 +153,7 @@ def implicit(process: Process, step_size: float) -> Step:
 STEPPERS: dict[str, Callable[[Process, float], Step]] = {"euler": euler, "exact": exact, "implicit": implicit}
 AFTER_OVERFLOW = {
     "euler": 'a smaller step_size or stepper="exact" or "implicit"',
-    "exact": "a shorter time, by fewer or smaller steps,",  # what is exact grows by itself
+    "exact": "a shorter time, by fewer or smaller steps,",
     "implicit": 'a smaller step_size or stepper="exact"',
 }
 
@@ -205,9 +214,9 @@ def _integrated_exponential(apply: Step, rate: Tensor, step: float) -> Tensor:
 
 
 def _outcome(
-    overflow: int | None, runaway: tuple[int, str] | None, num_steps: int, step_size: float, stepper: str
+    overflow: int | None, runaway: tuple[int, str] | None, num_steps: int, step_size: float, advice: str
 ) -> SimulationOutcome:
-    """overflow: the first state that is not finite; runaway: the first state that runs away, and why."""
+    """overflow: the first state that is not finite, and advice for it; runaway: the first that runs away, and why."""
     ending, step = "finished", num_steps
     message = "All steps were taken; this does not mean that a steady state was reached."
     if runaway is not None:
@@ -215,7 +224,7 @@ def _outcome(
     if overflow is not None:
         ending, step = "diverged", overflow
         message = (
-            f"State {step}, at time {step * step_size:g}, has values that are not finite; {AFTER_OVERFLOW[stepper]} "
+            f"State {step}, at time {step * step_size:g}, has values that are not finite; {advice} "
             f"may help. {'' if runaway is None else message}"
         ).rstrip()
     return SimulationOutcome(ending, step=step, message=message, metrics={"time": step * step_size})

@@ -26,9 +26,9 @@ class NotSolvedError(NonlocError):
     >>> from nonloc import Affinity, Diffusion, simulate
     >>> from nonloc.processes import NotSolvedError
     >>> same, z = torch.zeros(1, 2, 1), torch.tensor([[[0.0], [1.0]]])
-    >>> back = Diffusion(Affinity(same, same, "heat"), backwards=True)  # I − h A is singular for h = 1
+    >>> growing = Diffusion(Affinity(same, same, "heat"), weight=-1.0)  # I − h A is singular for h = 1
     >>> try:
-    ...     path = simulate(back, z, num_steps=1, stepper="implicit")
+    ...     path = simulate(growing, z, num_steps=1, stepper="implicit")
     ... except NotSolvedError:
     ...     print("another step size")
     another step size

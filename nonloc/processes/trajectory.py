@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,6 +25,10 @@ class SimulationOutcome(Outcome):
     @property
     def sentence(self) -> str:
         return f"The simulation {_describe(self)}. {self.message}".rstrip()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for a file. Those of training write "converged", which would be false here."""
+        return super().to_dict() | {"ending": self.ending}
 
 
 def _describe(outcome: Outcome) -> str:

@@ -145,6 +145,10 @@ def test_progress_is_shown_when_asked_for(capsys):
         ({"z0": torch.ones(2, 6, 1).to_sparse()}, "z0 must be a dense tensor"),
         ({"z0": torch.ones(2, 6, 1, dtype=torch.complex64)}, "z0 must be floating point.*use z0.real"),
         ({"stepper": "rk4"}, "stepper='rk4' is unknown; choose one of euler, exact, implicit"),
+        (
+            {"process": Diffusion(symmetric(), backwards=True), "stepper": "implicit"},
+            'backwards in time.*use stepper="exact"',
+        ),
     ],
 )
 def test_wrong_arguments_name_the_fix(arguments, message):

@@ -35,7 +35,7 @@ LONGEST_TIME = 50  # no walk is followed for more than 2^50 jumps
 
 @dataclass(frozen=True, eq=False)
 class SpectralGap:
-    """The gap, and how reliable it is.
+    """The gap, and how reliable it is. Positions with π = 0, which are left for ever, do not count in it.
 
     value     [B]   1 − λ₂ (absolute: 1 − max |λ|) for a reversible process; otherwise a rate at which deviations from
                     π surely shrink in L²(π). 0: there are several stationary laws (absolute: or the walk is periodic,

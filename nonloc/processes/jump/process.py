@@ -158,7 +158,7 @@ class JumpProcess(Process):
         return bool((self.balance_residual() <= BALANCE_TOLERANCE).all())
 
     def spectral_gap(self, *, absolute: bool = False, method: str = "auto") -> SpectralGap:
-        """The rate at which laws approach π in L²(π); see `SpectralGap`.
+        """The rate at which laws approach π in L²(π), where walkers start with π > 0; see `SpectralGap`.
 
         absolute  False: of the process in continuous time, 1 − λ₂. True: of the chain with h = 1, 1 − max |λ| over
                   all other eigenvalues λ, which is 0 for a periodic one
@@ -170,7 +170,9 @@ class JumpProcess(Process):
     def mixing_time(
         self, epsilon: float = 0.25, *, discrete: bool = False, method: str = "auto"
     ) -> MixingTime:
-        """When every walker's law is within `epsilon` of π in total variation, wherever it started; see `MixingTime`.
+        """When every walker's law is within `epsilon` of π in total variation, from each start with π > 0.
+
+        See `MixingTime`. How long a walker takes from a position that is left for ever is not counted.
 
         discrete  True: in steps of the chain with h = 1, instead of continuous time
         method    as in `spectral_gap`; where the gap is exact, the exact time is computed as well as the bound
