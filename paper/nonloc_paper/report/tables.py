@@ -132,7 +132,7 @@ def results_table(collection: Collection, score: str) -> Table:
     return rows_by(columns, rows)
 
 
-LONG = 32  # characters: on a page such a cell is broken into lines
+LONG = 28  # characters: on a page such a cell is broken into lines
 Columns = dict[str, Callable[[RowRecord], str]]
 
 
