@@ -30,7 +30,7 @@ def animate_trajectory(
 ) -> Path:
     """Write the states as frames of a GIF or an MP4, above a curve with a dot that moves along; return the path.
 
-    A frame takes about a tenth of a second: `save_every` of `simulate` says how many there are.
+    Every saved state is a frame, and takes time: `save_every` of `simulate` makes them fewer.
 
     trajectory    what `nonloc.simulate` returned, on the pixels of a picture
     path          ends with .gif, or with .mp4 where ffmpeg is installed

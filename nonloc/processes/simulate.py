@@ -107,7 +107,7 @@ def simulate(
                 saved = n
         runaway = None if watch is None else watch.verdict()
     # What is exact, or goes backwards, grows by itself.
-    advice = "a shorter time, by fewer or smaller steps," if grows else AFTER_OVERFLOW[stepper]
+    advice = AFTER_OVERFLOW["exact" if grows else stepper]
     outcome = _outcome(overflow, runaway, num_steps, step_size, advice)
     if throw and overflow is not None:
         raise DivergedError(outcome)

@@ -287,7 +287,7 @@ def _rate(runs: Table1Runs) -> str:
     errors = [f"{_error(slow)} and {_error(fast)}" for slow, fast in both if fast is not None]
     if len(errors) == 2:
         text += (
-            f" The rate itself costs more: at 0.01 and at 0.1 the baseline errs {errors[0]}, four original blocks "
+            f" For comparison, at 0.01 and at 0.1 the baseline errs {errors[0]}, four original blocks "
             f"{errors[1]}. Published: {PUBLISHED_FOUR}, at a rate that the paper does not say."
         )
     return text
