@@ -118,15 +118,24 @@ class FastConvolution(torch.autograd.Function):
             return *grads, added, None, None, None, None
         kernels = _kernels()
         norm = kernels.Norm(*known, norm_weight, norm_bias)
-        grad_active, found = kernels.input_gradient(grad, weight, norm=norm, features=x)
-        grad_weight = None
-        if needs_weight:
-            inside = norm if active is None else None
-            grad_weight = kernels.weight_gradient(x if active is None else active, grad, weight, norm=inside)
         more = None if more is None else more.contiguous(memory_format=torch.channels_last)
-        grad_x, grad_scale, grad_bias = norm_relu._kernels().gradients(
-            x, grad_active, norm_weight, norm_bias, *known, more=more, found=found
-        )
+        if active is None:
+            # A gradient to the activation that has more channels than `grad` is not worth storing.
+            stores = weight.shape[0] >= weight.shape[1]
+            grad_active, found, grad_weight = kernels.pointwise_gradients(
+                grad, weight, norm, x, stores=stores
+            )
+        else:
+            grad_active, found = kernels.input_gradient(grad, weight, norm=norm, features=x)
+            grad_weight = kernels.weight_gradient(active, grad, weight) if needs_weight else None
+        if grad_active is None:
+            totals = norm_relu._kernels().merge_sums(found)
+            grad_bias, grad_scale = totals
+            grad_x = kernels.feature_gradient(grad, weight, norm, x, totals, added=more)
+        else:
+            grad_x, grad_scale, grad_bias = norm_relu._kernels().gradients(
+                x, grad_active, norm_weight, norm_bias, *known, more=more, found=found
+            )
         return grad_x, grad_weight, added, grad_scale, grad_bias, None, None
 
 

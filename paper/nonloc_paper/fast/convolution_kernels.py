@@ -9,7 +9,8 @@ output exchanged. The gradient to the weights is a sum over all positions. One l
 second launch adds the parts in a fixed order, so the bits are always the same.
 
 A batch norm with ReLU before the convolution, the sum of a residual block after it, and the statistics for the batch
-norm that follows can be part of its launch; backward, the two sums that the norm needs.
+norm that follows can be part of its launch; backward, the two sums that the norm needs. For a 1×1 kernel, which is a
+product of matrices, the sums and the gradient to the weights are one launch: they read the same.
 """
 
 from __future__ import annotations
@@ -58,6 +59,8 @@ def conv_kernel(
     outs = tl.program_id(1) * BLOCK_O + tl.arange(0, BLOCK_O)
     has_out = outs < OUT_CHANNELS
     more_ptr = features_ptr if STATISTICS == "sums" else added_ptr
+    # Columns that are the channels of one tap: what is known of a tap is computed before the launch.
+    UNROLL: tl.constexpr = KERNEL * KERNEL if CHANNELS == BLOCK_C and BLOCK_C < 64 else 1
     if STATISTICS == "sums":
         scale, shift = _load_norm(mean_ptr, inverse_ptr, scale_ptr, bias_ptr, outs, has_out)
     if STATISTICS != "":
@@ -93,7 +96,7 @@ def conv_kernel(
             if more_ptr is not None:
                 more = _load_rows(more_ptr, at, outs, positions, OUT_CHANNELS, EVEN)
             sums = tl.zeros([BLOCK_P, BLOCK_O], tl.float32)
-            for start in range(0, COLUMNS, BLOCK_C):
+            for start in tl.range(0, COLUMNS, BLOCK_C, loop_unroll_factor=UNROLL):
                 columns = start + tl.arange(0, BLOCK_C)
                 taps = columns // CHANNELS
                 channels = columns % CHANNELS
@@ -118,12 +121,7 @@ def conv_kernel(
                 sums = tl.dot(seen, weight, sums, input_precision="ieee")
         if added_ptr is not None:
             sums += more.to(tl.float32)
-        results = out_ptr + at[:, None] * OUT_CHANNELS + outs[None, :]
-        if EVEN:
-            tl.store(results, sums.to(out_ptr.dtype.element_ty))
-        else:
-            is_result = (at < positions)[:, None] & has_out[None, :]
-            tl.store(results, sums.to(out_ptr.dtype.element_ty), is_result)
+        _store_rows(out_ptr, sums, at, outs, positions, OUT_CHANNELS, EVEN)
         # In half precision, sums of squares lose fewer digits to a large mean than the results have lost already.
         if STATISTICS == "moments":
             first += _folded(sums)
@@ -133,18 +131,12 @@ def conv_kernel(
             passed = tl.where(x * scale[None, :] + shift[None, :] <= 0.0, 0.0, sums)
             first += _folded(passed)
             second += _folded(passed * x)
-    if STATISTICS != "":
-        one, two = tl.reduce((first, second), 0, _add_pairs)
-        if STATISTICS == "moments":
-            total = one
-            one = total / tl.minimum(positions - begin, tiles * BLOCK_P)
-            two = tl.maximum(two - total * one, 0.0)
-        else:
-            mean = tl.load(mean_ptr + outs, has_out, 0.0)
-            two = (two - one * mean) * tl.load(inverse_ptr + outs, has_out, 0.0)
-        parts = parts_ptr + tl.program_id(0) * OUT_CHANNELS + outs
-        tl.store(parts, one, has_out)
-        tl.store(parts + tl.num_programs(0) * OUT_CHANNELS, two, has_out)
+    if STATISTICS == "moments":
+        total, two = tl.reduce((first, second), 0, _add_pairs)
+        one = total / tl.minimum(positions - begin, tiles * BLOCK_P)
+        _store_part(parts_ptr, one, tl.maximum(two - total * one, 0.0), outs, OUT_CHANNELS)
+    if STATISTICS == "sums":
+        _store_sums(parts_ptr, first, second, mean_ptr, inverse_ptr, outs, OUT_CHANNELS)
 
 
 @triton.jit
@@ -153,6 +145,17 @@ def _load_rows(ptr, at, columns, positions, COLUMNS: tl.constexpr, EVEN: tl.cons
     places = ptr + at[:, None] * COLUMNS + columns[None, :]
     inside = (at < positions)[:, None] & (columns < COLUMNS)[None, :]
     return tl.load(places) if EVEN else tl.load(places, inside, 0.0)
+
+
+@triton.jit
+def _store_rows(ptr, values, at, columns, positions, COLUMNS: tl.constexpr, EVEN: tl.constexpr):
+    """Store the rows `at` of a matrix [positions, COLUMNS], those inside."""
+    places = ptr + at[:, None] * COLUMNS + columns[None, :]
+    values = values.to(ptr.dtype.element_ty)
+    if EVEN:
+        tl.store(places, values)
+    else:
+        tl.store(places, values, (at < positions)[:, None] & (columns < COLUMNS)[None, :])
 
 
 @triton.jit
@@ -165,16 +168,135 @@ def _folded(x):
 
 
 @triton.jit
+def _store_sums(parts_ptr, passed, products, mean_ptr, inverse_ptr, channels, CHANNELS: tl.constexpr):
+    """Store what the norm needs of a part, from what passes the ReLU and its products with the features."""
+    one, two = tl.reduce((passed, products), 0, _add_pairs)
+    mean = tl.load(mean_ptr + channels, channels < CHANNELS, 0.0)
+    two = (two - one * mean) * tl.load(inverse_ptr + channels, channels < CHANNELS, 0.0)
+    _store_part(parts_ptr, one, two, channels, CHANNELS)
+
+
+@triton.jit
+def _store_part(parts_ptr, one, two, channels, CHANNELS: tl.constexpr):
+    """Store two statistics of this program's positions in [2, parts, CHANNELS]."""
+    parts = parts_ptr + tl.program_id(0) * CHANNELS + channels
+    tl.store(parts, one, channels < CHANNELS)
+    tl.store(parts + tl.num_programs(0) * CHANNELS, two, channels < CHANNELS)
+
+
+@triton.jit
 def _add_pairs(first, second, other_first, other_second):
     return first + other_first, second + other_second
 
 
 @triton.jit(do_not_specialize=["positions", "tiles"])
+def pointwise_conv_sums_kernel(
+    x_ptr, grad_ptr, weight_ptr, grad_active_ptr, parts_ptr, weight_parts_ptr, mean_ptr, inverse_ptr, scale_ptr,
+    bias_ptr, positions, tiles, weight_out_stride, weight_in_stride,
+    CHANNELS: tl.constexpr, OUT_CHANNELS: tl.constexpr, EVEN: tl.constexpr,
+    BLOCK_P: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_O: tl.constexpr,
+):  # fmt: skip
+    """Sum over `tiles` tiles of positions what the norm before a 1×1 kernel needs, and the gradient to the weights.
+
+    grad_active  None, or gets the gradient to the activation
+    EVEN         as in `conv_kernel`. What a tile needs is asked for a tile before, too
+    """
+    begin = tl.program_id(0) * tiles * BLOCK_P
+    channels = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
+    outs = tl.arange(0, BLOCK_O)
+    has_channel = channels < CHANNELS
+    exists = (outs < OUT_CHANNELS)[:, None] & has_channel[None, :]
+    places = outs[:, None] * weight_out_stride + channels[None, :] * weight_in_stride
+    weight = tl.load(weight_ptr + places, exists, 0.0)
+    scale, shift = _load_norm(mean_ptr, inverse_ptr, scale_ptr, bias_ptr, channels, has_channel)
+    passed = tl.zeros([BLOCK_P // 2, BLOCK_C], tl.float32)
+    products = tl.zeros([BLOCK_P // 2, BLOCK_C], tl.float32)
+    # The larger side of a product comes first, where the tensor cores take many rows.
+    IS_TURNED: tl.constexpr = BLOCK_C >= BLOCK_O
+    grad_weight = tl.zeros([BLOCK_C if IS_TURNED else BLOCK_O, BLOCK_O if IS_TURNED else BLOCK_C], tl.float32)
+    at = begin + tl.arange(0, BLOCK_P)
+    following = _load_rows(x_ptr, at, channels, positions, CHANNELS, EVEN)
+    following_grad = _load_rows(grad_ptr, at, outs, positions, OUT_CHANNELS, EVEN)
+    for tile in tl.range(tiles, num_stages=1):
+        at = begin + tile * BLOCK_P + tl.arange(0, BLOCK_P)
+        x, grad = following, following_grad
+        upcoming = begin + tl.minimum(tile + 1, tiles - 1) * BLOCK_P + tl.arange(0, BLOCK_P)
+        following = _load_rows(x_ptr, upcoming, channels, positions, CHANNELS, EVEN)
+        following_grad = _load_rows(grad_ptr, upcoming, outs, positions, OUT_CHANNELS, EVEN)
+        inside = (at < positions)[:, None] & has_channel[None, :]
+        active = _activated(x, inside, scale, shift, EVEN)
+        if IS_TURNED:
+            grad_weight = tl.dot(tl.trans(active), grad, grad_weight, input_precision="ieee")
+        else:
+            grad_weight = tl.dot(tl.trans(grad), active, grad_weight, input_precision="ieee")
+        grad_active = tl.dot(grad, weight, input_precision="ieee")
+        x = x.to(tl.float32)
+        kept = tl.where(x * scale[None, :] + shift[None, :] <= 0.0, 0.0, grad_active)
+        passed += _folded(kept)
+        products += _folded(kept * x)
+        if grad_active_ptr is not None:
+            _store_rows(grad_active_ptr, grad_active, at, channels, positions, CHANNELS, EVEN)
+    _store_sums(parts_ptr, passed, products, mean_ptr, inverse_ptr, channels, CHANNELS)
+    if IS_TURNED:
+        grad_weight = tl.trans(grad_weight)
+    parts = weight_parts_ptr + tl.program_id(0) * OUT_CHANNELS * CHANNELS
+    tl.store(parts + outs[:, None] * CHANNELS + channels[None, :], grad_weight, exists)
+
+
+@triton.jit(do_not_specialize=["positions", "tiles"])
+def pointwise_conv_gradient_kernel(
+    x_ptr, grad_ptr, weight_ptr, added_ptr, grad_x_ptr, totals_ptr, mean_ptr, inverse_ptr, scale_ptr, bias_ptr,
+    positions, tiles, weight_out_stride, weight_in_stride,
+    CHANNELS: tl.constexpr, OUT_CHANNELS: tl.constexpr, EVEN: tl.constexpr,
+    BLOCK_P: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_O: tl.constexpr,
+):  # fmt: skip
+    """Find the gradient to the features before the norm, and add `added` to it.
+
+    The gradient to the activation is computed once more: where it has more channels than `grad`, that costs less than
+    storing and reading it.
+
+    totals  the sums of all positions [2, CHANNELS]
+    """
+    begin = tl.program_id(0) * tiles * BLOCK_P
+    channels = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
+    outs = tl.arange(0, BLOCK_O)
+    has_channel = channels < CHANNELS
+    exists = (outs < OUT_CHANNELS)[:, None] & has_channel[None, :]
+    places = outs[:, None] * weight_out_stride + channels[None, :] * weight_in_stride
+    weight = tl.load(weight_ptr + places, exists, 0.0)
+    scale, shift = _load_norm(mean_ptr, inverse_ptr, scale_ptr, bias_ptr, channels, has_channel)
+    # dx = scale · (passed − mean(passed) − x̂ · mean(passed · x̂)), with x̂ = (x − mean) · inverse
+    grad_bias = tl.load(totals_ptr + channels, has_channel, 0.0) / positions
+    grad_scale = tl.load(totals_ptr + CHANNELS + channels, has_channel, 0.0) / positions
+    slope = scale * grad_scale * tl.load(inverse_ptr + channels, has_channel, 0.0)
+    constant = scale * grad_bias - slope * tl.load(mean_ptr + channels, has_channel, 0.0)
+    at = begin + tl.arange(0, BLOCK_P)
+    following = _load_rows(x_ptr, at, channels, positions, CHANNELS, EVEN)
+    following_grad = _load_rows(grad_ptr, at, outs, positions, OUT_CHANNELS, EVEN)
+    if added_ptr is not None:
+        following_added = _load_rows(added_ptr, at, channels, positions, CHANNELS, EVEN)
+    for tile in tl.range(tiles, num_stages=1):
+        at = begin + tile * BLOCK_P + tl.arange(0, BLOCK_P)
+        x, grad = following.to(tl.float32), following_grad
+        upcoming = begin + tl.minimum(tile + 1, tiles - 1) * BLOCK_P + tl.arange(0, BLOCK_P)
+        if added_ptr is not None:
+            added = following_added.to(tl.float32)
+            following_added = _load_rows(added_ptr, upcoming, channels, positions, CHANNELS, EVEN)
+        following = _load_rows(x_ptr, upcoming, channels, positions, CHANNELS, EVEN)
+        following_grad = _load_rows(grad_ptr, upcoming, outs, positions, OUT_CHANNELS, EVEN)
+        grad_x = tl.dot(grad, weight, input_precision="ieee") * scale[None, :]
+        grad_x = tl.where(x * scale[None, :] + shift[None, :] <= 0.0, 0.0, grad_x)
+        grad_x -= x * slope[None, :] + constant[None, :]
+        if added_ptr is not None:
+            grad_x += added
+        _store_rows(grad_x_ptr, grad_x, at, channels, positions, CHANNELS, EVEN)
+
+
+@triton.jit(do_not_specialize=["positions", "tiles"])
 def conv_weight_parts_kernel(
-    x_ptr, grad_ptr, parts_ptr, mean_ptr, inverse_ptr, scale_ptr, bias_ptr, positions, tiles,
+    x_ptr, grad_ptr, parts_ptr, positions, tiles,
     HEIGHT: tl.constexpr, WIDTH: tl.constexpr, KERNEL: tl.constexpr,
-    CHANNELS: tl.constexpr, OUT_CHANNELS: tl.constexpr,
-    GROUP: tl.constexpr, TURNED: tl.constexpr, ACTIVATES: tl.constexpr, EVEN: tl.constexpr,
+    CHANNELS: tl.constexpr, OUT_CHANNELS: tl.constexpr, GROUP: tl.constexpr, TURNED: tl.constexpr,
     BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_O: tl.constexpr,
 ):  # fmt: skip
     """Sum grad · x over the positions of a part, for each tap; each place in a GROUP makes its own part.
@@ -183,8 +305,7 @@ def conv_weight_parts_kernel(
     the columns (line of taps, place s, channel), with GROUP + KERNEL − 1 places. A row of grad has the columns (place
     r, channel), with GROUP places. The tile holds all products; those where s − r is a tap are stored.
 
-    TURNED           grad has the larger side of the tile and comes first in the product
-    ACTIVATES, EVEN  as in `conv_kernel`
+    TURNED  grad has the larger side of the tile and comes first in the product
     """
     PLACES: tl.constexpr = GROUP + KERNEL - 1
     part = tl.program_id(0)
@@ -194,32 +315,15 @@ def conv_weight_parts_kernel(
     s = columns // CHANNELS % PLACES
     r = outs // OUT_CHANNELS
     sources = _steps(y, s, KERNEL, WIDTH) * CHANNELS + columns % CHANNELS
-    is_column = columns < KERNEL * PLACES * CHANNELS
-    has_column = is_column[None, :]
-    if ACTIVATES:
-        scale, shift = _load_norm(mean_ptr, inverse_ptr, scale_ptr, bias_ptr, columns % CHANNELS, is_column)
+    has_column = (columns < KERNEL * PLACES * CHANNELS)[None, :]
     has_out = outs < GROUP * OUT_CHANNELS
     sums = tl.zeros([BLOCK_O if TURNED else BLOCK_C, BLOCK_C if TURNED else BLOCK_O], tl.float32)
-    if ACTIVATES:
-        # In advance, as above. Triton must not do it: its products would still read registers that the activations of
-        # the next rows already take (https://github.com/triton-lang/triton/issues/9433).
-        following, following_inside, following_grad = _load_operands(
-            x_ptr, grad_ptr, part * tiles, y, s, sources, has_column, outs, has_out, positions,
-            HEIGHT, WIDTH, KERNEL, CHANNELS, OUT_CHANNELS, GROUP, BLOCK_R,
-        )  # fmt: skip
     for tile in range(tiles):
-        if ACTIVATES:
-            seen = _activated(following, following_inside, scale, shift, EVEN)
-            grad = following_grad
-            following, following_inside, following_grad = _load_operands(
-                x_ptr, grad_ptr, part * tiles + tl.minimum(tile + 1, tiles - 1), y, s, sources, has_column, outs,
-                has_out, positions, HEIGHT, WIDTH, KERNEL, CHANNELS, OUT_CHANNELS, GROUP, BLOCK_R,
-            )  # fmt: skip
-        else:
-            seen, _, grad = _load_operands(
-                x_ptr, grad_ptr, part * tiles + tile, y, s, sources, has_column, outs, has_out, positions,
-                HEIGHT, WIDTH, KERNEL, CHANNELS, OUT_CHANNELS, GROUP, BLOCK_R,
-            )  # fmt: skip
+        at = ((part * tiles + tile) * BLOCK_R + tl.arange(0, BLOCK_R)) * GROUP
+        inside = _is_inside(at, y, s, positions, KERNEL, HEIGHT, WIDTH) & has_column
+        seen = tl.load(x_ptr + at[:, None] * CHANNELS + sources[None, :], inside, 0.0)
+        there = (at < positions)[:, None] & has_out[None, :]
+        grad = tl.load(grad_ptr + at[:, None] * OUT_CHANNELS + outs[None, :], there, 0.0)
         if TURNED:
             sums = tl.dot(tl.trans(grad), seen, sums, input_precision="ieee")
         else:
@@ -231,20 +335,6 @@ def conv_weight_parts_kernel(
     rows = (part * GROUP + r) * OUT_CHANNELS + outs % OUT_CHANNELS
     places = ((y * KERNEL)[None, :] + x) * CHANNELS + (columns % CHANNELS)[None, :]
     tl.store(parts_ptr + rows[:, None] * (KERNEL * KERNEL * CHANNELS) + places, sums, is_tap)
-
-
-@triton.jit
-def _load_operands(
-    x_ptr, grad_ptr, number, y, s, sources, has_column, outs, has_out, positions,
-    HEIGHT: tl.constexpr, WIDTH: tl.constexpr, KERNEL: tl.constexpr, CHANNELS: tl.constexpr,
-    OUT_CHANNELS: tl.constexpr, GROUP: tl.constexpr, BLOCK_R: tl.constexpr,
-):  # fmt: skip
-    """Return the rows of x of one tile, which of them are in the image, and the rows of grad."""
-    at = (number * BLOCK_R + tl.arange(0, BLOCK_R)) * GROUP
-    inside = _is_inside(at, y, s, positions, KERNEL, HEIGHT, WIDTH) & has_column
-    seen = tl.load(x_ptr + at[:, None] * CHANNELS + sources[None, :], inside, 0.0)
-    there = (at < positions)[:, None] & has_out[None, :]
-    return seen, inside, tl.load(grad_ptr + at[:, None] * OUT_CHANNELS + outs[None, :], there, 0.0)
 
 
 @triton.jit(do_not_specialize=["parts"])
@@ -390,38 +480,88 @@ def _convolve(
     return out, parts, part_rows
 
 
-def weight_gradient(x: Tensor, grad: Tensor, weight: Tensor, *, norm: Norm | None = None) -> Tensor:
+def pointwise_gradients(
+    grad: Tensor, weight: Tensor, norm: Norm, features: Tensor, *, stores: bool = True
+) -> tuple[Tensor | None, Tensor, Tensor]:
+    """For a 1×1 kernel after a norm and its ReLU, return what one look at `features` and `grad` tells.
+
+    These are the gradient to the activation, unless not `stores`; the gradients to the norm's bias and weight
+    [2, parts, C], of parts to be added; and the gradient to the weights, like `weight`.
+    """
+    positions, channels = features[:, 0].numel(), features.shape[1]
+    tiles, blocks, sizes = _pointwise(positions, channels, weight.shape[0])
+    grid = triton.cdiv(positions, tiles * sizes["BLOCK_P"]), blocks
+    grad_active = torch.empty_like(features) if stores else None
+    parts = features.new_empty((2, grid[0], channels), dtype=torch.float32)
+    weight_parts = features.new_empty((grid[0], weight.numel()), dtype=torch.float32)
+    pointwise_conv_sums_kernel[grid](
+        features, grad, weight, grad_active, parts, weight_parts, *norm, positions, tiles, *weight.stride()[:2],
+        **sizes,
+    )  # fmt: skip
+    return grad_active, parts, _add_parts(weight_parts, weight)
+
+
+def feature_gradient(
+    grad: Tensor, weight: Tensor, norm: Norm, features: Tensor, totals: Tensor, *, added: Tensor | None = None
+) -> Tensor:
+    """For a 1×1 kernel after a norm and its ReLU, return the gradient to `features`, plus `added`.
+
+    totals  the gradients to the norm's bias and weight, [2, C]
+    """
+    positions = features[:, 0].numel()
+    tiles, blocks, sizes = _pointwise(positions, features.shape[1], weight.shape[0])
+    out = torch.empty_like(features)
+    pointwise_conv_gradient_kernel[triton.cdiv(positions, tiles * sizes["BLOCK_P"]), blocks](
+        features, grad, weight, added, out, totals, *norm, positions, tiles, *weight.stride()[:2], **sizes
+    )
+    return out
+
+
+def _pointwise(positions: int, channels: int, out_channels: int) -> tuple[int, int, dict[str, int]]:
+    """Return the tiles of a program, the blocks of channels, and the constants of a launch."""
+    tiles, tile = make_pointwise_tile(positions, channels, out_channels)
+    part_rows = tiles * tile["BLOCK_P"]
+    is_even = positions % part_rows == channels % tile["BLOCK_C"] == out_channels % tile["BLOCK_O"] == 0
+    sizes = {"CHANNELS": channels, "OUT_CHANNELS": out_channels, "EVEN": is_even}
+    return tiles, triton.cdiv(channels, tile["BLOCK_C"]), sizes | tile
+
+
+def weight_gradient(x: Tensor, grad: Tensor, weight: Tensor) -> Tensor:
     """Return the gradient to the weights, with the size, dtype and strides of `weight`; its values are not read.
 
     x, grad  [B, C, H, W] and [B, O, H, W], channels-last, of one dtype
-    norm     x goes through it and a ReLU first
     """
     batch, channels, height, width = x.shape
     out_channels, _, kernel, _ = weight.shape
     positions = batch * height * width
-    most_parts, tile = make_part_tile(positions, width, kernel, channels, out_channels, norm is not None)
+    most_parts, tile = make_part_tile(positions, width, kernel, channels, out_channels)
     group, columns, outputs = tile["GROUP"], tile["BLOCK_C"], tile["BLOCK_O"]
     part_rows = group * tile["BLOCK_R"]
     tiles = triton.cdiv(positions, most_parts * part_rows)
     parts = triton.cdiv(positions, tiles * part_rows)
     sums = x.new_empty((parts * group, weight.numel()), dtype=torch.float32)
-    out = torch.empty_like(weight)
     grid = (
         parts,
         triton.cdiv(kernel * (group + kernel - 1) * channels, columns),
         triton.cdiv(group * out_channels, outputs),
     )
-    sizes = {"KERNEL": kernel, "CHANNELS": channels, "OUT_CHANNELS": out_channels}
     # The larger side of a product comes first, where the tensor cores take many rows.
     conv_weight_parts_kernel[grid](
-        x, grad, sums, *(norm or (None,) * 4), positions, tiles, **_images(height, width, kernel), **sizes,
-        TURNED=outputs > columns, ACTIVATES=norm is not None,
-        EVEN=kernel == 1 and positions % (tiles * part_rows) == 0 and group * channels % columns == 0, **tile,
+        x, grad, sums, positions, tiles, **_images(height, width, kernel), KERNEL=kernel, CHANNELS=channels,
+        OUT_CHANNELS=out_channels, TURNED=outputs > columns, **tile,
     )  # fmt: skip
+    return _add_parts(sums, weight)
+
+
+def _add_parts(parts: Tensor, weight: Tensor) -> Tensor:
+    """Return the sum of parts [parts, weights], each with the channels last, like `weight`."""
+    out_channels, channels, kernel, _ = weight.shape
+    out = torch.empty_like(weight)
     block = _block(weight.numel() // PROGRAMS, 256)
     conv_weight_sum_kernel[(triton.cdiv(weight.numel(), block),)](
-        sums, out, len(sums), *out.stride(), **sizes, BLOCK_R=SUMMED // block, BLOCK_E=block
-    )
+        parts, out, len(parts), *out.stride(), KERNEL=kernel, CHANNELS=channels, OUT_CHANNELS=out_channels,
+        BLOCK_R=SUMMED // block, BLOCK_E=block,
+    )  # fmt: skip
     return out
 
 
@@ -431,17 +571,19 @@ def make_tile(
 ) -> tuple[int, dict[str, int]]:
     """Return (tiles of a program, the tile) of a convolution, measured to be fast on an H200."""
     seen = kernel * kernel * channels
-    # 16 channels are read tap by tap, straight into registers; a 1×1 kernel reads all its columns at once.
-    columns = 16 if kernel > 1 and channels == 16 else _block(seen, 2 * WIDE if kernel == 1 else WIDE)
+    # Few channels are read tap by tap; a 1×1 kernel reads all its columns at once.
+    by_tap = kernel > 1 and channels in (16, 32)
+    columns = channels if by_tap else _block(seen, 2 * WIDE if kernel == 1 else WIDE)
     # Sums need registers, and what is then read twice is small.
     outputs = _block(out_channels, WIDE // 2 if statistics == "sums" and channels < out_channels else WIDE)
     is_deep = columns > WIDE and positions >= WIDE * PROGRAMS
+    is_large = is_deep or (positions >= 2 * WIDE * 256 and not (by_tap and channels == 32))
     tile = {
-        "BLOCK_P": 2 * WIDE if is_deep or positions >= 2 * WIDE * 256 else WIDE,
+        "BLOCK_P": 2 * WIDE if is_large else WIDE,
         "BLOCK_C": columns,
         "BLOCK_O": outputs,
         "num_warps": 8 if is_deep else 4,
-        "num_stages": 1 if columns >= seen or columns == 16 else 3,
+        "num_stages": 1 if columns >= seen or by_tap else 3,
     }
     if statistics == "":
         return 1, tile
@@ -454,27 +596,44 @@ def make_tile(
 
 
 @lru_cache(maxsize=1024)
-def make_part_tile(
-    positions: int, width: int, kernel: int, channels: int, out_channels: int, activates: bool = False
-) -> tuple[int, dict[str, int]]:
-    """Return (the most parts, the tile) of a weight gradient, measured to be fast on an H200.
+def make_pointwise_tile(positions: int, channels: int, out_channels: int) -> tuple[int, dict[str, int]]:
+    """Return (tiles of a program, the tile) of the backward pass of a 1×1 kernel after a norm."""
+    columns, outputs = _block(channels, WIDE), _block(out_channels, 1024)
+    parts = _most_parts(positions, channels, out_channels, 1, triton.cdiv(channels, columns))
+    tile = {"BLOCK_P": WIDE, "BLOCK_C": columns, "BLOCK_O": outputs}
+    return triton.cdiv(positions, parts * WIDE), tile | {
+        "num_warps": 8 if outputs > 2 * WIDE else 4,
+        "num_stages": 1,
+    }
 
-    More parts keep more programs busy, but each part is written and read again. So the parts take less memory than x
-    and the gradient, unless every multiprocessor then has no program.
-    """
+
+@lru_cache(maxsize=1024)
+def make_part_tile(
+    positions: int, width: int, kernel: int, channels: int, out_channels: int
+) -> tuple[int, dict[str, int]]:
+    """Return (the most parts, the tile) of a weight gradient, measured to be fast on an H200."""
     group = _group(positions, width, kernel, channels, out_channels)
     seen = kernel * (group + kernel - 1) * channels
     columns, outputs = _block(seen, WIDE), _block(group * out_channels, WIDE)
     blocks = triton.cdiv(seen, columns) * triton.cdiv(group * out_channels, outputs)
-    operands = 2 * positions * (channels + out_channels)
-    part = 2 * 4 * group * kernel * kernel * channels * out_channels
-    parts = min(triton.cdiv(PROGRAMS, blocks), max(operands // part, triton.cdiv(PROGRAMS // 2, blocks)))
+    parts = _most_parts(positions, channels, out_channels, group * kernel * kernel, blocks)
     # A group makes as many parts as it has places.
     parts = max(1, parts * 2 // group) if group > 2 else parts
-    # Channels that are read one by one cannot be copied ahead; what is activated must not be.
-    stages = 1 if channels % 8 != 0 or activates else 3
+    # Channels that are read one by one cannot be copied ahead.
+    stages = 1 if channels % 8 != 0 else 3
     tile = {"GROUP": group, "BLOCK_R": 64, "BLOCK_C": columns, "BLOCK_O": outputs}
     return parts, tile | {"num_warps": 4, "num_stages": stages}
+
+
+def _most_parts(positions: int, channels: int, out_channels: int, weights: int, blocks: int) -> int:
+    """Return how many parts a gradient may have, each with so many weights for a pair of channels.
+
+    More parts keep more programs busy, but each part is written and read again. So the parts take less memory than x
+    and the gradient, unless every multiprocessor then has no program.
+    """
+    operands = 2 * positions * (channels + out_channels)
+    part = 2 * 4 * weights * channels * out_channels
+    return min(triton.cdiv(PROGRAMS, blocks), max(operands // part, triton.cdiv(PROGRAMS // 2, blocks)))
 
 
 def _group(positions: int, width: int, kernel: int, channels: int, out_channels: int) -> int:

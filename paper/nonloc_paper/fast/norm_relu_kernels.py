@@ -444,6 +444,11 @@ def merge_moments(
     return _merge_parts(parts, rows, part_rows, running)
 
 
+def merge_sums(parts: Tensor) -> Tensor:
+    """Return the sums [2, C] of parts [2, parts, C]."""
+    return _merge_parts(parts, 0, 0, None)
+
+
 def _merge_parts(parts: Tensor, rows: int, part_rows: int, running: tuple[Any, ...] | None) -> Tensor:
     """As `merge_moments`; without `running`, the sums [2, C].
 
@@ -512,7 +517,7 @@ def gradients(
             x, grad, *affine, *found, out_rows, channels, **out_tiling.sizes(), **pixels
         )
     elif found.shape[1] > PROGRAMS:
-        found = _merge_parts(found, rows, 0, None).unsqueeze(1)
+        found = merge_sums(found).unsqueeze(1)
     parts = found.shape[1]
     grad_weight, grad_bias = torch.empty_like(weight), torch.empty_like(bias)
     norm_gradient_kernel[tiling.grid(rows, channels)](

@@ -34,10 +34,7 @@ def last(*shape):
 
 def main():
     found = {}
-    plain = {
-        name: getattr(kernels, name)
-        for name in ("conv_kernel", "conv_weight_parts_kernel", "conv_weight_sum_kernel")
-    }
+    plain = {name: kernel for name, kernel in vars(kernels).items() if name.endswith("_kernel")}
     for kernel, channels, out_channels, size in SHAPES:
         results = found[f"{kernel}×{kernel} {channels} to {out_channels}"] = []
         for name, one in plain.items():
@@ -45,11 +42,13 @@ def main():
         x, grad = last(128, channels, size, size), last(128, out_channels, size, size)
         weight = last(out_channels, channels, kernel, kernel)
         norm = kernels.Norm(*(torch.empty(channels) for _ in range(4)))
-        inside = norm if kernel == 1 else None
-        kernels.convolve(x, weight, norm=inside, added=grad, has_moments=True)
-        kernels.input_gradient(grad, weight, norm=norm, features=x)
-        kernels.weight_gradient(x, grad, weight, norm=inside)
+        kernels.convolve(x, weight, norm=norm if kernel == 1 else None, added=grad, has_moments=True)
         kernels.weight_gradient(x, grad, weight)
+        if kernel == 1:
+            kernels.pointwise_gradients(grad, weight, norm, x)
+            kernels.feature_gradient(grad, weight, norm, x, torch.empty(2, channels), added=x)
+        else:
+            kernels.input_gradient(grad, weight, norm=norm, features=x)
     print(json.dumps(found))
 
 

@@ -84,7 +84,7 @@ def surrounded(values):
 
 
 LAUNCHES = {
-    convolution: ("convolve", "input_gradient", "weight_gradient"),
+    convolution: ("convolve", *PASSES[1:], "pointwise_gradients", "feature_gradient"),
     norm_relu: ("moments_and_activation", "activation", "gradients"),
 }
 

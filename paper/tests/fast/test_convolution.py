@@ -115,6 +115,7 @@ def test_norms_inside(kernels, norm_kernels, monkeypatch, sizes, tiles, merged):
     """A norm with ReLU before, a sum and the next norm's statistics after; backward, what the norm needs."""
     tile = {"BLOCK_P": 16, "BLOCK_C": 16, "BLOCK_O": 16, "num_warps": 4, "num_stages": 1}
     monkeypatch.setattr(kernels, "make_tile", lambda *sizes: (tiles, tile))
+    monkeypatch.setattr(kernels, "make_pointwise_tile", lambda *sizes: (tiles, tile | {"BLOCK_O": 32}))
     if merged:  # two parts at a time, also of the sums
         monkeypatch.setattr(norm_kernels, "MERGED_PARTS", 2)
         monkeypatch.setattr(norm_kernels, "PROGRAMS", 2)
@@ -134,14 +135,30 @@ def test_norms_inside(kernels, norm_kernels, monkeypatch, sizes, tiles, merged):
         out, parts, rows = kernels.convolve(x, weight, norm=norm, added=added, has_moments=True)
         positions = x[:, 0].numel()
         moments = norm_kernels.merge_moments(parts, positions, rows, *running, count, MOMENTUM, EPSILON)
-        active, sums = kernels.input_gradient(grad, weight, norm=norm, features=x)
         affine = (norm.weight, norm.bias, norm.mean, norm.inverse)
+        if sizes[0] == 1:
+            active, sums, grad_weight = kernels.pointwise_gradients(grad, weight, norm, x)
+            none, again, _ = kernels.pointwise_gradients(grad, weight, norm, x, stores=False)
+            assert none is None
+            assert torch.equal(again, sums)
+            more = last(torch.randn_like(x))
+            totals = norm_kernels.merge_sums(sums)
+            without = kernels.feature_gradient(grad, weight, norm, x, totals)
+            with_more = kernels.feature_gradient(grad, weight, norm, x, totals, added=more)
+        else:
+            active, sums = kernels.input_gradient(grad, weight, norm=norm, features=x)
+            inside = norm_kernels.activation(
+                x, norm.weight, norm.bias, norm.mean, None, 0.0, inverse=norm.inverse
+            )
+            grad_weight = kernels.weight_gradient(inside, grad, weight)
         grads = norm_kernels.gradients(x, active, *affine, found=sums)
-        grad_weight = kernels.weight_gradient(x, grad, weight, norm=norm)
     assert count == 5
     assert parts.shape[1] == sums.shape[1] == -(-positions // (16 * tiles))
     for one, other in zip([out, moments, *running, active, *grads, grad_weight], exact, strict=True):
         assert worst(one, other) <= 1e-5
+    if sizes[0] == 1:
+        assert worst(without, exact[5]) <= 1e-5
+        assert worst(with_more, exact[5] + more) <= 1e-5
 
 
 @pytest.mark.parametrize("dims", [(0, 0), (0, 1), (2, 3)])
