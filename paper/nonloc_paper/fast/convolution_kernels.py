@@ -23,14 +23,14 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-# Programs that a launch should have: two for each of the 132 multiprocessors of an H100 or H200.
-PROGRAMS = 264
+# Programs that a launch should have: two for each of the multiprocessors of an H100 or H200. Those that add something
+# up are one for each: with several runs side by side, longer programs do more than more of them.
+MULTIPROCESSORS = 132
+PROGRAMS = 2 * MULTIPROCESSORS
 # A tensor core takes 64 rows at a time; the other sides of a product have at least 16.
 WIDE, NARROW = 64, 16
 # Numbers of the parts that a program adds up at a time.
 SUMMED = 4096
-# Of positions, in a program.
-MOST_TILES = 8
 
 
 @triton.jit(do_not_specialize=["positions", "tiles"])
@@ -59,8 +59,6 @@ def conv_kernel(
     outs = tl.program_id(1) * BLOCK_O + tl.arange(0, BLOCK_O)
     has_out = outs < OUT_CHANNELS
     more_ptr = features_ptr if STATISTICS == "sums" else added_ptr
-    # Columns that are the channels of one tap: what is known of a tap is computed before the launch.
-    UNROLL: tl.constexpr = KERNEL * KERNEL if CHANNELS == BLOCK_C and BLOCK_C < 64 else 1
     if STATISTICS == "sums":
         scale, shift = _load_norm(mean_ptr, inverse_ptr, scale_ptr, bias_ptr, outs, has_out)
     if STATISTICS != "":
@@ -96,7 +94,7 @@ def conv_kernel(
             if more_ptr is not None:
                 more = _load_rows(more_ptr, at, outs, positions, OUT_CHANNELS, EVEN)
             sums = tl.zeros([BLOCK_P, BLOCK_O], tl.float32)
-            for start in tl.range(0, COLUMNS, BLOCK_C, loop_unroll_factor=UNROLL):
+            for start in range(0, COLUMNS, BLOCK_C):
                 columns = start + tl.arange(0, BLOCK_C)
                 taps = columns // CHANNELS
                 channels = columns % CHANNELS
@@ -510,6 +508,7 @@ def feature_gradient(
     """
     positions = features[:, 0].numel()
     tiles, blocks, sizes = _pointwise(positions, features.shape[1], weight.shape[0])
+    sizes["num_warps"] = 8
     out = torch.empty_like(features)
     pointwise_conv_gradient_kernel[triton.cdiv(positions, tiles * sizes["BLOCK_P"]), blocks](
         features, grad, weight, added, out, totals, *norm, positions, tiles, *weight.stride()[:2], **sizes
@@ -571,19 +570,17 @@ def make_tile(
 ) -> tuple[int, dict[str, int]]:
     """Return (tiles of a program, the tile) of a convolution, measured to be fast on an H200."""
     seen = kernel * kernel * channels
-    # Few channels are read tap by tap; a 1×1 kernel reads all its columns at once.
-    by_tap = kernel > 1 and channels in (16, 32)
-    columns = channels if by_tap else _block(seen, 2 * WIDE if kernel == 1 else WIDE)
+    # 16 channels are read tap by tap, straight into registers; a 1×1 kernel reads all its columns at once.
+    columns = 16 if kernel > 1 and channels == 16 else _block(seen, 2 * WIDE if kernel == 1 else WIDE)
     # Sums need registers, and what is then read twice is small.
     outputs = _block(out_channels, WIDE // 2 if statistics == "sums" and channels < out_channels else WIDE)
     is_deep = columns > WIDE and positions >= WIDE * PROGRAMS
-    is_large = is_deep or (positions >= 2 * WIDE * 256 and not (by_tap and channels == 32))
     tile = {
-        "BLOCK_P": 2 * WIDE if is_large else WIDE,
+        "BLOCK_P": 2 * WIDE if is_deep or positions >= 2 * WIDE * 256 else WIDE,
         "BLOCK_C": columns,
         "BLOCK_O": outputs,
         "num_warps": 8 if is_deep else 4,
-        "num_stages": 1 if columns >= seen or by_tap else 3,
+        "num_stages": 1 if columns >= seen or columns == 16 else 3,
     }
     if statistics == "":
         return 1, tile
@@ -591,49 +588,41 @@ def make_tile(
     if kernel == 1:
         tile |= {"BLOCK_P": WIDE, "num_warps": 4}
     programs = triton.cdiv(positions, tile["BLOCK_P"]) * triton.cdiv(out_channels, outputs)
-    most = 2 if kernel > 1 else MOST_TILES if columns >= seen else 1
-    return min(triton.cdiv(programs, PROGRAMS), most), tile
+    return triton.cdiv(programs, MULTIPROCESSORS), tile
 
 
 @lru_cache(maxsize=1024)
 def make_pointwise_tile(positions: int, channels: int, out_channels: int) -> tuple[int, dict[str, int]]:
     """Return (tiles of a program, the tile) of the backward pass of a 1×1 kernel after a norm."""
-    columns, outputs = _block(channels, WIDE), _block(out_channels, 1024)
-    parts = _most_parts(positions, channels, out_channels, 1, triton.cdiv(channels, columns))
-    tile = {"BLOCK_P": WIDE, "BLOCK_C": columns, "BLOCK_O": outputs}
-    return triton.cdiv(positions, parts * WIDE), tile | {
-        "num_warps": 8 if outputs > 2 * WIDE else 4,
-        "num_stages": 1,
-    }
+    outputs = _block(out_channels, 1024)
+    columns = _block(channels, WIDE if outputs <= 2 * WIDE else WIDE // 2)
+    tile = {"BLOCK_P": WIDE, "BLOCK_C": columns, "BLOCK_O": outputs, "num_warps": 4, "num_stages": 1}
+    programs = triton.cdiv(positions, WIDE) * triton.cdiv(channels, columns)
+    return triton.cdiv(programs, MULTIPROCESSORS), tile
 
 
 @lru_cache(maxsize=1024)
 def make_part_tile(
     positions: int, width: int, kernel: int, channels: int, out_channels: int
 ) -> tuple[int, dict[str, int]]:
-    """Return (the most parts, the tile) of a weight gradient, measured to be fast on an H200."""
+    """Return (the most parts, the tile) of a weight gradient, measured to be fast on an H200.
+
+    More parts keep more programs busy, but each part is written and read again. So the parts take less memory than x
+    and the gradient, unless every multiprocessor then has no program.
+    """
     group = _group(positions, width, kernel, channels, out_channels)
     seen = kernel * (group + kernel - 1) * channels
     columns, outputs = _block(seen, WIDE), _block(group * out_channels, WIDE)
     blocks = triton.cdiv(seen, columns) * triton.cdiv(group * out_channels, outputs)
-    parts = _most_parts(positions, channels, out_channels, group * kernel * kernel, blocks)
+    operands = 2 * positions * (channels + out_channels)
+    part = 2 * 4 * group * kernel * kernel * channels * out_channels
+    parts = min(triton.cdiv(PROGRAMS, blocks), max(operands // part, triton.cdiv(MULTIPROCESSORS, blocks)))
     # A group makes as many parts as it has places.
     parts = max(1, parts * 2 // group) if group > 2 else parts
     # Channels that are read one by one cannot be copied ahead.
     stages = 1 if channels % 8 != 0 else 3
     tile = {"GROUP": group, "BLOCK_R": 64, "BLOCK_C": columns, "BLOCK_O": outputs}
     return parts, tile | {"num_warps": 4, "num_stages": stages}
-
-
-def _most_parts(positions: int, channels: int, out_channels: int, weights: int, blocks: int) -> int:
-    """Return how many parts a gradient may have, each with so many weights for a pair of channels.
-
-    More parts keep more programs busy, but each part is written and read again. So the parts take less memory than x
-    and the gradient, unless every multiprocessor then has no program.
-    """
-    operands = 2 * positions * (channels + out_channels)
-    part = 2 * 4 * weights * channels * out_channels
-    return min(triton.cdiv(PROGRAMS, blocks), max(operands // part, triton.cdiv(PROGRAMS // 2, blocks)))
 
 
 def _group(positions: int, width: int, kernel: int, channels: int, out_channels: int) -> int:
