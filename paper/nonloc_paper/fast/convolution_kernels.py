@@ -588,7 +588,7 @@ def make_tile(
     if kernel == 1:
         tile |= {"BLOCK_P": WIDE, "num_warps": 4}
     programs = triton.cdiv(positions, tile["BLOCK_P"]) * triton.cdiv(out_channels, outputs)
-    return triton.cdiv(programs, MULTIPROCESSORS), tile
+    return min(triton.cdiv(programs, MULTIPROCESSORS), 8 if kernel == 1 else 2), tile
 
 
 @lru_cache(maxsize=1024)
