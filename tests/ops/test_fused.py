@@ -19,7 +19,7 @@ from nonloc.ops import (
     prepare,
     propagate,
 )
-from nonloc.ops.fused import choice, launch, operators
+from nonloc.ops.fused import choice, launch, operators, stored
 from nonloc.ops.fused.launch import Launcher, _groups, is_interpreted
 from nonloc.ops.fused.operators import (
     embedded_stage,
@@ -38,6 +38,32 @@ pytestmark = [
 # The allowed error, in multiples of that of the plain computation in the same dtype, or of its eps if that is more.
 FACTOR = 4
 HALF, WIDE = torch.float16, torch.float64
+
+
+SITES = {}
+
+
+@pytest.fixture(autouse=True)
+def a_site_tells_all_that_triton_compiles_by(monkeypatch):
+    """In every launch of every test here: on a GPU what is compiled for a site is launched without another question."""
+    plain = launch.launch_kernel
+
+    def checked(site, describe, arguments):
+        _, grid, constants, options = describe()
+        kinds = [
+            (one.dtype, one.data_ptr() % 16)
+            if isinstance(one, torch.Tensor)
+            else None
+            if isinstance(one, float)
+            else one
+            for one in arguments
+        ]
+        key = (site, *constants.items(), *options.items())
+        assert SITES.setdefault(key, (grid, kinds)) == (grid, kinds)
+        plain(site, describe, arguments)
+
+    for module in (launch, stored):
+        monkeypatch.setattr(module, "launch_kernel", checked)
 
 
 @pytest.fixture
@@ -590,7 +616,6 @@ def test_what_triton_would_compile_anew_is_not_taken_from_what_is_kept(monkeypat
     compiled, launched = [], []
 
     class Kernel:
-        __name__ = "kernel"
         arg_names = ("X", "Y", "M", "scale", "BLOCK")
 
         def __getitem__(self, grid):
@@ -601,13 +626,16 @@ def test_what_triton_would_compile_anew_is_not_taken_from_what_is_kept(monkeypat
 
             return compile_and_launch
 
+    def run(x, y, size, scale, block):
+        site = (*launch.make_site(x, y), size, block)
+        launch.launch_kernel(
+            site, lambda: (Kernel(), (2, 3), {"BLOCK": block}, {"num_warps": 4}), (x, y, size, scale)
+        )
+
     monkeypatch.setattr(launch, "is_interpreted", lambda: False)
     monkeypatch.setattr(launch, "_compiled", {})
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
-    numbers = torch.zeros(64)
-    aligned, other = numbers[4:], numbers[1:]
+    numbers, other, _, _, aligned = torch.zeros(64).unfold(0, 60, 1)
     assert aligned.data_ptr() % 16 == 0 != other.data_ptr() % 16
-    kernel = Kernel()
     different = [
         (numbers, aligned, 16, 0.5, 64),
         (numbers, other, 16, 0.5, 64),
@@ -618,9 +646,9 @@ def test_what_triton_would_compile_anew_is_not_taken_from_what_is_kept(monkeypat
         (numbers, aligned, 16, 0.5, 32),
     ]
     for _ in range(2):
-        for *arguments, block in different:
-            launch.launch_kernel(kernel, (2, 3), arguments, {"BLOCK": block}, {"num_warps": 4})
-    launch.launch_kernel(kernel, (2, 3), (aligned, numbers, 16, 0.7), {"BLOCK": 64}, {"num_warps": 4})
+        for one in different:
+            run(*one)
+    run(aligned, numbers, 16, 0.7, 64)
     assert len(compiled) == len(different)
     expected = [(n + 1, (0.5, one[-1])) for n, one in enumerate(different)]
     assert launched == [*expected, (1, (0.7, 64))]

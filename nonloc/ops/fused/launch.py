@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
@@ -49,36 +49,35 @@ _compiled: dict[Any, Any] = {}
 
 
 def launch_kernel(
-    kernel: Any,
-    grid: tuple[int, int],
-    arguments: Sequence[Any],
-    constants: dict[str, Any],
-    options: dict[str, Any],
+    site: tuple[Any, ...], describe: Callable[[], tuple[Any, ...]], arguments: Sequence[Any]
 ) -> None:
-    """Launch a kernel of Triton. What it has compiled is kept by all that the code depends on: finding that out anew
-    takes Triton longer than a small launch takes the GPU."""
-    if is_interpreted():
-        kernel[grid](*arguments, **constants, **options)
-        return
-    seen: list[Any] = [kernel.__name__, torch.cuda.current_device()]
-    addresses = 0
-    for one in arguments:
-        if isinstance(one, Tensor):
-            addresses |= one.data_ptr()
-            seen.append(one.dtype)
-        else:
-            seen.append(float if isinstance(one, float) else one)
-    # Triton asks of each address whether it is a multiple of 16. Nearly always all are, and one question does.
-    if addresses % 16:
-        seen += [one.data_ptr() % 16 for one in arguments if isinstance(one, Tensor)]
-    key = (*seen, *constants, *constants.values(), *options, *options.values())
-    found = _compiled.get(key)
-    if found is None:
-        fixed = [constants[name] for name in kernel.arg_names[len(arguments) :]]
-        _compiled[key] = kernel[grid](*arguments, **constants, **options), fixed
-    else:
-        compiled, fixed = found
-        compiled[(*grid, 1)](*arguments, *fixed)
+    """Launch a kernel of Triton, on the device that `site` begins with.
+
+    What is compiled is kept: to find out anew that it is, Triton needs longer than the GPU for a small launch.
+
+    site      all that the code and the launch depend on
+    describe  returns the kernel, the grid, the constants after the arguments, and Triton's options
+    """
+    device = site[0]
+    if device.type == "cuda" and device.index != torch.cuda.current_device():
+        with torch.cuda.device(device):
+            return launch_kernel(site, describe, arguments)
+    found = _compiled.get(site)
+    if found is not None:
+        run, constants = found
+        return run(*arguments, *constants)
+    kernel, grid, constants, options = describe()
+    compiled = kernel[grid](*arguments, **constants, **options)
+    if not is_interpreted():
+        ordered = [constants[name] for name in kernel.arg_names[len(arguments) :]]
+        _compiled[site] = compiled[(*grid, 1)], ordered
+
+
+def make_site(first: Tensor, *others: Tensor | None) -> tuple[Any, ...]:
+    """The device and the sizes of the first, and of each tensor its dtype and how it lies: Triton compiles anew for
+    addresses that are no multiples of 16."""
+    kinds = [None if one is None else (one.dtype, one.data_ptr() % 16) for one in (first, *others)]
+    return first.device, *first.shape, *kinds
 
 
 class Tile(NamedTuple):
@@ -220,7 +219,9 @@ class Launcher:
         channels: int,
         blocks: int,
         s: Settings,
+        *others: Tensor | None,
     ) -> None:
+        """others: all further tensors that come from outside."""
         self.batch, self.positions, self.depth = query.shape
         self.q, self.k = query, key
         self.bias = None if bias is None else (bias * LOG2_E).contiguous()
@@ -233,29 +234,32 @@ class Launcher:
         if query.dtype == torch.float32 and torch.backends.cuda.matmul.fp32_precision != "tf32":
             self.precision = "tf32x3"
         self.chunk = min(channels, CHUNK)
+        if is_launching():
+            self.site = *make_site(query, key, bias, *others), hidden, channels, blocks, self.precision
         # Small kernels inside large ones cost registers. With wider features, fewer programs would then run at a time.
         self.merges = query.dtype != torch.float32 and max(self.depth, hidden) <= 32
 
     def launch(self, name: str, kernel: str, *tensors: Any, **constants: Any) -> None:
-        tile = self.tiles[name]
-        m = self.positions
-        if tile.step:
-            constants["STEP"] = tile.step
+        """Which tensors are None is known from the name and the constants."""
         if not is_launching():
             return
-        # Triton is needed only for a launch.
-        from nonloc.ops.fused import kernels
 
-        options: dict[str, Any] = {"num_warps": tile.warps, "num_stages": tile.stages}
-        if tile.registers is not None and not is_interpreted():
-            options["maxnreg"] = tile.registers
-        constants["BLOCK"] = tile.block
-        constants["EVEN"] = m % tile.block == 0 and (tile.step == 0 or m % tile.step == 0)
-        constants["PRECISION"] = self.precision
-        # Triton takes None for a pointer that is not there.
-        launch_kernel(
-            getattr(kernels, kernel), (-(-m // tile.block), self.batch), tensors, constants, options
-        )
+        def describe() -> tuple[Any, ...]:
+            # Triton is needed only for a launch.
+            from nonloc.ops.fused import kernels
+
+            tile, m = self.tiles[name], self.positions
+            options: dict[str, Any] = {"num_warps": tile.warps, "num_stages": tile.stages}
+            if tile.registers is not None and not is_interpreted():
+                options["maxnreg"] = tile.registers
+            if tile.step:
+                constants["STEP"] = tile.step
+            constants["BLOCK"] = tile.block
+            constants["EVEN"] = m % tile.block == 0 and (tile.step == 0 or m % tile.step == 0)
+            constants["PRECISION"] = self.precision
+            return getattr(kernels, kernel), (-(-m // tile.block), self.batch), constants, options
+
+        launch_kernel((*self.site, name, *constants.values()), describe, tensors)
 
     def begin(
         self, x: Tensor | None, w_g: Tensor | None, g: Tensor | None, norms: Tensor | None, embedding: Embedding = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -31,7 +32,7 @@ def stage_forward(
     """
     blocks, channels, hidden = w_z.shape
     batch, positions, _ = query.shape
-    kernels = Launcher(query, key, bias, hidden, channels, blocks, s)
+    kernels = Launcher(query, key, bias, hidden, channels, blocks, s, x, w_z, w_g, *(embedding or ()))
     buffers = blocks if keeps else min(blocks, 2)
     # The caller gets the last state, which must not share storage with the others.
     last = torch.empty_like(x)
@@ -41,8 +42,8 @@ def stage_forward(
     lse = torch.empty(2, *query.shape[:2], device=query.device, dtype=torch.float32)
     mean = torch.empty_like(key) if s.has_gradient else None
     norms = kernels.make_norms(embedding)
-    sums, given, outer, inner = lse.unbind(), g.unbind(), w_z.unbind(), w_g.unbind()
-    change = [None] * blocks if r is None else r.unbind()
+    sums, given, outer, inner = lse.unbind(), _by_block(g), _by_block(w_z), _by_block(w_g)
+    change = [None] * blocks if r is None else _by_block(r)
     kernels.begin(x, inner[0], given[0], norms, embedding)
     state = x
     for n in range(blocks):
@@ -80,8 +81,9 @@ def stage_backward(
     """
     blocks, channels, hidden = w_z.shape
     states = [x] if between is None else [x, *between.unbind()]
-    kernels = Launcher(query, key, bias, hidden, channels, blocks, s)
     d_state = d_state.contiguous()
+    others = (d_state, x, w_z, w_g, g, r, lse, mean, between, *(embedding or ()))
+    kernels = Launcher(query, key, bias, hidden, channels, blocks, s, *others)
     dr = torch.empty_like(g)
     sums = lse.unbind()
     delta = torch.empty_like(sums[0])
@@ -92,8 +94,8 @@ def stage_backward(
     dw = None
     if not s.deterministic:
         dw = g.new_zeros(sets, SLOTS, 2, channels * hidden, dtype=torch.float32)
-    outer, inner, given, change, d_change = (one.unbind() for one in (w_z, w_g, g, r, dr))
-    d_weights = [None] * sets if dw is None else dw.unbind()
+    outer, inner, given, change, d_change = map(_by_block, (w_z, w_g, g, r, dr))
+    d_weights = [None] * sets if dw is None else _by_block(dw)
     turn = Turn(d_state, outer[-1], change[-1])
     turn_later = kernels.turn(
         sums, turn, d_change[-1], delta, given[-1], may_wait=blocks == 1 and mean is not None
@@ -123,7 +125,7 @@ def stage_backward(
     else:
         assert dg is not None
         d_wg = torch.stack([_outer(dg[n], states[n]) for n in range(blocks)])
-        d_wz = torch.stack([_outer(afters[n], change[n]) for n in range(blocks)])
+        d_wz = torch.stack([_outer(afters[n], r[n]) for n in range(blocks)])
     if embedding is not None and dq is not None and dk is not None:
         found = (_outer(dq, x), _outer(dk, x)) if dw is None else total[-1]
         dq, dk = (
@@ -158,7 +160,7 @@ def product_forward(
     query: Tensor, key: Tensor, bias: Tensor | None, g: Tensor, s: Settings, keeps: bool
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """Return K g in float32; and for backward LSE and RATIO, and K k."""
-    kernels = Launcher(query, key, bias, g.shape[-1], SMALLEST, 1, s)
+    kernels = Launcher(query, key, bias, g.shape[-1], SMALLEST, 1, s, g)
     result = torch.empty_like(g, dtype=torch.float32)
     lse = torch.empty(2, *query.shape[:2], device=query.device, dtype=torch.float32)
     mean = torch.empty_like(key) if s.has_gradient else None
@@ -181,16 +183,22 @@ def product_backward(
     s: Settings,
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None, Tensor]:
     """Return the gradients of q, k, b, where `mean` was kept, and of g."""
-    kernels = Launcher(query, key, bias, g.shape[-1], SMALLEST, 1, s)
+    d_result = d_result.contiguous()
+    kernels = Launcher(query, key, bias, g.shape[-1], SMALLEST, 1, s, d_result, g, result, lse, mean)
     sums = lse.unbind()
     delta = torch.empty_like(sums[0])
     dr, dg = torch.empty_like(g), torch.empty_like(g)
-    step, turn = Adjoint(dr, dg=dg), Turn(d_result.contiguous(), None, result)
+    step, turn = Adjoint(dr, dg=dg), Turn(d_result, None, result)
     turn_later = kernels.turn(sums, turn, dr, delta, g, may_wait=mean is not None)
     if mean is not None:
         return *kernels.affinity_gradient(sums, mean, delta, (dr,), (g,), step, turn_later), dg
     kernels.adjoint(sums, step)
     return None, None, None, dg
+
+
+def _by_block(x: Tensor) -> Sequence[Tensor]:
+    """Of each sub-block; of a single one x itself, as kernels take nothing but its address."""
+    return (x,) if len(x) == 1 else x.unbind()
 
 
 def _outer(a: Tensor, b: Tensor) -> Tensor:

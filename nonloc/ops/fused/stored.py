@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from nonloc.ops.arithmetic import in_dtype
-from nonloc.ops.fused.launch import LOG2_E, Settings, is_launching, launch_kernel
+from nonloc.ops.fused.launch import LOG2_E, Settings, is_launching, launch_kernel, make_site
 
 LARGEST_KERNEL = 2**27  # bytes of K that exist at one time; backward its gradients take three times as much
 ALIGNED = 8  # numbers: the vendor's products are slow where rows do not begin on 16 bytes
@@ -232,16 +232,18 @@ def _centred(key: Tensor) -> Tensor:
 def _launch_rows(name: str, like: Tensor, *arguments: Any, **constants: Any) -> None:
     if not is_launching():
         return
-    from nonloc.ops.fused import stored_kernels
 
-    batch, positions, _ = like.shape
-    width = 1 << (_aligned(positions) - 1).bit_length()
-    rows = max(1, NUMBERS_AT_ONCE // width)
-    constants |= {"ROWS": rows, "WIDTH": width}
-    grid = (-(-positions // rows), batch)
-    launch_kernel(
-        getattr(stored_kernels, name), grid, arguments, constants, {"num_warps": 4 if rows > 1 else 8}
-    )
+    def describe() -> tuple[Any, ...]:
+        from nonloc.ops.fused import stored_kernels
+
+        batch, positions, _ = like.shape
+        width = 1 << (_aligned(positions) - 1).bit_length()
+        rows = max(1, NUMBERS_AT_ONCE // width)
+        sizes, options = constants | {"ROWS": rows, "WIDTH": width}, {"num_warps": 4 if rows > 1 else 8}
+        return getattr(stored_kernels, name), (-(-positions // rows), batch), sizes, options
+
+    tensors = [one for one in arguments if one is None or isinstance(one, Tensor)]
+    launch_kernel((*make_site(like, *tensors), name), describe, arguments)
 
 
 def _aligned(positions: int) -> int:
