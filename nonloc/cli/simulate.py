@@ -47,6 +47,7 @@ stability and they are growing (all finite states are written)."""
 SMALLEST_BANDWIDTH, LARGEST_BANDWIDTH = 1e-5, 1e9
 TIMED_PAIRS = 2**24  # of the product that is timed
 LONG = 10  # seconds
+MOST_FRAMES = 200  # of a moving picture: 20 seconds, and as long to draw them
 PROCESSES = ("diffusion", "damped", "jump", "reverse")
 
 
@@ -74,7 +75,9 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--stepper", choices=("euler", "exact", "implicit"), default="euler", help="how a step is made"
     )
-    parser.add_argument("--animate", action="store_true", help="write the states as a moving picture, too")
+    parser.add_argument(
+        "--animate", action="store_true", help=f"write up to {MOST_FRAMES} states as a moving picture, too"
+    )
     parser.add_argument("--output", default=".", metavar="DIR", help="where the files go")
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
     add_output_arguments(parser)
@@ -167,7 +170,8 @@ def run(options: Namespace) -> int:
         if options.animate:
             # After the others: it takes longest, and an interruption must not cost them.
             name = f"states-{options.process}.gif"
-            os.replace(animate_trajectory(trajectory, Path(place, name), **drawn), folder / name)
+            animate_trajectory(trajectory, Path(place, name), most_frames=MOST_FRAMES, **drawn)
+            os.replace(Path(place, name), folder / name)
             written.append(str(folder / name))
     output.result(_text(trajectory, outcome, series, written), {**value, "files": written})
     return EXIT_DONE if outcome.ending == "finished" else EXIT_DIVERGED
