@@ -219,11 +219,6 @@ def test_autocast_gives_the_input_dtype_and_nearly_its_values(kind, keywords, im
     assert all(parameter.grad.isfinite().all() for parameter in stage.parameters())
 
 
-@pytest.mark.parametrize("kind", STAGES)
-def test_half_precision(kind, image):
-    assert evaluated(kind).to(torch.bfloat16)(image.bfloat16()).dtype == torch.bfloat16
-
-
 @each_variant
 def test_fx_traces_a_model_and_calls_its_stages(kind, keywords, image):
     model = nn.Sequential(nn.Conv2d(C, C, 1), evaluated(kind, **keywords), nn.ReLU()).eval()
