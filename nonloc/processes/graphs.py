@@ -164,10 +164,9 @@ def to_scipy(affinity: SparseAffinity) -> Any:
     """
     _require_scipy()
     matrix = _checked_sparse(affinity).matrix.detach()
-    parts = (
-        part.cpu().numpy().copy() for part in (matrix.values(), matrix.col_indices(), matrix.crow_indices())
-    )
-    return scipy_sparse.csr_array(tuple(parts), shape=tuple(matrix.shape))
+    parts = (matrix.values(), matrix.col_indices(), matrix.crow_indices())
+    copies = tuple(part.cpu().numpy().copy() for part in parts)
+    return scipy_sparse.csr_array(copies, shape=tuple(matrix.shape))
 
 
 def from_edge_index(
@@ -193,12 +192,8 @@ def from_edge_index(
     [[[0.0, 0.0, 0.0], [0.5, 0.0, 0.5], [0.0, 0.0, 0.0]]]
     """
     _require_scipy()
-    if (
-        not isinstance(edge_index, Tensor)
-        or edge_index.dim() != 2
-        or edge_index.shape[0] != 2
-        or edge_index.dtype not in (torch.int32, torch.int64)
-    ):
+    is_list = isinstance(edge_index, Tensor) and edge_index.dim() == 2 and len(edge_index) == 2
+    if not is_list or edge_index.dtype not in (torch.int32, torch.int64):
         raise ValueError(
             f"edge_index must be a tensor [2, E] of int64, got {_described(edge_index)}; torch.as_tensor makes one"
         )

@@ -77,10 +77,8 @@ def test_a_zero_sample_is_its_own_solution():
     z[1] = 0
     x = solve(a, z, 1.0)
     assert bool((x[1] == 0).all())
-    assert (
-        float((x[0] - torch.linalg.solve(torch.eye(80, dtype=torch.float64) - a[0], z[0])).abs().max())
-        <= 1e-11
-    )
+    expected = torch.linalg.solve(torch.eye(80, dtype=torch.float64) - a[0], z[0])
+    assert float((x[0] - expected).abs().max()) <= 1e-11
 
 
 def test_nan_and_overflow_are_handed_on():

@@ -111,6 +111,5 @@ def test_an_affinity_that_is_exchanged_is_seen():
     process = Following()
     for state in (z, 2 * z):
         process.rate(state)
-        assert (
-            relative(process.energy(state), dirichlet_energy(Affinity(state, state, "heat"), state)) <= 1e-14
-        )
+        expected = dirichlet_energy(Affinity(state, state, "heat"), state)
+        assert relative(process.energy(state), expected) <= 1e-14
