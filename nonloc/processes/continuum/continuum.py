@@ -145,10 +145,8 @@ class Continuum:
                 f"a kernel given as a function is tabulated, and M = {size} positions would need {size * size} "
                 "entries; use fewer cells, a kind of affinity with features, or a HorizonKernel"
             )
-        blocks = []
-        for rows in self.points.split(max(1, BLOCK_ENTRIES // size)):
-            blocks.append(pair_values(kernel, rows, self.points))
-        table = torch.cat(blocks)
+        blocks = self.points.split(max(1, BLOCK_ENTRIES // size))
+        table = torch.cat([pair_values(kernel, rows, self.points) for rows in blocks])
         with without_sparse_warnings():
             return SparseAffinity(table.to_sparse_csr(), normalize, measure=self.weights)
 
