@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from chains import chain, order, two_states
+from chains import chain, order
 
 from nonloc.ops import Affinity, aggregate, diffuse
 from nonloc.ops.functional import check_signal
@@ -61,14 +61,6 @@ def test_expectations_are_the_other_side_of_laws(step_size):
     actual = process.expect(f, step_size)
     assert relative(actual, process.transition_matrix(step_size) @ f) < 1e-14
     assert relative((law * actual).sum(1), (process.evolve(law, step_size) * f).sum(1)) < 1e-15
-
-
-def test_two_states_in_continuous_time_have_their_closed_form():
-    a, b, time = 0.3, 0.5, 1.7
-    law = torch.tensor([[[1.0], [0.0]]], dtype=torch.float64)
-    actual = simulate(JumpProcess(two_states(a, b)), law, num_steps=1, step_size=time, stepper="exact").final
-    there = a / (a + b) * (1 - torch.tensor(-(a + b) * time, dtype=torch.float64).exp())
-    assert float((actual[0, 1, 0] - there).abs()) < 1e-15
 
 
 def test_the_discrete_master_equation_tends_to_the_continuous_one_with_order_1():
