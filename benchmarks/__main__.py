@@ -61,23 +61,18 @@ Exit codes: 0 measured; 1 a deviation is above its limit, losses disagree, or a 
 def main(arguments: list[str] | None = None) -> int:
     """Run one benchmark and return its exit code."""
     parser = Parser(prog="python -m benchmarks", description=DESCRIPTION)
-    parser.add_argument("subject", choices=tuple(SUBJECTS), help="what to measure")
-    parser.add_argument(
+    add = parser.add_argument
+    add("subject", choices=tuple(SUBJECTS), help="what to measure")
+    add(
         "--output",
         metavar="DIR",
         help="write DIR/<subject>.json (DIR/stage_cpu.json on the CPU); of stage, modules, training, forms and "
         "profile also the table, DIR/<subject>.md",
     )
-    parser.add_argument(
-        "--repeats", type=int, default=7, help="timings of each side (backends, stage, training, forms)"
-    )
-    parser.add_argument("--trials", type=int, default=3, help="random problems of each cell (accuracy)")
-    parser.add_argument(
-        "--cases", type=int, default=10_000, help="random stages (certificates), inputs (stable: a tenth)"
-    )
-    parser.add_argument(
-        "--device", help="cpu or cuda; default: cuda where there is one, and cpu for what measures the CPU"
-    )
+    add("--repeats", type=int, default=7, help="timings of each side (backends, stage, training, forms)")
+    add("--trials", type=int, default=3, help="random problems of each cell (accuracy)")
+    add("--cases", type=int, default=10_000, help="random stages (certificates), inputs (stable: a tenth)")
+    add("--device", help="cpu or cuda; default: cuda where there is one, and cpu for what measures the CPU")
     add_output_arguments(parser)
     try:
         options = parser.parse_args(with_underscores(sys.argv[1:] if arguments is None else arguments))

@@ -9,7 +9,7 @@ from argparse import Namespace
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -39,14 +39,6 @@ CHECKED_STEPS = 2
 LIMIT = 1e-3
 STEPS_PER_EPOCH = 100
 WARM_UP_STEPS = 3
-
-
-class Steps(Protocol):
-    """Something that trains step by step."""
-
-    def step(self) -> None: ...
-
-    def close(self) -> None: ...
 
 
 class PlainLoop:
@@ -139,6 +131,9 @@ class LibrarySteps:
             for event in session.losses.pending():
                 event.synchronize()
             return session.losses.read()
+
+
+Steps = PlainLoop | LibrarySteps
 
 
 def random_images(count: int, device: torch.device) -> Dataset:

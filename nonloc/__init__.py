@@ -13,37 +13,29 @@ Each has an example: help(nonloc.DiffusiveStage).
 
 from typing import TYPE_CHECKING
 
-from nonloc._lazy import lazy
+from nonloc._lazy import lazy, modules_by_name
 
 __version__ = "0.1.0"
 
-_WHERE = {
-    "Affinity": "nonloc.ops.affinity",
-    "SparseAffinity": "nonloc.ops.sparse",
-    "aggregate": "nonloc.ops.functional",
-    "diffuse": "nonloc.ops.functional",
-    "propagate": "nonloc.ops.functional",
-    "prepare": "nonloc.ops.functional",
-    "kernel_matrix": "nonloc.ops.functional",
-    "dirichlet_energy": "nonloc.ops.functional",
-    "estimate": "nonloc.ops.cost",
-    "logit_spread": "nonloc.ops.exponential",
-    "OriginalBlock": "nonloc.nn.stage",
-    "DiffusiveBlock": "nonloc.nn.stage",
-    "OriginalStage": "nonloc.nn.stage",
-    "DiffusiveStage": "nonloc.nn.stage",
-    "insert": "nonloc.nn.insert",
-    "freeze": "nonloc.nn.freeze",
-    "feature_trace": "nonloc.nn.inspect",
-    "logit_spreads": "nonloc.nn.inspect",
-    "Diffusion": "nonloc.processes.diffusion",
-    "simulate": "nonloc.processes.simulate",
-    "certify": "nonloc.processes.stability.certify",
-    "cfl_limit": "nonloc.processes.stability.cfl",
-    "Spectrum": "nonloc.spectrum",
-    "weight_spectrum": "nonloc.spectrum",
-    "Outcome": "nonloc.outcomes",
-}
+_WHERE = modules_by_name(
+    {
+        "nonloc.ops.affinity": "Affinity",
+        "nonloc.ops.sparse": "SparseAffinity",
+        "nonloc.ops.functional": "aggregate diffuse propagate prepare kernel_matrix dirichlet_energy",
+        "nonloc.ops.cost": "estimate",
+        "nonloc.ops.exponential": "logit_spread",
+        "nonloc.nn.stage": "OriginalBlock DiffusiveBlock OriginalStage DiffusiveStage",
+        "nonloc.nn.insert": "insert",
+        "nonloc.nn.freeze": "freeze",
+        "nonloc.nn.inspect": "feature_trace logit_spreads",
+        "nonloc.processes.diffusion": "Diffusion",
+        "nonloc.processes.simulate": "simulate",
+        "nonloc.processes.stability.certify": "certify",
+        "nonloc.processes.stability.cfl": "cfl_limit",
+        "nonloc.spectrum": "Spectrum weight_spectrum",
+        "nonloc.outcomes": "Outcome",
+    }
+)
 
 __all__ = ["__version__", *_WHERE]
 _MOVED = dict.fromkeys(("Recipe", "Run", "build", "fit"), "nonloc_paper")

@@ -13,6 +13,11 @@ from types import ModuleType
 from typing import Any
 
 
+def modules_by_name(modules: Mapping[str, str]) -> dict[str, str]:
+    """Return {name: module} of {module: "name name …"}, in the same order."""
+    return {name: module for module, names in modules.items() for name in names.split()}
+
+
 def lazy(
     package: str, where: Mapping[str, str], moved: Mapping[str, str] | None = None
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:

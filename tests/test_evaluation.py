@@ -7,14 +7,6 @@ from torch import nn
 from nonloc._evaluation import evaluating
 
 
-def test_every_submodule_has_its_own_mode_again():
-    model = nn.Sequential(nn.Dropout(), nn.Dropout()).train()
-    model[1].eval()
-    with evaluating(model):
-        assert not any(module.training for module in model.modules())
-    assert [module.training for module in model.modules()] == [True, True, False]
-
-
 def test_a_second_thread_waits_for_the_mode_that_the_model_has():
     model, inside = nn.Sequential(nn.Dropout()).train(), threading.Event()
 

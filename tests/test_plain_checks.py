@@ -14,35 +14,20 @@ from nonloc.processes.continuum.quadrature import quadrature
 from nonloc_paper import Recipe
 
 
-@pytest.mark.parametrize("value", [3, np.int64(3), np.uint8(3)])
-def test_whole_numbers(value):
-    assert is_whole(value)
-    assert is_number(value)
-
-
-@pytest.mark.parametrize("value", [2.5, np.float32(2.5), np.float64(2.5), Fraction(5, 2)])
-def test_numbers_that_are_not_whole(value):
-    assert is_number(value)
-    assert not is_whole(value)
-
-
-@pytest.mark.parametrize("value", [True, np.bool_(True), "3", None, 1j, [3], np.array(3), torch.tensor(3)])
-def test_what_is_no_number(value):
-    assert not is_number(value)
-    assert not is_whole(value)
-
-
-@pytest.mark.parametrize("value", [0, -3, 1.5, 10**308, np.float32(1e38), np.int64(2), Fraction(1, 3)])
-def test_numbers_that_a_float_holds(value):
-    assert is_finite(value)
-
-
 @pytest.mark.parametrize(
-    "value",
-    [10**400, -(10**400), Fraction(10**400), float("nan"), -float("inf"), np.float32("inf"), True, "1"],
+    ("kinds", "values"),
+    [
+        ((True, True, True), [0, -3, 10**308, np.int64(3), np.uint8(3)]),
+        ((True, True, False), [10**400, -(10**400)]),
+        ((False, True, True), [2.5, np.float32(1e38), np.float64(2.5), Fraction(1, 3)]),
+        ((False, True, False), [Fraction(10**400), float("nan"), -float("inf"), np.float32("inf")]),
+        ((False, False, False), [True, np.bool_(True), "3", None, 1j, [3], np.array(3), torch.tensor(3)]),
+    ],
+    ids=str,
 )
-def test_numbers_that_no_float_holds(value):
-    assert not is_finite(value)
+def test_what_is_whole_a_number_and_held_by_a_float(kinds, values):
+    for value in values:
+        assert (is_whole(value), is_number(value), is_finite(value)) == kinds, value
 
 
 @pytest.mark.parametrize("value", [10**20, 10**5000], ids=["20 digits", "5000 digits"])

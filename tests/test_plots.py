@@ -182,6 +182,8 @@ def test_an_animation_has_a_frame_for_each_state(path, tmp_path):
     with Image.open(written) as image:
         assert image.n_frames == len(path)
         assert image.info["duration"] == 200
+    with Image.open(animate_trajectory(path, tmp_path / "few.gif", size=SIZE, most_frames=3)) as image:
+        assert image.n_frames == 3
 
 
 def test_a_film_needs_ffmpeg(path, tmp_path, monkeypatch):
@@ -287,6 +289,7 @@ def test_without_matplotlib_the_error_names_the_extra():
         (lambda a, p: plot_trajectory(p, "states", size=(3, 5)), "of the 20 positions"),
         (lambda a, p: plot_trajectory(p, ax=Figure()), "ax must be matplotlib axes, got Figure"),
         (lambda a, p: animate_trajectory(p, "states.png", size=SIZE), "path must end with .gif or .mp4"),
+        (lambda a, p: animate_trajectory(p, "a.gif", size=SIZE, most_frames=1), "most_frames must be .* ≥ 2"),
         (lambda a, p: plot_features([{}]), "what nonloc.feature_trace returned"),
         (lambda a, p: plot_stability(a, steps=[float("nan")]), "steps must be finite"),
         (lambda a, p: plot_stability({0.5: 1.0}), "a Certificate for each step"),

@@ -47,36 +47,26 @@ stability and they are growing (all finite states are written)."""
 SMALLEST_BANDWIDTH, LARGEST_BANDWIDTH = 1e-5, 1e9
 TIMED_PAIRS = 2**24  # of the product that is timed
 LONG = 10  # seconds
+MOST_FRAMES = 200  # of a moving picture: 20 seconds, and as long to draw them
 PROCESSES = ("diffusion", "damped", "jump", "reverse")
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     from nonloc.nn.options import NORMALIZATIONS
 
-    parser.add_argument("process", choices=PROCESSES, help="what moves the image")
-    parser.add_argument(
-        "--image", default=None, metavar="FILE", help="an image file; the default is a flower"
-    )
-    parser.add_argument(
-        "--size", type=int, default=64, help="the longer side in pixels; the image is scaled to it"
-    )
-    parser.add_argument(
-        "--radius", type=int, default=1, help="patches of (2 radius + 1)² pixels are the features"
-    )
-    parser.add_argument(
-        "--bandwidth", type=float, default=0.1, help="h of exp(−|patch − patch'|²/h²), pixels in [0, 1]"
-    )
-    parser.add_argument(
-        "--normalize", choices=NORMALIZATIONS, default="row", help="how the kernel is normalised"
-    )
-    parser.add_argument("--steps", type=int, default=20, help="number of steps")
-    parser.add_argument("--step_size", type=float, default=0.5, help="time of a step")
-    parser.add_argument(
-        "--stepper", choices=("euler", "exact", "implicit"), default="euler", help="how a step is made"
-    )
-    parser.add_argument("--animate", action="store_true", help="write the states as a moving picture, too")
-    parser.add_argument("--output", default=".", metavar="DIR", help="where the files go")
-    parser.add_argument("--device", default="cpu", help="cpu or cuda")
+    add = parser.add_argument
+    add("process", choices=PROCESSES, help="what moves the image")
+    add("--image", default=None, metavar="FILE", help="an image file; the default is a flower")
+    add("--size", type=int, default=64, help="the longer side in pixels; the image is scaled to it")
+    add("--radius", type=int, default=1, help="patches of (2 radius + 1)² pixels are the features")
+    add("--bandwidth", type=float, default=0.1, help="h of exp(−|patch − patch'|²/h²), pixels in [0, 1]")
+    add("--normalize", choices=NORMALIZATIONS, default="row", help="how the kernel is normalised")
+    add("--steps", type=int, default=20, help="number of steps")
+    add("--step_size", type=float, default=0.5, help="time of a step")
+    add("--stepper", choices=("euler", "exact", "implicit"), default="euler", help="how a step is made")
+    add("--animate", action="store_true", help=f"write up to {MOST_FRAMES} states as a moving picture, too")
+    add("--output", default=".", metavar="DIR", help="where the files go")
+    add("--device", default="cpu", help="cpu or cuda")
     add_output_arguments(parser)
 
 
@@ -167,7 +157,8 @@ def run(options: Namespace) -> int:
         if options.animate:
             # After the others: it takes longest, and an interruption must not cost them.
             name = f"states-{options.process}.gif"
-            os.replace(animate_trajectory(trajectory, Path(place, name), **drawn), folder / name)
+            animate_trajectory(trajectory, Path(place, name), most_frames=MOST_FRAMES, **drawn)
+            os.replace(Path(place, name), folder / name)
             written.append(str(folder / name))
     output.result(_text(trajectory, outcome, series, written), {**value, "files": written})
     return EXIT_DONE if outcome.ending == "finished" else EXIT_DIVERGED

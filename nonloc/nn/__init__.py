@@ -2,33 +2,21 @@
 
 from typing import TYPE_CHECKING
 
-from nonloc._lazy import lazy
+from nonloc._lazy import lazy, modules_by_name
 
-_WHERE = {
-    "AFFINITIES": "nonloc.nn.affinity",
-    "PairwiseAffinity": "nonloc.nn.affinity",
-    "Gaussian": "nonloc.nn.affinity",
-    "EmbeddedGaussian": "nonloc.nn.affinity",
-    "DotProduct": "nonloc.nn.affinity",
-    "Concatenation": "nonloc.nn.affinity",
-    "Heat": "nonloc.nn.affinity",
-    "Delta": "nonloc.nn.affinity",
-    "make_affinity": "nonloc.nn.affinity",
-    "NonlocalModule": "nonloc.nn.nonlocal_module",
-    "OriginalBlock": "nonloc.nn.stage",
-    "DiffusiveBlock": "nonloc.nn.stage",
-    "OriginalStage": "nonloc.nn.stage",
-    "DiffusiveStage": "nonloc.nn.stage",
-    "stages": "nonloc.nn.stage",
-    "insert": "nonloc.nn.insert",
-    "After": "nonloc.nn.after",
-    "Inserted": "nonloc.nn.insert",
-    "freeze": "nonloc.nn.freeze",
-    "shard": "nonloc.nn.shard",
-    "feature_trace": "nonloc.nn.inspect",
-    "logit_spreads": "nonloc.nn.inspect",
-    "stage_inputs": "nonloc.nn.inspect",
-}
+_WHERE = modules_by_name(
+    {
+        "nonloc.nn.affinity": "AFFINITIES PairwiseAffinity Gaussian EmbeddedGaussian DotProduct "
+        "Concatenation Heat Delta make_affinity",
+        "nonloc.nn.nonlocal_module": "NonlocalModule",
+        "nonloc.nn.stage": "OriginalBlock DiffusiveBlock OriginalStage DiffusiveStage stages",
+        "nonloc.nn.insert": "insert Inserted",
+        "nonloc.nn.after": "After",
+        "nonloc.nn.freeze": "freeze",
+        "nonloc.nn.shard": "shard",
+        "nonloc.nn.inspect": "feature_trace logit_spreads stage_inputs",
+    }
+)
 
 __all__ = list(_WHERE)
 if TYPE_CHECKING:  # types for mypy and editors, of the names in _WHERE

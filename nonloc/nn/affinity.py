@@ -14,7 +14,7 @@ from nonloc._torch_compat import is_untouched
 from nonloc.nn.options import NORMALIZATIONS
 from nonloc.nn.weight import Device, apply_map, check_factory, initialize_map, make_map, plain_matrix
 from nonloc.ops import Affinity, SparseAffinity
-from nonloc.ops.affinity import SYMMETRIC
+from nonloc.ops.affinity import SYMMETRIC, shape_or_type
 
 Pool = Callable[[Tensor], Tensor]
 
@@ -148,8 +148,7 @@ class PairwiseAffinity(nn.Module):
     def _check(self, name: str, value: Any) -> None:
         if isinstance(value, Tensor) and value.dim() == 3 and value.shape[-1] == self.channels:
             return
-        got = list(value.shape) if isinstance(value, Tensor) else type(value).__name__
-        raise ValueError(f"{name} must be a tensor [B, M, {self.channels}], got {got}")
+        raise ValueError(f"{name} must be a tensor [B, M, {self.channels}], got {shape_or_type(value)}")
 
     def reset(self, init: str, std: float) -> None:
         """Draw θ and φ again; see `initialize_map`."""

@@ -156,28 +156,18 @@ class Affinity:
             raise ValueError(f"kind={self.kind!r} has no scale; leave it at 1.0, got {self.scale}")
 
     def _check_mask(self) -> None:
-        if self.mask is None:
+        mask, expected = self.mask, list(self.left.shape[:2])
+        if mask is None:
             return
         if not self.is_square:
             raise ValueError(
                 "mask needs left and right to have the same positions; drop it or do not sub-sample"
             )
-        expected = list(self.left.shape[:2])
-        if (
-            not isinstance(self.mask, Tensor)
-            or self.mask.dtype != torch.bool
-            or list(self.mask.shape) != expected
-        ):
-            got = (
-                f"{self.mask.dtype} {list(self.mask.shape)}"
-                if isinstance(self.mask, Tensor)
-                else type(self.mask).__name__
-            )
+        if not isinstance(mask, Tensor) or mask.dtype != torch.bool or list(mask.shape) != expected:
+            got = f"{mask.dtype} {list(mask.shape)}" if isinstance(mask, Tensor) else type(mask).__name__
             raise ValueError(f"mask must be a bool tensor [B, M] = {expected}, True where valid; got {got}")
-        if self.mask.device != self.left.device:
-            raise ValueError(
-                f"mask is on {self.mask.device}, left on {self.left.device}; move both to one device"
-            )
+        if mask.device != self.left.device:
+            raise ValueError(f"mask is on {mask.device}, left on {self.left.device}; move both to one device")
 
 
 def check_measure(measure: Any, count: int, like: Tensor, name: str) -> None:
@@ -185,8 +175,9 @@ def check_measure(measure: Any, count: int, like: Tensor, name: str) -> None:
     if measure is None:
         return
     if not isinstance(measure, Tensor) or list(measure.shape) != [count]:
-        got = list(measure.shape) if isinstance(measure, Tensor) else type(measure).__name__
-        raise ValueError(f"measure must be a tensor [M] = [{count}] of quadrature weights, got {got}")
+        raise ValueError(
+            f"measure must be a tensor [M] = [{count}] of quadrature weights, got {shape_or_type(measure)}"
+        )
     if measure.dtype not in DTYPES:
         raise ValueError(f"measure must be floating point, got {measure.dtype}; use measure.double()")
     if measure.layout != torch.strided:
@@ -208,11 +199,16 @@ def check_batched(name: str, value: Any, last: str) -> None:
             f"{name} must be a dense tensor [B, M, {last}], got a {kind} one; make it dense first"
         )
     if not is_tensor or value.dim() != 3:
-        got = list(value.shape) if is_tensor else type(value).__name__
-        raise ValueError(f"{name} must be a tensor [B, M, {last}], got {got}; {how_to_batch(name, value)}")
+        got, fix = shape_or_type(value), how_to_batch(name, value)
+        raise ValueError(f"{name} must be a tensor [B, M, {last}], got {got}; {fix}")
     if value.dtype not in DTYPES:
         fix = f"{name}.real" if value.dtype.is_complex else f"{name}.float()"
         raise ValueError(f"{name} must be floating point, of 16 bits or more, got {value.dtype}; use {fix}")
+
+
+def shape_or_type(value: Any) -> str:
+    """The shape of a tensor, or the type of anything else, for an error message."""
+    return str(list(value.shape)) if isinstance(value, Tensor) else type(value).__name__
 
 
 def how_to_batch(name: str, value: Any) -> str:

@@ -89,12 +89,9 @@ class _Again(torch.autograd.Function):
         inputs = ctx.saved_tensors
         if not torch.is_grad_enabled():
             return v, None, *(None for _ in inputs)
+        found = _partial_gradients(ctx.function, inputs, ctx.needs_input_grad[2:], v)
         # Zeros, because cuDNN's attention does not take None; `_Once` drops what follows from them.
-        return (
-            torch.zeros_like(v),
-            None,
-            *_partial_gradients(ctx.function, inputs, ctx.needs_input_grad[2:], v),
-        )
+        return torch.zeros_like(v), None, *found
 
 
 def _partial_gradients(

@@ -155,10 +155,8 @@ def _attention(query: Tensor, key: Tensor, z: Tensor, column: Tensor | None = No
 def _half_serves(affinity: Affinity) -> bool:
     """On the GPU, attention takes half precision as it is: its logits and sums are float32 inside. Its gradients round
     as `fused.kernels.query_kernel` says, which matters where rows of K are nearly one number."""
-    half = (torch.float16, torch.bfloat16)
-    return (
-        affinity.left.is_cuda and affinity.left.dtype == affinity.right.dtype and affinity.left.dtype in half
-    )
+    left, half = affinity.left, (torch.float16, torch.bfloat16)
+    return left.is_cuda and left.dtype == affinity.right.dtype and left.dtype in half
 
 
 def _attention_serves(query: Tensor, z: Tensor, column: Tensor | None) -> bool:

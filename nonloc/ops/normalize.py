@@ -15,7 +15,7 @@ time, so that one large position cannot hide an asymmetry of the others.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
@@ -24,6 +24,9 @@ from nonloc._torch_compat import can_read_values
 from nonloc.ops.affinity import SYMMETRIC, Affinity
 from nonloc.ops.arithmetic import inverse_or_zero, inverse_root_or_zero, log_positive
 from nonloc.ops.sinkhorn import LogApply, Matvec, Scaling, solve_scaling
+
+if TYPE_CHECKING:
+    from nonloc.ops.sparse import SparseAffinity
 
 ENTRIES_AT_ONCE = 2**22
 
@@ -60,24 +63,15 @@ class Omega:
         return self._apply(v)
 
 
-class Normalized(Protocol):
-    """The part of an affinity that a normalisation needs, dense or sparse."""
-
-    @property
-    def normalize(self) -> str: ...
-    @property
-    def batch(self) -> int: ...
-    @property
-    def mask(self) -> Tensor | None: ...
-
-
-def normalized(omega: Omega, weights: Tensor, affinity: Normalized) -> Operator:
+def normalized(omega: Omega, weights: Tensor, affinity: Affinity | SparseAffinity) -> Operator:
     """K from the product v -> Ω v; weights μ are [B or 1, M', 1]."""
     a, b, sums = sides(omega, weights, affinity)
     return Operator(lambda z: a * omega(b * z), sums)
 
 
-def sides(omega: Omega, weights: Tensor, affinity: Normalized) -> tuple[Tensor | float, Tensor, Tensor]:
+def sides(
+    omega: Omega, weights: Tensor, affinity: Affinity | SparseAffinity
+) -> tuple[Tensor | float, Tensor, Tensor]:
     """(a, b, s) with K = diag(a) Ω diag(b) and row sums s, each [B, M, 1] (a may be the number 1)."""
     weights = weights.expand(affinity.batch, -1, -1)
     sums = omega(weights)

@@ -7,29 +7,22 @@ anything, and none changes matplotlib's settings: save a picture with `ax.figure
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from nonloc._lazy import lazy
+from nonloc._lazy import lazy, modules_by_name
 
 if find_spec("matplotlib") is None:
     raise ModuleNotFoundError("nonloc.plots needs matplotlib; pip install 'nonloc[plots]'", name="matplotlib")
 
-_WHERE = {
-    "plot_affinity": "nonloc.plots.affinity",
-    "plot_spectrum": "nonloc.plots.spectrum",
-    "plot_trajectory": "nonloc.plots.trajectory",
-    "animate_trajectory": "nonloc.plots.animation",
-    "plot_features": "nonloc.plots.features",
-    "plot_stability": "nonloc.plots.stability",
-    "CHANCE": "nonloc.plots.look",
-    "COLORS": "nonloc.plots.look",
-    "INK": "nonloc.plots.look",
-    "NEGATIVE": "nonloc.plots.look",
-    "POSITIVE": "nonloc.plots.look",
-    "WIDTH": "nonloc.plots.look",
-    "png": "nonloc.plots.look",
-    "save_figure": "nonloc.plots.look",
-    "style": "nonloc.plots.look",
-    "svg": "nonloc.plots.look",
-}
+_WHERE = modules_by_name(
+    {
+        "nonloc.plots.affinity": "plot_affinity",
+        "nonloc.plots.spectrum": "plot_spectrum",
+        "nonloc.plots.trajectory": "plot_trajectory",
+        "nonloc.plots.animation": "animate_trajectory",
+        "nonloc.plots.features": "plot_features",
+        "nonloc.plots.stability": "plot_stability",
+        "nonloc.plots.look": "CHANCE COLORS INK NEGATIVE POSITIVE WIDTH png save_figure style svg",
+    }
+)
 
 __all__ = list(_WHERE)
 if TYPE_CHECKING:  # types for mypy and editors, of the names in _WHERE

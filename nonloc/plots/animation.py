@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from nonloc._checks import check_whole
 from nonloc.plots.look import GRID, NEGATIVE, clear_axes
-from nonloc.plots.trajectory import check_trajectory, plot_trajectory, state_pixels
+from nonloc.plots.trajectory import check_trajectory, plot_trajectory, spread, state_pixels
 from nonloc.processes.trajectory import Trajectory
 
 WRITERS: dict[str, Any] = {".gif": PillowWriter, ".mp4": FFMpegWriter}
@@ -27,16 +27,16 @@ def animate_trajectory(
     shared_scale: bool = True,
     sample: int = 0,
     frames_per_second: int = 10,
+    most_frames: int | None = None,
 ) -> Path:
     """Write the states as frames of a GIF or an MP4, above a curve with a dot that moves along; return the path.
-
-    Every saved state is a frame, and takes time: `save_every` of `simulate` makes them fewer.
 
     trajectory    what `nonloc.simulate` returned, on the pixels of a picture
     path          ends with .gif, or with .mp4 where ffmpeg is installed
     size          (height, width) of the picture
     what          the curve: "variance", "energy" or "mean"
     shared_scale  as for `plot_trajectory`, as is sample
+    most_frames   draw no more states than so many, evenly spaced; None: all. Each takes about a tenth of a second
 
     >>> from nonloc import Affinity, Diffusion, simulate
     >>> from nonloc.plots import animate_trajectory
@@ -47,6 +47,8 @@ def animate_trajectory(
     """
     check_trajectory(trajectory)
     check_whole("frames_per_second", frames_per_second, most=100)
+    if most_frames is not None:
+        check_whole("most_frames", most_frames, least=2)
     path = Path(path)
     writer = WRITERS.get(path.suffix.lower())
     if writer is None:
@@ -69,8 +71,8 @@ def animate_trajectory(
     (dot,) = below.plot([], [], "o", color=NEGATIVE, markersize=7)
     frames = writer(fps=frames_per_second)
     with frames.saving(figure, str(path), DOTS):
-        for number, picture in enumerate(pictures):
-            shown.set_data(picture)
+        for number in range(len(pictures)) if most_frames is None else spread(len(pictures), most_frames):
+            shown.set_data(pictures[number])
             above.set_title(f"t = {float(trajectory.times[number]):.4g}")
             dot.set_data([line.get_xdata()[number]], [line.get_ydata()[number]])
             frames.grab_frame()

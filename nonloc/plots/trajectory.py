@@ -129,10 +129,14 @@ def _curves(trajectory: Trajectory, what: str, ax: Axes) -> Axes:
     return ax
 
 
+def spread(count: int, most: int) -> list[int]:
+    """At most so many of the numbers 0 … count − 1, evenly spaced, the first and the last among them."""
+    return sorted({round(k * (count - 1) / (most - 1)) for k in range(most)})
+
+
 def _strip(trajectory: Trajectory, pictures: NDArray[Any], ax: Axes | None) -> Axes:
     """Some of the pictures side by side, with their times above."""
-    last = len(pictures) - 1
-    chosen = sorted({round(k * last / (MOST_STATES - 1)) for k in range(MOST_STATES)})
+    chosen = spread(len(pictures), MOST_STATES)
     _, height, width, _ = pictures.shape
     gap = max(1, width // 12)
     strip = np.zeros((height, len(chosen) * (width + gap) - gap, 4))

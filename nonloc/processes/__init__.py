@@ -2,40 +2,27 @@
 
 from typing import TYPE_CHECKING
 
-from nonloc._lazy import lazy
+from nonloc._lazy import lazy, modules_by_name
 
-# One line a name, sorted by file.
-_WHERE = {
-    "cell_kernel": "nonloc.processes.continuum.continuum",
-    "Continuum": "nonloc.processes.continuum.continuum",
-    "hilbert_schmidt_norm": "nonloc.processes.continuum.continuum",
-    "HorizonKernel": "nonloc.processes.continuum.horizon",
-    "ReversalGrowth": "nonloc.processes.continuum.local",
-    "local_laplacian": "nonloc.processes.continuum.local",
-    "reversal_growth": "nonloc.processes.continuum.local",
-    "Quadrature": "nonloc.processes.continuum.quadrature",
-    "quadrature": "nonloc.processes.continuum.quadrature",
-    "Diffusion": "nonloc.processes.diffusion",
-    "DampedFlow": "nonloc.processes.diffusion",
-    "from_edge_index": "nonloc.processes.graphs",
-    "from_scipy": "nonloc.processes.graphs",
-    "horizon": "nonloc.processes.graphs",
-    "neighbors": "nonloc.processes.graphs",
-    "to_edge_index": "nonloc.processes.graphs",
-    "to_scipy": "nonloc.processes.graphs",
-    "MixingTime": "nonloc.processes.jump.mixing",
-    "JumpProcess": "nonloc.processes.jump.process",
-    "SpectralGap": "nonloc.processes.jump.mixing",
-    "NotSolvedError": "nonloc.processes.solvers",
-    "Process": "nonloc.processes.process",
-    "simulate": "nonloc.processes.simulate",
-    "Certificate": "nonloc.processes.stability.certificate",
-    "certify": "nonloc.processes.stability.certify",
-    "cfl_limit": "nonloc.processes.stability.cfl",
-    "CFLLimit": "nonloc.processes.stability.cfl",
-    "STEPPERS": "nonloc.processes.simulate",
-    "Trajectory": "nonloc.processes.trajectory",
-}
+_WHERE = modules_by_name(
+    {
+        "nonloc.processes.continuum.continuum": "cell_kernel Continuum hilbert_schmidt_norm",
+        "nonloc.processes.continuum.horizon": "HorizonKernel",
+        "nonloc.processes.continuum.local": "ReversalGrowth local_laplacian reversal_growth",
+        "nonloc.processes.continuum.quadrature": "Quadrature quadrature",
+        "nonloc.processes.diffusion": "Diffusion DampedFlow",
+        "nonloc.processes.graphs": "from_edge_index from_scipy horizon neighbors to_edge_index to_scipy",
+        "nonloc.processes.jump.mixing": "MixingTime SpectralGap",
+        "nonloc.processes.jump.process": "JumpProcess",
+        "nonloc.processes.solvers": "NotSolvedError",
+        "nonloc.processes.process": "Process",
+        "nonloc.processes.simulate": "simulate STEPPERS",
+        "nonloc.processes.stability.certificate": "Certificate",
+        "nonloc.processes.stability.certify": "certify",
+        "nonloc.processes.stability.cfl": "cfl_limit CFLLimit",
+        "nonloc.processes.trajectory": "Trajectory",
+    }
+)
 
 __all__ = list(_WHERE)
 if TYPE_CHECKING:  # types for mypy and editors, of the names in _WHERE

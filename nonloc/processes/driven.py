@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from nonloc.ops.affinity import shape_or_type
 from nonloc.processes.jump.process import JumpProcess
 from nonloc.processes.process import Process
 
@@ -60,10 +61,9 @@ class Driven(Process):
 def _checked_source(source: Tensor, z0: Tensor) -> Tensor:
     fits = isinstance(source, Tensor) and source.dim() == 3
     if not fits or any(a not in (1, b) for a, b in zip(source.shape, z0.shape, strict=True)):
-        got = list(source.shape) if isinstance(source, Tensor) else type(source).__name__
         raise ValueError(
-            f"source must be a tensor that broadcasts to z0's {list(z0.shape)}, got {got}; one number a position is "
-            "source.view(1, -1, 1)"
+            f"source must be a tensor that broadcasts to z0's {list(z0.shape)}, got {shape_or_type(source)}; one "
+            "number a position is source.view(1, -1, 1)"
         )
     if source.device != z0.device:
         raise ValueError(f"source is on {source.device}, z0 on {z0.device}; move both to one device")

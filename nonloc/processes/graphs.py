@@ -13,6 +13,7 @@ from torch import Tensor
 
 from nonloc._checks import check_choice, check_flag, check_positive, check_takes_one, check_whole, shown
 from nonloc.ops import SparseAffinity
+from nonloc.ops.affinity import shape_or_type
 from nonloc.processes.nearest import Nearest, check_scale, check_spread
 
 try:
@@ -163,10 +164,9 @@ def to_scipy(affinity: SparseAffinity) -> Any:
     """
     _require_scipy()
     matrix = _checked_sparse(affinity).matrix.detach()
-    parts = (
-        part.cpu().numpy().copy() for part in (matrix.values(), matrix.col_indices(), matrix.crow_indices())
-    )
-    return scipy_sparse.csr_array(tuple(parts), shape=tuple(matrix.shape))
+    parts = (matrix.values(), matrix.col_indices(), matrix.crow_indices())
+    copies = tuple(part.cpu().numpy().copy() for part in parts)
+    return scipy_sparse.csr_array(copies, shape=tuple(matrix.shape))
 
 
 def from_edge_index(
@@ -192,12 +192,8 @@ def from_edge_index(
     [[[0.0, 0.0, 0.0], [0.5, 0.0, 0.5], [0.0, 0.0, 0.0]]]
     """
     _require_scipy()
-    if (
-        not isinstance(edge_index, Tensor)
-        or edge_index.dim() != 2
-        or edge_index.shape[0] != 2
-        or edge_index.dtype not in (torch.int32, torch.int64)
-    ):
+    is_list = isinstance(edge_index, Tensor) and edge_index.dim() == 2 and len(edge_index) == 2
+    if not is_list or edge_index.dtype not in (torch.int32, torch.int64):
         raise ValueError(
             f"edge_index must be a tensor [2, E] of int64, got {_described(edge_index)}; torch.as_tensor makes one"
         )
@@ -297,12 +293,9 @@ def _checked_points(points: Tensor | np.ndarray) -> tuple[Tensor, np.ndarray]:
     if isinstance(points, np.ndarray):
         points = torch.tensor(points)
     if not isinstance(points, Tensor) or points.dim() != 2:
-        got = list(points.shape) if isinstance(points, Tensor) else type(points).__name__
-        dims = points.dim() if isinstance(points, Tensor) else 2
-        fix = {1: "points[:, None] are points on a line", 3: "there is no batch here, use points[0]"}
-        raise ValueError(
-            f"points must be a tensor or an array [M, d], got {got}; {fix.get(dims, 'use torch.as_tensor(points)')}"
-        )
+        fixes = {1: "points[:, None] are points on a line", 3: "there is no batch here, use points[0]"}
+        fix = fixes.get(points.dim() if isinstance(points, Tensor) else 2, "use torch.as_tensor(points)")
+        raise ValueError(f"points must be a tensor or an array [M, d], got {shape_or_type(points)}; {fix}")
     if points.dtype not in (torch.float32, torch.float64):
         raise ValueError(f"points must be float32 or float64, got {points.dtype}; make them float64")
     if points.is_meta or points.layout != torch.strided:
@@ -325,10 +318,9 @@ def _radial(kernel: str | RadialKernel, distances: np.ndarray, radius: float, po
     if callable(kernel):
         values = kernel(torch.from_numpy(distances))
         if not isinstance(values, Tensor) or list(values.shape) != [len(distances)]:
-            got = list(values.shape) if isinstance(values, Tensor) else type(values).__name__
             raise ValueError(
                 f"kernel must give one value for each of the {len(distances)} distances, a tensor "
-                f"[{len(distances)}], got {got}"
+                f"[{len(distances)}], got {shape_or_type(values)}"
             )
         if not bool(torch.isfinite(values).all()):
             raise ValueError(

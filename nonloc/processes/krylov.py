@@ -105,7 +105,9 @@ def exponential_action(apply: Apply, z: Tensor, time: float) -> Tensor:
                 break
             if space.is_full:
                 step *= 0.5
-        z = _combine(space, shares)
+        # Σ_k |z| s_k v_k
+        weights = (space.length.double().unsqueeze(-1) * shares).to(z.dtype)
+        z = (weights.unsqueeze(1) @ space.basis).squeeze(1)
         done = time if step == rest else done + step
         step *= 2
         if done < time and _is_at_rest(apply, z, space.hessenberg):
@@ -214,12 +216,6 @@ def _check_time(time: float, hessenberg: Tensor) -> None:
             f"a step of {time:g} is too long for exp(tA) in {hessenberg.dtype}: rounding alone would decide what comes "
             f'of it; use step_size ≤ {longest:.1e}, when all but slow modes are at rest, or stepper="implicit"'
         )
-
-
-def _combine(space: KrylovSpace, shares: Tensor) -> Tensor:
-    """Σ_k |z| s_k v_k [B, N]."""
-    weights = (space.length.double().unsqueeze(-1) * shares).to(space.basis.dtype)
-    return (weights.unsqueeze(1) @ space.basis).squeeze(1)
 
 
 def safe_norm(z: Tensor) -> Tensor:

@@ -122,9 +122,8 @@ class GrowthWatch:
             return weights
         weights = torch.where(weights > 0, weights, SMALLEST_WEIGHT * weights.amax(-1, keepdim=True))
         affinity = self._process.affinity
-        return (
-            weights if affinity is None or affinity.mask is None else torch.where(affinity.mask, weights, 0)
-        )
+        mask = None if affinity is None else affinity.mask
+        return weights if mask is None else torch.where(mask, weights, 0)
 
     def _is_larger(self, size: Tensor, state: Tensor) -> bool:
         """Whether a change is larger than the one before in any sample, by more than rounding of the state."""

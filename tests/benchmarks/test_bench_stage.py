@@ -152,9 +152,8 @@ def test_the_exact_stage_is_the_reference_a_few_rows_at_a_time(monkeypatch):
         return propagate(Affinity(q, k, "gaussian"), x, list(zip(w_z, w_g, strict=True)), backend="reference")
 
     expected = stage.gradients(reference, leaves, cotangent.double())
-    assert (
-        max(stage.relative_errors(actual, expected).values()) < 1e-6
-    )  # the gradients are rounded to float32
+    # The gradients are rounded to float32.
+    assert max(stage.relative_errors(actual, expected).values()) < 1e-6
 
 
 @pytest.mark.slow

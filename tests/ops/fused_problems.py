@@ -9,6 +9,9 @@ from torch import Tensor
 
 from nonloc.ops import Affinity, propagate
 
+# The allowed error, in multiples of that of the plain computation in the same dtype, or of its eps if that is more.
+FACTOR = 4
+
 
 @dataclass
 class Problem:
@@ -141,6 +144,18 @@ def errors(
         error = float((value.double() - truth[name]).norm()) / sizes[name]
         result[name] = error if bool(value.isfinite().all()) else float("inf")
     return result
+
+
+def check(backend: str, *problems: Problem) -> None:
+    """As near to float64 as the dtype allows, in value and in all gradients; of several problems the worst."""
+    actual, plain = (
+        [errors(one.solve(way), one.truth(), one.left_cancels) for one in problems]
+        for way in (by(backend), by_hand)
+    )
+    eps = torch.finfo(problems[0].dtype).eps
+    worst = {name: max(one[name] for one in actual) for name in actual[0]}
+    allowed = {name: FACTOR * max(eps, *(one[name] for one in plain)) for name in worst}
+    assert {name: error for name, error in worst.items() if error > allowed[name]} == {}
 
 
 def poison(monkeypatch) -> list[int]:

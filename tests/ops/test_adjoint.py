@@ -12,16 +12,19 @@ from nonloc.ops import (
     row_sums,
     self_adjoint_weights,
 )
-from problems import FORMED_CELLS, SYMMETRIC, affinity, decoration, features, generator, relative, signal
+from problems import (
+    FORMED_CELLS,
+    SYMMETRIC,
+    affinity,
+    decoration,
+    features,
+    generator,
+    relative,
+    signal,
+    symmetric,
+)
 
 each_formed_cell = pytest.mark.parametrize(("kind", "normalize", "form"), FORMED_CELLS)
-
-
-def one_sided(kind, normalize, form="plain"):
-    """Symmetric by value, with positive row sums."""
-    x = features(kind, "symmetric")
-    scale = 0.7 if kind in ("gaussian", "heat", "dot") else 1.0
-    return Affinity(x, x, kind, normalize, scale, **decoration(form))
 
 
 def sparse(normalize, symmetric=True, measure=None):
@@ -88,18 +91,13 @@ def test_the_adjoint_asks_for_symmetry_where_the_kernel_does():
 
 @each_formed_cell
 def test_the_weights_put_the_kernel_in_detailed_balance(kind, normalize, form):
-    a = one_sided(kind, normalize, form)
+    a = symmetric(kind, normalize, **decoration(form))
     weights = self_adjoint_weights(a)
     assert weights.shape == (2, 6)
     flow = weights.unsqueeze(-1) * kernel_matrix(a)
     assert float((flow - flow.mT).abs().max()) <= 1e-14 * float(flow.abs().max())
     valid = torch.ones(2, 6, dtype=torch.bool) if a.mask is None else a.mask
     assert torch.equal(weights > 0, valid)
-
-
-@pytest.mark.parametrize("kind", ["gaussian", "heat", "dot", "concat"])
-def test_two_different_sides_have_no_weights(kind):
-    assert self_adjoint_weights(affinity(kind, "row")) is None
 
 
 def test_negative_row_sums_are_no_weights():

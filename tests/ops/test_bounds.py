@@ -58,9 +58,7 @@ def test_a_negative_scale_is_not_definite():
 @pytest.mark.parametrize("kind", ["gaussian", "heat", "dot", "concat"])
 @pytest.mark.parametrize("with_measure", [False, True])
 def test_limit_is_never_above_two_over_the_largest_eigenvalue(kind, normalize, with_measure):
-    measure = (
-        0.2 + torch.rand(6, generator=torch.Generator().manual_seed(0)).double() if with_measure else None
-    )
+    measure = 0.2 + torch.rand(6, generator=generator(0)).double() if with_measure else None
     given = shared(kind, normalize, measure=measure)
     limits = stable_weight_limit(given)
     assert limits.shape == (2,)

@@ -1,4 +1,4 @@
-"""Random stages for the tests of stability: every kind and normalisation, weights on both sides of the limit."""
+"""Random stages for the tests of stability: weights on both sides of the limit, and the stage as one matrix."""
 
 from __future__ import annotations
 
@@ -7,36 +7,10 @@ import math
 import torch
 from torch import Tensor
 
-from nonloc.ops import KINDS, NORMALIZATIONS, Affinity, aggregate, diffuse
+from nonloc.ops import Affinity, aggregate, diffuse
 from nonloc.processes import Certificate, cfl_limit
 
 WEIGHTS = ("positive", "at the limit", "negative", "any", "rotation", "factored", "mixed", "zero")
-
-
-def random_affinity(draw: torch.Generator) -> Affinity:
-    """Shared or separate features, now and then with a mask, a measure, or positions that are worlds apart."""
-
-    def pick(number: int) -> int:
-        return int(torch.randint(number, (), generator=draw))
-
-    kind, normalize = KINDS[pick(len(KINDS))], NORMALIZATIONS[pick(len(NORMALIZATIONS))]
-    positions = 2 + pick(6)
-    symmetric = normalize in ("symmetric", "sinkhorn")
-    size = (1, positions, 1 if kind == "concat" else 2)
-    spread = 10 ** (2 * float(torch.rand((), generator=draw)) - 1.5)
-    left = spread * torch.randn(size, generator=draw, dtype=torch.float64)
-    right = spread * torch.randn(size, generator=draw, dtype=torch.float64)
-    if kind in ("dot", "concat") and (symmetric or pick(2)):
-        left, right = left.abs() + 0.1, right.abs() + 0.1
-    if symmetric or pick(2):
-        right = left
-    mask = measure = None
-    if pick(4) == 0:
-        mask = torch.rand(1, positions, generator=draw) > 0.3
-        mask[:, 0] = True
-    if pick(4) == 0:
-        measure = 0.1 + torch.rand(positions, generator=draw, dtype=torch.float64)
-    return Affinity(left, right, kind, normalize, mask=mask, measure=measure)
 
 
 def random_weights(affinity: Affinity, draw: torch.Generator) -> list[Tensor]:

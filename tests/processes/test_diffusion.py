@@ -7,7 +7,6 @@ import torch
 
 from nonloc.ops import Affinity, SparseAffinity, dirichlet_energy, kernel_matrix
 from nonloc.processes import DampedFlow, Diffusion, simulate
-from nonloc.processes import kernel as module
 from problems import CELLS, affinity, features, generator, relative, signal, symmetric
 
 C = 4
@@ -41,16 +40,6 @@ def test_rates_are_the_equations(kind, normalize, weight, backwards):
     assert relative(damped.rate(z), -sign * (k @ z) @ w.T) <= 1e-12
 
 
-def test_masked_positions_do_not_move_and_reach_nobody():
-    mask = torch.tensor([[True, False, True, True, True, False]] * 2)
-    process = Diffusion(affinity("heat", mask=mask))
-    z = signal(process.affinity)
-    truth = process.rate(z)
-    z[~mask] = torch.nan
-    assert torch.equal(process.rate(z), truth)
-    assert bool((truth[~mask] == 0).all())
-
-
 def test_a_kernel_that_follows_the_state():
     z = signal(affinity("heat"))
     process = DampedFlow(lambda z: Affinity(z, z, "gaussian", "row"))
@@ -62,20 +51,6 @@ def test_a_kernel_that_follows_the_state():
         truth = -kernel_matrix(Affinity(state, state, "gaussian")) @ state
         assert relative(process.rate(state), truth) <= 1e-12
     assert relative(process.energy(z), dirichlet_energy(Affinity(z, z, "gaussian"), z)) <= 1e-14
-
-
-def test_the_kernel_is_prepared_once(monkeypatch):
-    calls = []
-    real = module.prepare_many
-    monkeypatch.setattr(module, "prepare_many", lambda *args: calls.append(args) or real(*args))
-    process = Diffusion(affinity("heat", "sinkhorn"))
-    z = signal(process.affinity)
-    for _ in range(3):
-        process.rate(z)
-        process.energy(z)
-    assert len(calls) == 1
-    process.rate(z.float())
-    assert len(calls) == 1  # float64 features compute in float64
 
 
 def test_a_process_is_pickled_after_its_first_step():

@@ -81,16 +81,6 @@ def test_a_source_moves_the_mean_by_its_own_mean_and_no_weighted_mean_is_claimed
     assert simulate(process, z, num_steps=1).weighted_mean is not None
 
 
-@each_stepper
-def test_nothing_fixed_and_no_source_is_the_process_itself(stepper):
-    process, z = Diffusion(path_graph(7)), random_state(1, 7, 2)
-    keywords = {"num_steps": 3, "step_size": 0.3, "stepper": stepper}
-    free = simulate(process, z, **keywords)
-    none = torch.zeros(7, dtype=torch.bool)
-    driven = simulate(process, z, source=torch.zeros(1, 1, 1, dtype=torch.float64), fixed=none, **keywords)
-    assert relative(driven.states, free.states) <= 1e-13
-
-
 def test_steps_that_are_too_large_are_noticed():
     z = random_state(1, 9, 1)
     with pytest.warns(UserWarning, match="its changes grow"):

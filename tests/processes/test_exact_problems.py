@@ -1,4 +1,4 @@
-"""Problems with a closed form: two points, a circle; rates and limits."""
+"""Problems with a closed form: two points; rates and limits."""
 
 import pytest
 import torch
@@ -42,24 +42,6 @@ def test_two_points(normalize, stepper):
     difference = run.states[:, 0, 0, 0] - run.states[:, 0, 1, 0]
     assert relative(difference, 4 * FACTORS[stepper](rate, 0.2, steps)) <= 1e-12
     assert relative(run.states.sum(2), torch.full((8, 1, 1), 2, dtype=torch.float64)) <= 1e-12
-
-
-@pytest.mark.parametrize("stepper", FACTORS)
-@pytest.mark.parametrize("normalize", ["none", "row"])
-def test_cosines_on_a_circle_decay_at_the_rates_of_the_fourier_transform(normalize, stepper):
-    size = 12
-    angles = 2 * torch.pi * torch.arange(size, dtype=torch.float64) / size
-    points = torch.stack([angles.cos(), angles.sin()], -1).unsqueeze(0)
-    # |x_i − x_j|² = 4 sin²((i − j)π / M): the first row says it all.
-    row = torch.exp(-1.5 * 4 * torch.sin(angles / 2).square())
-    row = row / row.sum() if normalize == "row" else row
-    spectrum = torch.fft.rfft(row).real
-    rates = spectrum[0] - spectrum
-    modes = torch.stack([torch.cos(k * angles) for k in range(len(rates))], -1).unsqueeze(0)
-    process = Diffusion(Affinity(points, points, "heat", normalize, 1.5))
-    run = simulate(process, modes, num_steps=6, step_size=0.15, stepper=stepper)
-    for n, state in enumerate(run.states):
-        assert relative(state, FACTORS[stepper](rates, 0.15, n) * modes) <= 1e-11
 
 
 def heat(normalize):

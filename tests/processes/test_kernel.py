@@ -74,7 +74,9 @@ def test_a_process_makes_the_matrix_once_and_a_kernel_that_follows_makes_none(la
     real = kernel.stored_matrix
     monkeypatch.setattr(kernel, "stored_matrix", lambda *args: calls.append(args) or real(*args))
     z = torch.zeros(2, 1200, 1)
-    simulate(Diffusion(large), z, num_steps=2)
+    process = Diffusion(large)
+    for state in (z, z.half()):  # half precision is computed in float32
+        simulate(process, state, num_steps=2)
     assert len(calls) == 1
     simulate(Diffusion(lambda z: large), z, num_steps=2)
     assert len(calls) == 1

@@ -1,11 +1,8 @@
-"""exp(tA) z against the dense exponential and scipy's, where the space suffices and where time must be divided."""
+"""exp(tA) z against the dense exponential, where the space suffices and where time must be divided."""
 
 import math
 
-import numpy as np
 import pytest
-import scipy.sparse
-import scipy.sparse.linalg
 import torch
 
 from nonloc.processes import krylov as module
@@ -35,23 +32,6 @@ def test_it_is_the_dense_exponential(time, sign, symmetric):
     a, z = system(symmetric=symmetric)
     truth = dense(sign * a, z, time)
     assert float(((action(sign * a, z, time) - truth).norm(dim=-1) / truth.norm(dim=-1)).max()) <= 1e-11
-
-
-@pytest.mark.parametrize("sign", [1, -1])
-def test_it_is_scipys_on_a_graph(sign):
-    size = 2000
-    rng = np.random.default_rng(0)
-    graph = scipy.sparse.random_array((size, size), density=0.004, rng=rng, format="csr")
-    graph = graph + graph.T
-    laplacian = graph - scipy.sparse.diags_array(graph.sum(1))
-    z = rng.standard_normal(size)
-    truth = torch.from_numpy(scipy.sparse.linalg.expm_multiply(sign * 3.0 * laplacian, z))
-
-    def apply(v):
-        return torch.from_numpy(sign * (laplacian @ v[0].numpy())).unsqueeze(0)
-
-    actual = exponential_action(apply, torch.from_numpy(z).unsqueeze(0), 3.0)[0]
-    assert float((actual - truth).norm() / truth.norm()) <= 1e-11
 
 
 def test_a_state_too_large_for_the_basis_gets_a_smaller_one(monkeypatch):

@@ -8,21 +8,15 @@ import torch
 
 from nonloc.ops import Affinity, SparseAffinity, diffuse, dirichlet_energy, prepare, self_adjoint_weights
 from nonloc.processes import DampedFlow, Diffusion, JumpProcess, Process, simulate
-from problems import affinity, features, relative, signal, symmetric
-
-MASK = torch.tensor([[True, False, True, True, True, False], [True] * 6])
-MEASURE = torch.linspace(0.2, 1.4, 6, dtype=torch.float64)
+from problems import FORMS, affinity, decoration, relative, signal, symmetric
 
 
-@pytest.mark.parametrize("form", ["plain", "masked", "measured", "both"])
+@pytest.mark.parametrize("form", FORMS)
 def test_numbers_are_their_definitions(form):
-    x = features("heat", "row")
-    mask = MASK if form in ("masked", "both") else None
-    measure = MEASURE if form in ("measured", "both") else None
-    a = Affinity(x, x, "heat", "row", mask=mask, measure=measure)
+    a = symmetric(**decoration(form))
     run = simulate(Diffusion(a), signal(a), num_steps=3, step_size=0.3)
     plain = torch.ones(2, 6, dtype=torch.float64)
-    plain = plain * (1 if mask is None else mask) * (1 if measure is None else measure)
+    plain = plain * (1 if a.mask is None else a.mask) * (1 if a.measure is None else a.measure)
     balance = self_adjoint_weights(a)
     for n in range(4):
         z = run.states[n]
@@ -117,6 +111,5 @@ def test_an_affinity_that_is_exchanged_is_seen():
     process = Following()
     for state in (z, 2 * z):
         process.rate(state)
-        assert (
-            relative(process.energy(state), dirichlet_energy(Affinity(state, state, "heat"), state)) <= 1e-14
-        )
+        expected = dirichlet_energy(Affinity(state, state, "heat"), state)
+        assert relative(process.energy(state), expected) <= 1e-14

@@ -77,7 +77,7 @@ def test_a_mode_that_hides_behind_others_is_found_when_it_comes_out(offset):
 @pytest.mark.parametrize(("excess", "ending"), [(1.0, "finished"), (1.001, "diverged")])
 @pytest.mark.parametrize("normalize", ["row", "count", "none", "symmetric", "sinkhorn"])
 def test_there_is_no_alarm_at_the_limit_and_there_is_one_above(normalize, excess, ending):
-    a = heat(normalize)
+    a = symmetric(normalize=normalize, batch=1)
     step = excess * cfl_limit(a).limit
     run = simulate(Diffusion(a), signal(a) + 100, num_steps=200, step_size=step, throw=False)
     assert run.outcome.ending == ending
@@ -193,13 +193,9 @@ def test_what_is_masked_has_no_range():
 DEFINITE = torch.tensor([[1.0, 0.5], [0.5, 1.0]], dtype=torch.float64)  # eigenvalues 0.5 and 1.5
 
 
-def heat(normalize):
-    return symmetric("heat", normalize).sample(0)
-
-
 @pytest.mark.parametrize("normalize", ["row", "count", "none", "symmetric", "sinkhorn"])
 def test_the_estimate_is_the_limit_of_a_small_kernel(normalize):
-    a = heat(normalize)
+    a = symmetric(normalize=normalize, batch=1)
     process = Diffusion(a, weight=DEFINITE)
     actual = estimate_euler_step(process, signal(a, 2), process.rate)
     assert actual == pytest.approx(cfl_limit(a).limit / 1.5, rel=1e-9)
@@ -208,9 +204,12 @@ def test_the_estimate_is_the_limit_of_a_small_kernel(normalize):
 @pytest.mark.parametrize(
     ("process", "works"),
     [
-        (Diffusion(heat("none"), weight=DEFINITE), "every step_size up to (\\S+) is certified"),
+        (
+            Diffusion(symmetric(normalize="none", batch=1), weight=DEFINITE),
+            "every step_size up to (\\S+) is certified",
+        ),
         (Diffusion(path_graph(6)), "every step_size up to (\\S+) is certified"),
-        (DampedFlow(heat("row")), "step_size = (\\S+) works"),
+        (DampedFlow(symmetric(batch=1)), "step_size = (\\S+) works"),
     ],
 )
 def test_the_step_that_is_named_works(process, works):
@@ -224,6 +223,6 @@ def test_the_step_that_is_named_works(process, works):
 
 
 def test_nothing_is_said_of_a_process_that_may_grow():
-    process = Diffusion(heat("row"), backwards=True)
+    process = Diffusion(symmetric(batch=1), backwards=True)
     assert estimate_euler_step(process, signal(process.affinity, 2), process.rate) is None
     assert process.certified_euler_step() is None

@@ -5,7 +5,6 @@ from dataclasses import replace
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from strategies import norm, problems
 
 from benchmarks import double_loop
 from nonloc.ops import (
@@ -13,11 +12,10 @@ from nonloc.ops import (
     diffuse,
     dirichlet_energy,
     kernel_matrix,
-    propagate,
     row_sums,
-    self_adjoint_weights,
 )
 from problems import EXACT, relative
+from strategies import problems
 
 NOT_DELTA = ("gaussian", "heat", "dot", "concat")
 NOT_ROW = ("none", "count", "symmetric", "sinkhorn")
@@ -72,22 +70,12 @@ def test_the_mean_weighted_by_row_sums_is_conserved_under_row(problem):
     assert float(flow.sum(1).abs().max() / (1e-300 + flow.abs().sum(1).max() + weights.max())) <= 1e-12
 
 
-@given(problems())
-def test_energy_is_the_double_sum(problem):
+@given(problems(), st.sampled_from(EXACT))
+def test_energy_is_the_double_sum(problem, backend):
     kernel, z = kernel_matrix(problem.affinity), problem.z
     squares = (z.unsqueeze(1) - z.unsqueeze(2)).square().sum(-1)
-    assert relative(dirichlet_energy(problem.affinity, z), 0.5 * (kernel * squares).sum((1, 2))) <= 1e-12
-
-
-@given(problems(symmetric=True, positive=True))
-def test_diffusion_takes_from_the_norm_what_the_balanced_energy_says(problem):
-    z, kernel = problem.z, kernel_matrix(problem.affinity)
-    weights = self_adjoint_weights(problem.affinity)
-    squares = (z.unsqueeze(1) - z.unsqueeze(2)).square().sum(-1)
-    truth = 0.5 * (weights.unsqueeze(-1) * kernel * squares).sum((1, 2))
-    actual = -(weights.unsqueeze(-1) * z * diffuse(problem.affinity, z)).sum((1, 2))
-    size = weights.amax() * (1 + row_sums(problem.affinity).amax())
-    assert relative(actual / size, truth / size) <= 1e-12
+    actual = dirichlet_energy(problem.affinity, z, backend=backend)
+    assert relative(actual, 0.5 * (kernel * squares).sum((1, 2))) <= 1e-12
 
 
 @given(problems(kinds=("heat",)), st.floats(-50, 50))
@@ -96,18 +84,6 @@ def test_heat_does_not_see_a_translation(problem, distance):
     left = a.left + distance
     moved = replace(a, left=left, right=left if problem.symmetric else a.right + distance)
     assert relative(kernel_matrix(moved), kernel_matrix(a)) <= 1e-10
-
-
-@given(problems(masked=True, batch=1), st.sampled_from(EXACT))
-def test_a_mask_is_as_good_as_taking_positions_away(problem, backend):
-    a, keep = problem.affinity, problem.mask[0]
-    left = a.left[:, keep]
-    right = left if problem.symmetric else a.right[:, keep]
-    measure = None if a.measure is None else a.measure[keep]
-    smaller = replace(a, left=left, right=right, mask=None, measure=measure)
-    actual = diffuse(a, problem.z, backend=backend)
-    assert relative(actual[:, keep], diffuse(smaller, problem.z[:, keep], backend=backend)) <= 1e-12
-    assert not bool(actual[:, ~keep].any())
 
 
 @given(problems(NOT_DELTA, masked=False, measured=False), st.sampled_from(EXACT))
@@ -126,38 +102,3 @@ def test_a_whole_number_as_measure_is_as_many_copies_of_the_position(problem, ba
 def test_sinkhorn_of_heat_is_sinkhorn_of_gaussian_with_twice_the_scale(problem):
     a = problem.affinity
     assert relative(kernel_matrix(replace(a, kind="gaussian", scale=2 * a.scale)), kernel_matrix(a)) <= 1e-11
-
-
-@given(problems(normalizations=("row", "sinkhorn"), positive=True))
-def test_averages_lie_between_the_extremes(problem):
-    keep = is_valid(problem).bool().unsqueeze(-1)
-    low = torch.where(keep, problem.z, torch.inf).amin(1, keepdim=True)
-    high = torch.where(keep, problem.z, -torch.inf).amax(1, keepdim=True)
-    actual = aggregate(problem.affinity, problem.z)
-    inside = (actual >= low - 1e-12) & (actual <= high + 1e-12)
-    assert bool((inside | ~keep).all())
-
-
-@given(
-    problems(symmetric=True, positive=True, measured=None, normalizations=("row", "symmetric", "sinkhorn"))
-)
-def test_divided_kernels_are_contractions_in_their_own_norm(problem):
-    weights = self_adjoint_weights(problem.affinity)
-    before, after = norm(problem.z, weights), norm(aggregate(problem.affinity, problem.z), weights)
-    assert bool((after <= (1 + 1e-12) * before).all())
-
-
-@given(problems(normalizations=("row", "count", "symmetric", "sinkhorn")), st.integers(1, 3))
-def test_a_pair_of_weights_stands_for_its_product(problem, rank):
-    outer, inner = problem.normal(9, problem.channels, rank), problem.normal(10, rank, problem.channels)
-    actual = propagate(problem.affinity, problem.z, [(outer, inner)] * 2)
-    assert relative(actual, propagate(problem.affinity, problem.z, [outer @ inner] * 2)) <= 1e-12
-
-
-@given(problems(), st.integers(0, 4))
-def test_propagation_is_step_after_step(problem, steps):
-    a, truth = problem.affinity, problem.z
-    weights = [0.3 * problem.normal(10 + n, problem.channels, problem.channels) for n in range(steps)]
-    for w in weights:
-        truth = truth + diffuse(a, truth) @ w.mT
-    assert relative(propagate(a, problem.z, weights), truth) <= 1e-11

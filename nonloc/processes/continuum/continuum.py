@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from nonloc._checks import check_choice, check_whole
 from nonloc.ops import KINDS, Affinity, SparseAffinity, diffuse, kernel_matrix, row_sums, sparse
+from nonloc.ops.affinity import shape_or_type
 from nonloc.processes.continuum.horizon import HorizonKernel
 from nonloc.processes.continuum.quadrature import Quadrature, quadrature
 from nonloc.processes.diffusion import Diffusion
@@ -90,7 +90,7 @@ class Continuum:
         values = function(self.points)
         if not isinstance(values, Tensor) or values.dim() not in (1, 2) or len(values) != len(self.points):
             raise ValueError(
-                f"function must give [M] or [M, C] for the {len(self.points)} points, got {describe_shape(values)}; "
+                f"function must give [M] or [M, C] for the {len(self.points)} points, got {shape_or_type(values)}; "
                 "torch.full((len(x),), c) is a constant"
             )
         return values.reshape(len(self.points), -1).unsqueeze(0)
@@ -117,7 +117,7 @@ class Continuum:
         u = self.points if features is None else features(self.points)
         if not isinstance(u, Tensor) or u.dim() != 2 or len(u) != len(self.points):
             raise ValueError(
-                f"features must give [M, k] = [{len(self.points)}, k] for the points, got {describe_shape(u)}"
+                f"features must give [M, k] = [{len(self.points)}, k] for the points, got {shape_or_type(u)}"
             )
         if not bool(torch.isfinite(u).all()):
             raise ValueError("features gave values that are not finite; u must be bounded on all of [0, 1]^d")
@@ -145,10 +145,8 @@ class Continuum:
                 f"a kernel given as a function is tabulated, and M = {size} positions would need {size * size} "
                 "entries; use fewer cells, a kind of affinity with features, or a HorizonKernel"
             )
-        blocks = []
-        for rows in self.points.split(max(1, BLOCK_ENTRIES // size)):
-            blocks.append(pair_values(kernel, rows, self.points))
-        table = torch.cat(blocks)
+        blocks = self.points.split(max(1, BLOCK_ENTRIES // size))
+        table = torch.cat([pair_values(kernel, rows, self.points) for rows in blocks])
         with without_sparse_warnings():
             return SparseAffinity(table.to_sparse_csr(), normalize, measure=self.weights)
 
@@ -229,13 +227,8 @@ def pair_values(kernel: PairKernel, x: Tensor, y: Tensor, name: str = "kernel") 
     if not isinstance(values, Tensor) or values.shape not in ((len(x), len(y)), ()):
         raise ValueError(
             f"{name} must give values [{len(x)}, {len(y)}] for x {[len(x), 1, x.shape[1]]} and y "
-            f"{[1, len(y), y.shape[1]]}, got {describe_shape(values)}; sum or norm over the last axis"
+            f"{[1, len(y), y.shape[1]]}, got {shape_or_type(values)}; sum or norm over the last axis"
         )
     if not bool(torch.isfinite(values).all()):
         raise ValueError(f"{name} gave values that are not finite; it must be bounded, also for x = y")
     return values.to(x).expand(len(x), len(y))
-
-
-def describe_shape(value: Any) -> str:
-    """The shape of a tensor, or the type of anything else."""
-    return str(list(value.shape)) if isinstance(value, Tensor) else type(value).__name__

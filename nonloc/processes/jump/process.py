@@ -252,11 +252,9 @@ class JumpProcess(Process):
         return self._ready[dtype]
 
     def __repr__(self) -> str:
-        kind = self.affinity.kind if isinstance(self.affinity, Affinity) else "sparse"
-        return (
-            f"JumpProcess({kind} {self.affinity.normalize}, B = {self.affinity.batch}, "
-            f"M = {self.affinity.positions})"
-        )
+        a = self.affinity
+        kind = a.kind if isinstance(a, Affinity) else "sparse"
+        return f"JumpProcess({kind} {a.normalize}, B = {a.batch}, M = {a.positions})"
 
 
 def _check(affinity: Affinity | SparseAffinity) -> None:

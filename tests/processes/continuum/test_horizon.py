@@ -60,17 +60,17 @@ def test_with_a_fixed_horizon_the_mesh_converges_to_the_integral():
     assert all(1.9 < p < 2.1 for p in order(errors)), errors
 
 
-@pytest.mark.parametrize("radius", [-1.0, float("nan"), float("inf"), 1e-200, "1"])
-def test_a_radius_that_is_no_length_is_refused(radius):
-    with pytest.raises(ValueError, match="radius must be a number > 1e-70 and finite"):
-        HorizonKernel(radius)
+LENGTH = "radius must be a number > 1e-70 and finite"
 
 
-def test_a_radius_of_more_cells_than_can_be_summed_over_is_refused():
-    with pytest.raises(ValueError, match="spans .* cells .*; use a smaller radius"):
-        Continuum(HorizonKernel(1e9), 10)
-
-
-def test_a_radius_below_a_cell_is_refused():
-    with pytest.raises(ValueError, match="radius = 0.01 is less than a cell, 0.1; use num_cells > 100"):
-        Continuum(HorizonKernel(0.01), 10)
+@pytest.mark.parametrize(
+    ("radius", "message"),
+    [
+        *((radius, LENGTH) for radius in (-1.0, math.nan, math.inf, 1e-200, "1")),
+        (1e9, "spans .* cells .*; use a smaller radius"),
+        (0.01, "radius = 0.01 is less than a cell, 0.1; use num_cells > 100"),
+    ],
+)
+def test_a_radius_that_cannot_be_meant_is_refused(radius, message):
+    with pytest.raises(ValueError, match=message):
+        Continuum(HorizonKernel(radius), 10)

@@ -31,13 +31,6 @@ def test_cosines_are_its_modes(dimension):
     assert relative(actual, expected) < 1e-12
 
 
-def test_it_tends_to_the_second_derivative_with_order_2():
-    errors = [
-        float((diffuse(local_laplacian(n), mode(n, 1)) + math.pi**2 * mode(n, 1)).abs().max()) for n in MESHES
-    ]
-    assert all(1.95 < p < 2.05 for p in order(errors)), errors
-
-
 class TestReversal:
     grown = tuple(reversal_growth(n) for n in MESHES)
 

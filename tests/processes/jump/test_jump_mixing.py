@@ -11,10 +11,8 @@ from nonloc.processes import JumpProcess
 from problems import affinity, relative, symmetric
 
 METHODS = ["dense", "lanczos"]
-
-
-def heat(normalize="row", positions=40, **keywords):
-    return symmetric("heat", normalize, 0.7, positions=positions, **keywords)
+HEAT = symmetric(positions=40)
+KERNELS = [HEAT, symmetric(normalize="sinkhorn", positions=40), affinity("gaussian", positions=40)]
 
 
 class TestGap:
@@ -46,7 +44,7 @@ class TestGap:
         assert float(JumpProcess(chain(torch.block_diag(block, block))).spectral_gap(method=method)) == 0
 
     @pytest.mark.parametrize("absolute", [False, True])
-    @pytest.mark.parametrize("kernel", [heat(), heat("sinkhorn"), affinity("gaussian", positions=40)])
+    @pytest.mark.parametrize("kernel", KERNELS)
     def test_lanczos_comes_close_from_above_and_says_that_it_is_an_estimate(self, kernel, absolute):
         process = JumpProcess(kernel)
         exact = process.spectral_gap(absolute=absolute, method="dense")
@@ -65,9 +63,9 @@ class TestGap:
     @pytest.mark.parametrize("method", METHODS)
     def test_masked_positions_have_no_part_in_it(self, method):
         mask = torch.tensor([[True] * 6, [True, False, True, True, True, True]])
-        whole = heat(positions=6, mask=mask)
+        whole = symmetric(mask=mask)
         valid = whole.left[1:, mask[1]]
-        expected = JumpProcess(Affinity(valid, valid, "heat", "row", 0.7)).spectral_gap(method=method).value
+        expected = JumpProcess(Affinity(valid, valid, "heat")).spectral_gap(method=method).value
         assert relative(JumpProcess(whole).spectral_gap(method=method).value[1:], expected) < 1e-13
 
     def test_without_reversibility_deviations_shrink_at_least_as_fast_as_the_gap_says(self):
@@ -111,7 +109,7 @@ def test_two_states(discrete):
 
 @pytest.mark.parametrize("discrete", [False, True])
 @pytest.mark.parametrize("epsilon", [0.25, 1e-3])
-@pytest.mark.parametrize("kernel", [heat(), heat("sinkhorn"), affinity("gaussian", positions=20)])
+@pytest.mark.parametrize("kernel", KERNELS)
 def test_it_is_the_first_time_and_never_beyond_the_bound(kernel, epsilon, discrete):
     process = JumpProcess(kernel)
     mixing = process.mixing_time(epsilon, discrete=discrete)
@@ -138,7 +136,7 @@ def test_what_never_mixes_takes_for_ever():
 
 
 def test_an_estimated_gap_gives_an_estimate_and_no_exact_time():
-    mixing = JumpProcess(heat()).mixing_time(method="lanczos")
+    mixing = JumpProcess(HEAT).mixing_time(method="lanczos")
     assert (mixing.kind, mixing.exact) == ("estimate", None)
 
 

@@ -9,7 +9,7 @@ from chains import chain, cycle, drift, surprise, two_states
 from nonloc.ops import Affinity, kernel_matrix
 from nonloc.processes import JumpProcess, simulate
 from nonloc.processes.jump import paths
-from problems import affinity, features, generator, relative, symmetric
+from problems import affinity, decoration, features, generator, relative, symmetric
 
 WALKERS = 50_000
 STEPS = 3
@@ -185,16 +185,11 @@ def test_what_is_asked_for_wrongly(keywords, message):
 ROWS = torch.tensor([4, 0, 3])
 
 
-@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("form", ["plain", "both"])
 @pytest.mark.parametrize("normalize", ["row", "sinkhorn"])
 @pytest.mark.parametrize("kind", ["gaussian", "heat", "dot", "concat"])
-def test_rows_are_those_of_the_matrix(kind, normalize, weighted):
-    mask = measure = None
-    if weighted:
-        mask = torch.tensor([[True] * 6, [True, False, True, True, True, True]])
-        measure = torch.rand(6, generator=generator(2), dtype=torch.float64) + 0.1
-    x = features(kind, "sinkhorn")
-    whole = Affinity(x, x, kind, normalize, 1.0, mask=mask, measure=measure)
+def test_rows_are_those_of_the_matrix(kind, normalize, form):
+    whole = symmetric(kind, normalize, **decoration(form))
     actual = paths.kernel_rows(paths.row_normalized(whole.sample(1)), ROWS)
     assert relative(actual, kernel_matrix(whole)[1, ROWS]) < 1e-13
 

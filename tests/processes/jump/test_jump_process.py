@@ -2,17 +2,13 @@
 
 import pytest
 import torch
-from chains import chain, order, two_states
+from chains import chain, order
 
 from nonloc.ops import Affinity, aggregate, diffuse
 from nonloc.ops.functional import check_signal
 from nonloc.processes import JumpProcess, simulate
 from nonloc.processes.jump import process as jump_process
 from problems import affinity, features, generator, relative, symmetric
-
-
-def heat(normalize="row", **keywords):
-    return symmetric("heat", normalize, 0.7, **keywords)
 
 
 def law_of(like, channels=2, seed=3):
@@ -25,7 +21,7 @@ def test_rows_that_need_not_sum_to_1_are_refused_with_the_fix(normalize):
     with pytest.raises(
         ValueError, match=f"normalize='{normalize}' does not see to that; use one of row, sinkhorn"
     ):
-        JumpProcess(heat(normalize))
+        JumpProcess(symmetric(normalize=normalize))
 
 
 def test_a_signed_kernel_is_refused():
@@ -36,17 +32,17 @@ def test_a_signed_kernel_is_refused():
 @pytest.mark.parametrize("step_size", [0.0, 1.5, True])
 def test_a_step_that_is_no_probability_is_refused(step_size):
     with pytest.raises(ValueError, match=r"step_size must be a number in \(0, 1\]"):
-        JumpProcess(heat()).transition_matrix(step_size)
+        JumpProcess(symmetric()).transition_matrix(step_size)
 
 
 def test_a_law_of_another_size_is_refused():
     with pytest.raises(ValueError, match=r"z \[.*must have the affinity.s batch and positions, \[2, 6, C\]"):
-        simulate(JumpProcess(heat()), torch.ones(2, 5, 1), num_steps=1)
+        simulate(JumpProcess(symmetric()), torch.ones(2, 5, 1), num_steps=1)
 
 
 @pytest.mark.parametrize(("name", "argument"), [("rate", "z"), ("evolve", "law"), ("energy", "z")])
 def test_a_law_is_checked_once_under_the_name_of_its_argument(name, argument, monkeypatch):
-    process = JumpProcess(heat())
+    process = JumpProcess(symmetric())
     checked = []
 
     def counted(affinity, z, name="z"):
@@ -67,14 +63,6 @@ def test_expectations_are_the_other_side_of_laws(step_size):
     assert relative((law * actual).sum(1), (process.evolve(law, step_size) * f).sum(1)) < 1e-15
 
 
-def test_two_states_in_continuous_time_have_their_closed_form():
-    a, b, time = 0.3, 0.5, 1.7
-    law = torch.tensor([[[1.0], [0.0]]], dtype=torch.float64)
-    actual = simulate(JumpProcess(two_states(a, b)), law, num_steps=1, step_size=time, stepper="exact").final
-    there = a / (a + b) * (1 - torch.tensor(-(a + b) * time, dtype=torch.float64).exp())
-    assert float((actual[0, 1, 0] - there).abs()) < 1e-15
-
-
 def test_the_discrete_master_equation_tends_to_the_continuous_one_with_order_1():
     process = JumpProcess(affinity("heat"))
     law = law_of(process.affinity)
@@ -87,7 +75,7 @@ def test_the_discrete_master_equation_tends_to_the_continuous_one_with_order_1()
 
 
 def test_implicit_steps_use_the_inner_product_of_1_over_pi():
-    process = JumpProcess(heat())
+    process = JumpProcess(symmetric())
     weights = process.inner_weights()
     assert weights is not None
     matrix = process.transition_matrix() - torch.eye(6, dtype=torch.float64)
@@ -99,7 +87,7 @@ def test_implicit_steps_use_the_inner_product_of_1_over_pi():
 
 
 def test_energy_is_that_of_the_density_and_never_grows():
-    process = JumpProcess(heat())
+    process = JumpProcess(symmetric())
     law = law_of(process.affinity)
     pi = process.stationary_law()
     f = law / pi.unsqueeze(-1)
@@ -112,10 +100,10 @@ def test_energy_is_that_of_the_density_and_never_grows():
 
 def test_energy_does_not_see_the_padding():
     keep = torch.tensor([True, True, False, True, True, True])
-    whole = heat(mask=keep.expand(2, -1))
+    whole = symmetric(mask=keep.expand(2, -1))
     law = law_of(whole)
     rest = whole.left[:, keep]
-    expected = JumpProcess(Affinity(rest, rest, "heat", "row", 0.7)).energy(law[:, keep])
+    expected = JumpProcess(Affinity(rest, rest, "heat")).energy(law[:, keep])
     assert relative(JumpProcess(whole).energy(law), expected) < 1e-13
     law[:, 2] = torch.nan
     assert relative(simulate(JumpProcess(whole), law, num_steps=1).energy[0], expected) < 1e-13
@@ -128,7 +116,7 @@ class TestBothFormsOfThePaper:
 
     @pytest.mark.parametrize("normalize", ["row", "sinkhorn"])
     def test_they_agree_where_rows_sum_to_1(self, normalize):
-        kernel = heat(normalize)
+        kernel = symmetric(normalize=normalize)
         actual = JumpProcess(kernel).expect(self.z)
         assert relative(actual, aggregate(kernel, self.z)) < 1e-13
         assert relative(actual, self.z + diffuse(kernel, self.z)) < 1e-13

@@ -10,23 +10,19 @@ from nonloc.processes.jump import stationary
 from problems import affinity, features, generator, relative, symmetric
 
 
-def heat(normalize="row", measure=None, mask=None):
-    return symmetric("heat", normalize, 0.7, measure=measure, mask=mask)
-
-
 @pytest.mark.parametrize("normalize", ["row", "sinkhorn"])
 def test_it_is_the_measure_times_the_row_sums_under_row_and_the_measure_under_sinkhorn(normalize):
     measure = torch.rand(6, generator=generator(), dtype=torch.float64) + 0.1
     expected = measure.expand(2, -1)
     if normalize == "row":
-        expected = measure * kernel_matrix(heat("none", measure)).sum(-1)
-    law = JumpProcess(heat(normalize, measure)).stationary_law()
+        expected = measure * kernel_matrix(symmetric(normalize="none", measure=measure)).sum(-1)
+    law = JumpProcess(symmetric(normalize=normalize, measure=measure)).stationary_law()
     assert relative(law, expected / expected.sum(-1, keepdim=True)) < 1e-15
 
 
 def test_masked_positions_have_no_part_in_it():
     mask = torch.tensor([[True] * 6, [True, False, True, True, True, True]])
-    law = JumpProcess(heat(mask=mask)).stationary_law()
+    law = JumpProcess(symmetric(mask=mask)).stationary_law()
     assert float(law[1, 1]) == 0
     assert relative(law.sum(-1), torch.ones(2)) < 1e-15
 
@@ -90,8 +86,8 @@ def test_a_law_that_is_not_found_is_an_error_that_names_the_residual(monkeypatch
 @pytest.mark.parametrize(
     ("kernel", "expected"),
     [
-        (heat("row"), True),
-        (heat("sinkhorn"), True),
+        (symmetric(), True),
+        (symmetric(normalize="sinkhorn"), True),
         (drift(7, 0.5), True),
         (drift(7, 0.5 + 1e-6), False),
         (drift(7, 0.9), False),

@@ -9,7 +9,7 @@ import torch
 from chains import chain
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from stages import norm_of, random_affinity, random_weights, whole_map
+from stages import norm_of, random_weights, whole_map
 
 from nonloc.nn.inspect import stage_inputs
 from nonloc.nn.stage import DiffusiveStage, OriginalStage
@@ -17,6 +17,7 @@ from nonloc.ops import NORMALIZATIONS, Affinity, SparseAffinity, aggregate, diff
 from nonloc.processes import certify, cfl_limit
 from nonloc.processes.stability.own_norm import kernel_size, own_norm, stationary_weights
 from problems import generator
+from strategies import problems
 
 TURNING = torch.tensor([[0.1, 1.0], [-1.0, 0.1]], dtype=torch.float64)
 
@@ -157,12 +158,15 @@ def test_stationary_weights_are_exact_where_they_are_tiny():
 
 # `python -m benchmarks certificates` looks at thousands.
 @settings(max_examples=2 * settings.default.max_examples)
-@given(st.integers(0, 10**9), st.sampled_from(["diffusive", "diffusive", "original"]), st.booleans())
-def test_a_verdict_is_what_the_stage_does(seed, form, by_matrix):
-    draw = generator(seed)
+@given(
+    problems(batch=1, least=2, wild=True),
+    st.sampled_from(["diffusive", "diffusive", "original"]),
+    st.booleans(),
+)
+def test_a_verdict_is_what_the_stage_does(problem, form, by_matrix):
     try:
-        affinity = random_affinity(draw)
-        weights = random_weights(affinity, draw)
+        affinity = problem.affinity
+        weights = random_weights(affinity, generator(problem.seed))
         certificate = certify(affinity, weights, form=form, exact_up_to=1024 if by_matrix else 1)
     except ValueError as refused:  # sinkhorn on a kernel without total support, or exp of too much
         assume("sinkhorn" not in str(refused) and "not finite" not in str(refused))

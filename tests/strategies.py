@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from nonloc.ops import KINDS, NORMALIZATIONS, Affinity
-from problems import generator
+from problems import SYMMETRIC, generator
 
 SCALED = ("gaussian", "heat", "dot")
 DIVIDED = ("row", "symmetric", "sinkhorn")
@@ -23,6 +23,7 @@ class Problem:
     symmetric  one set of features for both sides
     positive   Ω ≥ 0, and for dot and concat well above 0
     spread     the deviation of the features
+    wild       rows may be divided by sums near 0, and exponentials need not be near 1
     """
 
     kind: str
@@ -37,6 +38,7 @@ class Problem:
     positive: bool
     masked: bool
     measured: bool
+    wild: bool
     seed: int
 
     @cached_property
@@ -76,7 +78,7 @@ class Problem:
     def _features(self, stream: int) -> Tensor:
         width = 1 if self.kind == "concat" else self.width
         x = self.spread * self.normal(stream, self.batch, self.positions, width)
-        if self.kind == "gaussian" and self.normalize not in DIVIDED:
+        if self.kind == "gaussian" and self.normalize not in DIVIDED and not self.wild:
             # Beside an entry of exp(50), which nothing divides, the others leave no digit to compare.
             x = torch.tanh(x)
         return x.abs() + 0.1 if self.positive and self.kind in ("dot", "concat") else x
@@ -94,10 +96,11 @@ def problems(
     measured: bool | None = None,
     batch: int | None = None,
     least: int = 1,
+    wild: bool = False,
 ) -> Problem:
     """Any problem that the normalisation accepts; None leaves a choice to chance."""
     kind, normalize = draw(st.sampled_from(kinds)), draw(st.sampled_from(normalizations))
-    if normalize in ("symmetric", "sinkhorn"):
+    if normalize in SYMMETRIC:
         symmetric = True
     return Problem(
         kind=kind,
@@ -106,13 +109,14 @@ def problems(
         positions=draw(st.integers(least, 8)),
         width=draw(st.integers(1, 3)),
         channels=draw(st.integers(1, 3)),
-        spread=draw(st.sampled_from((0.2, 1.0, 2.0))),
+        spread=draw(st.sampled_from((0.03, 0.2, 1.0, 3.0) if wild else (0.2, 1.0, 2.0))),
         scale=draw(st.sampled_from((0.3, 1.0, 1.7))) if kind in SCALED else 1.0,
         symmetric=draw(st.booleans()) if symmetric is None else symmetric,
         # Sums of signed entries may come near 0, and dividing by them leaves no digit to compare.
-        positive=positive or normalize in DIVIDED,
+        positive=positive or normalize in (SYMMETRIC if wild else DIVIDED) or (wild and draw(st.booleans())),
         masked=draw(st.booleans()) if masked is None else masked,
         measured=draw(st.booleans()) if measured is None else measured,
+        wild=wild,
         seed=draw(st.integers(0, 2**32)),
     )
 
