@@ -49,11 +49,12 @@ KEYWORDS = """
                       "dot" and "concat", "row" for the others
     scaled            divide the logits by √d. The paper and Wang et al. do not, so it is False. In a model of your
                       own take True: no bound on W keeps logits from growing (`nonloc.logit_spreads`)
-    init, init_std    "normal": W_Z, W_g, θ, φ normal with deviation init_std; "zero": the identity at first,
-                      with W_Z = 0 (γ = 0 with batch_norm) and PyTorch's default elsewhere; "kaiming": He's
-                      normal by fan-out; "torch": PyTorch's default; "fan_in": normal, deviation 1/√fan_in.
+    init, init_std    "normal": W_Z, W_g, θ, φ normal with deviation init_std, which the others do not use; "zero":
+                      the identity at first, with W_Z = 0 (γ = 0 with batch_norm) and PyTorch's default elsewhere;
+                      "kaiming": He's normal by fan-out; "torch": PyTorch's default; "fan_in": normal, deviation
+                      1/√fan_in.
                       An affinity that is a module keeps its own initialisation. From "zero" only W_Z (γ) has a
-                      gradient in the first step; the others follow as soon as it is not 0. It takes no init_std.
+                      gradient in the first step; the others follow as soon as it is not 0.
     batch_norm        batch normalisation over the channels, after W_Z
     layout            "channels_first" ([B, C, L], [B, C, H, W], [B, C, T, H, W]) or "positions" ([B, M, C],
                       [B, H, W, C], [B, T, H, W, C]); None is "channels_first"

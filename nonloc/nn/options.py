@@ -100,10 +100,7 @@ class StageOptions:
 
     def keywords(self) -> dict[str, Any]:
         """Return the options that are set, as keywords of a stage."""
-        keywords = {name: value for name, value in self.to_dict().items() if value is not None}
-        if self.init == "zero":
-            keywords.pop("init_std", None)  # a recipe may say it for all starts, and a stage refuses it
-        return keywords
+        return {name: value for name, value in self.to_dict().items() if value is not None}
 
     def shares_affinity(self, form: str) -> bool:
         """Return whether the sub-blocks of this form share one affinity; by default as published."""

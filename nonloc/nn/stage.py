@@ -10,7 +10,6 @@ from typing import Any, TypeVar, cast
 import torch
 from torch import nn
 
-from nonloc._checks import shown
 from nonloc.nn.affinity import AffinityLike
 from nonloc.nn.nonlocal_module import KEYWORDS, SHARING, SUBSAMPLE, NonlocalModule
 from nonloc.nn.weight import Device
@@ -30,19 +29,14 @@ def unknown_keyword(owner: str, known: Iterable[str], keywords: Iterable[str]) -
     return None
 
 
-def _check_keywords(init: _Init) -> _Init:
-    """Make an `__init__` refuse keywords that it does not have, and an `init_std` that would have no effect."""
+def _explain_unknown_keywords(init: _Init) -> _Init:
+    """Make an `__init__` name the nearest keyword and all others, where it gets one that it does not have."""
     owner, known = init.__qualname__.partition(".")[0], list(inspect.signature(init).parameters)[1:]
 
     @wraps(init)
     def checked(self: NonlocalModule, *args: Any, **keywords: Any) -> None:
         if message := unknown_keyword(owner, known, keywords):
             raise TypeError(message)
-        if keywords.get("init") == "zero" and "init_std" in keywords:
-            raise ValueError(
-                f'init_std={shown(keywords["init_std"])} has no effect with init="zero", which draws no map by it; '
-                'drop it, or use init="normal"'
-            )
         if "subsample" not in known:
             self._check_subsample(keywords.pop("subsample", None))
         init(self, *args, **keywords)
@@ -62,7 +56,7 @@ class OriginalBlock(NonlocalModule):
     """
     form = "original"
 
-    @_check_keywords
+    @_explain_unknown_keywords
     def __init__(
         self, channels: int, *,
         hidden: int | None = None, weight: str = "factored", bias: bool = False,
@@ -90,7 +84,7 @@ class DiffusiveBlock(NonlocalModule):
     """
     form = "diffusive"
 
-    @_check_keywords
+    @_explain_unknown_keywords
     def __init__(
         self, channels: int, *,
         hidden: int | None = None, weight: str = "factored", bias: bool = False,
@@ -124,7 +118,7 @@ class OriginalStage(NonlocalModule):
     """
     form = "original"
 
-    @_check_keywords
+    @_explain_unknown_keywords
     def __init__(
         self, channels: int, num_blocks: int, *, share_affinity: bool | str = False,
         hidden: int | None = None, weight: str = "factored", bias: bool = False,
@@ -158,7 +152,7 @@ class DiffusiveStage(NonlocalModule):
     """
     form = "diffusive"
 
-    @_check_keywords
+    @_explain_unknown_keywords
     def __init__(
         self, channels: int, num_blocks: int, *, share_affinity: bool | str = True,
         hidden: int | None = None, weight: str = "factored", bias: bool = False,

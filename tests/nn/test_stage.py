@@ -151,7 +151,6 @@ def test_repr_says_the_options_even_with_another_module_in_the_place_of_a_map(we
         ({"weight": "lean"}, "weight='lean' is unknown; choose one of factored, full, stable"),
         ({"init": "xavier"}, "init"),
         ({"init_std": 0.0}, "init_std"),
-        ({"init": "zero", "init_std": 0.1}, 'init_std=0.1 has no effect with init="zero".*use init="normal"'),
         ({"layout": "nhwc"}, "layout"),
         ({"backend": "fast"}, "backend='fast' is unknown; choose one of auto, reference"),
         ({"affinity": "rbf"}, "affinity='rbf' is unknown; choose one of gaussian"),

@@ -49,7 +49,7 @@ def test_deviations_of_w_z_w_g_and_theta(keywords, expected):
 @pytest.mark.parametrize("kind", STAGES)
 @pytest.mark.parametrize("keywords", [{}, {"bias": True}, {"batch_norm": True}, {"weight": "full"}])
 def test_zero_is_the_identity_in_training_too_and_learns_at_the_first_step(kind, keywords, x):
-    stage = kind(C, 2, init="zero", layout="positions", **keywords).double()
+    stage = made(kind, init="zero", **keywords)
     result = stage(x)
     assert torch.equal(result, x)
     result.square().sum().backward()
