@@ -3,11 +3,11 @@
 import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from strategies import deviation, norm, problems
 
 from nonloc.ops import Affinity, kernel_matrix, self_adjoint_weights
 from nonloc.processes import DampedFlow, Diffusion, JumpProcess, cfl_limit, simulate
 from problems import relative
+from strategies import deviation, norm, problems
 
 STOCHASTIC = ("row", "sinkhorn")
 BALANCED = {"symmetric": True, "positive": True}
