@@ -119,6 +119,8 @@ def test_every_field_of_a_recipe_is_explained():
         (["train", "--seed", "{0}"], "the value '{0}' cannot be read"),
         (["train", "--budget", "9" * 307 + "d"], "is not a length of time"),
         (["check", "--positions", str(10**11)], "use fewer positions"),
+        (["check", "--seed", HUGE], "--seed must be a whole number of less than 63 bits"),
+        (["eval", RECORD, "--device", "foo"], "--device foo is unknown; use cpu or cuda"),
         (["stability", RECORD, "--images", HUGE], f"--images must be at most 1,000,000, got {HUGE}"),
         (["data", "mnist"], "choose one of motifs, cifar10, cifar100"),
         (["simulate", "diffusion", "--size=--"], "argument --size: expected a value, got --"),
