@@ -58,12 +58,15 @@ class Tiny:
         return np.array_equal(images, self.images) and labels == self.labels.tolist()
 
 
-def make_tiny(seed: int) -> Tiny:
+def make_tiny(seed: int, label_bytes: int = 2) -> Tiny:
+    """With one byte of labels, the layout is that of CIFAR-10."""
     rng = np.random.default_rng(seed)
     files, members, labels, images = {}, [], [], []
     for name, count in {"a.bin": 5, "b.bin": 5, "t.bin": 4}.items():
         fine = rng.integers(0, len(CLASSES), (count, 1), dtype=np.uint8)
-        coarse = np.full((count, 1), 250, np.uint8)  # out of range: it must not be read as the label
+        coarse = np.full(
+            (count, label_bytes - 1), 250, np.uint8
+        )  # out of range: it must not be read as the label
         pixels = rng.integers(0, 256, (count, 3 * SIZE * SIZE), dtype=np.uint8)
         content = np.concatenate([coarse, fine, pixels], 1).tobytes()
         files[f"{FOLDER}/{name}"] = content
@@ -79,7 +82,7 @@ def make_tiny(seed: int) -> Tiny:
         folder=FOLDER,
         train=tuple(members[:2]),
         test=tuple(members[2:]),
-        label_bytes=2,
+        label_bytes=label_bytes,
         classes=CLASSES,
         size=SIZE,
     )

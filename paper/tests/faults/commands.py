@@ -27,21 +27,21 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
-import torch
 import yaml
 from PIL import Image
+from tiny import tiny_data
 
-import nonloc_paper.data
-import nonloc_paper.report.page  # else it would be imported with the replaced functions, and keep them
 from faults.trial import Trial
 from nonloc.cli import entry, main
 from nonloc.cli.commands import find_commands, load_command
 from nonloc.cli.parser import make_command_parser
-from nonloc_paper.data.dataset import Dataset, Split
+from nonloc_paper.data import DATASETS, NAMES
+from nonloc_paper.data.dataset import Dataset
 from nonloc_paper.theory import all_checks
 
 GOALS = {"parsed": 100_000, "executed": 2_000, "process": 200}
@@ -469,17 +469,9 @@ def _is_encodable(text: str) -> bool:
 
 def _small_data(name: str) -> Dataset:
     """Return images of 8 × 8 pixels under the name of a data set."""
-    classes = nonloc_paper.data.DATASETS[name]["classes"] if name in nonloc_paper.data.NAMES else None
-    if classes is None:
+    if name not in NAMES:
         raise ValueError(f"{name[:50]!r} is not a data set")
-    generator = torch.Generator().manual_seed(7)
-
-    def split(count: int) -> Split:
-        images = torch.randint(256, (count, 3, 8, 8), generator=generator, dtype=torch.uint8)
-        return Split(images, torch.arange(count) % classes if classes else None)
-
-    names = tuple(f"class {number}" for number in range(classes))
-    return Dataset(name, split(40), split(16), names or None)
+    return replace(tiny_data(labels=DATASETS[name]["classes"] > 0), name=name)
 
 
 def _make_files(folder: Path) -> None:
