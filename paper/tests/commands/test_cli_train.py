@@ -97,22 +97,6 @@ def test_flags_win_over_the_file_and_the_file_over_the_environment(tmp_path, cap
     assert (answer["epochs"], answer["batch_size"], answer["stage"]["init_std"]) == (6, 32, 0.125)
 
 
-@pytest.mark.parametrize(
-    ("option", "message"),
-    [
-        (["--epochs", "abc"], "epochs must be a whole number, got abc"),
-        (["--stage.init_std", "nan"], "stage.init_std must be a number or null, got nan"),
-        (["--captured", "maybe"], "captured must be true or false or null, got maybe"),
-        (["--threads", "true"], "threads must be a whole number or null, got true"),
-        (["--milestones", "1,2"], "milestones must be a list such as [1,2], got 1,2"),
-        (["--precision", "half"], "precision must be one of float32, bfloat16, got half"),
-    ],
-)
-def test_a_value_of_the_wrong_type_is_named_in_plain_words(capsys, option, message):
-    assert main(["train", *option]) == 2
-    assert capsys.readouterr().err == f"nonloc: error: --{message}\n"
-
-
 @pytest.mark.parametrize("name", ["NONLOC_TRAIN__LEARNINGRATE", "NONLOC_TRAIN_LEARNING_RATE"])
 def test_a_variable_that_sets_no_option_is_refused(capsys, monkeypatch, name):
     monkeypatch.setenv(name, "5")
