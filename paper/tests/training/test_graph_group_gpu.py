@@ -119,13 +119,6 @@ def test_the_draws_are_those_of_the_plain_loop_to_the_bit(network):
     assert not torch.equal(seen[0], seen[1])
 
 
-def test_batches_of_each_size_have_their_own_graph(tmp_path, group):
-    recipe = recipe_of()
-    losses = losses_of(session_of(recipe, tmp_path, group), 5)
-    assert sorted(size for [(_, size)] in group._captured) == [16, 32]
-    assert losses == pytest.approx(losses_of(session_of(recipe, tmp_path), 5), **LOSS)
-
-
 @pytest.mark.parametrize("changes", [{}, CHANGES["adam"]], ids=["sgd", "adam"])
 @pytest.mark.parametrize("steps", [0, 2], ids=["at the start", "later"])
 def test_a_capture_leaves_no_trace(tmp_path, group, changes, steps):
