@@ -72,11 +72,10 @@ def observe(
     device = device_or_best(device)
     recipe = Recipe.of(run)
     checkpoint = latest_valid(run, recipe)
-    before = read_observations(run)
+    before = read_json(run.path / OBSERVATIONS)
     if checkpoint is None:
-        unseen = {"format": FORMAT, "step": None}
-        return before if before is not None else write_json(place / OBSERVATIONS, unseen, indent=1)
-    if before is not None and (before.get("format"), before.get("step")) == (FORMAT, checkpoint.step):
+        return before or write_json(place / OBSERVATIONS, {"format": FORMAT, "step": None}, indent=1)
+    if (before.get("format"), before.get("step")) == (FORMAT, checkpoint.step):
         return before
     _write_spectra(run, checkpoint, recipe, place)
     dataset = data if data is not None else load(recipe.data, data_dir)
@@ -158,12 +157,6 @@ def record_spectra(run: Run, weights: StageWeights, epoch: int) -> bool:
     ]
     run.append_spectra({"epoch": epoch, "stages": recorded})
     return True
-
-
-def read_observations(run: Run) -> dict[str, Any] | None:
-    """Return the content of observations.json; None if the run was not observed."""
-    path = run.path / OBSERVATIONS
-    return read_json(path) if path.is_file() else None
 
 
 def _where(checkpoint: Checkpoint) -> dict[str, Any]:

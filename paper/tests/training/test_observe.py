@@ -15,7 +15,7 @@ from nonloc.nn.inspect import stage_inputs
 from nonloc.ops import kernel_matrix
 from nonloc.spectrum import STABLE_CAPTION, weight_spectrum
 from nonloc_paper.networks.build import build
-from nonloc_paper.runs import Run
+from nonloc_paper.runs import Run, read_json
 from nonloc_paper.training import observe as observing
 from nonloc_paper.training.checkpoint import latest_valid, save_checkpoint
 from nonloc_paper.training.observe import (
@@ -23,7 +23,6 @@ from nonloc_paper.training.observe import (
     _spread,
     observe,
     observe_spectra,
-    read_observations,
     record_spectra,
     stage_weights,
 )
@@ -65,7 +64,7 @@ def psnr(images, clean):
 
 def test_images_and_scores_are_the_networks_own(restorer):
     run, record, tensors = restorer
-    assert record == read_observations(run)
+    assert record == read_json(run.path / "observations.json")
     assert record["step"] == latest_valid(run).step == 15
     noisy, clean = next(iter(TASK.test_batches(len(DATA.test))))
     assert torch.equal(tensors["images"], DATA.test.images[:3])
@@ -174,7 +173,8 @@ def test_a_stable_weight_has_no_band_for_its_signs_are_fixed(tmp_path):
 
 
 def test_a_network_is_observed_once_for_each_format_while_it_has_weights(copy):
-    record, path = read_observations(copy), copy.path / "observations.json"
+    path = copy.path / "observations.json"
+    record = read_json(path)
     before = (copy.path / "observations.safetensors").stat().st_mtime_ns
     assert observe(copy, DATA, images=1) == record
     assert (copy.path / "observations.safetensors").stat().st_mtime_ns == before
