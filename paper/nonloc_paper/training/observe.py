@@ -143,20 +143,18 @@ def stage_weights(model: nn.Module) -> StageWeights:
     }
 
 
-def record_spectra(run: Run, weights: StageWeights, epoch: int) -> bool:
+def record_spectra(run: Run, weights: StageWeights, epoch: int) -> None:
     """Append the spectra of all stages' weights after `epoch` epochs to spectra.jsonl.
 
-    Record nothing and return False for a network without stages, and for weights that are not finite.
+    Record nothing for a network without stages, and for weights that are not finite.
     """
     matrices = [matrix for matrices in weights.values() for matrix in matrices]
-    if not matrices or not all(bool(matrix.isfinite().all()) for matrix in matrices):
-        return False
-    recorded = [
-        {"name": name, "weights": [weight_spectrum(matrix).to_dict() for matrix in matrices]}
-        for name, matrices in weights.items()
-    ]
-    run.append_spectra({"epoch": epoch, "stages": recorded})
-    return True
+    if matrices and all(bool(matrix.isfinite().all()) for matrix in matrices):
+        recorded = [
+            {"name": name, "weights": [weight_spectrum(matrix).to_dict() for matrix in matrices]}
+            for name, matrices in weights.items()
+        ]
+        run.append_spectra({"epoch": epoch, "stages": recorded})
 
 
 def _where(checkpoint: Checkpoint) -> dict[str, Any]:

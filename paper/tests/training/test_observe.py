@@ -240,7 +240,7 @@ def test_the_eigenvalues_of_every_weight_are_those_of_its_symmetric_part(run):
             weight.copy_(
                 torch.tensor([[1.0, 5, 0, 0], [-5, -3, 0, 0], [0, 0, 0.5, 0], [0, 0, 0, 0]]) * 2**number
             )
-    assert record_spectra(run, stage_weights(model), 7)
+    record_spectra(run, stage_weights(model), 7)
     [line] = run.read_spectra()
     assert line["epoch"] == 7
     assert len({stage["name"] for stage in line["stages"]}) == len(line["stages"]) == 2
@@ -256,5 +256,5 @@ def test_weights_that_are_not_finite_and_networks_without_stages_record_no_spect
         for name, value in model.named_parameters():
             if "maps.1" in name:
                 value.fill_(math.nan)
-    assert not record_spectra(run, stage_weights(model), 0)
+    record_spectra(run, stage_weights(model), 0)
     assert run.read_spectra() == []
