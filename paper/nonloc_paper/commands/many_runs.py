@@ -97,8 +97,8 @@ class RunsProgress:
 
     def begin(self, index: int, label: str) -> None:
         """Show that the run with number `index`, from 0, is next."""
+        self.reach(index)
         if self._bar is not None:
-            self._bar.update(index - self._bar.n)
             self._bar.refresh()
         elif self._shown:
             since = format_duration(time.monotonic() - self._started)
