@@ -15,13 +15,6 @@ class Terminal(io.StringIO):
         return True
 
 
-def on_a_terminal(monkeypatch):
-    # Not a fixture: pytest puts its own stderr in place between the fixtures and the test.
-    stream = Terminal()
-    monkeypatch.setattr(sys, "stderr", stream)
-    return stream
-
-
 def use(shown, begin=0):
     for done in range(begin + 1, 51):
         shown.step(done, 2.0)
@@ -53,7 +46,8 @@ def test_a_log_gets_one_line_an_epoch(capsys):
 @pytest.mark.parametrize("begin", [0, 40])
 def test_a_terminal_gets_a_wide_bar_with_the_score_and_before_it_the_loss(monkeypatch, begin):
     monkeypatch.setenv("COLUMNS", "90")
-    terminal = on_a_terminal(monkeypatch)
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
     shown = Progress("4 diffusive, large start, own affinities", begin, 100, is_shown=True)
     shown.step(begin + 1, 2.0)
     shown._bar.refresh()
