@@ -7,7 +7,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Generator
-from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -280,8 +280,10 @@ def train_steps(
             else:
                 session.resume(checkpoint)
             total = recipe.epochs * session.steps_per_epoch
-            shown = Progress(options.label or run.name, session.step, total, is_shown=options.progress)
-            with closing(shown), while_training or nullcontext():
+            with (
+                Progress(options.label or run.name, session.step, total, is_shown=options.progress) as shown,
+                while_training or nullcontext(),
+            ):
                 outcome = yield from _train(session, stopping, shown, options)
         except SaveAndStop as end:
             if not end.group_has_stepped:

@@ -16,11 +16,11 @@ class Terminal(io.StringIO):
 
 
 def use(shown, begin=0):
-    for done in range(begin + 1, 51):
-        shown.step(done, 2.0)
-    shown.epoch(METRICS)
-    shown.step(51, 0.25)
-    shown.close()
+    with shown:
+        for done in range(begin + 1, 51):
+            shown.step(done, 2.0)
+        shown.epoch(METRICS)
+        shown.step(51, 0.25)
 
 
 def test_nothing_is_shown_if_not_asked_for_or_without_stderr(capsys, monkeypatch):
