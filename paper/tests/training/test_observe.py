@@ -13,6 +13,7 @@ from tiny import tiny_data, tiny_recipe, train
 from nonloc.nn import feature_trace, stages
 from nonloc.nn.inspect import stage_inputs
 from nonloc.ops import kernel_matrix
+from nonloc.outcomes import CorruptDataError
 from nonloc.spectrum import STABLE_CAPTION, weight_spectrum
 from nonloc_paper.networks.build import build
 from nonloc_paper.runs import Run, read_json
@@ -184,6 +185,14 @@ def test_a_network_is_observed_once_for_each_format_while_it_has_weights(copy):
     path.write_text(older)
     shutil.rmtree(copy.checkpoints_path)
     assert observe(copy, DATA)["features"] == []
+
+
+def test_a_folder_in_the_place_of_the_record_is_named(copy):
+    path = copy.path / "observations.json"
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(CorruptDataError, match=r"observations\.json is not a file"):
+        observe(copy, DATA)
 
 
 def test_a_classifier_is_observed_without_restored_images(tmp_path):
