@@ -52,14 +52,6 @@ def test_recipe_and_result_come_back(run, monkeypatch):
     assert Run(".").name == "first"
 
 
-def test_lines_come_back_in_order(run):
-    for epoch in (1, 2, 3):
-        run.append_metrics({"epoch": epoch, "train_loss": 1 / epoch})
-        run.append_spectra({"epoch": epoch, "stages": []})
-    assert [line["train_loss"] for line in run.read_metrics()] == [1.0, 1 / 2, 1 / 3]
-    assert [line["epoch"] for line in run.read_spectra()] == [1, 2, 3]
-
-
 def test_numbers_that_are_not_finite_become_null_in_strict_json(run):
     run.append_metrics(
         {"epoch": 1, "test_loss": math.nan, "nested": [math.inf, {"x": -math.inf}], "fine": 2.5}

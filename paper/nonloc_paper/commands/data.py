@@ -8,7 +8,8 @@ from nonloc._checks import shown
 from nonloc.cli.output import Output, add_output_arguments
 from nonloc.outcomes import EXIT_DONE
 from nonloc_paper.commands.parser import CommandParser, add_data_dir
-from nonloc_paper.data import DATASETS, NAMES
+from nonloc_paper.data import NAMES
+from nonloc_paper.data.download import SOURCES
 
 PARSER = CommandParser
 SUMMARY = "download a data set, or check the one that is there"
@@ -33,7 +34,7 @@ def run(options: Namespace) -> int:
     output = Output(options)
     if options.name not in NAMES:
         raise ValueError(f"{shown(options.name)} is not a data set; choose one of {', '.join(NAMES)}")
-    is_made = DATASETS[options.name]["classes"] == 0
+    is_made = options.name not in SOURCES
 
     from nonloc_paper.data import download, load
 

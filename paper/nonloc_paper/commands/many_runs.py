@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 import time
 from dataclasses import fields
 from typing import Any
@@ -17,6 +16,7 @@ from nonloc.nn.options import StageOptions
 from nonloc_paper.commands.parser import add_budget, add_data_dir, add_device, add_optional, add_words
 from nonloc_paper.data import NAMES
 from nonloc_paper.networks.spec import NetworkSpec
+from nonloc_paper.training.progress import Display
 from nonloc_paper.training.recipe import Recipe
 
 
@@ -65,42 +65,16 @@ def parse_changes(words: list[str]) -> dict[str, Any]:
     return changes
 
 
-class RunsProgress:
-    """On stderr: a bar over all runs on a terminal, one line a run anywhere else, or nothing."""
+class RunsProgress(Display):
+    """Many runs: a bar over all of them, or a line a run."""
 
-    def __init__(self, name: str, total: int, *, shown: bool) -> None:
-        self._name, self._total, self._shown = name, total, shown
-        self._started = time.monotonic()
-        self._bar: Any = None
-        if shown and sys.stderr.isatty():
-            from tqdm import tqdm
-
-            self._bar = tqdm(
-                desc=name,
-                total=total,
-                file=sys.stderr,
-                dynamic_ncols=True,
-                bar_format="{desc} |{bar}| {n_fmt}/{total_fmt} runs, {elapsed} so far",
-            )
-
-    def __enter__(self) -> RunsProgress:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        if self._bar is not None:
-            self._bar.close()
-
-    def reach(self, done: int) -> None:
-        """Show that `done` runs are finished."""
-        if self._bar is not None:
-            self._bar.update(done - self._bar.n)
+    def __init__(self, name: str, total: int, *, is_shown: bool) -> None:
+        super().__init__(name, 0, total, "{n_fmt}/{total_fmt} runs, {elapsed} so far", is_shown=is_shown)
 
     def begin(self, index: int, label: str) -> None:
         """Show that the run with number `index`, from 0, is next."""
+        self.reach(index)
         if self._bar is not None:
-            self._bar.update(index - self._bar.n)
             self._bar.refresh()
-        elif self._shown:
-            since = format_duration(time.monotonic() - self._started)
-            text = f"{self._name}, run {index + 1} of {self._total}: {label} ({since} so far)"
-            print(text, file=sys.stderr, flush=True)
+        since = format_duration(time.monotonic() - self._started)
+        self.print_line(f"{self._name}, run {index + 1} of {self._total}: {label} ({since} so far)")

@@ -73,7 +73,7 @@ def run(options: Namespace) -> int:
     # Read while it is held: what another process adds before that is there, and none adds after.
     with (
         lock_folder(options.output),
-        RunsProgress(part.name, len(part.runs()), shown=not output.is_quiet) as overall,
+        RunsProgress(part.name, len(part.runs()), is_shown=not output.is_quiet) as overall,
     ):
         table = MapTable(Path(options.output) / f"{part.name}.jsonl")
         progress = run_part(

@@ -72,7 +72,10 @@ class HelpFormatter(DefaultHelpFormatter):
 
 
 class CommandParser(ArgumentParser):
-    """The parser of one command of nonloc-paper; `prog` is "nonloc <command>"."""
+    """The parser of one command of nonloc-paper; `prog` is "nonloc <command>".
+
+    What config files say is in `of_files` of the parsed options, by the name of the option.
+    """
 
     def __init__(self, prog: str = "nonloc", description: str = "", **keywords: Any) -> None:
         variable = prog.upper().replace(" ", "_")
@@ -103,17 +106,22 @@ class CommandParser(ArgumentParser):
                 near = nearest(name, known)
                 meant = "" if near is None else f"; is {near} meant?"
                 raise argparse.ArgumentError(None, f"{name} in the environment sets no option{meant}")
+        self._of_files: dict[str, Any] = {}
         try:
-            return super().parse_args(*args, **keywords)
+            parsed = super().parse_args(*args, **keywords)
         except argparse.ArgumentError as error:
             raise argparse.ArgumentError(None, in_plain_words(str(error), options)) from None
+        parsed.of_files = self._of_files
+        return parsed
 
     def parse_path(self, path: str | os.PathLike[str], *args: Any, **keywords: Any) -> Namespace:
         """Parse a config file; every error names it."""
         try:
             if os.path.getsize(path) > LONGEST_TEXT:
                 raise ValueError(f"it has more than {LONGEST_TEXT:,} bytes; write the options only")
-            return super().parse_path(path, *args, **keywords)
+            parsed = super().parse_path(path, *args, **keywords)
+            self._of_files |= vars(parsed.as_flat())
+            return parsed
         except UnicodeDecodeError as error:
             message = f"it is not UTF-8 ({error}); save it as UTF-8"
         except (TypeError, ValueError, argparse.ArgumentError) as error:

@@ -347,7 +347,7 @@ def _train(
     )
     todo = [recipe for recipe in recipes if recipe not in known]
     done = len(recipes) - len(todo)
-    with RunsProgress(suite.name, len(recipes), shown=shown) as overall:
+    with RunsProgress(suite.name, len(recipes), is_shown=shown) as overall:
         common: dict[str, Any] = {
             "data_dir": options.data_dir,
             "device": options.device,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
 
 from jsonargparse import ArgumentParser, Namespace
 
@@ -13,14 +12,7 @@ from nonloc.cli.durations import parse_duration
 from nonloc.cli.output import Output, add_output_arguments
 from nonloc.nn.options import StageOptions
 from nonloc.outcomes import EXIT_DIVERGED, EXIT_DONE, Outcome
-from nonloc_paper.commands.parser import (
-    CommandParser,
-    add_budget,
-    add_data_dir,
-    add_device,
-    add_optional,
-    load_yaml,
-)
+from nonloc_paper.commands.parser import CommandParser, add_budget, add_data_dir, add_device, add_optional
 from nonloc_paper.data import NAMES
 from nonloc_paper.networks.spec import NetworkSpec
 from nonloc_paper.runs import Run
@@ -95,10 +87,8 @@ def check_stage_options(options: Namespace, recipe: Recipe) -> None:
     """Refuse options of stages for a network without them; a config file, such as that of a run, may have them."""
     if NetworkSpec.parse(recipe.network).form is not None:
         return
-    of_files: dict[str, Any] = {}
-    for path in filter(None, options.config or ()):  # None is a text in the place of a file
-        of_files |= load_yaml(Path(path).read_text(encoding="utf-8")).get("stage", {})
-    idle = [name for name, value in recipe.stage.keywords().items() if of_files.get(name) != value]
+    stage = recipe.stage.keywords().items()
+    idle = [name for name, value in stage if options.of_files.get(f"stage.{name}") != value]
     if idle:
         backbone = recipe.network.partition("/")[0]
         raise ValueError(

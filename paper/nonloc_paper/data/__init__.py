@@ -8,15 +8,10 @@ from typing import TYPE_CHECKING
 from nonloc._lazy import lazy
 
 # At once and not lazily: a submodule imported later would replace the function of the same name.
+from nonloc_paper.data.download import SOURCES
 from nonloc_paper.data.download import download as download
 
-# classes: 0 for images without labels; size: height and width in pixels.
-DATASETS: dict[str, dict[str, int]] = {
-    "motifs": {"classes": 0, "size": 12},
-    "cifar10": {"classes": 10, "size": 32},
-    "cifar100": {"classes": 100, "size": 32},
-}
-NAMES = tuple(DATASETS)
+NAMES = ("motifs", *SOURCES)
 
 
 def load(name: str, data_dir: str | os.PathLike[str] | None = None) -> Dataset:

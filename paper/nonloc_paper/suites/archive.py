@@ -30,6 +30,7 @@ from nonloc._checks import check_choice
 from nonloc.outcomes import CorruptDataError, LockedRunError
 from nonloc_paper import file_schemas
 from nonloc_paper.runs import (
+    BESIDE,
     Run,
     append_line,
     find_files,
@@ -238,9 +239,7 @@ def _run_or_none(path: Path) -> Run | None:
 
 
 def _replace_run(source: Run, run: Run) -> None:
-    from nonloc_paper.training.observe import TENSORS
-
-    for path in (run.checkpoints_path, *(run.path / name for name in (*COMPACT, TENSORS))):
+    for path in (run.checkpoints_path, *run.record_paths, *(run.path / name for name in BESIDE)):
         shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink(missing_ok=True)
     # The recipe first, which makes it a run folder; the result last, which says that the rest is there.
     write_atomically(run.recipe_path, source.recipe_path.read_bytes())
@@ -285,10 +284,8 @@ def _write_plan(folder: Path, suite: Suite, changes: dict[str, Any]) -> None:
 
 def _was_observed(run: Run) -> bool:
     """Whether the network was observed as it ended; a recorded run is never observed again."""
-    from nonloc_paper.training.observe import read_observations
-
-    observations, outcome = read_observations(run), run.read_result()["outcome"]
-    return observations is not None and (
+    observations, outcome = read_json(run.path / "observations.json"), run.read_result()["outcome"]
+    return bool(observations) and (
         outcome["ending"] == "diverged" or observations.get("step") == outcome["step"]
     )
 

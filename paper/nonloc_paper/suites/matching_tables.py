@@ -26,13 +26,7 @@ OWN = {"share_affinity": False}
 
 
 def _stages(
-    keys: Sequence[str],
-    *,
-    own: bool = False,
-    suffix: str = "",
-    place: str = "2",
-    group: str = "",
-    **changes: Any,
+    keys: Sequence[str], *, own: bool = False, suffix: str = "", group: str = "", **changes: Any
 ) -> tuple[Row, ...]:
     """Rows such as "5-block (proposed), own affinities"; without `own` the form's habit: proposed blocks share one."""
     base, published = changes.pop("base", _N3), changes.pop("published", {})
@@ -41,7 +35,7 @@ def _stages(
     return tuple(
         Row(
             f"{block_label(key)}{', own affinities' if own else ''}{suffix}",
-            base.with_(network=f"{backbone}/{key}@{place}", stage=stage, **changes),
+            base.with_(network=f"{backbone}/{key}@2", stage=stage, **changes),
             published.get(key),
             group=group,
         )

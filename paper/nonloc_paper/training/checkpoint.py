@@ -108,7 +108,8 @@ def latest_valid(run: Run, recipe: Recipe | None = None) -> Checkpoint | None:
     """
     expected = recipe if recipe is not None else Recipe.of(run)
     # Read first: a result that is there is younger than the last checkpoint.
-    end = _last_step(run)
+    outcome = run.read_outcome()
+    end = None if outcome is None or outcome.ending == "diverged" else outcome.step
     damages: list[str] = []
     for path in sorted(_numbered(run, ".json"), reverse=True):
         for file in (path, path.with_suffix(".safetensors")):
@@ -143,12 +144,6 @@ def latest_valid(run: Run, recipe: Recipe | None = None) -> Checkpoint | None:
     return None
 
 
-def _last_step(run: Run) -> int | None:
-    """Return the step at which a run came to its end; None for one that diverged or has no result."""
-    outcome = run.read_outcome()
-    return None if outcome is None or outcome.ending == "diverged" else outcome.step
-
-
 def remove_later(run: Run, step: int) -> None:
     """Remove the checkpoints after `step`: they are damaged, or the run would have resumed from them."""
     _remove(run, lambda other: other > step)
@@ -175,13 +170,15 @@ def _read(path: Path, expected: Recipe) -> Checkpoint:
             f"the checkpoint {tensors_path} is damaged: its numbers are not those that were written"
         )
     if manifest["recipe_sha256"] != expected.sha256:
-        differing = _differences(expected, manifest["recipe"])
-        if differing == []:
+        differing = ["of another version"]
+        with suppress(ValueError):
+            differing = expected.differences(Recipe.from_dict(manifest["recipe"]))
+        if not differing:
             raise CorruptDataError(
                 f"the checkpoint {path} is damaged: it has the hash of another recipe; {RESTORE}"
             )
         raise ValueError(
-            f"{path} was made with another recipe: {'; '.join(differing or ['of another version'])}; "
+            f"{path} was made with another recipe: {'; '.join(differing)}; "
             "use the same recipe or a new folder"
         )
     # Older manifests do not say the machine.
@@ -190,13 +187,6 @@ def _read(path: Path, expected: Recipe) -> Checkpoint:
     return Checkpoint(
         tensors=safetensors.torch.load(content), **{name: values[name] for name in _IN_MANIFEST}
     )
-
-
-def _differences(recipe: Recipe, values: dict[str, Any]) -> list[str] | None:
-    """Return how a recipe differs from that of a manifest; None where the latter is no recipe of this version."""
-    with suppress(ValueError):
-        return recipe.differences(Recipe.from_dict(values))
-    return None
 
 
 def _remove(run: Run, is_unwanted: Callable[[int], bool]) -> None:

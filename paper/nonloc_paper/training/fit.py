@@ -7,7 +7,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Generator
-from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,7 +24,7 @@ from nonloc_paper.training.checkpoint import has_finite_parameters, latest_valid
 from nonloc_paper.training.graph_group import GraphGroup
 from nonloc_paper.training.machine import device_or_best, elsewhere, plain_defaults
 from nonloc_paper.training.own_network import OwnNetwork, make_own_network
-from nonloc_paper.training.progress import Progress, make_progress
+from nonloc_paper.training.progress import Progress
 from nonloc_paper.training.ranks import ALONE, Ranks, device_of_rank, joined_ranks
 from nonloc_paper.training.recipe import Recipe
 from nonloc_paper.training.session import Event, Session
@@ -280,8 +280,10 @@ def train_steps(
             else:
                 session.resume(checkpoint)
             total = recipe.epochs * session.steps_per_epoch
-            shown = make_progress(options.progress, options.label or run.name, session.step, total)
-            with closing(shown), while_training or nullcontext():
+            with (
+                Progress(options.label or run.name, session.step, total, is_shown=options.progress) as shown,
+                while_training or nullcontext(),
+            ):
                 outcome = yield from _train(session, stopping, shown, options)
         except SaveAndStop as end:
             if not end.group_has_stepped:

@@ -72,11 +72,10 @@ def observe(
     device = device_or_best(device)
     recipe = Recipe.of(run)
     checkpoint = latest_valid(run, recipe)
-    before = read_observations(run)
+    before = read_json(run.path / OBSERVATIONS)
     if checkpoint is None:
-        unseen = {"format": FORMAT, "step": None}
-        return before if before is not None else write_json(place / OBSERVATIONS, unseen, indent=1)
-    if before is not None and (before.get("format"), before.get("step")) == (FORMAT, checkpoint.step):
+        return before or write_json(place / OBSERVATIONS, {"format": FORMAT, "step": None}, indent=1)
+    if (before.get("format"), before.get("step")) == (FORMAT, checkpoint.step):
         return before
     _write_spectra(run, checkpoint, recipe, place)
     dataset = data if data is not None else load(recipe.data, data_dir)
@@ -144,26 +143,18 @@ def stage_weights(model: nn.Module) -> StageWeights:
     }
 
 
-def record_spectra(run: Run, weights: StageWeights, epoch: int) -> bool:
+def record_spectra(run: Run, weights: StageWeights, epoch: int) -> None:
     """Append the spectra of all stages' weights after `epoch` epochs to spectra.jsonl.
 
-    Record nothing and return False for a network without stages, and for weights that are not finite.
+    Record nothing for a network without stages, and for weights that are not finite.
     """
     matrices = [matrix for matrices in weights.values() for matrix in matrices]
-    if not matrices or not all(bool(matrix.isfinite().all()) for matrix in matrices):
-        return False
-    recorded = [
-        {"name": name, "weights": [weight_spectrum(matrix).to_dict() for matrix in matrices]}
-        for name, matrices in weights.items()
-    ]
-    run.append_spectra({"epoch": epoch, "stages": recorded})
-    return True
-
-
-def read_observations(run: Run) -> dict[str, Any] | None:
-    """Return the content of observations.json; None if the run was not observed."""
-    path = run.path / OBSERVATIONS
-    return read_json(path) if path.is_file() else None
+    if matrices and all(bool(matrix.isfinite().all()) for matrix in matrices):
+        recorded = [
+            {"name": name, "weights": [weight_spectrum(matrix).to_dict() for matrix in matrices]}
+            for name, matrices in weights.items()
+        ]
+        run.append_spectra({"epoch": epoch, "stages": recorded})
 
 
 def _where(checkpoint: Checkpoint) -> dict[str, Any]:

@@ -182,31 +182,28 @@ class _Running:
     has_stepped: bool = False
 
 
+@dataclass
 class _Scheduler:
-    """Advances the runs so that all take their steps together."""
+    """Advances the runs so that all take their steps together; the fields are what `fit_many` is given."""
 
-    def __init__(
-        self,
-        endings: list[Ending],
-        shared: SharedData,
-        stopping: Stopping,
-        options: Options,
-        at_once: int,
-        labels: Sequence[str] | None,
-        choose: Choice,
-        begun: Callable[[int], None],
-        ended: Callable[[int, Ending], None],
-    ) -> None:
-        self._endings, self._shared, self._stopping, self._options = endings, shared, stopping, options
-        self._labels, self._choose, self._begun, self._ended = labels, choose, begun, ended
-        self._at_once = at_once
-        self._left = list(range(len(endings)))
+    endings: list[Ending]
+    shared: SharedData
+    stopping: Stopping
+    options: Options
+    at_once: int
+    labels: Sequence[str] | None
+    choose: Choice
+    begun: Callable[[int], None]
+    ended: Callable[[int, Ending], None]
+
+    def __post_init__(self) -> None:
+        self._left = list(range(len(self.endings)))
         self._running: list[_Running] = []
 
     def work(self) -> None:
         """Work until every run has ended, or there is a reason to stop and the runs under way are saved."""
         while True:
-            while len(self._running) < self._at_once and self._left and not self._stopping.reason:
+            while len(self._running) < self.at_once and self._left and not self.stopping.reason:
                 self._begin()
             if not self._running:
                 return
@@ -215,8 +212,8 @@ class _Scheduler:
             for one in ready:
                 self._advance(one)
             if not late:
-                if self._options.group is not None:
-                    self._options.group.step()
+                if self.options.group is not None:
+                    self.options.group.step()
                 for one in self._running:
                     one.has_stepped = False
             elif not ready:
@@ -232,7 +229,7 @@ class _Scheduler:
                 with suppress(SaveAndStop):
                     one.steps.throw(SaveAndStop(group_has_stepped=not one.has_stepped))
             except Exception as error:
-                path = self._endings[one.number].run.path
+                path = self.endings[one.number].run.path
                 warnings.warn(
                     f"{path} could not be saved ({error}); it will go on from the checkpoint before",
                     RuntimeWarning,
@@ -245,17 +242,17 @@ class _Scheduler:
             one.steps.close()
 
     def _begin(self) -> None:
-        number = self._choose(tuple(self._left), self._stopping.seconds_left)
+        number = self.choose(tuple(self._left), self.stopping.seconds_left)
         self._left.remove(number)
-        self._begun(number)
-        recipe, run = self._endings[number].recipe, self._endings[number].run
-        options = replace(self._options, label=self._labels[number] if self._labels else None)
-        steps = train_steps(recipe, run, lambda: self._shared.load(recipe.data), self._stopping, options)
+        self.begun(number)
+        recipe, run = self.endings[number].recipe, self.endings[number].run
+        options = replace(self.options, label=self.labels[number] if self.labels else None)
+        steps = train_steps(recipe, run, lambda: self.shared.load(recipe.data), self.stopping, options)
         self._running.append(_Running(number, steps))
 
     def _advance(self, one: _Running) -> None:
         """Advance the run to its next step, or note how it ended."""
-        ending = self._endings[one.number]
+        ending = self.endings[one.number]
         try:
             one.event = next(one.steps)
             one.has_stepped = one.event is None
@@ -267,5 +264,5 @@ class _Scheduler:
             traceback.clear_frames(error.__traceback__)
             ending = replace(ending, error=error)
         self._running.remove(one)
-        self._endings[one.number] = ending
-        self._ended(one.number, ending)
+        self.endings[one.number] = ending
+        self.ended(one.number, ending)

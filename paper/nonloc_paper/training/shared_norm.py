@@ -48,20 +48,7 @@ class _SharedMoments(nn.Module):
             running.mul_(1 - share).add_(value, alpha=share)
 
 
-class SharedNorm1d(_SharedMoments, nn.BatchNorm1d):
-    """BatchNorm1d over all processes."""
-
-
-class SharedNorm2d(_SharedMoments, nn.BatchNorm2d):
-    """BatchNorm2d over all processes."""
-
-
-class SharedNorm3d(_SharedMoments, nn.BatchNorm3d):
-    """BatchNorm3d over all processes."""
-
-
 _SHARED: dict[type[nn.Module], type[nn.Module]] = {
-    nn.BatchNorm1d: SharedNorm1d,
-    nn.BatchNorm2d: SharedNorm2d,
-    nn.BatchNorm3d: SharedNorm3d,
+    norm: type(f"Shared{norm.__name__}", (_SharedMoments, norm), {})
+    for norm in (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 }

@@ -100,12 +100,6 @@ def test_spectrum_writes_numbers_and_figures(demo, capsys, tmp_path):
     assert "says nothing" in result["caption"], "the caption that warns of counting signs"
 
 
-def test_spectrum_of_a_baseline_is_refused(demo, capsys):
-    run = next(run for run in find_runs(demo[0]) if "baseline" in run.name)
-    assert main(["spectrum", str(run.path)]) == 2
-    assert "has no nonlocal blocks" in capsys.readouterr().err
-
-
 def test_the_best_network_is_certified_and_the_same_command_does_nothing_again(demo, capsys):
     folder, result, _ = demo
     best = max(result["rows"], key=lambda row: row["median"])
@@ -121,18 +115,6 @@ def test_the_best_network_is_certified_and_the_same_command_does_nothing_again(d
     )
     assert page == str(folder / "report.html")
     assert headline in (folder / "report.html").read_text()
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["table1"], "--quick is for the demo"),
-        (["demo", "--seeds", "2"], "leave out --rows, --set and --seeds"),
-    ],
-)
-def test_quick_is_the_demo_alone(words, message, capsys):
-    assert main(["reproduce", *words, "--quick"]) == 2
-    assert message in capsys.readouterr().err
 
 
 def test_quick_has_a_folder_of_its_own(tmp_path, capsys, monkeypatch):
@@ -263,18 +245,6 @@ def test_side_by_side_it_makes_the_same_table(demo, tmp_path, capsys):
     assert "--side-by-side 2" in (tmp_path / "report.html").read_text()
 
 
-def test_what_cannot_be_run_does_not_become_the_plan(tmp_path, capsys):
-    for words in (["--device", "bread"], ["--side-by-side", "0"], ["--processes", "0"]):
-        assert main(["reproduce", "demo", "--output", str(tmp_path / "work"), *words]) == 2
-        assert not (tmp_path / "work").exists()
-    assert "bread" in capsys.readouterr().err
-
-
-def test_options_of_stages_are_refused_for_baselines(capsys):
-    assert main(["reproduce", "demo", "--rows", "local baseline", "--set", "stage.scaled=true"]) == 2
-    assert "no row that is chosen has nonlocal stages" in capsys.readouterr().err
-
-
 def test_lists_that_are_written_twice_are_added_up():
     words = ["demo", "--set", "seed=1", "--rows", "1", "--set", "a=2", "b=3"]
     for _ in range(2):
@@ -285,7 +255,6 @@ def test_lists_that_are_written_twice_are_added_up():
 @pytest.mark.parametrize(
     ("words", "is_installed", "message"),
     [
-        (["--engine", "slurm"], True, "'slurm' is not a known engine; choose one of local, ray"),
         (["--engine", "ray"], False, "--engine ray needs Ray; pip install 'nonloc-paper[ray]'"),
         (["--engine", "ray", "--device", "cuda:1"], True, "Ray chooses the GPU itself; use cpu or cuda"),
     ],
@@ -297,11 +266,3 @@ def test_an_engine_that_cannot_be_used_is_refused(
     assert main(["reproduce", "demo", "--output", str(tmp_path / "new"), *words]) == 2
     assert message in capsys.readouterr().err
     assert not (tmp_path / "new").exists()
-
-
-def test_a_field_that_is_set_twice_is_refused():
-    with pytest.raises(ValueError, match="stage is set before it, in whole or in part; set it once"):
-        parse_changes(["stage.scaled=true", 'stage={"init_std": 0.3}'])
-    for field in ("epochs", "stage.hidden"):
-        with pytest.raises(ValueError, match=f"{field} is set before it"):
-            parse_changes([f"{field}=1", f"{field}=2"])

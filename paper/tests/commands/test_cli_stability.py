@@ -89,15 +89,6 @@ def test_by_default_it_looks_at_as_many_images_as_the_records():
     assert {json.loads(path.read_text())["images"] for path in records} == {asked}
 
 
-def test_wrong_usage(run, capsys, tmp_path):
-    assert main(["stability", str(tmp_path)]) == 2
-    assert main(["stability", str(run), "--images", "0"]) == 2
-    assert "--images must be a whole number ≥ 1" in capsys.readouterr().err
-    assert main(["stability", str(run), "--device", "foo"]) == 2
-    assert main(["spectrum", str(run), "--device", "foo"]) == 2
-    assert capsys.readouterr().err.count("--device foo is unknown; use cpu or cuda") == 2
-
-
 def test_features_are_looked_at_when_they_are_asked_for(run, capsys, tmp_path):
     words = ["spectrum", str(run), "--output", str(tmp_path)]
     assert main(words) == 0

@@ -23,23 +23,21 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
-import torch
+from tiny_archive import FOLDER, Tiny, make_tiny
 
 from faults.trial import Trial
 from nonloc.outcomes import CorruptDataError, MissingDataError
 from nonloc_paper.data.cifar import read_source
-from nonloc_paper.data.download import Member, Source, fetch
+from nonloc_paper.data.download import fetch
 from nonloc_paper.runs import Run
 
 GOALS = {"archives": 5000, "data files": 4500, "kept weights": 500}
-FOLDER, SIZE, CLASSES = "tiny-bin", 4, ("ant", "bee", "cat")
 REFUSED = (MissingDataError, CorruptDataError, ValueError, OSError)
 Entries = list[tuple[tarfile.TarInfo, bytes]]
 
 
 def trials(chance: random.Random, folder: Path) -> Iterator[Trial]:
-    source, files = make_source(chance)
+    tiny = make_tiny(chance.randrange(2**32))
     kept = Kept(folder / "kept")
     outside = folder / "outside"
     outside.mkdir()
@@ -53,7 +51,7 @@ def trials(chance: random.Random, folder: Path) -> Iterator[Trial]:
         if kind == "kept weights":
             what, act = kept.damage(chance, outside)
         else:
-            what, act = (archive_trial if kind == "archives" else files_trial)(source, files, chance, outside)
+            what, act = (archive_trial if kind == "archives" else files_trial)(tiny, chance, outside)
         try:
             failure = act(work)
         except REFUSED as error:
@@ -80,48 +78,11 @@ def snapshot(folder: Path) -> dict[str, tuple[int, int]]:
     return found
 
 
-def make_source(chance: random.Random) -> tuple[Source, dict[str, bytes]]:
-    """A data set in the layout of CIFAR-100: 5 + 5 training and 4 test images of 4 × 4."""
-    files, members = {}, []
-    for name, count in {"a.bin": 5, "b.bin": 5, "t.bin": 4}.items():
-        records = [
-            bytes([250, chance.randrange(3)]) + chance.randbytes(3 * SIZE * SIZE) for _ in range(count)
-        ]
-        files[name] = b"".join(records)
-        members.append(Member(name, hashlib.sha1(files[name]).hexdigest(), count))
-    source = Source(
-        name="cifar100",
-        title="Tiny",
-        archive="tiny.tar.gz",
-        md5="0" * 32,
-        url="http://127.0.0.1:9/tiny.tar.gz",  # the discard port: nothing listens there
-        folder=FOLDER,
-        train=tuple(members[:2]),
-        test=tuple(members[2:]),
-        label_bytes=2,
-        classes=CLASSES,
-        size=SIZE,
-    )
-    return source, files
-
-
-def check_data(source: Source, files: dict[str, bytes], folder: Path) -> str | None:
-    """Read the data set; return what is wrong if it is not the published one."""
-    data = read_source(source, folder)
-    for split, names in ((data.train, ("a.bin", "b.bin")), (data.test, ("t.bin",))):
-        whole = np.frombuffer(b"".join(files[name] for name in names), np.uint8).reshape(len(split), -1)
-        assert split.labels is not None
-        same = torch.equal(split.images.flatten(1), torch.from_numpy(whole[:, 2:].copy()))
-        if not same or split.labels.tolist() != whole[:, 1].tolist():
-            return "other data are read"
-    return None
-
-
 def archive_trial(
-    source: Source, files: dict[str, bytes], chance: random.Random, outside: Path
+    tiny: Tiny, chance: random.Random, outside: Path
 ) -> tuple[str, Callable[[Path], str | None]]:
     """Unpack an archive with hostile entries or damaged bytes."""
-    entries = [regular(f"{FOLDER}/{name}", content) for name, content in files.items()]
+    entries = [tiny.entry(path, content) for path, content in tiny.files.items()]
     whole = pack(entries)
     what = []
     for _ in range(chance.choice([0, 1, 1, 2])):
@@ -131,26 +92,25 @@ def archive_trial(
         said, content = damage_bytes(content, chance, gzipped=True)
         what.append(said)
     is_fitting = chance.random() < 0.8
-    own = replace(source, md5=hashlib.md5(content if is_fitting else whole).hexdigest())
+    own = replace(tiny.source, md5=hashlib.md5(content if is_fitting else whole).hexdigest())
 
     def act(work: Path) -> str | None:
-        (work / source.archive).write_bytes(content)
+        (work / own.archive).write_bytes(content)
         try:
             place = fetch(own, work, progress=False)
         finally:
-            strange = {path.name for path in work.rglob("*") if path.is_file()} - {source.archive, *files}
+            paths = {str(path.relative_to(work)) for path in work.rglob("*") if path.is_file()}
+            strange = paths - {own.archive, *tiny.files}
             if strange or any(path.is_symlink() for path in work.rglob("*")):
                 return f"left {sorted(strange)} or a link"  # noqa: B012
         assert place == work / FOLDER
-        return check_data(source, files, work)
+        return check_data(tiny, work)
 
     return f"{', '.join(what)}{'' if is_fitting else ', MD5 of the whole one'}", act
 
 
-def regular(name: str, content: bytes) -> tuple[tarfile.TarInfo, bytes]:
-    info = tarfile.TarInfo(name)
-    info.size = len(content)
-    return info, content
+def check_data(tiny: Tiny, folder: Path) -> str | None:
+    return None if tiny.is_whole(read_source(tiny.source, folder)) else "other data are read"
 
 
 def pack(entries: Entries) -> bytes:
@@ -168,7 +128,7 @@ def add_elsewhere(entries: Entries, chance: random.Random, outside: Path) -> str
     names.append("../" * 9 + "x")
     names += [f"./{FOLDER}/a.bin", f"{FOLDER}//a.bin", f"{outside}/precious", f"{FOLDER}/a.bin/"]
     name = chance.choice(names)
-    entries.insert(chance.randrange(len(entries) + 1), regular(name, b"never to be written"))
+    entries.insert(chance.randrange(len(entries) + 1), Tiny.entry(name, b"never to be written"))
     return f"file {name}"
 
 
@@ -198,7 +158,7 @@ def change_member(entries: Entries, chance: random.Random, outside: Path) -> str
     if not content:
         return "nothing"
     said, content = damage_bytes(content, chance)
-    entries[number] = regular(info.name, content)
+    entries[number] = Tiny.entry(info.name, content)
     if chance.random() < 0.3:
         entries[number][0].size = chance.choice([0, 1, info.size, 2**33 - 1, 10**15])
         said += f", size {entries[number][0].size}"
@@ -211,7 +171,7 @@ def double_member(entries: Entries, chance: random.Random, outside: Path) -> str
     if not content:
         return "nothing"
     said, damaged = damage_bytes(content, chance)
-    entries.insert(chance.choice([0, len(entries)]), regular(info.name, damaged))
+    entries.insert(chance.choice([0, len(entries)]), Tiny.entry(info.name, damaged))
     return f"{info.name} again: {said}"
 
 
@@ -253,26 +213,19 @@ def damage_bytes(content: bytes, chance: random.Random, *, gzipped: bool = False
     return "replace by noise", chance.randbytes(len(content))
 
 
-def files_trial(
-    source: Source, files: dict[str, bytes], chance: random.Random, outside: Path
-) -> tuple[str, Callable[[Path], str | None]]:
+def files_trial(tiny: Tiny, chance: random.Random, outside: Path) -> tuple[str, Callable[[Path], str | None]]:
     """Read binary files of which one is damaged, or something else is in its place."""
-    name = chance.choice(list(files))
+    name, other = chance.sample(list(tiny.files), 2)
     way = chance.choice(["bytes"] * 6 + ["folder", "link", "missing", "exchange", "pipe"])
-    said, content = damage_bytes(files[name], chance)
-    other = chance.choice([one for one in files if one != name])
+    said, content = damage_bytes(tiny.files[name], chance)
 
     def act(work: Path) -> str | None:
-        place = work / FOLDER
-        place.mkdir()
-        for one, good in files.items():
-            (place / one).write_bytes(good)
-        path = place / name
+        path = tiny.write(work) / name
         if way == "bytes":
             path.write_bytes(content)
         elif way == "exchange":
-            path.write_bytes(files[other])
-            (place / other).write_bytes(files[name])
+            path.write_bytes(tiny.files[other])
+            (work / other).write_bytes(tiny.files[name])
         else:
             path.unlink()
             if way == "folder":
@@ -281,7 +234,7 @@ def files_trial(
                 os.mkfifo(path)
             elif way == "link":
                 path.symlink_to(outside / "precious")
-        return check_data(source, files, work)
+        return check_data(tiny, work)
 
     return f"{name}: {said if way == 'bytes' else way}", act
 

@@ -27,21 +27,21 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
-import torch
 import yaml
 from PIL import Image
+from tiny import tiny_data
 
-import nonloc_paper.data
-import nonloc_paper.report.page  # else it would be imported with the replaced functions, and keep them
 from faults.trial import Trial
 from nonloc.cli import entry, main
 from nonloc.cli.commands import find_commands, load_command
 from nonloc.cli.parser import make_command_parser
-from nonloc_paper.data.dataset import Dataset, Split
+from nonloc_paper.data import NAMES
+from nonloc_paper.data.dataset import Dataset
 from nonloc_paper.theory import all_checks
 
 GOALS = {"parsed": 100_000, "executed": 2_000, "process": 200}
@@ -126,43 +126,7 @@ HOSTILE += map(str, (10**400, 2**31, 2**63 - 1, 2**63, 2**64))
 HOSTILE += ["9" * 5000, "[" * 3000, "[" * 30 + "]" * 30, "{a: " * 60, "x" * 5000, "é" * 5000, "a" * 300]
 HOSTILE += ["\n", "a\nb", "a\tb", "\r", "\x1b[31m", "\u202e", "\ud800", "\udcff"]
 HOSTILE += [f"milestones={'[' * 100_000}", f"preresnet20/diffusive-1@{','.join(map(str, range(1, 3000)))}"]
-# Lines that must not end with 0, whatever harmless option is added.
-REFUSED = [
-    shlex.split(line.replace("HUGE", HUGE))
-    for line in """
-        train --stage 3
-        train --seed {0}
-        train --seed -1
-        train --epochs 0
-        train --momentum nan
-        train --config latin.yaml
-        train --config bomb.yaml
-        train --config deep.yaml
-        train --config large.yaml
-        train --config self.yaml
-        train --config '{stage: null}'
-        train --config '{stage: [1]}'
-        train --network preresnet20/diffusive-HUGE@2
-        reproduce demo --seeds HUGE
-        reproduce demo --threads HUGE
-        map one_epoch --seeds HUGE
-        check --positions 100000000000
-        check --seed HUGE
-        simulate diffusion --steps HUGE
-        simulate diffusion --device no_such_device
-        spectrum run --device no_such_device
-        stability run --device no_such_device
-        stability run --images HUGE
-        eval run --device no_such_device
-        eval missing
-        report missing
-        data mnist
-        no_such_command
-    """.splitlines()
-]
-REFUSED += [["train", *TINY, "--stage.hidden", str(10**12)]]
 ODD = ("--no_such", "-x", "--", "-", "--=1", "---", "extra")
-HARMLESS = ([], [], ["--quiet"], ["--json"], ["--json", "--quiet"])
 
 
 class Begun(BaseException):
@@ -233,23 +197,19 @@ class Place:
         self._ending.close()
 
     def parsed(self, chance: random.Random) -> str | None:
-        words, settings, must_fail = _line(chance, self, is_executed=False)
-        return self._in_process(words, settings, must_fail)
+        return self._in_process(*_line(chance, self, is_executed=False))
 
     def executed(self, chance: random.Random) -> str | None:
-        words, settings, must_fail = _line(chance, self, is_executed=True)
-        failure = self._in_process(words, settings, must_fail)
+        failure = self._in_process(*_line(chance, self, is_executed=True))
         self._renew()
         return failure
 
     def process(self, chance: random.Random) -> str | None:
         assert self.limit  # measured before the first line, not in its process
-        words, settings, must_fail = _line(chance, self, is_executed=True)
-        if words[:1] == ["check"] and not must_fail:
+        words, settings = _line(chance, self, is_executed=True)
+        if words[:1] == ["check"]:
             words.append("--help")  # all of it takes longer than a line may
-        if any("\0" in word or not _is_encodable(word) for word in words):
-            words = [word for word in words if "\0" not in word and _is_encodable(word)]
-            must_fail = False
+        words = [word for word in words if _is_encodable(word)]
         try:
             done = subprocess.run(
                 [sys.executable, "-m", "nonloc", *words],
@@ -264,7 +224,7 @@ class Place:
         finally:
             self._renew()
         out, err = (text.decode(errors="replace") for text in (done.stdout, done.stderr))
-        return _judge(words, settings, done.returncode, out, err, must_fail)
+        return _judge(words, settings, done.returncode, out, err)
 
     def parser(self, name: str) -> argparse.ArgumentParser:
         """Return the parser of a command, made once."""
@@ -285,16 +245,16 @@ class Place:
         subprocess.run(command, capture_output=True, check=True, env=self.environment)
         return SECONDS + round(resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before)
 
-    def _in_process(self, words: list[str], settings: dict[str, str], must_fail: bool) -> str | None:
-        failure = self._once(words, settings, must_fail)
+    def _in_process(self, words: list[str], settings: dict[str, str]) -> str | None:
+        failure = self._once(words, settings)
         if failure is not None:
             # What earlier lines have left in a parser or in the folder must not be blamed on this one.
             self.parsers.clear()
             self._renew()
-            failure = self._once(words, settings, must_fail)
+            failure = self._once(words, settings)
         return failure
 
-    def _once(self, words: list[str], settings: dict[str, str], must_fail: bool) -> str | None:
+    def _once(self, words: list[str], settings: dict[str, str]) -> str | None:
         out, err = io.StringIO(), io.StringIO()
         self.written.clear()
         with (
@@ -324,7 +284,7 @@ class Place:
                 os.chdir(self.work)
         if self.written:
             return f"{_shown(words, settings)}: wrote {self.written[:3]}"
-        return _judge(words, settings, code, out.getvalue(), err.getvalue(), must_fail)
+        return _judge(words, settings, code, out.getvalue(), err.getvalue())
 
     def _renew(self) -> None:
         """Make all files as they were."""
@@ -360,9 +320,7 @@ def _raise_late(number: int, frame: object) -> None:
     raise Late
 
 
-def _judge(
-    words: list[str], settings: dict[str, str], code: int | None, out: str, err: str, must_fail: bool
-) -> str | None:
+def _judge(words: list[str], settings: dict[str, str], code: int | None, out: str, err: str) -> str | None:
     """Return what is wrong with the end of a line; code None is where its work began."""
     errors = [line for line in err.split("\n") if line.startswith("nonloc: ")]
     wrong = ""
@@ -376,8 +334,6 @@ def _judge(
         wrong = f"{len(errors)} errors"
     elif errors and len(errors[0]) > LONGEST:
         wrong = f"an error of {len(errors[0])} characters"
-    elif must_fail and code == 0:
-        wrong = "it must be refused"
     return f"{_shown(words, settings)}: {wrong}; code {code}; {err[-500:]!r}" if wrong else None
 
 
@@ -387,14 +343,8 @@ def _shown(words: list[str], settings: dict[str, str]) -> str:
     return f"{short!r} {str(settings)[:300] if settings else ''} {content if content else ''}".rstrip()
 
 
-def _line(
-    chance: random.Random, place: Place, *, is_executed: bool
-) -> tuple[list[str], dict[str, str], bool]:
-    """Return the words, what is set in the environment, and whether the line must be refused."""
-    if chance.random() < 0.03:
-        words = chance.choice(REFUSED)
-        # What is refused by the work itself is no error before it.
-        return [*words, *(chance.choice(HARMLESS) if words else [])], {}, True
+def _line(chance: random.Random, place: Place, *, is_executed: bool) -> tuple[list[str], dict[str, str]]:
+    """Return the words, and what is set in the environment."""
     name = chance.choice([*find_commands(), "train", "train"])
     options = place.options(name)
     words, settings = [], {}
@@ -422,7 +372,7 @@ def _line(
         words.insert(chance.choice((0, 0, len(words))), first)
     if is_executed:
         words += AFTER.get(name, [])
-    return [name, *words], settings, False
+    return [name, *words], settings
 
 
 def _option(chance: random.Random, action: argparse.Action, hostility: float) -> list[str]:
@@ -519,17 +469,9 @@ def _is_encodable(text: str) -> bool:
 
 def _small_data(name: str) -> Dataset:
     """Return images of 8 × 8 pixels under the name of a data set."""
-    classes = nonloc_paper.data.DATASETS[name]["classes"] if name in nonloc_paper.data.NAMES else None
-    if classes is None:
+    if name not in NAMES:
         raise ValueError(f"{name[:50]!r} is not a data set")
-    generator = torch.Generator().manual_seed(7)
-
-    def split(count: int) -> Split:
-        images = torch.randint(256, (count, 3, 8, 8), generator=generator, dtype=torch.uint8)
-        return Split(images, torch.arange(count) % classes if classes else None)
-
-    names = tuple(f"class {number}" for number in range(classes))
-    return Dataset(name, split(40), split(16), names or None)
+    return replace(tiny_data(labels=name != "motifs"), name=name)
 
 
 def _make_files(folder: Path) -> None:

@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from killing import saved_steps
+from killing import newest_step
 
 from faults._children import do, end_of, whole_run, work_in
 from faults.trial import Trial
@@ -32,7 +32,7 @@ def trials(chance: random.Random, folder: Path) -> Iterator[Trial]:
             failure = None
             if code != FAILED_AS_IT_SHOULD:
                 failure = f"it ended with {code}, not with an error that names a file of the run"
-            elif saved_steps(run) and latest_valid(run) is None:
+            elif newest_step(run) and latest_valid(run) is None:
                 failure = "what was saved before is gone"
             failure = failure or end_of(run, whole)
             shutil.rmtree(run.path)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from multiprocessing.context import ForkProcess
 from pathlib import Path
 
-from killing import saved_steps, temporaries
+from killing import newest_step, temporaries
 
 from faults._children import end_of, start, wait_until, whole_run, work_in
 from faults.trial import Trial
@@ -45,7 +45,7 @@ def kill_at_random(run: Run, step: int, delay: float) -> None:
     process = start(work_in, run)
     pid = str(process.pid)
     wait_until(lambda: run.lock_path.exists() and run.lock_path.read_text().strip() == pid, process)
-    wait_until(lambda: saved_steps(run) >= step, process)
+    wait_until(lambda: newest_step(run) >= step, process)
     time.sleep(delay)
     kill(process)
 
@@ -58,7 +58,7 @@ def kill_during_save(run: Run, step: int, kind: str) -> None:
     for _ in range(ATTEMPTS):
         process = start(work_in, run)
         # The temporary files of an earlier process are removed by the next save.
-        wait_until(lambda step=step: saved_steps(run) >= step and not temporaries(run), process)
+        wait_until(lambda step=step: newest_step(run) >= step and not temporaries(run), process)
         while process.is_alive() and not any(
             (replaced_name(name) or "").endswith(kind) for name in temporaries(run)
         ):
@@ -66,7 +66,7 @@ def kill_during_save(run: Run, step: int, kind: str) -> None:
         kill(process)
         if temporaries(run):
             return
-        step = saved_steps(run)
+        step = newest_step(run)
     raise RuntimeError(f"no save was hit in {ATTEMPTS} attempts")
 
 

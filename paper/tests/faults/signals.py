@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from multiprocessing.sharedctypes import Synchronized
 from pathlib import Path
 
-from killing import saved_steps
+from killing import newest_step
 from tiny import train
 
 from faults._children import FORK, LONG, end_of, start, wait_until, whole_run
@@ -36,7 +36,7 @@ def trials(chance: random.Random, folder: Path) -> Iterator[Trial]:
             before = begun.value
             os.kill(process.pid or 0, signal.Signals[kind])
             process.join()
-            lost = before - saved_steps(run)
+            lost = before - newest_step(run)
             failure = None
             if process.exitcode != 0:
                 failure = f"it ended with {process.exitcode}"

@@ -32,11 +32,6 @@ def test_value_and_text_build_the_same():
     torch.testing.assert_close(first.state_dict(), second.state_dict())
 
 
-def test_number_of_classes():
-    assert build("preresnet11/baseline", 100).head.out_features == 100
-    assert build("restorer16/baseline", 100)(torch.zeros(1, 3, 4, 4)).shape == (1, 3, 4, 4)
-
-
 def test_options_reach_every_stage_and_none_is_the_default():
     model = build("preresnet11/original-2@1,2", weight="full", init="zero", share_affinity=True, embed=None)
     for _, stage in stages(model):

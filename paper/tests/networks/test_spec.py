@@ -72,11 +72,18 @@ def test_text_outside_the_grammar_is_refused(text):
         ("preresnet20/original-1@2,2", "places"),
         ("restorer16-keras/baseline", "variant 'keras'"),
         ("restorer1/baseline", "channels of a restorer"),
+        (f"preresnet{9 * 10**20 + 2}/baseline", "the depth of a preresnet, D, must be at most 2,000"),
+        ("restorer8/diffusive-501@1,2", "the number of blocks at all places must be at most 1,000, got 1002"),
+        ("restorer65537/baseline", "the channels of a restorer, C, must be at most 65,536"),
+        (f"restorer8/diffusive-{10**20}@2", r"the number of blocks, N, must be at most 1,000"),
+        (f"restorer8/diffusive-1@{'9' * 5000}", "is not a network"),
     ],
+    ids=lambda text: text[:40],
 )
 def test_networks_that_do_not_exist_are_refused(text, message):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=message) as caught:
         NetworkSpec.parse(text)
+    assert len(str(caught.value)) < 400
 
 
 @pytest.mark.parametrize(
@@ -92,20 +99,3 @@ def test_networks_that_do_not_exist_are_refused(text, message):
 def test_values_are_checked_too(fields, message):
     with pytest.raises(ValueError, match=message):
         NetworkSpec(**{"family": "preresnet", "size": 20} | fields)
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        (f"preresnet{9 * 10**20 + 2}/baseline", "the depth of a preresnet, D, must be at most 2,000"),
-        ("restorer8/diffusive-501@1,2", "the number of blocks at all places must be at most 1,000, got 1002"),
-        ("restorer65537/baseline", "the channels of a restorer, C, must be at most 65,536"),
-        (f"restorer8/diffusive-{10**20}@2", r"the number of blocks, N, must be at most 1,000"),
-        (f"restorer8/diffusive-1@{'9' * 5000}", "is not a network"),
-    ],
-    ids=["depth", "all blocks", "channels", "blocks", "digits"],
-)
-def test_sizes_that_cannot_be_meant_are_refused(text, message):
-    with pytest.raises(ValueError, match=message) as caught:
-        NetworkSpec.parse(text)
-    assert len(str(caught.value)) < 400

@@ -155,11 +155,9 @@ def test_a_suite_chooses_the_rows_that_have_weights(runs, tmp_path):
     assert weighed(tmp_path) == [0, 1, 2], "who asks for weights gets them"
 
 
-def test_all_weights_or_none(runs, tmp_path):
-    go(runs, tmp_path, weights="all")
-    assert weighed(tmp_path) == [0, 1, 2]
-    keep(SUITE, runs, tmp_path / "others", changes=CHANGES, weights="none")
-    assert list((tmp_path / "others").rglob("*.safetensors")) == []
+def test_no_weights_and_a_wrong_word_for_them(runs, tmp_path):
+    go(runs, tmp_path, weights="none")
+    assert weighed(tmp_path) == []
     with pytest.raises(ValueError, match="weights='some' is unknown; choose one of median, all, none"):
         go(runs, tmp_path, weights="some")
 

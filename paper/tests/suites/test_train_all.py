@@ -90,9 +90,10 @@ def test_a_network_that_cannot_be_looked_at_does_not_stop_the_rest(tmp_path, mon
 def test_a_damaged_folder_does_not_keep_the_others_from_being_chosen(tmp_path):
     run = Run(tmp_path / RECIPES[0].name)
     run.write_recipe(RECIPES[0].to_dict())
-    run.metrics_path.write_text("no line of metrics\n")
-    # Nothing is lost with it, for there is no checkpoint: it begins anew like the others.
-    assert go(tmp_path, RECIPES[:2], budget=1e5).done == tuple(RECIPES[:2])
+    run.metrics_path.write_text("no line of metrics\n{}\n")
+    progress = go(tmp_path, RECIPES[:2], budget=1e5)
+    assert (progress.done, progress.left) == ((RECIPES[1],), (RECIPES[0],))
+    assert "metrics.jsonl, line 1, is not a JSON object" in str(progress.errors[0])
 
 
 def test_a_name_that_something_else_has_does_not_stop_the_others(tmp_path):

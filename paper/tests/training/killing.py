@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from tiny import timeless_metrics, tiny_recipe, train
+from tiny import saved_steps, timeless_metrics, tiny_recipe, train
 
 from nonloc_paper.files import TEMPORARY
 from nonloc_paper.runs import Run
@@ -81,9 +81,9 @@ def temporaries(run: Run) -> tuple[str, ...]:
     return tuple(name for name in os.listdir(run.checkpoints_path) if name.endswith(TEMPORARY))
 
 
-def saved_steps(run: Run) -> int:
-    """The step of the newest checkpoint."""
-    return max((int(path.stem) for path in run.checkpoints_path.glob("*.json")), default=0)
+def newest_step(run: Run) -> int:
+    """The step of the newest checkpoint; 0 without any."""
+    return max(saved_steps(run), default=0)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,6 @@ import math
 import os
 import shutil
 import signal
-import sys
 import warnings
 from pathlib import Path
 
@@ -212,30 +211,24 @@ def test_a_finished_run_without_its_last_checkpoint_is_one_error_whose_advice_le
     assert_same_run(run, whole)
 
 
-def test_a_run_whose_checkpoints_are_all_damaged_is_not_begun_again(whole, run):
-    interrupt(run, 12)
+@pytest.mark.parametrize("is_finished", [False, True])
+def test_a_run_whose_checkpoints_are_all_damaged_begins_again_by_the_advice_of_its_error_alone(
+    whole, run, is_finished
+):
+    if is_finished:
+        shutil.copytree(whole.path, run.path)
+    else:
+        interrupt(run, 12)
     for path in run.checkpoints_path.glob("*.safetensors"):
         path.write_bytes(path.read_bytes()[:-100])
     before = files_of(run)
-    with pytest.raises(CorruptDataError, match="bring the files back, or delete that folder"):
-        train(RECIPE, run)
+    with pytest.raises(CorruptDataError, match="bring the files back, or delete that folder") as caught:
+        trained_network(run) if is_finished else train(RECIPE, run)
+    assert f"that folder{f' and {run.result_path}' if is_finished else ''} to begin" in str(caught.value)
     assert files_of(run) == before
     shutil.rmtree(run.checkpoints_path)
+    run.result_path.unlink(missing_ok=True)
     with pytest.warns(RuntimeWarning, match=r"metrics\.jsonl describes a run.*no checkpoint"):
-        train(RECIPE, run)
-    assert_same_run(run, whole)
-
-
-def test_a_finished_run_whose_checkpoints_are_all_damaged_begins_again_by_the_advice_of_its_error(whole, run):
-    shutil.copytree(whole.path, run.path)
-    for path in run.checkpoints_path.glob("*.safetensors"):
-        path.write_bytes(path.read_bytes()[:-100])
-    with pytest.raises(CorruptDataError) as caught:
-        trained_network(run)
-    assert str(caught.value).endswith(f"or delete that folder and {run.result_path} to begin again")
-    shutil.rmtree(run.checkpoints_path)
-    run.result_path.unlink()
-    with pytest.warns(RuntimeWarning, match="no checkpoint"):
         train(RECIPE, run)
     assert_same_run(run, whole)
 
@@ -500,11 +493,10 @@ def test_wrong_options_are_named(run, monkeypatch, option, value):
 
 
 def test_an_epoch_is_saved_before_it_is_shown(run, monkeypatch):
-    class Gone(Progress):
-        def epoch(self, metrics):
-            raise BrokenPipeError
+    def break_pipe(shown, metrics):
+        raise BrokenPipeError
 
-    monkeypatch.setattr(sys.modules["nonloc_paper.training.fit"], "make_progress", lambda *_: Gone())
+    monkeypatch.setattr(Progress, "epoch", break_pipe)
     with pytest.raises(BrokenPipeError):
         train(tiny_recipe(), run)
     assert saved_steps(run) == [5]

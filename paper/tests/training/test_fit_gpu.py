@@ -7,7 +7,6 @@ import torch
 from tiny import after_step, before_method, send_sigterm, spoil, timeless_metrics, tiny_data, tiny_recipe
 
 from nonloc_paper.runs import Run
-from nonloc_paper.training.augment import crop_and_flip
 from nonloc_paper.training.fit import STEPS_AHEAD, fit
 from nonloc_paper.training.session import Session
 from nonloc_paper.training.step import TrainingStep, precision_of
@@ -53,13 +52,6 @@ def test_an_interrupted_run_goes_on(tmp_path, monkeypatch, changes, captured):
     assert timeless_metrics(run)[:1] == first_epoch
     assert [line["step"] for line in run.read_metrics()] == [5, 10, 15]
     assert [line["epoch"] for line in run.read_spectra()] == [0, 3]
-
-
-def test_crops_are_those_of_the_cpu():
-    images = torch.randn(16, 3, 8, 8)
-    offsets, flips = torch.randint(0, 9, (16, 2)), torch.arange(16) % 2 == 0
-    on_device = crop_and_flip(images.cuda(), offsets.cuda(), flips.cuda(), 4)
-    assert on_device.cpu().equal(crop_and_flip(images, offsets, flips, 4))
 
 
 def test_float32_is_not_tf32():

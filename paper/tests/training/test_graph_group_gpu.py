@@ -119,13 +119,6 @@ def test_the_draws_are_those_of_the_plain_loop_to_the_bit(network):
     assert not torch.equal(seen[0], seen[1])
 
 
-def test_batches_of_each_size_have_their_own_graph(tmp_path, group):
-    recipe = recipe_of()
-    losses = losses_of(session_of(recipe, tmp_path, group), 5)
-    assert sorted(size for [(_, size)] in group._captured) == [16, 32]
-    assert losses == pytest.approx(losses_of(session_of(recipe, tmp_path), 5), **LOSS)
-
-
 @pytest.mark.parametrize("changes", [{}, CHANGES["adam"]], ids=["sgd", "adam"])
 @pytest.mark.parametrize("steps", [0, 2], ids=["at the start", "later"])
 def test_a_capture_leaves_no_trace(tmp_path, group, changes, steps):
@@ -186,15 +179,6 @@ def test_a_captured_run_goes_on_plainly_and_back(tmp_path):
         assert train(recipe, run, captured=captured, stop_after=0).ending == "interrupted"
     train(recipe, run)
     assert_same_learning(run, whole)
-
-
-def test_a_diverging_run_is_named_at_the_same_step(tmp_path):
-    recipe = recipe_of(learning_rate=1e30, momentum=0.0)
-    outcomes = [
-        train(recipe, tmp_path / str(captured), captured=captured, throw=False) for captured in (False, True)
-    ]
-    assert outcomes[0].ending == "diverged"
-    assert (outcomes[1].ending, outcomes[1].step) == ("diverged", outcomes[0].step)
 
 
 def test_weights_that_are_cast_together_give_the_same_step():

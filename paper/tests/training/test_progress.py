@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from nonloc_paper.training.progress import make_progress
+from nonloc_paper.training.progress import Progress
 
 METRICS = {"epoch": 1, "step": 50, "train_loss": 1.5, "test_loss": 1.0, "error": 12.345}
 
@@ -15,31 +15,24 @@ class Terminal(io.StringIO):
         return True
 
 
-def on_a_terminal(monkeypatch):
-    # Not a fixture: pytest puts its own stderr in place between the fixtures and the test.
-    stream = Terminal()
-    monkeypatch.setattr(sys, "stderr", stream)
-    return stream
-
-
 def use(shown, begin=0):
-    for done in range(begin + 1, 51):
-        shown.step(done, 2.0)
-    shown.epoch(METRICS)
-    shown.step(51, 0.25)
-    shown.close()
+    with shown:
+        for done in range(begin + 1, 51):
+            shown.step(done, 2.0)
+        shown.epoch(METRICS)
+        shown.step(51, 0.25)
 
 
 def test_nothing_is_shown_if_not_asked_for_or_without_stderr(capsys, monkeypatch):
-    use(make_progress(False, "run", 0, 100))
+    use(Progress("run", 0, 100, is_shown=False))
     assert capsys.readouterr() == ("", "")
     monkeypatch.setattr(sys, "stderr", None)
-    use(make_progress(True, "run", 0, 100))
+    use(Progress("run", 0, 100, is_shown=True))
     assert capsys.readouterr().out == ""
 
 
 def test_a_log_gets_one_line_an_epoch(capsys):
-    shown = make_progress(True, "run", 0, 100)
+    shown = Progress("run", 0, 100, is_shown=True)
     use(shown)
     shown.epoch({"epoch": 2, "step": 60, "train_loss": 1.5, "psnr": 21.456})
     out, err = capsys.readouterr()
@@ -53,8 +46,9 @@ def test_a_log_gets_one_line_an_epoch(capsys):
 @pytest.mark.parametrize("begin", [0, 40])
 def test_a_terminal_gets_a_wide_bar_with_the_score_and_before_it_the_loss(monkeypatch, begin):
     monkeypatch.setenv("COLUMNS", "90")
-    terminal = on_a_terminal(monkeypatch)
-    shown = make_progress(True, "4 diffusive, large start, own affinities", begin, 100)
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    shown = Progress("4 diffusive, large start, own affinities", begin, 100, is_shown=True)
     shown.step(begin + 1, 2.0)
     shown._bar.refresh()
     assert "loss 2" in terminal.getvalue()

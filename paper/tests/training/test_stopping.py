@@ -4,7 +4,7 @@ import os
 import signal
 import subprocess
 import sys
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -55,16 +55,12 @@ def test_an_ignored_signal_stays_ignored():
 
 
 def test_another_thread_installs_nothing():
-    before, seen = signal.getsignal(signal.SIGINT), []
-
-    def work():
+    def handler():
         with Stopping():
-            seen.append(signal.getsignal(signal.SIGINT))
+            return signal.getsignal(signal.SIGINT)
 
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join()
-    assert seen == [before]
+    with ThreadPoolExecutor() as pool:
+        assert pool.submit(handler).result() == signal.getsignal(signal.SIGINT)
 
 
 def test_a_budget_is_a_reason_once_it_is_spent():
