@@ -3,11 +3,20 @@
 from pathlib import Path
 
 import pytest
-from made_records import arranged, certified, deep_originals, map_line, map_lines, records, stability
+from made_records import (
+    arranged,
+    certified,
+    deep_originals,
+    map_line,
+    map_lines,
+    map_of,
+    never,
+    records,
+    stability,
+)
 
 from nonloc_paper.map.cells import PARTS
 from nonloc_paper.report.claims import CLAIMS, judge
-from nonloc_paper.report.map.cells import TrainabilityMap, group_cells
 from nonloc_paper.report.reproduction import verdict_counts
 from nonloc_paper.report.rules import (
     _three_digits,
@@ -22,7 +31,7 @@ from nonloc_paper.report.table1_runs import setting
 from nonloc_paper.suites import SUITES
 
 DOCUMENT = Path(__file__).parents[2] / "protocol.md"
-EMPTY = TrainabilityMap((), ())
+EMPTY = map_of()
 FIVE = (0.0, 0.1, -0.1, 0.05, -0.05)
 
 
@@ -376,16 +385,10 @@ def test_what_helps_some_seeds_depends_on_the_seed(fast, slow):
     assert verdict("mitigate", found) == "depends on the seed"
 
 
-def map_of(one, ten=lambda cell, seed: False):
-    return TrainabilityMap(
-        group_cells(map_lines("one_epoch", one)), group_cells(map_lines("ten_epochs", ten))
-    )
-
-
 def test_the_map_s_claims():
-    found = map_of(deep_originals, deep_originals)
+    found = map_of(one_epoch=deep_originals)
     assert [verdict(key, arranged(), found) for key in ("deeper", "initialisation")] == ["reproduced"] * 2
-    alike = map_of(lambda cell, seed: False)
+    alike = map_of(one_epoch=never)
     assert verdict("deeper", arranged(), alike) == "not reproduced"
     assert verdict("initialisation", arranged(), alike) == "not reproduced"
 
@@ -394,7 +397,7 @@ def test_a_map_in_parts_decides_only_what_more_of_it_cannot_change():
     lines = [
         line for line in map_lines("one_epoch", deep_originals) if line["init"] in ("normal 0.01", "torch")
     ]
-    found = TrainabilityMap(group_cells(lines), ())
+    found = map_of(one_epoch=lines)
     assert verdict("deeper", arranged(), found) == "undecided at n = 0"
     # 3 and 4 blocks train with one start and not with another; 2 blocks might yet.
     assert verdict("initialisation", arranged(), found) == "undecided at n = 2"
@@ -406,20 +409,16 @@ def test_a_cell_with_a_seed_missing_is_not_one_that_trains():
         for line in map_lines("one_epoch", deep_originals)
         if line["seed"] == 0 or line["init"] not in ("zero", "normal 0.01")
     ]
-    found = TrainabilityMap(group_cells(lines), group_cells([]))
-    assert verdict("deeper", arranged(), found) == "undecided at n = 0"
+    assert verdict("deeper", arranged(), map_of(one_epoch=lines)) == "undecided at n = 0"
     only = [line for line in lines if line["init"] in ("normal 0.01", "torch")]
-    assert (
-        verdict("initialisation", arranged(), TrainabilityMap(group_cells(only), group_cells([])))
-        == "undecided at n = 1"
-    )
+    assert verdict("initialisation", arranged(), map_of(one_epoch=only)) == "undecided at n = 1"
 
 
 def test_each_form_ahead_somewhere_depends_on_the_initialisation():
     def breaks(cell, seed):
         return cell.blocks == 4 and (cell.form, cell.init) in (("original", "torch"), ("diffusive", "fan_in"))
 
-    assert verdict("deeper", arranged(), map_of(breaks)) == "depends on the initialisation"
+    assert verdict("deeper", arranged(), map_of(one_epoch=breaks)) == "depends on the initialisation"
 
 
 @pytest.mark.parametrize(
@@ -443,7 +442,7 @@ def test_small_weights_are_judged_by_the_forward_map_and_not_by_training(trained
     line = map_line(cell, 0, diverged=None if before is None else 500)
     for moment in line["before"]:
         moment["stages"][0] |= {"growth": 1.0, "verdict": before}
-    assert verdict("small", arranged([run]), TrainabilityMap((), group_cells([line]))) == expected
+    assert verdict("small", arranged([run]), map_of(ten_epochs=[line])) == expected
 
 
 def test_every_row_that_a_claim_names_is_planned():

@@ -140,11 +140,10 @@ class Comparison(NamedTuple):
 
 def compare(trained: TrainabilityMap, first: Kind, second: Kind) -> Comparison | None:
     """Compare two stages; None where no cell and seed of both is recorded."""
-    parts = {part.name: cells for part, cells in trained.parts}
     one, other = (
         {
             (cell.rate, cell.init, cell.blocks): cell
-            for cell in parts[PART_OF[kind].name]
+            for cell in trained.of(PART_OF[kind])
             if cell.form == kind[0]
         }
         for kind in (first, second)
