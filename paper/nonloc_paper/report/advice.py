@@ -31,6 +31,7 @@ from nonloc_paper.report.table1_runs import (
     Setting,
     Table1Runs,
     group_size,
+    kind_of,
     setting,
 )
 from nonloc_paper.report.tables import Table, format_range, format_score, join_words
@@ -133,9 +134,10 @@ def _no_guarantee(runs: Table1Runs, trained: TrainabilityMap) -> str:
 def _start_small(runs: Table1Runs) -> str:
     rows = [(row, what) for row, what in _whole(runs) if not what.other and what.rate == runs.protocol.rate]
     every = _diverged(row for row, what in rows if what.start == runs.start and len(what.places) == 1)
-    four = [(row, what) for row, what in rows if _is_plain(runs, what, "original") and what.blocks == 4]
+    four = [(row, what) for row, what in rows if (what.form, what.blocks) == ("original", 4)]
     counts = {
-        start: _diverged(row for row, what in four if what.start == start) for start in (runs.start, FRAGILE)
+        start: _diverged(row for row, what in four if what.start == start and _is_plain(runs, what))
+        for start in (runs.start, FRAGILE)
     }
     if not counts[runs.start]:
         return ""
@@ -314,10 +316,9 @@ def spectra_table(runs: Table1Runs) -> Table:
     backbones = (N3, runs.protocol.backbone)
     names = {kind: name for name, kind in KINDS.items()}
     for row, what in _whole(runs):
-        form = what.form or ""
-        if what.start != runs.start or what.backbone not in backbones or not _is_plain(runs, what, form):
+        if what.start != runs.start or what.backbone not in backbones or not _is_plain(runs, what):
             continue
-        kind = names[form, form != "original" and what.shared is True], what.rate
+        kind = names[kind_of(row)], what.rate
         for run in row.started:
             weights = weights_at(run) if run.has_finished else []
             counts.setdefault(kind, []).extend(count_negative([one]) for one in weights)
@@ -367,12 +368,11 @@ def _whole(runs: Table1Runs) -> list[tuple[RowRecord, Setting]]:
     return [(row, what) for row, what in found if not set(what.other) - set(DIVIDED)]
 
 
-def _is_plain(runs: Table1Runs, what: Setting, form: str) -> bool:
+def _is_plain(runs: Table1Runs, what: Setting) -> bool:
     """Whether this is a row of Table 1 in one place, at any start and rate, with either affinity if it is proposed."""
-    names = ("blocks", "start", "backbone", "rate")
-    asked = {"form": form} | {name: getattr(what, name) for name in names}
-    affinities = (False,) if form == "original" else (True, False)
-    return what in [runs.wanted(**asked, shared=shared) for shared in affinities]
+    names = ("form", "blocks", "shared", "start", "backbone", "rate")
+    asked = {name: getattr(what, name) for name in names}
+    return (what.form, what.shared) in KINDS.values() and what == runs.wanted(**asked)
 
 
 def _diverged(rows: Iterable[RowRecord]) -> str:

@@ -192,35 +192,27 @@ def read_run(run: Run) -> RunRecord:
     """Read all files of a run; a CorruptDataError for what does not fit its schema, the recipe or another file."""
     # Also if what stands in its place is no file.
     has_ended = os.path.lexists(run.result_path)
+    seen = {name: read_json(run.path / f"{name}.json") for name in ("observations", "spectrum", "stability")}
     record = RunRecord(
         path=run.path,
         recipe=Recipe.of(run),
         metrics=read_lines(run.metrics_path, may_be_torn=not has_ended),
         spectra=read_lines(run.spectra_path, may_be_torn=not has_ended),
         result=run.read_result() if has_ended else None,
-        observations=read_json(run.path / "observations.json"),
-        spectrum=read_json(run.path / "spectrum.json"),
-        stability=read_json(run.path / "stability.json"),
+        **seen,
     )
     if record.result is not None and "records" in record.result:
         run.check_records(record.result["records"], run.result_path, whole=True)
     check_lines(record.metrics, METRICS, run.metrics_path)
     check_lines(record.spectra, SPECTRA, run.spectra_path)
-    is_seen = record.observations.get("step") is not None
-    for name, value, schema in (
-        ("observations.json", record.observations, OBSERVATIONS if is_seen else NOT_OBSERVED),
-        ("spectrum.json", record.spectrum, SPECTRUM),
-        ("stability.json", record.stability, STABILITY),
-    ):
-        if os.path.lexists(run.path / name):
-            check(value, schema, run.path / name)
+    observed = NOT_OBSERVED if record.observations.get("step") is None else OBSERVATIONS
+    for (name, value), schema in zip(seen.items(), (observed, SPECTRUM, STABILITY), strict=True):
+        path = run.path / f"{name}.json"
+        if os.path.lexists(path):
+            check(value, schema, path)
     _check_agreement(record)
-    return replace(
-        record,
-        observations=_of_the_end(record.observations, record.result),
-        spectrum=_of_the_end(record.spectrum, record.result),
-        stability=_of_the_end(record.stability, record.result),
-    )
+    at_the_end: dict[str, Any] = {name: _of_the_end(value, record.result) for name, value in seen.items()}
+    return replace(record, **at_the_end)
 
 
 def _check_agreement(record: RunRecord) -> None:

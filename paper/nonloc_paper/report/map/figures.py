@@ -202,12 +202,9 @@ def logits_figure(trained: TrainabilityMap) -> Figure | None:
 def _square(axes: Axes, column: int, line: int, cell: Cell, colours: ScalarMappable) -> None:
     gone, left = len(cell.diverged), cell.loss
     face: Any = BROKEN if left is None else colours.to_rgba(np.asarray(left))
-    corner = (column - 0.47, line - 0.45)
-    axes.add_patch(Rectangle(corner, 0.94, 0.9, facecolor=face, edgecolor="none"))
+    _fill(axes, column, line, facecolor=face, edgecolor="none")
     if gone and left is not None:
-        axes.add_patch(
-            Rectangle(corner, 0.94, 0.9, fill=False, hatch="////", edgecolor=NEGATIVE, linewidth=1)
-        )
+        _fill(axes, column, line, fill=False, hatch="////", edgecolor=NEGATIVE, linewidth=1)
     is_dark = left is None or sum(face[:3]) < 1.5
     stuck = cell.n - gone - len(cell.trained)
     if left is None:
@@ -215,9 +212,8 @@ def _square(axes: Axes, column: int, line: int, cell: Cell, colours: ScalarMappa
     else:
         lines = [f"{left:.2f}", f"○ {stuck}/{cell.n}" if stuck else "", f"✕ {gone}/{cell.n}" if gone else ""]
     lines.append("" if has_all_seeds(cell) else f"n = {cell.n}")
-    look: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 7.5, "linespacing": 1.0}
-    look["bbox"] = {"boxstyle": "square,pad=0.15", "facecolor": face, "edgecolor": "none"}
-    axes.text(column, line, "\n".join(filter(None, lines)), color="white" if is_dark else "black", **look)
+    box = {"boxstyle": "square,pad=0.15", "facecolor": face, "edgecolor": "none"}
+    _write(axes, column, line, lines, is_dark, fontsize=7.5, linespacing=1.0, bbox=box)
 
 
 def _eigenvalue(moment: dict[str, Any]) -> float | None:
@@ -234,7 +230,16 @@ def _corner_square(axes: Axes, column: int, line: int, cell: Cell) -> None:
     gone = len(cell.diverged)
     share = gone / cell.n
     face = colormaps["Greys"](0.1 + 0.7 * share)
-    axes.add_patch(Rectangle((column - 0.47, line - 0.45), 0.94, 0.9, facecolor=face, edgecolor="none"))
+    _fill(axes, column, line, facecolor=face, edgecolor="none")
     lines = [f"✕ {gone} of {cell.n}" if gone else "", "" if cell.error is None else f"{cell.error:.1f} %"]
-    look: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 8.5, "linespacing": 1.1}
-    axes.text(column, line, "\n".join(filter(None, lines)), color="white" if share > 0.5 else "black", **look)
+    _write(axes, column, line, lines, share > 0.5, fontsize=8.5, linespacing=1.1)
+
+
+def _fill(axes: Axes, column: int, line: int, **look: Any) -> None:
+    axes.add_patch(Rectangle((column - 0.47, line - 0.45), 0.94, 0.9, **look))
+
+
+def _write(axes: Axes, column: int, line: int, lines: list[str], is_dark: bool, **look: Any) -> None:
+    """Write those of the lines that are not empty into the middle of a square."""
+    colour = "white" if is_dark else "black"
+    axes.text(column, line, "\n".join(filter(None, lines)), color=colour, ha="center", va="center", **look)
