@@ -6,7 +6,7 @@ import pytest
 from made_records import deep_originals, map_line, map_lines, map_of, never, write_map
 
 from nonloc_paper.map.cells import PARTS
-from nonloc_paper.report.map.cells import group_cells, read_map, sort_inits
+from nonloc_paper.report.map.cells import group_cells, read_map
 from nonloc_paper.report.map.figures import before_divergence, corners_figure, heat_map, logits_figure
 from nonloc_paper.report.map.tables import (
     by_affinity,
@@ -54,15 +54,6 @@ def test_runs_of_other_recipes_are_in_no_cell_and_told(tmp_path):
     found = read_map(tmp_path / "map")
     assert [line["seed"] for one in found.one_epoch for line in one.runs] == [0]
     assert runs_table(found).lines[0][1:] == ("1 of 540", "0", "1 by other recipes, left out")
-
-
-def test_starts_are_in_the_order_of_their_deviations():
-    assert sort_inits(["torch", "normal 0.1", "normal 0.03", "fan_in", "torch"]) == [
-        "normal 0.03",
-        "normal 0.1",
-        "fan_in",
-        "torch",
-    ]
 
 
 def test_the_answers(found):
