@@ -208,11 +208,7 @@ def mean_differences(runs: Table1Runs) -> Differences:
 
 def _compared(runs: Table1Runs, place: Place) -> dict[Compared, Contrast]:
     def find(kind: str, blocks: int) -> RowRecord | None:
-        where = {"backbone": place.backbone, "other": place.other}
-        if kind == BASELINE:
-            return runs.find(form=None, **where)
-        form, shared = KINDS[kind]
-        return runs.find(form=form, blocks=blocks, shared=shared, **where)
+        return runs.find(KINDS.get(kind), blocks=blocks, backbone=place.backbone, other=place.other)
 
     original, *proposed = KINDS
     asked = [Compared(kind, BASELINE, COMPARED) for kind in KINDS]

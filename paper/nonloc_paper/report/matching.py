@@ -49,10 +49,7 @@ ABOUT = (
 
 def own_minus_one(runs: Table1Runs, blocks: int, backbone: str = N3, other: tuple[str, ...] = ()) -> Contrast:
     """Return the error of proposed blocks with own affinities minus that with one."""
-    own, one = (
-        runs.find(form="diffusive", blocks=blocks, backbone=backbone, shared=is_one, other=other)
-        for is_one in (False, True)
-    )
+    own, one = (runs.find(kind, blocks=blocks, backbone=backbone, other=other) for kind in (OWN, ONE))
     return difference(own, one, f"{blocks} blocks, own minus one affinity")
 
 
@@ -178,9 +175,7 @@ def _counts_table(runs: Table1Runs) -> Table:
 def _corners(runs: Table1Runs) -> tuple[RowRecord | None, ...]:
     """The rows with 5 blocks: one embedding of the input, of each state; own ones of the input, of each state."""
     one_state, own_input = runs.rows_of(CORNERS_N3).values()
-    one_input, own_state = (
-        runs.find(form="diffusive", blocks=5, backbone=N3, shared=is_one) for is_one in (True, False)
-    )
+    one_input, own_state = (runs.find(kind, blocks=5, backbone=N3) for kind in (ONE, OWN))
     return one_input, one_state, own_input, own_state
 
 

@@ -37,7 +37,16 @@ from nonloc_paper.report.matching import (
 )
 from nonloc_paper.report.paper_figures import WIDTH
 from nonloc_paper.report.records import RowRecord
-from nonloc_paper.report.table1_runs import AFFINITIES, KINDS, NAMES, Table1Runs, group_size
+from nonloc_paper.report.table1_runs import (
+    AFFINITIES,
+    KINDS,
+    NAMES,
+    ONE,
+    ORIGINAL,
+    OWN,
+    Table1Runs,
+    group_size,
+)
 from nonloc_paper.report.tables import Table, format_range, format_score
 from nonloc_paper.report.verdicts import count_pairs, format_chance, signed
 from nonloc_paper.suites.matching_tables import TABLE2_N9
@@ -112,8 +121,7 @@ def errors_table(runs: Table1Runs, backbone: str, other: tuple[str, ...] = ()) -
     lines = [("baseline", _score(baseline), _published(baseline), "–", "–", "–", "–")] if baseline else []
     for blocks in range(1, 7):
         original, own, one = (
-            runs.find(form=form, blocks=blocks, backbone=backbone, shared=shared, other=other)
-            for form, shared in KINDS.values()
+            runs.find(kind, blocks=blocks, backbone=backbone, other=other) for kind in KINDS.values()
         )
         if original or own or one:
             minus = own_minus_one(runs, blocks, backbone, other).format()
@@ -164,8 +172,8 @@ def form_by_affinity_table(runs: Table1Runs, trained: TrainabilityMap) -> Table:
     for backbone, blocks in ((literal, (2, 3, 4)), (literal, (5, 6)), (N3, (2, 3, 4))):
         for form, name in NAMES.items():
             own, one = (
-                [runs.find(form=form, blocks=n, backbone=backbone, shared=is_one) for n in blocks]
-                for is_one in (False, True)
+                [runs.find((form, is_one), blocks=n, backbone=backbone) for n in blocks]
+                for is_one in AFFINITIES
             )
             means = [mean_of([Contrast("", ((1.0, row),)) for row in rows]) for rows in (own, one)]
             minus = mean_of([difference(*pair) for pair in zip(own, one, strict=True)])
@@ -182,27 +190,23 @@ Lines = list[tuple[str, str, Contrast | None]]  # label, colour, what is drawn; 
 
 def forest_lines(runs: Table1Runs, backbone: str) -> Lines:
     """Return the differences of a backbone in the order in which they are drawn, recorded or not."""
-    baseline = runs.find(form=None, backbone=backbone)
     lines: Lines = [(OWN_MINUS_ONE, INK, None)]
     lines += [(str(n), INK, own_minus_one(runs, n, backbone)) for n in BLOCKS]
     lines.append(("mean", INK, primary(runs, backbone)))
-    for title, form, is_one, less, blocks in (
-        ("original minus baseline", "original", False, None, (1, 2, 3, 4)),
-        ("proposed, own affinities, minus baseline", "diffusive", False, None, BLOCKS),
-        ("proposed, one affinity, minus baseline", "diffusive", True, None, BLOCKS),
-        ("proposed, own affinities, minus original", "diffusive", False, "original", COMPARED),
-        ("proposed, one affinity, minus original", "diffusive", True, "original", COMPARED),
+    for title, kind, less, blocks in (
+        ("original minus baseline", ORIGINAL, None, (1, 2, 3, 4)),
+        ("proposed, own affinities, minus baseline", OWN, None, BLOCKS),
+        ("proposed, one affinity, minus baseline", ONE, None, BLOCKS),
+        ("proposed, own affinities, minus original", OWN, ORIGINAL, COMPARED),
+        ("proposed, one affinity, minus original", ONE, ORIGINAL, COMPARED),
     ):
+        form, is_one = kind
         colour = SHADES[form][1 if is_one else 0]
         lines.append((title, colour, None))
         for n in blocks:
-            pair = [
-                runs.find(form=form, blocks=n, backbone=backbone, shared=shared)
-                for shared in (is_one, not is_one)
-            ]
+            pair = [runs.find(one, blocks=n, backbone=backbone) for one in (kind, (form, not is_one))]
             row = pair[0] and replace(pair[0], published=next(_numbers(pair), None))
-            other = baseline if less is None else runs.find(form=less, blocks=n, backbone=backbone)
-            lines.append((str(n), colour, difference(row, other)))
+            lines.append((str(n), colour, difference(row, runs.find(less, blocks=n, backbone=backbone))))
     return lines
 
 

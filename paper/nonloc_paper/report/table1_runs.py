@@ -88,9 +88,9 @@ class Table1Runs:
         rows = [*self.rows, *(row for some in self.suites.values() for row in some)]
         return list({setting(row.recipe): row for row in reversed(rows)}.values())[::-1]
 
-    def find(self, **what: Any) -> RowRecord | None:
+    def find(self, kind: Kind | None = None, **what: Any) -> RowRecord | None:
         """Return the row of this setting, at the default protocol but for what is named; None without a run."""
-        return self._recorded(self.wanted(**what))
+        return self._recorded(self.wanted(kind, **what))
 
     def rows_of(self, suite: Suite) -> dict[str, RowRecord | None]:
         """Return the recorded rows of a suite by their labels, wherever their runs are kept; None without a run."""
@@ -99,8 +99,13 @@ class Table1Runs:
     def _recorded(self, wanted: Setting) -> RowRecord | None:
         return next((row for row in self.everything if row.started and setting(row.recipe) == wanted), None)
 
-    def wanted(self, **what: Any) -> Setting:
-        """Return the default protocol with these changes; "form" and "blocks" alone mean as in the paper."""
+    def wanted(self, kind: Kind | None = None, **what: Any) -> Setting:
+        """Return the default protocol with these changes; "form" and "blocks" alone mean as in the paper.
+
+        kind  "form" and "shared" together
+        """
+        if kind is not None:
+            what["form"], what["shared"] = kind
         if what.get("form") is None:
             same = {name: what[name] for name in ("backbone", "rate", "other") if name in what}
             return replace(self.protocol, **same)

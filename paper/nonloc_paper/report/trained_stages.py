@@ -174,12 +174,11 @@ def _signed(value: float) -> str:
 def action_table(runs: Table1Runs) -> Table:
     """Return for each backbone and kind of stage what W does to features, of Table 1's blocks in one place."""
     lines = []
-    for backbone, (name, (form, is_one)) in itertools.product((N3, runs.protocol.backbone), KINDS.items()):
-        same: dict[str, Any] = {"form": form, "shared": is_one, "backbone": backbone}
+    for backbone, (name, kind) in itertools.product((N3, runs.protocol.backbone), KINDS.items()):
         known = [
             (row, run)
             for row in runs.recorded
-            if (what := setting(row.recipe)) == runs.wanted(blocks=what.blocks, **same)
+            if (what := setting(row.recipe)) == runs.wanted(kind, blocks=what.blocks, backbone=backbone)
             for run in row.started
             if _quotients(run) and negative_share(weights_at(run)) is not None
         ]

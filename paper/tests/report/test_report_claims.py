@@ -19,7 +19,6 @@ from nonloc_paper.map.cells import PARTS
 from nonloc_paper.report.claims import CLAIMS, judge
 from nonloc_paper.report.reproduction import verdict_counts
 from nonloc_paper.report.rules import (
-    _three_digits,
     compare_curves,
     compare_errors,
     compare_last_losses,
@@ -279,7 +278,8 @@ def test_four_blocks_at_the_rate_of_the_others_decide_nothing():
 
 @pytest.mark.parametrize(("factor", "expected"), [(1.0026, "1.003"), (1.0, "1.00"), (0.8912, "0.891")])
 def test_a_ratio_near_1_shows_its_side(factor, expected):
-    assert _three_digits(factor) == expected
+    found = arranged(row("table1-beside", "1 original block", "norm", [factor]))
+    assert norm_of_features(found, ["1 original"], -1, {}).number == f"ratio {expected}, n = 1"
 
 
 def test_damping_is_a_smaller_norm_after_several_blocks():

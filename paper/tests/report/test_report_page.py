@@ -1,6 +1,6 @@
 """The page: whole, self-contained, and honest about what is not there."""
 
-from html_balance import Balance
+from html_balance import assert_balanced
 from made import RESTORER, make_run
 from made_records import arranged, records
 
@@ -21,9 +21,7 @@ def test_a_page_of_runs_that_were_only_trained(tmp_path):
     assert "prefers-color-scheme: dark" in page
     for absent in ("Restored images", "Affinity maps", "Spectra", "The features"):
         assert absent not in page
-    checker = Balance()
-    checker.feed(page)
-    assert checker.open == []
+    assert_balanced(page)
 
 
 def test_a_planned_suite_without_any_run_says_so(tmp_path):
