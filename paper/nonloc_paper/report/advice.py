@@ -70,18 +70,14 @@ def _divide(runs: Table1Runs, trained: TrainabilityMap) -> str:
     divided = [(part.base, cell) for part, cells in trained.late if part.base.stage.scaled for cell in cells]
     if not divided:
         return ""
-    twins = [(base.with_(stage={"scaled": False}), _place(cell)) for base, cell in divided]
-    plain = [cell for part, cells in trained.late for cell in cells if (part.base, _place(cell)) in twins]
+    twins = [(base.with_(stage={"scaled": False}), cell.name) for base, cell in divided]
+    plain = [cell for part, cells in trained.late for cell in cells if (part.base, cell.name) in twins]
     text = (
         f"**Divide the logits by √d**: {_late(cell for _, cell in divided)} such runs diverged within ten epochs from "
         f"larger starts, {_late(plain)} undivided"
     )
     whole = _diverged(row for row, what in _whole(runs) if what.other == DIVIDED)
     return f"{text}. Over all epochs {whole} did, in one place or in several." if whole else f"{text}."
-
-
-def _place(cell: Cell) -> tuple[float, str, str, int]:
-    return cell.rate, cell.init, cell.form, cell.blocks
 
 
 def _late(cells: Iterable[Cell]) -> str:

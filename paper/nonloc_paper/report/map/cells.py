@@ -11,7 +11,7 @@ from statistics import fmean, median
 from typing import Any, TypeGuard
 
 from nonloc.nn.options import FORMS
-from nonloc_paper.map.cells import ONE_EPOCH, PARTS, TEN_EPOCHS, MapPart
+from nonloc_paper.map.cells import ONE_EPOCH, PARTS, TEN_EPOCHS, MapCell, MapPart
 from nonloc_paper.map.table import MapTable
 from nonloc_paper.report.tables import join_words
 
@@ -23,17 +23,9 @@ MAP_FORMS = (*FORMS, "stable")
 
 
 @dataclass(frozen=True)
-class Cell:
-    """All seeds of one place in the map.
+class Cell(MapCell):
+    """A cell with the runs of all its seeds."""
 
-    init  how the four maps begin, such as "normal 0.05" or "torch"
-    form  "original", "diffusive", or "stable": diffusive with weight="stable"
-    """
-
-    rate: float
-    init: str
-    form: str
-    blocks: int
     runs: tuple[Line, ...]
 
     @property
@@ -131,9 +123,8 @@ class TrainabilityMap:
 
     def cell(self, rate: float, init: str, form: str, blocks: int) -> Cell | None:
         """Return a cell of the one-epoch map."""
-        wanted = (rate, init, form, blocks)
-        known = (one for one in self.one_epoch if (one.rate, one.init, one.form, one.blocks) == wanted)
-        return next(known, None)
+        wanted = MapCell(rate, init, form, blocks).name
+        return next((cell for cell in self.one_epoch if cell.name == wanted), None)
 
 
 def read_map(folder: str | os.PathLike[str]) -> TrainabilityMap:
