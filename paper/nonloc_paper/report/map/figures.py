@@ -91,8 +91,6 @@ def frame_squares(axes: Axes, columns: Sequence[str], lines: Sequence[str]) -> N
 def before_divergence(cells: Sequence[Cell]) -> Figure | None:
     """Draw loss, logits, growth, amplification and eigenvalue over the last steps; None if nothing diverged."""
     gone = [(cell, line) for cell in cells for line in cell.diverged if line["before"]]
-    families = list(dict.fromkeys(cell.form for cell, _ in gone))
-    shown = {name: [one for one in gone if one[0].form == name][:SHOWN_RUNS] for name in families}
     if not gone:
         return None
     panels = (
@@ -105,25 +103,17 @@ def before_divergence(cells: Sequence[Cell]) -> Figure | None:
     with style():
         figure = Figure(figsize=(WIDTH, 5.0), layout="constrained")
         *all_axes, corner = figure.subplots(2, 3).flatten()
-        for name, runs in shown.items():
-            shades = SHADES["original" if name == "original" else "diffusive"]
+        for form in dict.fromkeys(cell.form for cell, _ in gone):
+            shades = SHADES["original" if form == "original" else "diffusive"]
+            look: dict[str, Any] = {"linestyle": LINES[form], "marker": MARKERS[form], "markersize": 3}
+            runs = [one for one in gone if one[0].form == form][:SHOWN_RUNS]
             for index, (cell, line) in enumerate(runs):
-                look: dict[str, Any] = {
-                    "color": shades[index % len(shades)],
-                    "linestyle": LINES[name],
-                    "marker": MARKERS[name],
-                    "markersize": 3,
-                }
-                label = f"{name} {cell.blocks}, {cell.init}, seed {line['seed']}, step {line['step']}"
+                look["color"] = shades[index % len(shades)]
+                look["label"] = f"{form} {cell.blocks}, {cell.init}, seed {line['seed']}, step {line['step']}"
                 for axes, (_, measure) in zip(all_axes, panels, strict=True):
-                    points = [
-                        (moment["step"] - line["step"], value)
-                        for moment in line["before"]
-                        if (value := measure(moment)) is not None
-                    ]
-                    axes.plot(
-                        [step for step, _ in points], [value for _, value in points], **look, label=label
-                    )
+                    values = {moment["step"] - line["step"]: measure(moment) for moment in line["before"]}
+                    known = {step: value for step, value in values.items() if value is not None}
+                    axes.plot(list(known), list(known.values()), **look)
         for axes, (title, _) in zip(all_axes, panels, strict=True):
             axes.set(xlabel="steps to the end", ylabel=title)
         all_axes[1].set_yscale("log")
