@@ -13,7 +13,9 @@ from nonloc_paper.report.contrasts import Contrast, difference, mean_of
 from nonloc_paper.report.map.cells import Cell, TrainabilityMap
 from nonloc_paper.report.map.tables import by_affinity, by_form
 from nonloc_paper.report.matching import (
+    BACKBONES,
     BLOCKS,
+    N2,
     N3,
     breaks,
     corner_effects,
@@ -28,11 +30,14 @@ from nonloc_paper.report.table1_runs import (
     NAMES,
     ORIGINAL,
     OWN,
+    PROTOCOL,
+    START,
     Setting,
     Table1Runs,
     group_size,
     kind_of,
     setting,
+    wanted_setting,
 )
 from nonloc_paper.report.tables import Table, format_range, format_score, join_words
 from nonloc_paper.report.verdicts import count_pairs, signed
@@ -114,13 +119,13 @@ def _no_guarantee(runs: Table1Runs, trained: TrainabilityMap) -> str:
     counts = [f"{_late(short)} runs within ten epochs from larger starts"]
     whole = [(row, what) for row, what in _whole(runs) if what.weight == "stable"]
     fragile = _diverged(row for row, what in whole if what.start == FRAGILE and not what.other)
-    small = [(row, what) for row, what in whole if what.start == runs.start]
+    small = [(row, what) for row, what in whole if what.start == START]
     if fragile:
         counts.append(f"{fragile} over all epochs from start {FRAGILE}")
     if small:
         deepest = max(what.blocks for _, what in small)
         gone = _diverged(row for row, _ in small)
-        counts.append(f"{gone} from start {runs.start} with up to {deepest} blocks")
+        counts.append(f"{gone} from start {START} with up to {deepest} blocks")
     return (
         '**Sharing is no guarantee**: stages with one affinity and a bounded W (`weight="stable"`) diverged in '
         f"{join_words(counts)}."
@@ -128,19 +133,19 @@ def _no_guarantee(runs: Table1Runs, trained: TrainabilityMap) -> str:
 
 
 def _start_small(runs: Table1Runs) -> str:
-    rows = [(row, what) for row, what in _whole(runs) if not what.other and what.rate == runs.protocol.rate]
-    every = _diverged(row for row, what in rows if what.start == runs.start and len(what.places) == 1)
+    rows = [(row, what) for row, what in _whole(runs) if not what.other and what.rate == PROTOCOL.rate]
+    every = _diverged(row for row, what in rows if what.start == START and len(what.places) == 1)
     four = [(row, what) for row, what in rows if (what.form, what.blocks) == ("original", 4)]
     counts = {
-        start: _diverged(row for row, what in four if what.start == start and _is_plain(runs, what))
-        for start in (runs.start, FRAGILE)
+        start: _diverged(row for row, what in four if what.start == start and _is_plain(what))
+        for start in (START, FRAGILE)
     }
-    if not counts[runs.start]:
+    if not counts[START]:
         return ""
     text = (
-        f"**Start small, in one place**: over all epochs at rate {runs.protocol.rate:g}, {every} runs from start "
-        f"{runs.start} diverged. Of those with four original blocks, whose training failed in the paper, "
-        f"{counts[runs.start]} did"
+        f"**Start small, in one place**: over all epochs at rate {PROTOCOL.rate:g}, {every} runs from start "
+        f"{START} diverged. Of those with four original blocks, whose training failed in the paper, "
+        f"{counts[START]} did"
     )
     text += f", from start {FRAGILE} {counts[FRAGILE]}" if counts[FRAGILE] else ""
     plain, divided = _in_places(runs, ()), _in_places(runs, DIVIDED)
@@ -155,7 +160,7 @@ def _in_places(runs: Table1Runs, other: tuple[str, ...]) -> str:
     return _diverged(
         row
         for row, what in _whole(runs)
-        if (what.start, what.other) == (runs.start, other) and len(what.places) > 1
+        if (what.start, what.other) == (START, other) and len(what.places) > 1
     )
 
 
@@ -171,14 +176,13 @@ class Place(NamedTuple):
         return f"{group_size(self.backbone)}, {self.name}"
 
 
-def places(runs: Table1Runs) -> tuple[Place, ...]:
-    """Return where the tables of the paper are run again."""
-    table2 = setting(TABLE2_N9.rows[0].recipe)
-    return (
-        Place(N3, (), "the backbone that matches"),
-        Place(runs.protocol.backbone, (), "the literal reading"),
-        Place(table2.backbone, table2.other, "CIFAR-100"),
-    )
+_TABLE2 = setting(TABLE2_N9.rows[0].recipe)
+# Where the tables of the paper are run again.
+PLACES = (
+    Place(N3, (), "the backbone that matches"),
+    Place(N2, (), "the literal reading"),
+    Place(_TABLE2.backbone, _TABLE2.other, "CIFAR-100"),
+)
 
 
 class Compared(NamedTuple):
@@ -198,7 +202,7 @@ Differences = dict[Place, dict[Compared, Contrast]]
 
 def mean_differences(runs: Table1Runs) -> Differences:
     """Return the mean differences of each place that has some."""
-    every = {place: _compared(runs, place) for place in places(runs)}
+    every = {place: _compared(runs, place) for place in PLACES}
     return {place: found for place, found in every.items() if any(one.is_known for one in found.values())}
 
 
@@ -305,10 +309,9 @@ def spectra_table(runs: Table1Runs) -> Table:
     """Return a line for each kind of block and rate: negative energy by backbone, and negative ones of the largest."""
     shares: dict[tuple[str, float, str], list[float]] = {}
     counts: dict[tuple[str, float], list[int]] = {}
-    backbones = (N3, runs.protocol.backbone)
     names = {kind: name for name, kind in KINDS.items()}
     for row, what in _whole(runs):
-        if what.start != runs.start or what.backbone not in backbones or not _is_plain(runs, what):
+        if what.start != START or what.backbone not in BACKBONES or not _is_plain(what):
             continue
         kind = names[kind_of(row)], what.rate
         for run in row.started:
@@ -316,10 +319,10 @@ def spectra_table(runs: Table1Runs) -> Table:
             counts.setdefault(kind, []).extend(count_negative([one]) for one in weights)
             if (share := negative_share(weights)) is not None:
                 shares.setdefault((*kind, what.backbone), []).append(100 * share)
-    shown = [one for one in backbones if any(backbone == one for *_, backbone in shares)]
+    shown = [one for one in BACKBONES if any(backbone == one for *_, backbone in shares)]
     lines = [
         (
-            name if rate == runs.protocol.rate else f"{name}, rate {rate:g}",
+            name if rate == PROTOCOL.rate else f"{name}, rate {rate:g}",
             *(_span(shares.get((name, rate, backbone), []), " %") for backbone in shown),
             _span(counts[name, rate]),
         )
@@ -360,11 +363,11 @@ def _whole(runs: Table1Runs) -> list[tuple[RowRecord, Setting]]:
     return [(row, what) for row, what in found if not set(what.other) - set(DIVIDED)]
 
 
-def _is_plain(runs: Table1Runs, what: Setting) -> bool:
+def _is_plain(what: Setting) -> bool:
     """Whether this is a row of Table 1 in one place, at any start and rate, with either affinity if it is proposed."""
     names = ("form", "blocks", "shared", "start", "backbone", "rate")
     asked = {name: getattr(what, name) for name in names}
-    return (what.form, what.shared) in KINDS.values() and what == runs.wanted(**asked)
+    return (what.form, what.shared) in KINDS.values() and what == wanted_setting(**asked)
 
 
 def _diverged(rows: Iterable[RowRecord]) -> str:

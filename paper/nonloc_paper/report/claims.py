@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from nonloc_paper.report.map.cells import TrainabilityMap
 from nonloc_paper.report.map.rules import MAP_RULES
-from nonloc_paper.report.matching import N3
+from nonloc_paper.report.matching import N2, N3
 from nonloc_paper.report.rules import FAILED, RULES, Changes, step_times
 from nonloc_paper.report.table1_runs import Table1Runs, group_size, setting
 from nonloc_paper.report.verdicts import Part, Verdict, settle
@@ -266,7 +266,7 @@ CLAIMS: tuple[Claim, ...] = (
 
 def judge(runs: Table1Runs, trained: TrainabilityMap) -> list[tuple[Claim, Verdict]]:
     """Return every claim with its verdict on the literal backbone, and its verdicts on those that match."""
-    literal = group_size(runs.protocol.backbone)
+    literal = group_size(N2)
     starts: dict[str, Changes] = {f"{literal}, start {start}": {"start": start} for start in runs.starts}
     judged = []
     for claim in CLAIMS:

@@ -17,6 +17,7 @@ from nonloc_paper.report.records import RowRecord, RunRecord
 from nonloc_paper.report.table1_runs import (
     DIVIDED,
     NAMES,
+    PROTOCOL,
     Table1Runs,
     deciding_seeds,
     errors,
@@ -65,7 +66,7 @@ def row_changes(name: str, backbone: str) -> dict[str, Any]:
 
 
 def _rows(runs: Table1Runs, names: Sequence[str], changes: Changes) -> list[RowRecord | None]:
-    backbone = changes.get("backbone", runs.protocol.backbone)
+    backbone = changes.get("backbone", PROTOCOL.backbone)
     # What a name says counts, whatever the others have.
     rows = [runs.find(**{**changes, **row_changes(name, backbone)}) for name in names]
     return [row and _deciding(row) for row in rows]

@@ -13,11 +13,11 @@ from matplotlib.ticker import MaxNLocator
 from nonloc.plots import CHANCE, INK, style
 from nonloc_paper.report.advice import (
     COMPARED,
+    PLACES,
     advice,
     conditions,
     mean_differences,
     mean_differences_table,
-    places,
     spectra_table,
 )
 from nonloc_paper.report.contrasts import Contrast, difference, mean_of
@@ -26,7 +26,9 @@ from nonloc_paper.report.figures import SHADES
 from nonloc_paper.report.map.cells import TrainabilityMap, format_blocks
 from nonloc_paper.report.map.tables import by_affinity
 from nonloc_paper.report.matching import (
+    BACKBONES,
     BLOCKS,
+    N2,
     N3,
     hypothesis_parts,
     hypothesis_sentence,
@@ -94,8 +96,8 @@ ABOUT_FORM_BY_AFFINITY = (
 
 def summary_sections(runs: Table1Runs, trained: TrainabilityMap) -> tuple[Section, ...]:
     """Return the results in short, the hypothesis first."""
-    matching_place, literal, table2 = places(runs)
-    tables = {place: errors_table(runs, place.backbone, place.other) for place in places(runs)}
+    matching_place, literal, table2 = PLACES
+    tables = {place: errors_table(runs, place.backbone, place.other) for place in PLACES}
     found = mean_differences(runs)
     differences = mean_differences_table(found)
     forest = Picture("forest", forest_figure(runs), FOREST_CAPTION, pdf=True)
@@ -154,12 +156,11 @@ def _score(row: RowRecord | None) -> str:
 def form_by_affinity_table(runs: Table1Runs, trained: TrainabilityMap) -> Table:
     """Return the four combinations of form and affinity: diverged runs, and errors; a dash where none was run."""
     lines: list[tuple[str, tuple[str, ...]]] = []
-    literal = runs.protocol.backbone
     for compared in by_affinity(trained):
         n, first, second, *alone = count_pairs(compared.ends)
         name = f"{NAMES[compared.first[0]]}, {format_blocks(cell.blocks for cell in compared.cells[0])}"
         counts = (f"{first} of {n}", f"{second} of {n}", format_chance(*alone))
-        lines.append((f"diverged, {group_size(literal)}", (name, *counts)))
+        lines.append((f"diverged, {group_size(N2)}", (name, *counts)))
     endings = start_endings(runs)
     for form, name in NAMES.items():
         kinds = [(form, is_one) for is_one in AFFINITIES]
@@ -169,7 +170,7 @@ def form_by_affinity_table(runs: Table1Runs, trained: TrainabilityMap) -> Table:
             gone = [f"{sum(some.values())} of {len(some)}" if some else "–" for some in ended]
             chance = format_chance(*count_pairs(start_pairs(runs, *kinds))[-2:]) if all(ended) else "–"
             lines.append((f"diverged, {group_size(N3)}", (name, *gone, chance)))
-    for backbone, blocks in ((literal, (2, 3, 4)), (literal, (5, 6)), (N3, (2, 3, 4))):
+    for backbone, blocks in ((N2, (2, 3, 4)), (N2, (5, 6)), (N3, (2, 3, 4))):
         for form, name in NAMES.items():
             own, one = (
                 [runs.find((form, is_one), blocks=n, backbone=backbone) for n in blocks]
@@ -212,7 +213,7 @@ def forest_lines(runs: Table1Runs, backbone: str) -> Lines:
 
 def forest_figure(runs: Table1Runs) -> Figure | None:
     """Draw the differences of both backbones side by side; None where none is recorded."""
-    panels = {backbone: forest_lines(runs, backbone) for backbone in (N3, runs.protocol.backbone)}
+    panels = {backbone: forest_lines(runs, backbone) for backbone in BACKBONES}
     drawn = [contrast for lines in panels.values() for _, _, contrast in lines if contrast is not None]
     values = [value for contrast in drawn for value in contrast.every.values()]
     if not values:

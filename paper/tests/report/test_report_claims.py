@@ -26,7 +26,7 @@ from nonloc_paper.report.rules import (
     norm_of_features,
     row_changes,
 )
-from nonloc_paper.report.table1_runs import setting
+from nonloc_paper.report.table1_runs import setting, wanted_setting
 from nonloc_paper.suites import SUITES
 
 DOCUMENT = Path(__file__).parents[2] / "protocol.md"
@@ -440,10 +440,10 @@ def test_every_row_that_a_claim_names_is_planned():
         for backbone, rows in (("preresnet20", claim.rows), ("preresnet29", claim.matching or claim.rows)):
             for name in {name for names in rows for name in names}:
                 changes = row_changes(name.partition(", epoch ")[0], backbone)
-                assert arranged().wanted(**changes, backbone=backbone) in planned, name
+                assert wanted_setting(**changes, backbone=backbone) in planned, name
         for name in {name for names in claim.context for name in names}:
             known = [
-                arranged().wanted(**row_changes(name, backbone) | {"shared": shared, "backbone": backbone})
+                wanted_setting(**row_changes(name, backbone) | {"shared": shared, "backbone": backbone})
                 for backbone in ("preresnet20", "preresnet29")
                 for shared in (True, False)
             ]

@@ -6,7 +6,7 @@ from pathlib import Path
 from made_records import arranged, record, records
 
 from nonloc_paper.report.table1 import differences_table, missing_table, rows_table
-from nonloc_paper.report.table1_runs import errors, median_run, read_table1_runs, setting
+from nonloc_paper.report.table1_runs import errors, median_run, read_table1_runs, row_name, setting
 from nonloc_paper.suites import SUITES
 
 
@@ -157,7 +157,7 @@ def test_a_row_is_named_with_its_start_where_it_is_another():
         + records("table1-fragile", {"2-block (original)": [8.5]})
         + records("table1-stable", {"4-block (stable), deviation 0.07": [8.5]})
     )
-    assert [found.name(row) for row in found.recorded] == [
+    assert [row_name(row) for row in found.recorded] == [
         "2-block (original)",
         "2-block (original), start 0.07",
         "4-block (stable), deviation 0.07",
