@@ -9,7 +9,7 @@ from nonloc_paper.report.map.cells import TrainabilityMap
 from nonloc_paper.report.map.rules import MAP_RULES
 from nonloc_paper.report.matching import N2, N3
 from nonloc_paper.report.rules import FAILED, RULES, Changes, step_times
-from nonloc_paper.report.table1_runs import Table1Runs, group_size, setting
+from nonloc_paper.report.table1_runs import START, Table1Runs, group_size, setting
 from nonloc_paper.report.verdicts import Part, Verdict, settle
 from nonloc_paper.suites.matching_tables import TABLE2_N9
 
@@ -267,7 +267,8 @@ CLAIMS: tuple[Claim, ...] = (
 def judge(runs: Table1Runs, trained: TrainabilityMap) -> list[tuple[Claim, Verdict]]:
     """Return every claim with its verdict on the literal backbone, and its verdicts on those that match."""
     literal = group_size(N2)
-    starts: dict[str, Changes] = {f"{literal}, start {start}": {"start": start} for start in runs.starts}
+    others = sorted({one.start for one in runs.settings} - {START})
+    starts: dict[str, Changes] = {f"{literal}, start {start}": {"start": start} for start in others}
     judged = []
     for claim in CLAIMS:
         if claim.kind in RULES:
@@ -299,7 +300,7 @@ def _judge_on(
 def _beside(claim: Claim, runs: Table1Runs) -> dict[str, Changes]:
     """The backbones that match and have runs, with the affinities that the claim leaves open, in words."""
     found: dict[str, Changes] = {}
-    if N3 in runs.backbones:
+    if any(one.backbone == N3 for one in runs.settings):
         size, on = group_size(N3), {"backbone": N3}
         found = {size: on}
         if claim.asks_affinity:

@@ -97,17 +97,8 @@ class Table1Runs:
         return next((row for row in self.everything if row.started and setting(row.recipe) == wanted), None)
 
     @property
-    def starts(self) -> list[str]:
-        """The starts that the runs have besides the default one."""
-        return sorted({one.start for one in self._with_stages} - {START})
-
-    @property
-    def backbones(self) -> list[str]:
-        """The backbones that the runs have besides the default one."""
-        return sorted({one.backbone for one in self._with_stages} - {PROTOCOL.backbone})
-
-    @property
-    def _with_stages(self) -> list[Setting]:
+    def settings(self) -> list[Setting]:
+        """Of the rows that have runs and blocks, and differ from the protocol in nothing that has no name."""
         known = [setting(row.recipe) for row in self.recorded]
         return [one for one in known if one.form and not one.other]
 
