@@ -24,6 +24,7 @@ from nonloc_paper.training.recipe import Recipe
 
 _Key = TypeVar("_Key", bound=Hashable)
 ARRANGEMENT = ("name", "rows", "changes", "seeds")  # what of a plan `arranged_suite` takes
+NO_SUITE = Suite(name="", title="Runs", rows=(), seeds=1)
 LONGEST_VALUE = 40  # characters of one setting in a label
 
 
@@ -132,13 +133,14 @@ class RowRecord:
 class Collection:
     """The rows of a folder of runs.
 
-    plan  suite.json, as `write_plan` wrote it; {} for a folder of runs of no suite
+    suite  without rows for a folder of runs of none
+    plan   suite.json, as `write_plan` wrote it; {} for a folder of runs of no suite
     """
 
     folder: Path
     rows: tuple[RowRecord, ...]
-    suite: Suite | None
-    plan: dict[str, Any]
+    suite: Suite = NO_SUITE
+    plan: dict[str, Any] = field(default_factory=dict)
 
     @property
     def runs(self) -> list[RunRecord]:
@@ -165,15 +167,14 @@ def collect(folder: str | os.PathLike[str]) -> Collection:
     root = Path(folder)
     records = [read_run(run) for run in find_runs(root)]
     plan = read_plan(root)
-    suite = _suite(root, plan) if plan else None
-    if not records and suite is None:
+    suite = _suite(root, plan) if plan else replace(NO_SUITE, title=f"Runs in {root.resolve().name}")
+    if not records and not plan:
         raise ValueError(f"{root} holds no runs; name a folder with run folders in it, or a run folder")
     by_recipe, copies = separate_copies(records, lambda record: record.recipe)
     rows = []
-    if suite is not None:
-        for row in suite.rows:
-            runs = tuple(by_recipe.pop(recipe, None) for recipe in suite.recipes(row))
-            rows.append(RowRecord(row.label, row.recipe, runs, row.published, row.note, row.group))
+    for row in suite.rows:
+        runs = tuple(by_recipe.pop(recipe, None) for recipe in suite.recipes(row))
+        rows.append(RowRecord(row.label, row.recipe, runs, row.published, row.note, row.group))
     group = "Other runs in this folder" if rows else ""
     others = list(by_recipe.values())
     rows.extend(own_rows(others, group))

@@ -8,7 +8,7 @@ from nonloc_paper.report.tables import Table, format_score, results_table
 
 
 def table_of(folder, *rows, score="psnr"):
-    return results_table(Collection(folder, rows, None, {}), score)
+    return results_table(Collection(folder, rows), score)
 
 
 def cells(table, label):
