@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from nonloc_paper.report.map.cells import TrainabilityMap
@@ -264,12 +264,11 @@ CLAIMS: tuple[Claim, ...] = (
 )
 
 
-def judge(runs: Table1Runs, trained: TrainabilityMap) -> list[tuple[Claim, Verdict]]:
-    """Return every claim with its verdict on the literal backbone, and its verdicts on those that match."""
+def judge(runs: Table1Runs, trained: TrainabilityMap) -> Iterator[tuple[Claim, Verdict]]:
+    """Yield every claim with its verdict on the literal backbone, and its verdicts on those that match."""
     literal = group_size(N2)
     others = sorted({one.start for one in runs.settings} - {START})
     starts: dict[str, Changes] = {f"{literal}, start {start}": {"start": start} for start in others}
-    judged = []
     for claim in CLAIMS:
         if claim.kind in RULES:
             on_literal = f"{literal}, one affinity" if claim.asks_affinity else literal
@@ -278,8 +277,7 @@ def judge(runs: Table1Runs, trained: TrainabilityMap) -> list[tuple[Claim, Verdi
         else:
             parts = step_times(runs) if claim.kind == "step times" else MAP_RULES[claim.kind](trained, runs)
             verdict = settle(parts, varies=claim.varies, where=f"{literal}, {claim.source}")
-        judged.append((claim, verdict))
-    return judged
+        yield claim, verdict
 
 
 def _judge_on(

@@ -128,7 +128,7 @@ def test_every_backbone_and_affinity_has_its_own_verdict():
         "3 bottlenecks a group": "reproduced",
         "9 bottlenecks a group, CIFAR-100": "not reproduced",
     }
-    counts = verdict_counts(judge(found, EMPTY))
+    counts = verdict_counts(list(judge(found, EMPTY)))
     assert [text.partition(" sentences: ")[0] for text in counts] == [
         "2 bottlenecks a group, 20",
         "3 bottlenecks a group, own affinities, 16",
@@ -457,8 +457,7 @@ def test_every_sentence_has_its_rule_in_the_protocol():
 def test_the_counts_say_in_how_many_undecided_sentences_a_part_has_failed():
     worse = paper() | {"4-block (proposed)": seeds(16.0)}
     del worse["3-block (proposed)"], worse["2-block (proposed)"]
-    verdicts = judge(arranged(records("table1", worse)), EMPTY)
-    (text,) = verdict_counts(verdicts)
+    (text,) = verdict_counts(list(judge(arranged(records("table1", worse)), EMPTY)))
     assert ", 1 undecided, in 1 of them a part has failed, " in text
     assert text.endswith(" not run yet.")
 

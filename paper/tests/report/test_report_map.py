@@ -227,19 +227,13 @@ def test_a_seed_that_only_one_has_is_left_out():
     assert count_pairs(compare(found, ("original", False), ("original", True)).ends) == (1, 1, 0, 1, 0)
 
 
-def test_forms_are_compared_where_both_have_cells():
-    each, one = by_form(corners(diffusive_each=lambda cell, seed: seed == 2))
-    assert (each.first, each.second) == (("original", False), ("diffusive", False))
-    assert {cell.blocks for cell in each.cells[0]} == {2, 4}
-    assert count_pairs(each.ends) == (18, 0, 6, 0, 6)
-    assert (one.first[1], count_pairs(one.ends)) == (True, (18, 0, 0, 0, 0))
-
-
 def test_the_table_of_form_by_affinity():
+    """Forms are compared where both have cells."""
     found = corners(original_each=lambda cell, seed: cell.blocks == 4, diffusive_each=lambda cell, seed: True)
     lines = form_by_affinity_table(found).lines
     assert lines[1] == ("original, 2, 3 and 4 blocks", "9 of 27", "0 of 27", "9", "0", "p = 0.0039")
     assert lines[4] == ("own affinities, 2 and 4 blocks", "9 of 18", "18 of 18", "0", "9", "p = 0.0039")
+    assert lines[5] == ("one affinity, 2 and 4 blocks", "0 of 18", "0 of 18", "0", "0", "p = 1")
 
 
 def test_the_figure_has_a_square_for_every_cell():

@@ -26,12 +26,6 @@ def test_rows_with_the_same_label_are_told_apart_by_their_recipes():
     assert found.find(form="original", blocks=3) is None
 
 
-def test_the_affinity_of_the_other_form_is_another_row():
-    found = arranged(records("table1-beside", {"5-block (proposed), own affinities": [7.5]}))
-    assert found.find(form="diffusive", blocks=5) is None
-    assert found.find(form="diffusive", blocks=5, shared=False).scores == [7.5]
-
-
 def test_a_baseline_has_no_start():
     baseline = SUITES["table1"].rows[0].recipe
     assert setting(baseline.with_(stage={"init_std": 0.5})) == setting(baseline)
