@@ -98,7 +98,7 @@ class Table1Runs:
 
     @property
     def settings(self) -> list[Setting]:
-        """Of the rows that have runs and blocks, and differ from the protocol in nothing that has no name."""
+        """Of the recorded rows with blocks, but for those that have a further difference in `other`."""
         known = [setting(row.recipe) for row in self.recorded]
         return [one for one in known if one.form and not one.other]
 
