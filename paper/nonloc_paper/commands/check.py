@@ -74,9 +74,7 @@ def _statements(checks: list[Any]) -> str:
             if check.hypothesis != hypothesis:
                 hypothesis = check.hypothesis
                 lines.append(f"    hypothesis: {hypothesis}")
-            mark = "*" if check.expected == "fails" and check.verdict == "fails" else ""
-            lines.append(
-                f"    {check.normalize:<10} {check.verdict + mark:<19} residual {check.residual:.1e}"
-            )
+            verdict = f"{check.verdict}{'*' * check.is_counterexample}"
+            lines.append(f"    {check.normalize:<10} {verdict:<19} residual {check.residual:.1e}")
         parts.append("\n".join(lines))
     return "\n\n".join(parts)

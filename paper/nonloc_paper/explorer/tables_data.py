@@ -8,11 +8,11 @@ from typing import Any
 from nonloc_paper.explorer.rounding import rounded
 from nonloc_paper.report.contrasts import Contrast
 from nonloc_paper.report.map.cells import TrainabilityMap
-from nonloc_paper.report.matching import BLOCKS, N3, hypothesis_parts, hypothesis_sentence
+from nonloc_paper.report.matching import BACKBONES, BLOCKS, N2, N3, hypothesis_parts, hypothesis_sentence
 from nonloc_paper.report.records import RowRecord
 from nonloc_paper.report.summary import OWN_MINUS_ONE, forest_lines, summary_sections
 from nonloc_paper.report.table1 import row_differences
-from nonloc_paper.report.table1_runs import NAMES, Table1Runs, group_size, setting
+from nonloc_paper.report.table1_runs import NAMES, Table1Runs, group_size, row_name, setting
 from nonloc_paper.report.tables import Table
 from nonloc_paper.report.verdicts import signed
 
@@ -24,11 +24,10 @@ AFFINITIES: dict[bool | str | None, str] = {True: "one", False: "own"}
 
 def data(runs: Table1Runs, trained: TrainabilityMap) -> dict[str, Any]:
     """Return the differences with their seeds, means, intervals and published numbers, and the tables."""
-    literal = runs.protocol.backbone
     return {
         "backbones": {
             N3: f"{group_size(N3)}, the backbone that matches",
-            literal: f"{group_size(literal)}, the literal reading",
+            N2: f"{group_size(N2)}, the literal reading",
         },
         "differences": [line for line in _differences(runs) if line["seeds"] or line["lost"]],
         "hypothesis": " ".join([hypothesis_sentence(runs).replace("**", ""), *hypothesis_parts(runs)]),
@@ -50,7 +49,7 @@ def data(runs: Table1Runs, trained: TrainabilityMap) -> dict[str, Any]:
 
 def _differences(runs: Table1Runs) -> Iterator[dict[str, Any]]:
     shown = set()
-    for backbone in (N3, runs.protocol.backbone):
+    for backbone in BACKBONES:
         title = ""
         for label, _, contrast in forest_lines(runs, backbone):
             row = None if contrast is None else contrast.terms[0][1]
@@ -64,9 +63,9 @@ def _differences(runs: Table1Runs) -> Iterator[dict[str, Any]]:
                 )
     others = [line for line in row_differences(runs) if setting(line[0].recipe) not in shown]
     for row, minus_baseline, _ in others:
-        yield _line(OTHERS, runs.name(row), row, minus_baseline)
+        yield _line(OTHERS, row_name(row), row, minus_baseline)
     for row, _, minus_original in others:
-        yield _line(TWINS, runs.name(row), row, minus_original)
+        yield _line(TWINS, row_name(row), row, minus_original)
 
 
 def _line(

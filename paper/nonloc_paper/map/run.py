@@ -92,29 +92,25 @@ def run_part(
     at_once = min(side_by_side or (SIDE_BY_SIDE if where.type == "cuda" else 1), len(todo))
     watcher = Watcher()
     errors: list[Exception] = []
-    begun = len(planned) - len(todo)
-    under_way, again = todo, list[tuple[MapCell, int, Recipe]]()
-    started, seconds = time.monotonic(), budget
+    begun = set[Recipe]()
+    under_way, started, seconds = todo, time.monotonic(), budget
 
     def begin(index: int) -> None:
-        nonlocal begun
-        tell(begun, under_way[index][2])
-        begun += 1
+        recipe = under_way[index][2]
+        tell(len(planned) - len(todo) + len(begun - {recipe}), recipe)
+        begun.add(recipe)
 
     def end(index: int, ending: Ending) -> None:
-        nonlocal begun
         cell, seed, recipe = under_way[index]
         try:
             if ending.error is not None:
                 raise ending.error
-            if ending.has_result and not watcher.saw_the_end(ending.run):
-                shutil.rmtree(ending.run.path)
-                begun -= 1
-                again.append(under_way[index])
-            elif ending.has_result:
+            if ending.has_result and watcher.saw_the_end(ending.run):
                 row = cell.to_dict() | {"seed": seed}
                 row |= _measured(ending.run, recipe, shared.load(recipe.data), where, watcher)
                 table.append(row | {"side_by_side": at_once, "recipe_sha256": recipe.sha256})
+            if ending.has_result:
+                # Stopped after its last step and before its end it was not watched: without a row it is done again.
                 shutil.rmtree(ending.run.path)
         except Exception as error:
             errors.append(error)
@@ -127,7 +123,6 @@ def run_part(
             if run.is_finished:
                 shutil.rmtree(run.path)
         while under_way:
-            again.clear()
             recipes = [recipe for _, _, recipe in under_way]
             endings = fit_many(
                 recipes,
@@ -141,8 +136,8 @@ def run_part(
                 begun=begin,
                 ended=end,
             )
-            # Stopped after its last step and before its end: not watched to its end, either.
-            under_way = [] if errors or endings.reason else again.copy()
+            missing = [one for one in under_way if not table.has(*one)]
+            under_way = [] if errors or endings.reason else missing
             seconds = None if budget is None else max(0.0, budget - (time.monotonic() - started))
     for error in errors:
         if not isinstance(error, LockedRunError):

@@ -70,8 +70,8 @@ def _read(path: Path) -> list[dict[str, Any]]:
             wrong = "has epochs that do not count from 1"
         elif any(row[score] != last.get(score) for score in ("error", "test_loss")):
             wrong = "has an error or test_loss that is not that of its last epoch"
-        elif any(moment["step"] > row["step"] for moment in row["before"]):
-            wrong = "has moments before the divergence that come after it"
+        elif any(row["step"] is None or moment["step"] > row["step"] for moment in row["before"]):
+            wrong = "has moments that do not come before its divergence"
         if wrong:
             raise CorruptDataError(f"{path}, line {number}, {wrong}; restore the file, or delete that line")
         known.add(key)

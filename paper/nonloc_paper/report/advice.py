@@ -13,7 +13,9 @@ from nonloc_paper.report.contrasts import Contrast, difference, mean_of
 from nonloc_paper.report.map.cells import Cell, TrainabilityMap
 from nonloc_paper.report.map.tables import by_affinity, by_form
 from nonloc_paper.report.matching import (
+    BACKBONES,
     BLOCKS,
+    N2,
     N3,
     breaks,
     corner_effects,
@@ -28,10 +30,14 @@ from nonloc_paper.report.table1_runs import (
     NAMES,
     ORIGINAL,
     OWN,
+    PROTOCOL,
+    START,
     Setting,
     Table1Runs,
     group_size,
+    kind_of,
     setting,
+    wanted_setting,
 )
 from nonloc_paper.report.tables import Table, format_range, format_score, join_words
 from nonloc_paper.report.verdicts import count_pairs, signed
@@ -69,18 +75,14 @@ def _divide(runs: Table1Runs, trained: TrainabilityMap) -> str:
     divided = [(part.base, cell) for part, cells in trained.late if part.base.stage.scaled for cell in cells]
     if not divided:
         return ""
-    twins = [(base.with_(stage={"scaled": False}), _place(cell)) for base, cell in divided]
-    plain = [cell for part, cells in trained.late for cell in cells if (part.base, _place(cell)) in twins]
+    twins = [(base.with_(stage={"scaled": False}), cell.name) for base, cell in divided]
+    plain = [cell for part, cells in trained.late for cell in cells if (part.base, cell.name) in twins]
     text = (
         f"**Divide the logits by √d**: {_late(cell for _, cell in divided)} such runs diverged within ten epochs from "
         f"larger starts, {_late(plain)} undivided"
     )
     whole = _diverged(row for row, what in _whole(runs) if what.other == DIVIDED)
     return f"{text}. Over all epochs {whole} did, in one place or in several." if whole else f"{text}."
-
-
-def _place(cell: Cell) -> tuple[float, str, str, int]:
-    return cell.rate, cell.init, cell.form, cell.blocks
 
 
 def _late(cells: Iterable[Cell]) -> str:
@@ -117,13 +119,13 @@ def _no_guarantee(runs: Table1Runs, trained: TrainabilityMap) -> str:
     counts = [f"{_late(short)} runs within ten epochs from larger starts"]
     whole = [(row, what) for row, what in _whole(runs) if what.weight == "stable"]
     fragile = _diverged(row for row, what in whole if what.start == FRAGILE and not what.other)
-    small = [(row, what) for row, what in whole if what.start == runs.start]
+    small = [(row, what) for row, what in whole if what.start == START]
     if fragile:
         counts.append(f"{fragile} over all epochs from start {FRAGILE}")
     if small:
         deepest = max(what.blocks for _, what in small)
         gone = _diverged(row for row, _ in small)
-        counts.append(f"{gone} from start {runs.start} with up to {deepest} blocks")
+        counts.append(f"{gone} from start {START} with up to {deepest} blocks")
     return (
         '**Sharing is no guarantee**: stages with one affinity and a bounded W (`weight="stable"`) diverged in '
         f"{join_words(counts)}."
@@ -131,18 +133,19 @@ def _no_guarantee(runs: Table1Runs, trained: TrainabilityMap) -> str:
 
 
 def _start_small(runs: Table1Runs) -> str:
-    rows = [(row, what) for row, what in _whole(runs) if not what.other and what.rate == runs.protocol.rate]
-    every = _diverged(row for row, what in rows if what.start == runs.start and len(what.places) == 1)
-    four = [(row, what) for row, what in rows if _is_plain(runs, what, "original") and what.blocks == 4]
+    rows = [(row, what) for row, what in _whole(runs) if not what.other and what.rate == PROTOCOL.rate]
+    every = _diverged(row for row, what in rows if what.start == START and len(what.places) == 1)
+    four = [(row, what) for row, what in rows if (what.form, what.blocks) == ("original", 4)]
     counts = {
-        start: _diverged(row for row, what in four if what.start == start) for start in (runs.start, FRAGILE)
+        start: _diverged(row for row, what in four if what.start == start and _is_plain(what))
+        for start in (START, FRAGILE)
     }
-    if not counts[runs.start]:
+    if not counts[START]:
         return ""
     text = (
-        f"**Start small, in one place**: over all epochs at rate {runs.protocol.rate:g}, {every} runs from start "
-        f"{runs.start} diverged. Of those with four original blocks, whose training failed in the paper, "
-        f"{counts[runs.start]} did"
+        f"**Start small, in one place**: over all epochs at rate {PROTOCOL.rate:g}, {every} runs from start "
+        f"{START} diverged. Of those with four original blocks, whose training failed in the paper, "
+        f"{counts[START]} did"
     )
     text += f", from start {FRAGILE} {counts[FRAGILE]}" if counts[FRAGILE] else ""
     plain, divided = _in_places(runs, ()), _in_places(runs, DIVIDED)
@@ -157,7 +160,7 @@ def _in_places(runs: Table1Runs, other: tuple[str, ...]) -> str:
     return _diverged(
         row
         for row, what in _whole(runs)
-        if (what.start, what.other) == (runs.start, other) and len(what.places) > 1
+        if (what.start, what.other) == (START, other) and len(what.places) > 1
     )
 
 
@@ -173,14 +176,13 @@ class Place(NamedTuple):
         return f"{group_size(self.backbone)}, {self.name}"
 
 
-def places(runs: Table1Runs) -> tuple[Place, ...]:
-    """Return where the tables of the paper are run again."""
-    table2 = setting(TABLE2_N9.rows[0].recipe)
-    return (
-        Place(N3, (), "the backbone that matches"),
-        Place(runs.protocol.backbone, (), "the literal reading"),
-        Place(table2.backbone, table2.other, "CIFAR-100"),
-    )
+_TABLE2 = setting(TABLE2_N9.rows[0].recipe)
+# Where the tables of the paper are run again.
+PLACES = (
+    Place(N3, (), "the backbone that matches"),
+    Place(N2, (), "the literal reading"),
+    Place(_TABLE2.backbone, _TABLE2.other, "CIFAR-100"),
+)
 
 
 class Compared(NamedTuple):
@@ -200,17 +202,13 @@ Differences = dict[Place, dict[Compared, Contrast]]
 
 def mean_differences(runs: Table1Runs) -> Differences:
     """Return the mean differences of each place that has some."""
-    every = {place: _compared(runs, place) for place in places(runs)}
+    every = {place: _compared(runs, place) for place in PLACES}
     return {place: found for place, found in every.items() if any(one.is_known for one in found.values())}
 
 
 def _compared(runs: Table1Runs, place: Place) -> dict[Compared, Contrast]:
     def find(kind: str, blocks: int) -> RowRecord | None:
-        where = {"backbone": place.backbone, "other": place.other}
-        if kind == BASELINE:
-            return runs.find(form=None, **where)
-        form, shared = KINDS[kind]
-        return runs.find(form=form, blocks=blocks, shared=shared, **where)
+        return runs.find(KINDS.get(kind), blocks=blocks, backbone=place.backbone, other=place.other)
 
     original, *proposed = KINDS
     asked = [Compared(kind, BASELINE, COMPARED) for kind in KINDS]
@@ -311,22 +309,20 @@ def spectra_table(runs: Table1Runs) -> Table:
     """Return a line for each kind of block and rate: negative energy by backbone, and negative ones of the largest."""
     shares: dict[tuple[str, float, str], list[float]] = {}
     counts: dict[tuple[str, float], list[int]] = {}
-    backbones = (N3, runs.protocol.backbone)
     names = {kind: name for name, kind in KINDS.items()}
     for row, what in _whole(runs):
-        form = what.form or ""
-        if what.start != runs.start or what.backbone not in backbones or not _is_plain(runs, what, form):
+        if what.start != START or what.backbone not in BACKBONES or not _is_plain(what):
             continue
-        kind = names[form, form != "original" and what.shared is True], what.rate
+        kind = names[kind_of(row)], what.rate
         for run in row.started:
             weights = weights_at(run) if run.has_finished else []
             counts.setdefault(kind, []).extend(count_negative([one]) for one in weights)
             if (share := negative_share(weights)) is not None:
                 shares.setdefault((*kind, what.backbone), []).append(100 * share)
-    shown = [one for one in backbones if any(backbone == one for *_, backbone in shares)]
+    shown = [one for one in BACKBONES if any(backbone == one for *_, backbone in shares)]
     lines = [
         (
-            name if rate == runs.protocol.rate else f"{name}, rate {rate:g}",
+            name if rate == PROTOCOL.rate else f"{name}, rate {rate:g}",
             *(_span(shares.get((name, rate, backbone), []), " %") for backbone in shown),
             _span(counts[name, rate]),
         )
@@ -367,12 +363,11 @@ def _whole(runs: Table1Runs) -> list[tuple[RowRecord, Setting]]:
     return [(row, what) for row, what in found if not set(what.other) - set(DIVIDED)]
 
 
-def _is_plain(runs: Table1Runs, what: Setting, form: str) -> bool:
+def _is_plain(what: Setting) -> bool:
     """Whether this is a row of Table 1 in one place, at any start and rate, with either affinity if it is proposed."""
-    names = ("blocks", "start", "backbone", "rate")
-    asked = {"form": form} | {name: getattr(what, name) for name in names}
-    affinities = (False,) if form == "original" else (True, False)
-    return what in [runs.wanted(**asked, shared=shared) for shared in affinities]
+    names = ("form", "blocks", "shared", "start", "backbone", "rate")
+    asked = {name: getattr(what, name) for name in names}
+    return (what.form, what.shared) in KINDS.values() and what == wanted_setting(**asked)
 
 
 def _diverged(rows: Iterable[RowRecord]) -> str:

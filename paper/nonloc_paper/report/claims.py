@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from nonloc_paper.report.map.cells import TrainabilityMap
 from nonloc_paper.report.map.rules import MAP_RULES
-from nonloc_paper.report.matching import N3
+from nonloc_paper.report.matching import N2, N3
 from nonloc_paper.report.rules import FAILED, RULES, Changes, step_times
-from nonloc_paper.report.table1_runs import Table1Runs, group_size, setting
+from nonloc_paper.report.table1_runs import START, Table1Runs, group_size, setting
 from nonloc_paper.report.verdicts import Part, Verdict, settle
 from nonloc_paper.suites.matching_tables import TABLE2_N9
 
@@ -264,42 +264,41 @@ CLAIMS: tuple[Claim, ...] = (
 )
 
 
-def judge(runs: Table1Runs, trained: TrainabilityMap) -> list[tuple[Claim, Verdict]]:
-    """Return every claim with its verdict on the literal backbone, and its verdicts on those that match."""
-    literal = group_size(runs.protocol.backbone)
-    starts: dict[str, Changes] = {f"{literal}, start {start}": {"start": start} for start in runs.starts}
-    judged = []
+def judge(runs: Table1Runs, trained: TrainabilityMap) -> Iterator[tuple[Claim, Verdict]]:
+    """Yield every claim with its verdict on the literal backbone, and its verdicts on those that match."""
+    literal = group_size(N2)
+    others = sorted({one.start for one in runs.settings} - {START})
+    starts: dict[str, Changes] = {f"{literal}, start {start}": {"start": start} for start in others}
     for claim in CLAIMS:
         if claim.kind in RULES:
-            verdict = settle(
-                _parts(claim, claim.rows, runs, {}),
-                {start: _parts(claim, claim.rows, runs, changes) for start, changes in starts.items()},
-                varies=claim.varies,
-                where=f"{literal}, one affinity" if claim.asks_affinity else literal,
-            )
-            beside = [
-                replace(
-                    settle(
-                        _parts(claim, claim.matching or claim.rows, runs, changes),
-                        varies=claim.varies,
-                        where=where,
-                    ),
-                    context=_context(claim, runs, changes),
-                )
-                for where, changes in _beside(claim, runs).items()
-            ]
-            verdict = replace(verdict, context=_context(claim, runs, {}), beside=tuple(beside))
+            on_literal = f"{literal}, one affinity" if claim.asks_affinity else literal
+            beside = [_judge_on(claim, runs, *backbone) for backbone in _beside(claim, runs).items()]
+            verdict = replace(_judge_on(claim, runs, on_literal, {}, starts), beside=tuple(beside))
         else:
             parts = step_times(runs) if claim.kind == "step times" else MAP_RULES[claim.kind](trained, runs)
             verdict = settle(parts, varies=claim.varies, where=f"{literal}, {claim.source}")
-        judged.append((claim, verdict))
-    return judged
+        yield claim, verdict
+
+
+def _judge_on(
+    claim: Claim, runs: Table1Runs, where: str, changes: Changes, starts: Mapping[str, Changes] | None = None
+) -> Verdict:
+    """The verdict on a backbone, and what helps to read it: where that is measured and does not decide there."""
+
+    def measure(rows: Comparisons, changes: Changes) -> list[Part]:
+        return [RULES[claim.kind](runs, names, claim.side, changes) for names in rows]
+
+    rows = (claim.matching if changes else ()) or claim.rows
+    other_starts = {start: measure(rows, changes) for start, changes in (starts or {}).items()}
+    verdict = settle(measure(rows, changes), other_starts, varies=claim.varies, where=where)
+    others = tuple(names for names in claim.context if names not in rows)
+    return replace(verdict, context=tuple(part for part in measure(others, changes) if part.n))
 
 
 def _beside(claim: Claim, runs: Table1Runs) -> dict[str, Changes]:
     """The backbones that match and have runs, with the affinities that the claim leaves open, in words."""
     found: dict[str, Changes] = {}
-    if N3 in runs.backbones:
+    if any(one.backbone == N3 for one in runs.settings):
         size, on = group_size(N3), {"backbone": N3}
         found = {size: on}
         if claim.asks_affinity:
@@ -310,14 +309,3 @@ def _beside(claim: Claim, runs: Table1Runs) -> dict[str, Changes]:
         # Of one affinity too few rows are planned to decide a sentence.
         found[where] = {"backbone": what.backbone, "other": what.other, "shared": False}
     return found
-
-
-def _context(claim: Claim, runs: Table1Runs, changes: Changes) -> tuple[Part, ...]:
-    """What helps to read the claim on a backbone, where it is measured and is not what decides there."""
-    decided = claim.matching if changes else ()
-    rows = tuple(names for names in claim.context if names not in decided)
-    return tuple(part for part in _parts(claim, rows, runs, changes) if part.n)
-
-
-def _parts(claim: Claim, rows: Comparisons, runs: Table1Runs, changes: Changes) -> Sequence[Part]:
-    return [RULES[claim.kind](runs, names, claim.side, changes) for names in rows]

@@ -220,11 +220,8 @@ def _html(content: Content) -> str:
         case Data():
             return f"<details><summary>{escape(content.summary)}</summary>{content.table.as_html()}</details>"
         case Picture():
-            return (
-                figure_html(inline_svg(content.figure, content.name), content.caption)
-                if content.figure
-                else ""
-            )
+            assert content.figure is not None, "empty contents are left out"
+            return figure_html(inline_svg(content.figure, content.name), content.caption)
         case Details():
             inside = "".join(_html(one) for one in content.contents if one)
             return f"<details><summary>{escape(content.summary)}</summary>{inside}</details>"

@@ -8,7 +8,7 @@ from typing import Any
 
 from nonloc_paper.report import paper_figures
 from nonloc_paper.report.document import Content, Data, Picture, Section
-from nonloc_paper.report.matching import N3
+from nonloc_paper.report.matching import BACKBONES, N3
 from nonloc_paper.report.records import RowRecord
 from nonloc_paper.report.signs import weights_at
 from nonloc_paper.report.table1_runs import Table1Runs, group_size, setting
@@ -123,7 +123,7 @@ def curve_rows(runs: Table1Runs) -> dict[str, list[RowRecord]]:
         (f"baseline, rate {slow.recipe.learning_rate:g}", {"form": None, "rate": slow.recipe.learning_rate}),
     ]
     columns = {}
-    for backbone in (N3, runs.protocol.backbone):
+    for backbone in BACKBONES:
         title = group_size(backbone)
         found = [(label, runs.find(**what, backbone=backbone)) for label, what in wanted]
         columns[title] = [replace(row, label=label) for label, row in found if row is not None]

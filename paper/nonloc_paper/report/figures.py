@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import textwrap
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -55,17 +56,16 @@ FEATURES_CAPTION = (
 def row_looks(rows: Sequence[RowRecord]) -> dict[str, dict[str, Any]]:
     """Return a colour and a dash for each row by label: the hue shows the form, the dash the group of the table."""
     groups = list(dict.fromkeys(row.group for row in rows))
-    counts: dict[tuple[str | None, str], int] = {}
+    counts = Counter[tuple[str | None, str]]()
     looks = {}
     for row in rows:
         form = NetworkSpec.parse(row.recipe.network).form
-        index = counts.setdefault((form, row.group), 0)
-        counts[form, row.group] += 1
         shades = SHADES[form]
         looks[row.label] = {
-            "color": shades[index % len(shades)],
+            "color": shades[counts[form, row.group] % len(shades)],
             "linestyle": DASHES[groups.index(row.group) % len(DASHES)],
         }
+        counts[form, row.group] += 1
     return looks
 
 

@@ -17,6 +17,7 @@ from nonloc_paper.report.table1_runs import (
     ONE,
     ORIGINAL,
     OWN,
+    PROTOCOL,
     Kind,
     Table1Runs,
     group_size,
@@ -29,7 +30,8 @@ from nonloc_paper.report.verdicts import signed
 from nonloc_paper.suites.matching_tables import CORNERS_N3, MATCHING, RATE_N3, STARTS_N3, TABLE1_N3
 from nonloc_paper.suites.rows import Suite
 
-N3 = "preresnet29"
+N2, N3 = PROTOCOL.backbone, "preresnet29"
+BACKBONES = (N3, N2)  # the one that matches, the literal reading
 BLOCKS = (2, 3, 4, 5, 6)
 REFUTED_ABOVE = -0.1  # points of error: the lower end of the interval
 BROKEN_ABOVE = 1.0  # points of error above the baseline
@@ -49,10 +51,7 @@ ABOUT = (
 
 def own_minus_one(runs: Table1Runs, blocks: int, backbone: str = N3, other: tuple[str, ...] = ()) -> Contrast:
     """Return the error of proposed blocks with own affinities minus that with one."""
-    own, one = (
-        runs.find(form="diffusive", blocks=blocks, backbone=backbone, shared=is_one, other=other)
-        for is_one in (False, True)
-    )
+    own, one = (runs.find(kind, blocks=blocks, backbone=backbone, other=other) for kind in (OWN, ONE))
     return difference(own, one, f"{blocks} blocks, own minus one affinity")
 
 
@@ -178,9 +177,7 @@ def _counts_table(runs: Table1Runs) -> Table:
 def _corners(runs: Table1Runs) -> tuple[RowRecord | None, ...]:
     """The rows with 5 blocks: one embedding of the input, of each state; own ones of the input, of each state."""
     one_state, own_input = runs.rows_of(CORNERS_N3).values()
-    one_input, own_state = (
-        runs.find(form="diffusive", blocks=5, backbone=N3, shared=is_one) for is_one in (True, False)
-    )
+    one_input, own_state = (runs.find(kind, blocks=5, backbone=N3) for kind in (ONE, OWN))
     return one_input, one_state, own_input, own_state
 
 

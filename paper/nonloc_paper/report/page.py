@@ -79,14 +79,13 @@ def write_page(
     """
     path = Path(output) if output is not None else collection.folder / "report.html"
     path.parent.mkdir(parents=True, exist_ok=True)
-    title = collection.suite.title if collection.suite else f"Runs in {collection.folder.resolve().name}"
-    write_atomically(path, sections_page(_sections(collection, recorded), title).encode())
+    write_atomically(path, sections_page(_sections(collection, recorded), collection.suite.title).encode())
     return path
 
 
 def _sections(collection: Collection, recorded: Table1Runs | None) -> list[Section]:
     tasks = sorted({score_name(row.recipe) for row in collection.rows})
-    notes = list(collection.suite.notes) if collection.suite is not None else []
+    notes = list(collection.suite.notes)
     if changes := collection.plan.get("changes"):
         notes.append(
             f"Changed for these runs: {', '.join(f'{key} = {value}' for key, value in changes.items())}."
@@ -139,11 +138,10 @@ def _spectra(collection: Collection, rows: list[RowRecord], score: str) -> list[
         Picture(f"spectra-{score}", figure, " ".join(captions)),
         Details("The energies of every W", (energy_table(networks),)),
     ]
-    chosen = collection.suite.epochs if collection.suite is not None else ()
-    for row in rows:
-        early = figures.epochs(row.example, chosen) if row.example is not None and chosen else None
-        text = f"{row.label}: the same spectrum while training. No band is drawn: it was recorded without it."
-        contents.append(Picture(f"epochs-{row.label}", early, text))
+    for label, run, _ in networks:
+        early = figures.epochs(run, collection.suite.epochs)
+        text = f"{label}: the same spectrum while training. No band is drawn: it was recorded without it."
+        contents.append(Picture(f"epochs-{label}", early, text))
     return contents
 
 

@@ -24,6 +24,7 @@ from nonloc_paper.training.recipe import Recipe
 
 _Key = TypeVar("_Key", bound=Hashable)
 ARRANGEMENT = ("name", "rows", "changes", "seeds")  # what of a plan `arranged_suite` takes
+NO_SUITE = Suite(name="", title="Runs", rows=(), seeds=1)
 LONGEST_VALUE = 40  # characters of one setting in a label
 
 
@@ -132,13 +133,14 @@ class RowRecord:
 class Collection:
     """The rows of a folder of runs.
 
-    plan  suite.json, as `write_plan` wrote it; {} for a folder of runs of no suite
+    suite  without rows for a folder of runs of none
+    plan   suite.json, as `write_plan` wrote it; {} for a folder of runs of no suite
     """
 
     folder: Path
     rows: tuple[RowRecord, ...]
-    suite: Suite | None
-    plan: dict[str, Any]
+    suite: Suite = NO_SUITE
+    plan: dict[str, Any] = field(default_factory=dict)
 
     @property
     def runs(self) -> list[RunRecord]:
@@ -165,15 +167,14 @@ def collect(folder: str | os.PathLike[str]) -> Collection:
     root = Path(folder)
     records = [read_run(run) for run in find_runs(root)]
     plan = read_plan(root)
-    suite = _suite(root, plan) if plan else None
-    if not records and suite is None:
+    suite = _suite(root, plan) if plan else replace(NO_SUITE, title=f"Runs in {root.resolve().name}")
+    if not records and not plan:
         raise ValueError(f"{root} holds no runs; name a folder with run folders in it, or a run folder")
     by_recipe, copies = separate_copies(records, lambda record: record.recipe)
     rows = []
-    if suite is not None:
-        for row in suite.rows:
-            runs = tuple(by_recipe.pop(recipe, None) for recipe in suite.recipes(row))
-            rows.append(RowRecord(row.label, row.recipe, runs, row.published, row.note, row.group))
+    for row in suite.rows:
+        runs = tuple(by_recipe.pop(recipe, None) for recipe in suite.recipes(row))
+        rows.append(RowRecord(row.label, row.recipe, runs, row.published, row.note, row.group))
     group = "Other runs in this folder" if rows else ""
     others = list(by_recipe.values())
     rows.extend(own_rows(others, group))
@@ -192,35 +193,27 @@ def read_run(run: Run) -> RunRecord:
     """Read all files of a run; a CorruptDataError for what does not fit its schema, the recipe or another file."""
     # Also if what stands in its place is no file.
     has_ended = os.path.lexists(run.result_path)
+    seen = {name: read_json(run.path / f"{name}.json") for name in ("observations", "spectrum", "stability")}
     record = RunRecord(
         path=run.path,
         recipe=Recipe.of(run),
         metrics=read_lines(run.metrics_path, may_be_torn=not has_ended),
         spectra=read_lines(run.spectra_path, may_be_torn=not has_ended),
         result=run.read_result() if has_ended else None,
-        observations=read_json(run.path / "observations.json"),
-        spectrum=read_json(run.path / "spectrum.json"),
-        stability=read_json(run.path / "stability.json"),
+        **seen,
     )
     if record.result is not None and "records" in record.result:
         run.check_records(record.result["records"], run.result_path, whole=True)
     check_lines(record.metrics, METRICS, run.metrics_path)
     check_lines(record.spectra, SPECTRA, run.spectra_path)
-    is_seen = record.observations.get("step") is not None
-    for name, value, schema in (
-        ("observations.json", record.observations, OBSERVATIONS if is_seen else NOT_OBSERVED),
-        ("spectrum.json", record.spectrum, SPECTRUM),
-        ("stability.json", record.stability, STABILITY),
-    ):
-        if os.path.lexists(run.path / name):
-            check(value, schema, run.path / name)
+    observed = NOT_OBSERVED if record.observations.get("step") is None else OBSERVATIONS
+    for (name, value), schema in zip(seen.items(), (observed, SPECTRUM, STABILITY), strict=True):
+        path = run.path / f"{name}.json"
+        if os.path.lexists(path):
+            check(value, schema, path)
     _check_agreement(record)
-    return replace(
-        record,
-        observations=_of_the_end(record.observations, record.result),
-        spectrum=_of_the_end(record.spectrum, record.result),
-        stability=_of_the_end(record.stability, record.result),
-    )
+    at_the_end: dict[str, Any] = {name: _of_the_end(value, record.result) for name, value in seen.items()}
+    return replace(record, **at_the_end)
 
 
 def _check_agreement(record: RunRecord) -> None:

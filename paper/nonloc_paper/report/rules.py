@@ -17,6 +17,7 @@ from nonloc_paper.report.records import RowRecord, RunRecord
 from nonloc_paper.report.table1_runs import (
     DIVIDED,
     NAMES,
+    PROTOCOL,
     Table1Runs,
     deciding_seeds,
     errors,
@@ -65,7 +66,7 @@ def row_changes(name: str, backbone: str) -> dict[str, Any]:
 
 
 def _rows(runs: Table1Runs, names: Sequence[str], changes: Changes) -> list[RowRecord | None]:
-    backbone = changes.get("backbone", runs.protocol.backbone)
+    backbone = changes.get("backbone", PROTOCOL.backbone)
     # What a name says counts, whatever the others have.
     rows = [runs.find(**{**changes, **row_changes(name, backbone)}) for name in names]
     return [row and _deciding(row) for row in rows]
@@ -301,16 +302,12 @@ def _gone(*rows: RowRecord | None) -> str:
 
 def _ratio(found: Interval | None) -> str:
     """Of logarithms, such as "ratio 0.91 [0.88, 0.94], n = 5"."""
-    if found is None:
-        return "no pair of runs"
-    text = f"ratio {_three_digits(math.exp(found.mean))}"
-    if found.n > 1:
-        text += f" [{_three_digits(math.exp(found.low))}, {_three_digits(math.exp(found.high))}]"
-    return f"{text}, n = {found.n}"
+    return "no pair of runs" if found is None else f"ratio {found.format(_exponential)}"
 
 
-def _three_digits(ratio: float) -> str:
+def _exponential(value: float) -> str:
     """Such as "0.891" or "1.00"; "1.003" where "1.00" would hide on which side of 1 it lies."""
+    ratio = math.exp(value)
     text = f"{ratio:#.3g}"
     return text if float(text) != 1 or ratio == 1 else f"{ratio:.3f}"
 

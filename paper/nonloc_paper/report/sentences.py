@@ -15,8 +15,8 @@ from nonloc_paper.report.verdicts import interval
 def findings(collection: Collection) -> list[str]:
     """Return what the scores say: the pairs of the suite compared, what is missing."""
     rows = {row.label: row for row in collection.rows}
-    pairs = collection.suite.pairs if collection.suite is not None else ()
-    sentences = [compare(rows[one], rows[other]) for one, other in pairs if one in rows and other in rows]
+    pairs = [pair for pair in collection.suite.pairs if set(pair) <= rows.keys()]
+    sentences = [compare(rows[one], rows[other]) for one, other in pairs]
     if collection.input_psnr is not None:
         sentences.append(f"The noisy test images themselves have {collection.input_psnr:.2f} dB.")
     left = missing(collection)

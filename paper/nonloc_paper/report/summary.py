@@ -13,11 +13,11 @@ from matplotlib.ticker import MaxNLocator
 from nonloc.plots import CHANCE, INK, style
 from nonloc_paper.report.advice import (
     COMPARED,
+    PLACES,
     advice,
     conditions,
     mean_differences,
     mean_differences_table,
-    places,
     spectra_table,
 )
 from nonloc_paper.report.contrasts import Contrast, difference, mean_of
@@ -26,7 +26,9 @@ from nonloc_paper.report.figures import SHADES
 from nonloc_paper.report.map.cells import TrainabilityMap, format_blocks
 from nonloc_paper.report.map.tables import by_affinity
 from nonloc_paper.report.matching import (
+    BACKBONES,
     BLOCKS,
+    N2,
     N3,
     hypothesis_parts,
     hypothesis_sentence,
@@ -37,7 +39,16 @@ from nonloc_paper.report.matching import (
 )
 from nonloc_paper.report.paper_figures import WIDTH
 from nonloc_paper.report.records import RowRecord
-from nonloc_paper.report.table1_runs import AFFINITIES, KINDS, NAMES, Table1Runs, group_size
+from nonloc_paper.report.table1_runs import (
+    AFFINITIES,
+    KINDS,
+    NAMES,
+    ONE,
+    ORIGINAL,
+    OWN,
+    Table1Runs,
+    group_size,
+)
 from nonloc_paper.report.tables import Table, format_range, format_score
 from nonloc_paper.report.verdicts import count_pairs, format_chance, signed
 from nonloc_paper.suites.matching_tables import TABLE2_N9
@@ -85,8 +96,8 @@ ABOUT_FORM_BY_AFFINITY = (
 
 def summary_sections(runs: Table1Runs, trained: TrainabilityMap) -> tuple[Section, ...]:
     """Return the results in short, the hypothesis first."""
-    matching_place, literal, table2 = places(runs)
-    tables = {place: errors_table(runs, place.backbone, place.other) for place in places(runs)}
+    matching_place, literal, table2 = PLACES
+    tables = {place: errors_table(runs, place.backbone, place.other) for place in PLACES}
     found = mean_differences(runs)
     differences = mean_differences_table(found)
     forest = Picture("forest", forest_figure(runs), FOREST_CAPTION, pdf=True)
@@ -112,8 +123,7 @@ def errors_table(runs: Table1Runs, backbone: str, other: tuple[str, ...] = ()) -
     lines = [("baseline", _score(baseline), _published(baseline), "–", "–", "–", "–")] if baseline else []
     for blocks in range(1, 7):
         original, own, one = (
-            runs.find(form=form, blocks=blocks, backbone=backbone, shared=shared, other=other)
-            for form, shared in KINDS.values()
+            runs.find(kind, blocks=blocks, backbone=backbone, other=other) for kind in KINDS.values()
         )
         if original or own or one:
             minus = own_minus_one(runs, blocks, backbone, other).format()
@@ -146,12 +156,11 @@ def _score(row: RowRecord | None) -> str:
 def form_by_affinity_table(runs: Table1Runs, trained: TrainabilityMap) -> Table:
     """Return the four combinations of form and affinity: diverged runs, and errors; a dash where none was run."""
     lines: list[tuple[str, tuple[str, ...]]] = []
-    literal = runs.protocol.backbone
     for compared in by_affinity(trained):
         n, first, second, *alone = count_pairs(compared.ends)
         name = f"{NAMES[compared.first[0]]}, {format_blocks(cell.blocks for cell in compared.cells[0])}"
         counts = (f"{first} of {n}", f"{second} of {n}", format_chance(*alone))
-        lines.append((f"diverged, {group_size(literal)}", (name, *counts)))
+        lines.append((f"diverged, {group_size(N2)}", (name, *counts)))
     endings = start_endings(runs)
     for form, name in NAMES.items():
         kinds = [(form, is_one) for is_one in AFFINITIES]
@@ -161,11 +170,11 @@ def form_by_affinity_table(runs: Table1Runs, trained: TrainabilityMap) -> Table:
             gone = [f"{sum(some.values())} of {len(some)}" if some else "–" for some in ended]
             chance = format_chance(*count_pairs(start_pairs(runs, *kinds))[-2:]) if all(ended) else "–"
             lines.append((f"diverged, {group_size(N3)}", (name, *gone, chance)))
-    for backbone, blocks in ((literal, (2, 3, 4)), (literal, (5, 6)), (N3, (2, 3, 4))):
+    for backbone, blocks in ((N2, (2, 3, 4)), (N2, (5, 6)), (N3, (2, 3, 4))):
         for form, name in NAMES.items():
             own, one = (
-                [runs.find(form=form, blocks=n, backbone=backbone, shared=is_one) for n in blocks]
-                for is_one in (False, True)
+                [runs.find((form, is_one), blocks=n, backbone=backbone) for n in blocks]
+                for is_one in AFFINITIES
             )
             means = [mean_of([Contrast("", ((1.0, row),)) for row in rows]) for rows in (own, one)]
             minus = mean_of([difference(*pair) for pair in zip(own, one, strict=True)])
@@ -182,33 +191,29 @@ Lines = list[tuple[str, str, Contrast | None]]  # label, colour, what is drawn; 
 
 def forest_lines(runs: Table1Runs, backbone: str) -> Lines:
     """Return the differences of a backbone in the order in which they are drawn, recorded or not."""
-    baseline = runs.find(form=None, backbone=backbone)
     lines: Lines = [(OWN_MINUS_ONE, INK, None)]
     lines += [(str(n), INK, own_minus_one(runs, n, backbone)) for n in BLOCKS]
     lines.append(("mean", INK, primary(runs, backbone)))
-    for title, form, is_one, less, blocks in (
-        ("original minus baseline", "original", False, None, (1, 2, 3, 4)),
-        ("proposed, own affinities, minus baseline", "diffusive", False, None, BLOCKS),
-        ("proposed, one affinity, minus baseline", "diffusive", True, None, BLOCKS),
-        ("proposed, own affinities, minus original", "diffusive", False, "original", COMPARED),
-        ("proposed, one affinity, minus original", "diffusive", True, "original", COMPARED),
+    for title, kind, less, blocks in (
+        ("original minus baseline", ORIGINAL, None, (1, 2, 3, 4)),
+        ("proposed, own affinities, minus baseline", OWN, None, BLOCKS),
+        ("proposed, one affinity, minus baseline", ONE, None, BLOCKS),
+        ("proposed, own affinities, minus original", OWN, ORIGINAL, COMPARED),
+        ("proposed, one affinity, minus original", ONE, ORIGINAL, COMPARED),
     ):
+        form, is_one = kind
         colour = SHADES[form][1 if is_one else 0]
         lines.append((title, colour, None))
         for n in blocks:
-            pair = [
-                runs.find(form=form, blocks=n, backbone=backbone, shared=shared)
-                for shared in (is_one, not is_one)
-            ]
+            pair = [runs.find(one, blocks=n, backbone=backbone) for one in (kind, (form, not is_one))]
             row = pair[0] and replace(pair[0], published=next(_numbers(pair), None))
-            other = baseline if less is None else runs.find(form=less, blocks=n, backbone=backbone)
-            lines.append((str(n), colour, difference(row, other)))
+            lines.append((str(n), colour, difference(row, runs.find(less, blocks=n, backbone=backbone))))
     return lines
 
 
 def forest_figure(runs: Table1Runs) -> Figure | None:
     """Draw the differences of both backbones side by side; None where none is recorded."""
-    panels = {backbone: forest_lines(runs, backbone) for backbone in (N3, runs.protocol.backbone)}
+    panels = {backbone: forest_lines(runs, backbone) for backbone in BACKBONES}
     drawn = [contrast for lines in panels.values() for _, _, contrast in lines if contrast is not None]
     values = [value for contrast in drawn for value in contrast.every.values()]
     if not values:

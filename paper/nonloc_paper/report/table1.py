@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from nonloc_paper.report.contrasts import Contrast, difference
 from nonloc_paper.report.records import RowRecord
-from nonloc_paper.report.table1_runs import Table1Runs, setting
+from nonloc_paper.report.table1_runs import Table1Runs, row_name, setting
 from nonloc_paper.report.tables import Table, format_number, format_score, rows_by, score_columns
 
 
@@ -45,7 +45,7 @@ def differences_table(runs: Table1Runs) -> Table:
     lines = []
     for row, *pairs in row_differences(runs):
         cells = [cell for one in pairs for cell in (one.format(), one.format_published())]
-        lines.append((runs.name(row), *cells))
+        lines.append((row_name(row), *cells))
     header = ("network", "minus the baseline", "published", "minus the original form", "published")
     return Table(header, lines, key="minus the baseline")
 
@@ -56,7 +56,7 @@ def missing_table(runs: Table1Runs) -> Table:
     for row in runs.everything:
         left = sum(run is None or run.result is None for run in row.runs)
         if left:
-            lines.append((runs.name(row), f"{left} of {len(row.runs)}"))
+            lines.append((row_name(row), f"{left} of {len(row.runs)}"))
     for suite in runs.planned:
         count = sum(len(suite.recipes(row)) for row in suite.rows)
         lines.append((f"{suite.title} (nonloc reproduce {suite.name})", f"planned: {count}"))

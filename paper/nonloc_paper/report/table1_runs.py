@@ -27,6 +27,7 @@ ORIGINAL, OWN, ONE = ("original", False), ("diffusive", False), ("diffusive", Tr
 KINDS = {"original": ORIGINAL, "proposed, own affinities": OWN, "proposed, one affinity": ONE}
 AFFINITIES = {False: "own affinities", True: "one affinity"}  # by the second part of a kind
 OTHER = "Other runs"
+REFERENCE = SUITES[TABLE].rows[0].recipe  # Table 1's baseline
 CONFIRMING = range(1, 5)  # seeds of TABLE1_N3; seed 0 had been seen when the rules were written
 # A Setting's `other` where logits are divided by √d, and nothing else differs.
 DIVIDED = ("stage.scaled is True",)
@@ -60,18 +61,14 @@ class Setting:
 class Table1Runs:
     """The rows of Table 1 and its extra suites, with their runs; runs of no suite come last.
 
-    protocol   the setting of Table 1's baseline; its backbone is the default
-    start      the start of Table 1's stages
-    suites     the rows of the suites outside Table 1, by name: protocol, backbones and those on other backbones; a row
-               may be one of Table 1 too
-    copies     runs that are in their row already, as when a folder was copied: shown, and never counted
-    planned    suites without any run yet
-    steps      the rows of `python -m benchmarks forms`
+    suites   the rows of the suites outside Table 1, by name: protocol, backbones and those on other backbones; a row
+             may be one of Table 1 too
+    copies   runs that are in their row already, as when a folder was copied: shown, and never counted
+    planned  suites without any run yet
+    steps    the rows of `python -m benchmarks forms`
     """
 
     rows: tuple[RowRecord, ...]
-    protocol: Setting
-    start: str
     suites: Mapping[str, tuple[RowRecord, ...]] = field(default_factory=dict)
     copies: tuple[RowRecord, ...] = ()
     planned: tuple[Suite, ...] = ()
@@ -88,9 +85,9 @@ class Table1Runs:
         rows = [*self.rows, *(row for some in self.suites.values() for row in some)]
         return list({setting(row.recipe): row for row in reversed(rows)}.values())[::-1]
 
-    def find(self, **what: Any) -> RowRecord | None:
+    def find(self, kind: Kind | None = None, **what: Any) -> RowRecord | None:
         """Return the row of this setting, at the default protocol but for what is named; None without a run."""
-        return self._recorded(self.wanted(**what))
+        return self._recorded(wanted_setting(kind, **what))
 
     def rows_of(self, suite: Suite) -> dict[str, RowRecord | None]:
         """Return the recorded rows of a suite by their labels, wherever their runs are kept; None without a run."""
@@ -99,40 +96,9 @@ class Table1Runs:
     def _recorded(self, wanted: Setting) -> RowRecord | None:
         return next((row for row in self.everything if row.started and setting(row.recipe) == wanted), None)
 
-    def wanted(self, **what: Any) -> Setting:
-        """Return the default protocol with these changes; "form" and "blocks" alone mean as in the paper."""
-        if what.get("form") is None:
-            same = {name: what[name] for name in ("backbone", "rate", "other") if name in what}
-            return replace(self.protocol, **same)
-        own: dict[str, Any] = {
-            "places": (2,),
-            "start": self.start,
-            "weight": "factored",
-            "shared": what["form"] == "diffusive",
-        }
-        # A block alone has one affinity, whatever is asked for.
-        alone = {"shared": own["shared"]} if what.get("blocks") == 1 else {}
-        return replace(self.protocol, **(own | what | alone))
-
-    def name(self, row: RowRecord) -> str:
-        """Return a row's label, with its start and backbone where they are not the default ones."""
-        what = setting(row.recipe)
-        start = "" if what.start in ("", self.start) or what.start in row.label else f", start {what.start}"
-        backbone = "" if what.backbone == self.protocol.backbone else f", {group_size(what.backbone)}"
-        return f"{row.label}{start}{backbone}"
-
     @property
-    def starts(self) -> list[str]:
-        """The starts that the runs have besides the default one."""
-        return sorted({one.start for one in self._with_stages} - {self.start})
-
-    @property
-    def backbones(self) -> list[str]:
-        """The backbones that the runs have besides the default one."""
-        return sorted({one.backbone for one in self._with_stages} - {self.protocol.backbone})
-
-    @property
-    def _with_stages(self) -> list[Setting]:
+    def settings(self) -> list[Setting]:
+        """Of the recorded rows with blocks, but for those that have a further difference in `other`."""
         known = [setting(row.recipe) for row in self.recorded]
         return [one for one in known if one.form and not one.other]
 
@@ -149,7 +115,6 @@ def read_table1_runs(folder: str | os.PathLike[str]) -> Table1Runs:
 
 def arrange(records: Sequence[RunRecord]) -> Table1Runs:
     """Put the records into the rows of their suites; of other data than Table 1's, baselines alone count."""
-    reference = _protocol()
     first, copies = separate_copies(records, lambda record: (setting(record.recipe), record.recipe.seed))
     found: dict[Setting, dict[int, RunRecord]] = {}
     for (what, seed), record in first.items():
@@ -178,19 +143,11 @@ def arrange(records: Sequence[RunRecord]) -> Table1Runs:
             outside[suite.name] = tuple(some)
     for what, some_runs in found.items():
         runs = tuple(some_runs.values())
-        if what not in known | elsewhere and runs[0].recipe.data == reference.data:
+        if what not in known | elsewhere and runs[0].recipe.data == REFERENCE.data:
             rows.append(RowRecord(_label(what), runs[0].recipe, runs, group=OTHER))
-    stage = next(row.recipe for row in SUITES[TABLE].rows if NetworkSpec.parse(row.recipe.network).form)
-    return Table1Runs(
-        tuple(rows),
-        setting(reference),
-        setting(stage).start,
-        outside,
-        tuple(
-            own_rows([one for one in copies if one.recipe.data == reference.data], "Runs that are kept twice")
-        ),
-        tuple(planned),
-    )
+    copies = [one for one in copies if one.recipe.data == REFERENCE.data]
+    rows_of_copies = tuple(own_rows(copies, "Runs that are kept twice"))
+    return Table1Runs(tuple(rows), outside, rows_of_copies, tuple(planned))
 
 
 def _suite_rows(suite: Suite, known: Mapping[Setting, Mapping[int, RunRecord]]) -> tuple[RowRecord, ...]:
@@ -214,20 +171,27 @@ def _label(what: Setting) -> str:
     return "; ".join((f"{what.backbone}, {stage}, rate {what.rate:g}", *what.other))
 
 
+def start_of(recipe: Recipe) -> str:
+    """Return how the maps of a recipe's stage begin, in a word or a number."""
+    options = recipe.stage
+    is_normal = options.init == "normal" and options.init_std
+    name = f"{options.init_std:g}" if is_normal else options.init or "default"
+    return f"{name}, BN" if options.batch_norm else name
+
+
 @lru_cache(maxsize=4096)
 def setting(recipe: Recipe) -> Setting:
     """Return what a recipe is a run of."""
-    reference = _protocol()
     spec = NetworkSpec.parse(recipe.network)
-    same = {name: getattr(reference.stage, name) for name in _OF_STAGE}
+    same = {name: getattr(REFERENCE.stage, name) for name in _OF_STAGE}
     plain = recipe.with_(
         seed=0,
-        network=reference.network,
-        learning_rate=reference.learning_rate,
-        stage=reference.stage if spec.form is None else replace(recipe.stage, **same),
-        **{name: getattr(reference, name) for name in _MEANS},
+        network=REFERENCE.network,
+        learning_rate=REFERENCE.learning_rate,
+        stage=REFERENCE.stage if spec.form is None else replace(recipe.stage, **same),
+        **{name: getattr(REFERENCE, name) for name in _MEANS},
     )
-    other = tuple(text.partition(", was")[0] for text in plain.differences(reference))
+    other = tuple(text.partition(", was")[0] for text in plain.differences(REFERENCE))
     backbone = str(spec.baseline).partition("/")[0]
     if spec.form is None:
         return Setting(backbone, rate=recipe.learning_rate, other=other)
@@ -247,6 +211,35 @@ def setting(recipe: Recipe) -> Setting:
     )
 
 
+PROTOCOL = setting(REFERENCE)  # the default
+START = next(setting(row.recipe) for row in SUITES[TABLE].rows if setting(row.recipe).form).start
+
+
+def wanted_setting(kind: Kind | None = None, **what: Any) -> Setting:
+    """Return the default protocol with these changes; "form" and "blocks" alone mean as in the paper.
+
+    kind  "form" and "shared" together
+    """
+    if kind is not None:
+        what["form"], what["shared"] = kind
+    if what.get("form") is None:
+        same = {name: what[name] for name in ("backbone", "rate", "other") if name in what}
+        return replace(PROTOCOL, **same)
+    is_diffusive = what["form"] == "diffusive"
+    own = {"places": (2,), "start": START, "weight": "factored", "shared": is_diffusive}
+    # A block alone has one affinity, whatever is asked for.
+    alone = {"shared": is_diffusive} if what.get("blocks") == 1 else {}
+    return replace(PROTOCOL, **(own | what | alone))
+
+
+def row_name(row: RowRecord) -> str:
+    """Return a row's label, with its start and backbone where they are not the default ones."""
+    what = setting(row.recipe)
+    start = "" if what.start in ("", START) or what.start in row.label else f", start {what.start}"
+    backbone = "" if what.backbone == PROTOCOL.backbone else f", {group_size(what.backbone)}"
+    return f"{row.label}{start}{backbone}"
+
+
 def kind_of(row: RowRecord) -> Kind:
     """Return the form of a row's blocks, "None" without blocks, and whether all have one affinity."""
     what = setting(row.recipe)
@@ -262,14 +255,6 @@ def row_order(row: RowRecord) -> tuple[int, bool, int]:
 def deciding_seeds(what: Setting) -> Sequence[int] | None:
     """Return the seeds that decide, None for all: of Table 1 with 3 bottlenecks a group not the one that was seen."""
     return CONFIRMING if what in {setting(row.recipe) for row in TABLE1_N3.rows} else None
-
-
-def start_of(recipe: Recipe) -> str:
-    """Return how the maps of a recipe's stage begin, in a word or a number."""
-    options = recipe.stage
-    is_normal = options.init == "normal" and options.init_std
-    name = f"{options.init_std:g}" if is_normal else options.init or "default"
-    return f"{name}, BN" if options.batch_norm else name
 
 
 def group_length(backbone: str) -> int:
@@ -301,7 +286,3 @@ def median_run(row: RowRecord) -> RunRecord | None:
     if ended:
         return ended[(len(ended) - 1) // 2]
     return next((run for run in row.started if run.ending != "diverged"), None)
-
-
-def _protocol() -> Recipe:
-    return SUITES[TABLE].rows[0].recipe

@@ -11,18 +11,20 @@ from typing import Any
 from nonloc_paper.networks.spec import NetworkSpec
 from nonloc_paper.report import figures
 from nonloc_paper.report.document import Content, Data, Picture, Section
-from nonloc_paper.report.matching import N3
+from nonloc_paper.report.matching import BACKBONES, N2
 from nonloc_paper.report.records import RowRecord, RunRecord
 from nonloc_paper.report.rules import norm_ratio
 from nonloc_paper.report.signs import TOP, Weight, count_negative, negative_share, share_band, weights_at
 from nonloc_paper.report.table1_runs import (
     KINDS,
     NAMES,
+    START,
     Table1Runs,
     group_size,
     median_run,
     setting,
     start_of,
+    wanted_setting,
 )
 from nonloc_paper.report.tables import Table, format_number, join_words, with_minus
 
@@ -67,17 +69,17 @@ def _features(runs: Table1Runs) -> list[Content]:
     for row in runs.rows:
         what, run = setting(row.recipe), median_run(row)
         # Blocks in one place, at the default start.
-        is_of_table = what.form and what == runs.wanted(form=what.form, blocks=what.blocks, rate=what.rate)
+        is_of_table = what.form and what == wanted_setting(form=what.form, blocks=what.blocks, rate=what.rate)
         if is_of_table and run is not None:
             rows.append(replace(row, runs=(run,), group=""))
     figure = figures.features(rows)
     if figure is None:
         return ["No run of Table 1 has recorded its features yet."]
     action = action_table(runs)
-    drawn = f"{group_size(runs.protocol.backbone)}, proposed blocks with one affinity; of each row the median run."
+    drawn = f"{group_size(N2)}, proposed blocks with one affinity; of each row the median run."
     return [
         Picture("features", figure, f"{drawn} {figures.FEATURES_CAPTION}"),
-        f"Start {runs.start}, blocks in one place:" if action else "",
+        f"Start {START}, blocks in one place:" if action else "",
         action,
         Data("figures-features", "Run by run, every quantity", factors_table(runs.rows)),
         ABOUT_FACTORS,
@@ -174,12 +176,11 @@ def _signed(value: float) -> str:
 def action_table(runs: Table1Runs) -> Table:
     """Return for each backbone and kind of stage what W does to features, of Table 1's blocks in one place."""
     lines = []
-    for backbone, (name, (form, is_one)) in itertools.product((N3, runs.protocol.backbone), KINDS.items()):
-        same: dict[str, Any] = {"form": form, "shared": is_one, "backbone": backbone}
+    for backbone, (name, kind) in itertools.product(BACKBONES, KINDS.items()):
         known = [
             (row, run)
             for row in runs.recorded
-            if (what := setting(row.recipe)) == runs.wanted(blocks=what.blocks, **same)
+            if (what := setting(row.recipe)) == wanted_setting(kind, blocks=what.blocks, backbone=backbone)
             for run in row.started
             if _quotients(run) and negative_share(weights_at(run)) is not None
         ]

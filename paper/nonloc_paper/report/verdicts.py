@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
 
@@ -205,11 +205,14 @@ class Interval:
         low, high = self.ends(EQUIVALENCE)
         return -delta <= low and high <= delta
 
-    def format(self) -> str:
-        """Return such as "−0.31 [−0.52, −0.10], n = 5"; without the interval for n = 1."""
-        text = signed(self.mean)
+    def format(self, write: Callable[[float], str] | None = None) -> str:
+        """Return such as "−0.31 [−0.52, −0.10], n = 5"; without the interval for n = 1.
+
+        write  makes the text of each number; None: signed decimals
+        """
+        text, end = (write or signed)(self.mean), write or _end
         if self.n > 1:
-            text += f" [{_end(self.low)}, {_end(self.high)}]"
+            text += f" [{end(self.low)}, {end(self.high)}]"
         return f"{text}, n = {self.n}"
 
 

@@ -16,7 +16,6 @@ LEAST_POSITIONS = 4
 STATEMENTS = (*theorems.TABLE, *sections.TABLE, *discussion.TABLE)
 # Normalisations that take an Ω that is not symmetric.
 ONE_SIDED = ("row", "count", "none")
-MARKS = {"holds": "holds", "fails": "FAILS", "hypothesis not met": "–"}
 
 
 def check_all(*, positions: int = 25, seed: int = 0) -> list[Check]:
@@ -60,7 +59,7 @@ def _topic(check: Check) -> tuple[str, bool]:
 def counts(checks: Sequence[Check], width: int = 100) -> str:
     """Return how many checks hold, say nothing or fail as they must, in lines of at most `width`; and what is wrong."""
     unmet = sum(check.verdict == "hypothesis not met" for check in checks)
-    failed = [check for check in checks if check.verdict == check.expected == "fails"]
+    failed = [check for check in checks if check.is_counterexample]
     wrong = [check for check in checks if not check.is_as_expected]
     names = list(dict.fromkeys(check.name.removesuffix(" as stated") for check in failed))
     held = len(checks) - unmet - len(failed) - len(wrong)
@@ -97,7 +96,7 @@ def summary(checks: Sequence[Check]) -> str:
         padded = (text.ljust(max(len(column), 6)) for text, column in zip(texts, columns, strict=True))
         lines.append("  ".join([row.ljust(width), *padded]).rstrip())
     lines += ["", "–  the hypothesis is not met    *  as the paper states it; what it needs:"]
-    failed = [check for check in checks if check.verdict == check.expected == "fails"]
+    failed = [check for check in checks if check.is_counterexample]
     # The numbers of one normalisation are enough to see why.
     for name in dict.fromkeys(check.name for check in failed):
         check = next(check for check in failed if check.name == name)
@@ -115,6 +114,7 @@ def summary(checks: Sequence[Check]) -> str:
 
 
 def _mark(check: Check) -> str:
-    if check.verdict == check.expected == "fails":
-        return "fails*"
-    return MARKS[check.verdict] if check.is_as_expected else MARKS[check.verdict].upper()
+    if check.verdict == "hypothesis not met":
+        return "–"
+    mark = f"{check.verdict}{'*' * check.is_counterexample}"
+    return mark if check.is_as_expected else mark.upper()

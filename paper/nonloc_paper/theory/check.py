@@ -40,6 +40,11 @@ class Check:
         """Whether nothing is wrong: a claim whose hypothesis is not met cannot be."""
         return self.verdict in (self.expected, "hypothesis not met")
 
+    @property
+    def is_counterexample(self) -> bool:
+        """Whether it fails as it must."""
+        return self.verdict == self.expected == "fails"
+
 
 def decide(met: bool, residual: float, tolerance: float) -> Verdict:
     """Return the verdict on the claim residual ≤ tolerance. A residual that is not a number proves nothing."""

@@ -12,6 +12,8 @@ ROW |= {"seed": 0, "ending": "converged", "step": None, "first_loss": 2.3, "last
 ROW |= {"error": 50.0, "test_loss": 1.4, "seconds": 2.0, "device": "cpu", "side_by_side": 1}
 ROW["epochs"] = [{"epoch": 1, "train_loss": 1.9, "test_loss": 1.4, "error": 50.0}]
 ROW |= {"before_error": None, "before": [], "after": None, "recipe_sha256": "0" * 64}
+LOST = ROW | {"seed": 1, "ending": "diverged", "step": 10, "error": None, "test_loss": None}
+MOMENT = {"step": 10, "loss": 2.0, "stages": []}
 
 
 @pytest.mark.parametrize(
@@ -19,9 +21,12 @@ ROW |= {"before_error": None, "before": [], "after": None, "recipe_sha256": "0" 
     [
         ({**ROW}, "rate 0.1, torch, original 2, seed 0 once more"),
         ({**ROW, "seed": 1, "ending": "ended"}, "has ending 'ended', not one of"),
-        ({**ROW, "seed": 1, "ending": "diverged"}, "has ending 'diverged' at step None"),
+        ({**LOST, "step": None}, "has ending 'diverged' at step None"),
         ({**ROW, "seed": 1, "seconds": float("nan")}, "is not a JSON object"),
         ({**ROW, "seed": 1, "error": 49.0}, "that is not that of its last epoch"),
+        ({**ROW, "seed": 1, "epochs": ROW["epochs"] * 2}, "has epochs that do not count from 1"),
+        ({**ROW, "seed": 1, "before": [MOMENT]}, "has moments that do not come before its divergence"),
+        ({**LOST, "step": 9, "before": [MOMENT]}, "has moments that do not come before its divergence"),
         ({**ROW, "seed": 1, "blocks": 3}, "has the cell .*original 2', not .*original 3'"),
         ([], "line 2"),
     ],

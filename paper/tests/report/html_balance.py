@@ -1,4 +1,4 @@
-"""Whether a page is whole."""
+"""assert_balanced: whether a page is whole."""
 
 from html.parser import HTMLParser
 
@@ -19,3 +19,9 @@ class Balance(HTMLParser):
     def handle_endtag(self, tag):
         if tag not in VOID:
             assert self.open.pop() == tag
+
+
+def assert_balanced(page):
+    checker = Balance()
+    checker.feed(page)
+    assert checker.open == []

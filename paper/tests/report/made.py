@@ -10,8 +10,7 @@ from nonloc_paper.runs import Run
 from nonloc_paper.training.recipe import Recipe
 
 MACHINE = {"cpu": "abacus", "cores": 2, "threads": 1, "device": "cpu", "platform": "table"}
-
-
+RESTORER = Recipe(network="restorer8/baseline", data="motifs")
 STEPS = 10  # an epoch, if the recipe does not say
 
 

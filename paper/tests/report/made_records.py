@@ -12,6 +12,7 @@ from made import MACHINE, make_result, metrics_line
 
 from nonloc_paper.map.cells import PARTS
 from nonloc_paper.networks.spec import NetworkSpec
+from nonloc_paper.report.map.cells import TrainabilityMap, group_cells
 from nonloc_paper.report.records import RunRecord
 from nonloc_paper.report.table1_runs import Table1Runs, arrange
 from nonloc_paper.suites import SUITES
@@ -160,6 +161,16 @@ def map_lines(part: str, breaks: Any) -> list[dict[str, Any]]:
         map_line(cell, seed, 100 + cell.blocks if breaks(cell, seed) else None)
         for cell, seed in PARTS[part].runs()
     ]
+
+
+def map_of(**parts: Any) -> TrainabilityMap:
+    """The map with these parts: each by its lines, or by which of its (cell, seed) diverge."""
+    lines = {part: map_lines(part, some) if callable(some) else some for part, some in parts.items()}
+    return TrainabilityMap({part: group_cells(some) for part, some in lines.items()})
+
+
+def never(cell: Any, seed: int) -> bool:
+    return False
 
 
 def write_map(results: Path, part: str, lines: list[dict[str, Any]]) -> None:

@@ -1,13 +1,12 @@
 """The sentences of the summary: their numbers are counted, and what is not recorded is left out."""
 
 import pytest
-from made_records import arranged, deep_originals, map_lines, records
+from made_records import arranged, deep_originals, map_of, never, records
 
 from nonloc_paper.report.advice import advice, mean_differences, mean_differences_table
-from nonloc_paper.report.map.cells import TrainabilityMap, group_cells
 from nonloc_paper.suites import SUITES
 
-EMPTY = TrainabilityMap((), ())
+EMPTY = map_of()
 
 
 def sentences(*lists, trained=EMPTY):
@@ -92,19 +91,10 @@ def test_more_blocks_are_named_beside_the_others(late, ending):
 
 
 def test_the_map_is_counted_by_what_was_changed():
-    ten, scaled, shared = (
-        group_cells(map_lines(f"ten_epochs{name}", breaks))
-        for name, breaks in (
-            ("", deep_originals),
-            ("_scaled", lambda *_: False),
-            ("_shared", lambda *_: False),
-        )
-    )
-    lost = sum(len(cell.diverged) for cell in ten if cell.form == "original")
+    trained = map_of(ten_epochs=deep_originals, ten_epochs_scaled=never, ten_epochs_shared=never)
+    lost = sum(len(cell.diverged) for cell in trained.ten_epochs if cell.form == "original")
     assert 0 < lost < 27
-    found = sentences(
-        trained=TrainabilityMap((), ten, {"ten_epochs_scaled": scaled, "ten_epochs_shared": shared})
-    )
+    found = sentences(trained=trained)
     assert (
         f"0 of 54 such runs diverged within ten epochs from larger starts, {lost} of 54 undivided."
         in found["Divide the logits by √d"]
@@ -115,14 +105,13 @@ def test_the_map_is_counted_by_what_was_changed():
 
 
 def test_stable_stages_are_counted_by_start_over_all_epochs():
-    ten = group_cells(map_lines("ten_epochs", lambda *_: False))
     stable = {
         "4-block (stable), deviation 0.07": [None, None],
         "6-block (stable), deviation 0.07": [8.0, None],
         "12-block (stable), deviation 0.01": [8.0],
         "4-block (stable), deviation 0.07, logits / √d": [8.0],
     }
-    found = sentences(records("table1-stable", stable), trained=TrainabilityMap((), ten))
+    found = sentences(records("table1-stable", stable), trained=map_of(ten_epochs=never))
     assert found["Sharing is no guarantee"].endswith(
         " diverged in 0 of 18 runs within ten epochs from larger starts, 3 of 4 over all epochs from start 0.07 and 0 "
         "of 1 from start 0.01 with up to 12 blocks."

@@ -7,7 +7,7 @@ import re
 
 import numpy as np
 import pytest
-from made import make_row, make_run
+from made import RESTORER, make_row, make_run
 from PIL import Image
 
 from nonloc.plots import INK, png, svg
@@ -42,17 +42,15 @@ def test_curves_are_the_metrics(tmp_path):
 
 
 def test_a_cross_stands_where_a_run_diverged(tmp_path):
-    recipe = Recipe(network="restorer8/baseline", data="motifs")
-    row = RowRecord("a", recipe, (make_run(tmp_path / "0", recipe, diverged_at=25),))
+    row = RowRecord("a", RESTORER, (make_run(tmp_path / "0", RESTORER, diverged_at=25),))
     crosses = [mark for mark in figures.curves([row]).axes[1].lines if mark.get_marker() == "x"]
     assert [(mark.get_xdata().tolist(), mark.get_ydata().tolist()) for mark in crosses] == [([25], [50.0])]
 
 
 def test_a_run_that_was_lost_before_its_first_evaluation_has_its_cross_at_the_upper_edge(tmp_path):
-    recipe = Recipe(network="restorer8/baseline", data="motifs")
-    lost = make_run(tmp_path / "0", recipe, diverged_at=3)
+    lost = make_run(tmp_path / "0", RESTORER, diverged_at=3)
     lost.metrics.clear()
-    row = RowRecord("a", recipe, (lost, make_run(tmp_path / "1", recipe.with_(seed=1), 24.0)))
+    row = RowRecord("a", RESTORER, (lost, make_run(tmp_path / "1", RESTORER.with_(seed=1), 24.0)))
     for axes in figures.curves([row]).axes:
         (cross,) = [mark for mark in axes.lines if mark.get_marker() == "x"]
         place = cross.get_transform().transform((cross.get_xdata()[0], cross.get_ydata()[0]))

@@ -3,10 +3,10 @@
 import math
 
 import pytest
-from made_records import deep_originals, map_line, map_lines, write_map
+from made_records import deep_originals, map_line, map_lines, map_of, never, write_map
 
 from nonloc_paper.map.cells import PARTS
-from nonloc_paper.report.map.cells import TrainabilityMap, group_cells, read_map, sort_inits
+from nonloc_paper.report.map.cells import group_cells, read_map
 from nonloc_paper.report.map.figures import before_divergence, corners_figure, heat_map, logits_figure
 from nonloc_paper.report.map.tables import (
     by_affinity,
@@ -26,9 +26,7 @@ from nonloc_paper.report.verdicts import count_pairs
 
 @pytest.fixture(scope="module")
 def found():
-    return TrainabilityMap(
-        *(group_cells(map_lines(part, deep_originals)) for part in ("one_epoch", "ten_epochs"))
-    )
+    return map_of(one_epoch=deep_originals, ten_epochs=deep_originals)
 
 
 def lines_of(table):
@@ -58,18 +56,9 @@ def test_runs_of_other_recipes_are_in_no_cell_and_told(tmp_path):
     assert runs_table(found).lines[0][1:] == ("1 of 540", "0", "1 by other recipes, left out")
 
 
-def test_starts_are_in_the_order_of_their_deviations():
-    assert sort_inits(["torch", "normal 0.1", "normal 0.03", "fan_in", "torch"]) == [
-        "normal 0.03",
-        "normal 0.1",
-        "fan_in",
-        "torch",
-    ]
-
-
 def test_the_answers(found):
     safe = ["normal 0.01", "normal 0.03", "normal 0.05", "fan_in", "zero", "zero, batch norm"]
-    assert safe_starts(found)[0.1] == safe
+    assert safe_starts(found)[0.1] == pytest.approx(dict.fromkeys(safe, 1.2))
     assert lines_of(safe_starts_table(found))["0.1"] == ("; ".join(safe), "1.200 (fan_in)")
     counts = {line[:2]: line[2] for line in late_counts_table(found).lines}
     assert counts["original, 2, 3 and 4 blocks", "nothing"] == "12 of 27"
@@ -81,7 +70,7 @@ def test_the_answers(found):
 )
 def test_a_start_is_safe_only_where_all_seeds_train(breaks, seeds):
     lines = [line for line in map_lines("one_epoch", lambda cell, seed: breaks) if line["seed"] in seeds]
-    found = TrainabilityMap(group_cells(lines), ())
+    found = map_of(one_epoch=lines)
     assert safe_starts(found) == {}
     assert lines_of(safe_starts_table(found))["0.1"] == ("none is known", "–")
 
@@ -119,14 +108,14 @@ def test_logits_are_those_of_the_last_look_that_found_a_number():
 @pytest.mark.parametrize("loss", [2.3, 7.5])
 def test_a_cell_no_better_than_guessing_is_marked(loss):
     cell = PARTS["one_epoch"].cells[0]
-    found = TrainabilityMap(group_cells([map_line(cell, 0, loss=loss), map_line(cell, 1, loss=loss)]), ())
+    found = map_of(one_epoch=[map_line(cell, seed, loss=loss) for seed in (0, 1)])
     assert [text.get_text() for text in heat_map(found, 0.1).axes[0].texts] == [f"{loss:.2f}\n○ 2/2"]
 
 
 def test_a_cell_in_which_one_seed_does_not_learn_or_is_missing_is_marked():
     one, other = PARTS["one_epoch"].cells[:2]
     lines = [map_line(one, 0, loss=1.2), map_line(one, 1, loss=2.3), map_line(other, 0, loss=1.5)]
-    shown = [text.get_text() for text in heat_map(TrainabilityMap(group_cells(lines), ()), 0.1).axes[0].texts]
+    shown = [text.get_text() for text in heat_map(map_of(one_epoch=lines), 0.1).axes[0].texts]
     assert shown == ["1.75\n○ 1/2", "1.50\nn = 1"]
 
 
@@ -153,8 +142,7 @@ def test_reading_says_what_is_there(tmp_path):
     lines = [line[1:] for line in runs_table(found).lines]
     assert lines[:2] == [("100 of 540", "10", "–"), ("0 of 81", "0", "–")]
     extra = [*lines_of_part, map_line(PARTS["one_epoch"].cells[0], 7)]
-    more = TrainabilityMap(group_cells(extra), ())
-    assert runs_table(more).lines[0][3] == "1 beyond the plan"
+    assert runs_table(map_of(one_epoch=extra)).lines[0][3] == "1 beyond the plan"
 
 
 CELL = next(cell for cell in PARTS["ten_epochs"].cells if cell.form == "stable")
@@ -188,28 +176,23 @@ def test_spreads_are_counted_by_ending_and_by_what_was_changed():
         map_line(CELL, 2, diverged=400) | {"before": [moment(350, 138.2)]},
         map_line(CELL, 3, diverged=24) | {"before": [moment(20, 2000.0)]},
     ]
-    found = TrainabilityMap((), group_cells(lines), {"ten_epochs_scaled": group_cells([map_line(CELL, 0)])})
+    found = map_of(ten_epochs=lines, ten_epochs_scaled=[map_line(CELL, 0)])
     assert tuple(logits_table(found).lines) == (
         ("nothing", "50 steps before they diverged", "1 of 2", "138", "138 to 138", "0 of 1"),
         ("nothing", "at their end", "2 of 2", "16,300", "9.33 to 32,500", "1 of 2"),
         ("logits divided by √d", "at their end", "1 of 1", "7", "7 to 7", "1 of 1"),
     )
-    assert not logits_table(TrainabilityMap((), ()))
+    assert not logits_table(map_of())
 
 
 def test_the_figure_has_a_column_for_each_form_and_kernel_and_a_mark_for_each_run():
-    parts = {name: group_cells(map_lines(name, lambda cell, seed: False)) for name in PARTS}
-    (axes,) = logits_figure(TrainabilityMap(parts.pop("one_epoch"), parts.pop("ten_epochs"), parts)).axes
+    (axes,) = logits_figure(map_of(**dict.fromkeys(PARTS, never))).axes
     names = [label.get_text() for label in axes.get_xticklabels()]
     forms = ["original", "diffusive", "stable"]
     others = ["stable\nheat", "original\none ω", "diffusive\nown ω", "diffusive\nown ω, 1/√d"]
     assert names == [*forms, *(f"{form}\n1/√d" for form in forms), *others]
     assert len(axes.lines) == 81 + 54 + 18 + 27 + 27 + 9
-    assert logits_figure(TrainabilityMap((), ())) is None
-
-
-def never(cell, seed):
-    return False
+    assert logits_figure(map_of()) is None
 
 
 def corners(original_each=never, original_one=never, diffusive_each=never, diffusive_one=never):
@@ -219,14 +202,7 @@ def corners(original_each=never, original_one=never, diffusive_each=never, diffu
         breaks = {"original": original_each, "diffusive": diffusive_one}.get(cell.form, never)
         return breaks(cell, seed)
 
-    return TrainabilityMap(
-        (),
-        group_cells(map_lines("ten_epochs", base)),
-        {
-            "ten_epochs_shared": group_cells(map_lines("ten_epochs_shared", original_one)),
-            "ten_epochs_recomputed": group_cells(map_lines("ten_epochs_recomputed", diffusive_each)),
-        },
-    )
+    return map_of(ten_epochs=base, ten_epochs_shared=original_one, ten_epochs_recomputed=diffusive_each)
 
 
 def test_pairs_are_of_one_seed():
@@ -247,23 +223,17 @@ def test_a_seed_that_only_one_has_is_left_out():
     here = PARTS["ten_epochs_shared"].cells[0]
     base = [map_line(here, 0), map_line(here, 1, diverged=40)]
     shared = [map_line(here, 1), map_line(here, 2, diverged=50)]
-    found = TrainabilityMap((), group_cells(base), {"ten_epochs_shared": group_cells(shared)})
+    found = map_of(ten_epochs=base, ten_epochs_shared=shared)
     assert count_pairs(compare(found, ("original", False), ("original", True)).ends) == (1, 1, 0, 1, 0)
 
 
-def test_forms_are_compared_where_both_have_cells():
-    each, one = by_form(corners(diffusive_each=lambda cell, seed: seed == 2))
-    assert (each.first, each.second) == (("original", False), ("diffusive", False))
-    assert {cell.blocks for cell in each.cells[0]} == {2, 4}
-    assert count_pairs(each.ends) == (18, 0, 6, 0, 6)
-    assert (one.first[1], count_pairs(one.ends)) == (True, (18, 0, 0, 0, 0))
-
-
 def test_the_table_of_form_by_affinity():
+    """Forms are compared where both have cells."""
     found = corners(original_each=lambda cell, seed: cell.blocks == 4, diffusive_each=lambda cell, seed: True)
     lines = form_by_affinity_table(found).lines
     assert lines[1] == ("original, 2, 3 and 4 blocks", "9 of 27", "0 of 27", "9", "0", "p = 0.0039")
     assert lines[4] == ("own affinities, 2 and 4 blocks", "9 of 18", "18 of 18", "0", "9", "p = 0.0039")
+    assert lines[5] == ("one affinity, 2 and 4 blocks", "0 of 18", "0 of 18", "0", "0", "p = 1")
 
 
 def test_the_figure_has_a_square_for_every_cell():
@@ -285,4 +255,4 @@ def test_the_figure_has_a_square_for_every_cell():
 
 @pytest.mark.parametrize("show", [corners_figure, by_affinity, by_form])
 def test_nothing_without_a_pair(show):
-    assert not show(TrainabilityMap((), group_cells(map_lines("ten_epochs", never))))
+    assert not show(map_of(ten_epochs=never))

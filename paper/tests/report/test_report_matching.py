@@ -1,10 +1,9 @@
 """On the backbones that match: every rule of the protocol on records whose answer is known."""
 
 import pytest
-from made_records import arranged, map_lines, records
+from made_records import arranged, map_of, never, records
 
 from nonloc_paper.report.contrasts import Contrast, difference
-from nonloc_paper.report.map.cells import TrainabilityMap, group_cells
 from nonloc_paper.report.matching import (
     hypothesis_parts,
     hypothesis_sentence,
@@ -193,11 +192,7 @@ def test_table_2_has_its_own_published_errors():
 
 
 def test_form_by_affinity_has_divergence_and_error():
-    trained = TrainabilityMap(
-        (),
-        group_cells(map_lines("ten_epochs", lambda cell, seed: cell.form == "original")),
-        {"ten_epochs_shared": group_cells(map_lines("ten_epochs_shared", lambda cell, seed: False))},
-    )
+    trained = map_of(ten_epochs=lambda cell, seed: cell.form == "original", ten_epochs_shared=never)
     table = {f"{n}-block (original)": [8.0, 9.0] for n in (2, 3, 4)}
     lines = form_by_affinity_table(arranged(records("table1", table)), trained).lines
     assert [line[0] for line in lines if len(line) == 1] == [

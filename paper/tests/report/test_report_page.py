@@ -1,7 +1,7 @@
 """The page: whole, self-contained, and honest about what is not there."""
 
-from html_balance import Balance
-from made import make_run
+from html_balance import assert_balanced
+from made import RESTORER, make_run
 from made_records import arranged, records
 
 from nonloc_paper.report.page import write_page
@@ -21,9 +21,7 @@ def test_a_page_of_runs_that_were_only_trained(tmp_path):
     assert "prefers-color-scheme: dark" in page
     for absent in ("Restored images", "Affinity maps", "Spectra", "The features"):
         assert absent not in page
-    checker = Balance()
-    checker.feed(page)
-    assert checker.open == []
+    assert_balanced(page)
 
 
 def test_a_planned_suite_without_any_run_says_so(tmp_path):
@@ -40,7 +38,7 @@ def test_a_planned_suite_without_any_run_says_so(tmp_path):
 
 
 def test_classification_and_restoration_in_one_folder_get_a_table_each(tmp_path):
-    make_run(tmp_path / "a", Recipe(network="restorer8/baseline", data="motifs"), 21.25)
+    make_run(tmp_path / "a", RESTORER, 21.25)
     make_run(tmp_path / "b", Recipe(network="preresnet20/baseline", data="cifar10"), 8.5)
     page = write_page(collect(tmp_path)).read_text()
     assert page.count(">Results</h2>") == 2
@@ -49,13 +47,13 @@ def test_classification_and_restoration_in_one_folder_get_a_table_each(tmp_path)
 
 
 def test_the_folder_is_named_even_by_a_relative_path(tmp_path, monkeypatch):
-    make_run(tmp_path / "mine" / "a", Recipe(network="restorer8/baseline", data="motifs"), 21.25)
+    make_run(tmp_path / "mine" / "a", RESTORER, 21.25)
     monkeypatch.chdir(tmp_path / "mine")
     assert "<h1>Runs in mine</h1>" in write_page(collect(".")).read_text()
 
 
 def test_recorded_results_are_on_the_page_of_a_folder(tmp_path):
-    make_run(tmp_path / "a", Recipe(network="restorer8/baseline", data="motifs"), 21.25)
+    make_run(tmp_path / "a", RESTORER, 21.25)
     recorded = arranged(records("table1", {"baseline": [8.61]}))
     page = write_page(collect(tmp_path), tmp_path / "deep" / "page.html", recorded).read_text()
     assert page.index("21.25") < page.index("recorded runs on CIFAR-10</h2>") < page.index(">8.61<")

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import safetensors.numpy
-from made import make_run
+from made import RESTORER, make_run
 from made_records import certified, during, stability, weight
 
 from nonloc.outcomes import CorruptDataError
@@ -64,10 +64,9 @@ def test_a_changed_suite_looks_for_changed_recipes(tmp_path):
 
 
 def test_without_a_suite_seeds_go_together_and_recipes_apart(tmp_path):
-    recipe = Recipe(network="restorer8/baseline", data="motifs")
     for seed, score in ((1, 21.0), (0, 20.0), (2, 25.0)):
-        make_run(tmp_path / f"seed{seed}", recipe.with_(seed=seed), score)
-    make_run(tmp_path / "other", recipe.with_(noise=0.2), 30.0)
+        make_run(tmp_path / f"seed{seed}", RESTORER.with_(seed=seed), score)
+    make_run(tmp_path / "other", RESTORER.with_(noise=0.2), 30.0)
     rows = {row.label: row for row in collect(tmp_path).rows}
     first, second = rows
     assert first == "restorer8/baseline on motifs"
@@ -78,7 +77,6 @@ def test_without_a_suite_seeds_go_together_and_recipes_apart(tmp_path):
 
 
 def test_labels_name_the_few_settings_that_tell_runs_apart(tmp_path):
-    recipe = Recipe(network="restorer8/baseline", data="motifs")
     short = {
         "epochs": 9,
         "steps_per_epoch": 50,
@@ -88,7 +86,7 @@ def test_labels_name_the_few_settings_that_tell_runs_apart(tmp_path):
     }
     changes = [{}, short, short | {"noise": 0.2}, {"noise": 0.2}, {"spectrum_epochs": tuple(range(99))}]
     for number, change in enumerate(changes):
-        make_run(tmp_path / str(number), recipe.with_(**change))
+        make_run(tmp_path / str(number), RESTORER.with_(**change))
     labels = [row.label for row in collect(tmp_path).rows]
     start = "restorer8/baseline on motifs"
     assert labels[:4] == [
@@ -105,7 +103,7 @@ def test_labels_name_the_few_settings_that_tell_runs_apart(tmp_path):
 
 def test_different_runs_have_different_labels(tmp_path):
     """Also where long values differ in their middle alone, and where a run is there twice."""
-    recipe = Recipe(network="restorer8/baseline", data="motifs", epochs=200)
+    recipe = RESTORER.with_(epochs=200)
     changes = [
         {"spectrum_epochs": tuple(one for one in range(101) if one != left_out)} for left_out in (50, 51)
     ]
@@ -117,9 +115,8 @@ def test_different_runs_have_different_labels(tmp_path):
 
 
 def test_diverged_and_unfinished_runs_have_no_score(tmp_path):
-    recipe = Recipe(network="restorer8/baseline", data="motifs")
-    make_run(tmp_path / "a", recipe, diverged_at=17)
-    make_run(tmp_path / "b", recipe.with_(seed=1))
+    make_run(tmp_path / "a", RESTORER, diverged_at=17)
+    make_run(tmp_path / "b", RESTORER.with_(seed=1))
     (row,) = collect(tmp_path).rows
     assert [run.ending for run in row.runs] == ["diverged", "unfinished"]
     assert (row.scores, row.median) == ([], None)
@@ -127,7 +124,7 @@ def test_diverged_and_unfinished_runs_have_no_score(tmp_path):
 
 
 def test_the_curve_leaves_out_what_is_no_number(tmp_path):
-    recipe = Recipe(network="restorer8/baseline", data="motifs", epochs=2)
+    recipe = RESTORER.with_(epochs=2)
     run = make_run(tmp_path / "a", recipe, 20.0)
     run.metrics.append({"epoch": 3, "step": 30, "psnr": None})
     assert run.curve("psnr") == ([10, 20], [10.0, 20.0])
@@ -139,7 +136,7 @@ def test_an_empty_folder_is_refused(tmp_path):
 
 
 def test_a_corrupt_file_is_named(tmp_path):
-    make_run(tmp_path / "a", Recipe(network="restorer8/baseline", data="motifs"), 20.0)
+    make_run(tmp_path / "a", RESTORER, 20.0)
     (tmp_path / "a" / "observations.json").write_text('{"step": ')
     with pytest.raises(CorruptDataError, match=r"observations\.json is not valid JSON"):
         collect(tmp_path)
@@ -148,7 +145,7 @@ def test_a_corrupt_file_is_named(tmp_path):
         collect(tmp_path)
 
 
-RESTORER = Recipe(network="restorer8/diffusive-1@2", data="motifs", epochs=2, spectrum_epochs=(1,))
+DIFFUSIVE = RESTORER.with_(network="restorer8/diffusive-1@2", epochs=2, spectrum_epochs=(1,))
 WHERE = {"format": 2, "step": 20, "epoch": 2}
 STATE = {"norm": 1.0, "mean": 0.0, "variance": 1.0, "energy": None}
 BLOCK = {"verdict": "stable", "growth": 1.0, "largest": 0.5, "lowest": 0.1, "limit": None}
@@ -226,7 +223,7 @@ def change(value, place, new):
     ],
 )
 def test_what_does_not_fit_its_schema_the_recipe_or_another_file_is_named(tmp_path, name, place, new, wrong):
-    make_run(tmp_path / "a", RESTORER, 24.5)
+    make_run(tmp_path / "a", DIFFUSIVE, 24.5)
     for other, value in MADE.items():
         lines = value if isinstance(value, list) else [value]
         (tmp_path / "a" / other).write_text("".join(f"{json.dumps(line)}\n" for line in lines))
@@ -241,23 +238,21 @@ def test_what_does_not_fit_its_schema_the_recipe_or_another_file_is_named(tmp_pa
 
 
 def test_a_look_at_a_run_without_a_checkpoint_lacks_nothing(tmp_path):
-    make_run(tmp_path / "a", RESTORER, diverged_at=3)
+    make_run(tmp_path / "a", DIFFUSIVE, diverged_at=3)
     (tmp_path / "a" / "observations.json").write_text('{"format": 2, "step": null}')
     assert collect(tmp_path).rows[0].example is None
 
 
 def test_of_a_run_that_is_there_twice_the_finished_one_counts_and_both_are_named(tmp_path):
-    recipe = Recipe(network="restorer8/baseline", data="motifs")
-    make_run(tmp_path / "a", recipe)
-    make_run(tmp_path / "b", recipe, 24.5)
+    make_run(tmp_path / "a", RESTORER)
+    make_run(tmp_path / "b", RESTORER, 24.5)
     row, other = collect(tmp_path).rows
     assert (row.scores, row.runs[0].path.name) == ([24.5], "b")
     assert (other.group, other.runs[0].path.name) == ("Runs that are there twice", "a")
 
 
 def test_what_is_broken_is_named(tmp_path):
-    recipe = Recipe(network="restorer8/baseline", data="motifs")
-    make_run(tmp_path / "a", recipe, 24.5)
+    make_run(tmp_path / "a", RESTORER, 24.5)
     (tmp_path / "suite.json").write_text('{"seeds": 2}')
     with pytest.raises(CorruptDataError, match=r"suite.json lacks name; restore it"):
         collect(tmp_path)

@@ -1,7 +1,7 @@
 """Sentences follow the numbers, whichever way these came out."""
 
 import pytest
-from made import make_row, make_run
+from made import RESTORER, make_row, make_run
 from made_records import arranged, records
 
 from nonloc_paper.report import sentences
@@ -46,13 +46,12 @@ def test_without_scores_nothing_is_compared(tmp_path):
 
 
 def test_what_is_missing_is_said(tmp_path):
-    recipe = Recipe(network="restorer8/baseline", data="motifs")
-    row = RowRecord("r", recipe, (make_run(tmp_path / "0", recipe), None, None))
-    assert sentences.missing(Collection(tmp_path, (row,), None, {})) == (
+    row = RowRecord("r", RESTORER, (make_run(tmp_path / "0", RESTORER), None, None))
+    assert sentences.missing(Collection(tmp_path, (row,))) == (
         "Not all runs are there: 2 not begun and 1 not finished."
     )
     whole = make_row(tmp_path, "whole", [20.0])
-    assert sentences.missing(Collection(tmp_path, (whole,), None, {})) == ""
+    assert sentences.missing(Collection(tmp_path, (whole,))) == ""
 
 
 @pytest.mark.parametrize("places", ["2", "1,3"])
@@ -74,7 +73,7 @@ def test_affinities_are_held_against_chance_and_of_several_stages_each_is_named(
 
 def test_time_and_machine(tmp_path):
     rows = (make_row(tmp_path, "a", [20.0, 21.0]),)
-    collection = Collection(tmp_path, rows, None, {"seconds": 12.0})
+    collection = Collection(tmp_path, rows, plan={"seconds": 12.0})
     assert sentences.time_sentence(collection) == (
         "2 runs that ended: 10 s of training, 5 s on average; the whole command 12 s."
     )
@@ -82,8 +81,7 @@ def test_time_and_machine(tmp_path):
 
 
 def test_a_run_that_diverged_has_ended_and_is_told_apart(tmp_path):
-    recipe = Recipe(network="restorer8/baseline", data="motifs")
-    runs = (make_run(tmp_path / "0", recipe, 20.0), make_run(tmp_path / "1", recipe, diverged_at=3), None)
-    assert sentences.time_sentence(Collection(tmp_path, (RowRecord("r", recipe, runs),), None, {})) == (
+    runs = (make_run(tmp_path / "0", RESTORER, 20.0), make_run(tmp_path / "1", RESTORER, diverged_at=3), None)
+    assert sentences.time_sentence(Collection(tmp_path, (RowRecord("r", RESTORER, runs),))) == (
         "2 runs that ended, 1 of them by diverging: 10 s of training, 5 s on average."
     )

@@ -31,7 +31,7 @@ def collection(folder, *, share=0.9, verdict="unstable", factor=5.0, tensors=TEN
     )
     run.__dict__["tensors"] = tensors
     best = replace(make_row(folder, "best", []), recipe=recipe, runs=(run,))
-    return Collection(folder, (make_row(folder, "worse", [24.0]), best), None, {})
+    return Collection(folder, (make_row(folder, "worse", [24.0]), best))
 
 
 def test_all_that_the_records_say_is_said(tmp_path):
@@ -62,6 +62,6 @@ def test_what_they_do_not_say_is_not_said(tmp_path, changes, count, missing):
 
 
 def test_without_a_score_there_is_no_best(tmp_path):
-    empty = Collection(tmp_path, (make_row(tmp_path, "none", []),), None, {})
+    empty = Collection(tmp_path, (make_row(tmp_path, "none", []),))
     assert best_row(empty) is None
     assert surprise(empty) == []

@@ -1,15 +1,14 @@
 """The table: every number where it belongs, and nothing left out."""
 
 import pytest
-from made import make_row, make_run
+from made import RESTORER, make_row, make_run
 
 from nonloc_paper.report.records import Collection, RowRecord
 from nonloc_paper.report.tables import Table, format_score, results_table
-from nonloc_paper.training.recipe import Recipe
 
 
 def table_of(folder, *rows, score="psnr"):
-    return results_table(Collection(folder, rows, None, {}), score)
+    return results_table(Collection(folder, rows), score)
 
 
 def cells(table, label):
@@ -32,19 +31,14 @@ def test_median_range_and_every_seed(tmp_path):
     assert (values["parameters"], values["seconds a run"]) == ("1,234", "5")
 
 
-def test_one_seed_has_no_range(tmp_path):
-    assert cells(table_of(tmp_path, make_row(tmp_path, "a", [24.0])), "a")["range (dB)"] == "–"
-
-
 def test_what_diverged_is_unfinished_or_missing_is_named(tmp_path):
-    recipe = Recipe(network="restorer8/baseline", data="motifs")
     runs = (
-        make_run(tmp_path / "0", recipe, 20.0),
-        make_run(tmp_path / "1", recipe.with_(seed=1), diverged_at=17),
-        make_run(tmp_path / "2", recipe.with_(seed=2)),
+        make_run(tmp_path / "0", RESTORER, 20.0),
+        make_run(tmp_path / "1", RESTORER.with_(seed=1), diverged_at=17),
+        make_run(tmp_path / "2", RESTORER.with_(seed=2)),
         None,
     )
-    values = cells(table_of(tmp_path, RowRecord("a", recipe, runs)), "a")
+    values = cells(table_of(tmp_path, RowRecord("a", RESTORER, runs)), "a")
     assert values["every seed (dB)"] == "20.00, diverged at step 17, unfinished, missing"
     assert (values["seeds"], values["median PSNR (dB)"]) == ("1", "20.00")
 

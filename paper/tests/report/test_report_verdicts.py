@@ -32,26 +32,24 @@ def test_the_opposite_from_another_start_is_a_dependence():
     assert [condition for condition, _ in verdict.parts] == ["default protocol", "start 0.07"]
 
 
-@pytest.mark.parametrize("there", [[part(False, 2)], [part(None, 2)], [part(None, 0)], []])
-def test_the_same_or_nothing_from_another_start_changes_nothing(there):
-    assert settle([part(False)], {"start 0.07": there}).text == "not reproduced"
+@pytest.mark.parametrize(
+    ("here", "there", "expected"),
+    [
+        (False, [part(False, 2)], "not reproduced"),
+        (False, [part(None, 2)], "not reproduced"),
+        (False, [], "not reproduced"),
+        (True, [part(True, 2), part(False, 2)], "reproduced"),
+        (None, [part(True, 5)], "undecided at n = 3"),
+    ],
+)
+def test_what_is_not_the_opposite_from_another_start_changes_nothing(here, there, expected):
+    assert settle([part(here)], {"start 0.07": there}).text == expected
 
 
 def test_what_was_not_measured_from_another_start_is_passed_over():
-    other_starts = {"start 0.07": [part(None, 0), part(False, 2)]}
-    verdict = settle([part(True), part(True)], other_starts)
+    verdict = settle([part(True), part(True)], {"start 0.07": [part(None, 0), part(False, 2)]})
     assert verdict.text == "depends on the initialisation"
     assert len(verdict.parts) == 3
-
-
-def test_parts_that_disagree_from_another_start_are_not_the_opposite():
-    other_starts = {"start 0.07": [part(True, 2), part(False, 2)]}
-    assert settle([part(True), part(True)], other_starts).text == "reproduced"
-
-
-def test_another_start_cannot_decide_what_the_protocol_leaves_open():
-    other_starts = {"start 0.07": [part(True, 5)]}
-    assert settle([part(None, 2)], other_starts).text == "undecided at n = 2"
 
 
 def test_runs_that_disagree_make_it_depend_on_the_seed():

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any, TypeGuard
 
 from nonloc.nn.options import FORMS
-from nonloc_paper.map.cells import ONE_EPOCH, PARTS, MapPart
+from nonloc_paper.map.cells import ONE_EPOCH, PARTS, TEN_EPOCHS, MapCell, MapPart
 from nonloc_paper.map.table import MapTable
 from nonloc_paper.report.tables import join_words
 
@@ -23,17 +23,9 @@ MAP_FORMS = (*FORMS, "stable")
 
 
 @dataclass(frozen=True)
-class Cell:
-    """All seeds of one place in the map.
+class Cell(MapCell):
+    """A cell with the runs of all its seeds."""
 
-    init  how the four maps begin, such as "normal 0.05" or "torch"
-    form  "original", "diffusive", or "stable": diffusive with weight="stable"
-    """
-
-    rate: float
-    init: str
-    form: str
-    blocks: int
     runs: tuple[Line, ...]
 
     @property
@@ -97,22 +89,27 @@ def has_all_seeds(cell: Cell | None) -> TypeGuard[Cell]:
 
 @dataclass(frozen=True)
 class TrainabilityMap:
-    """The map of one epoch, and the runs of ten epochs; each may be empty.
+    """The recorded cells, and how many runs have other recipes and are in no cell; each by the name of the part."""
 
-    changed  ten epochs with something changed, by the name of the part
-    foreign  how many runs of a part have other recipes, and are in no cell, by the name of the part
-    """
+    cells: Mapping[str, tuple[Cell, ...]] = field(default_factory=dict)
+    foreign: Mapping[str, int] = field(default_factory=dict)
 
-    one_epoch: tuple[Cell, ...]
-    ten_epochs: tuple[Cell, ...]
-    changed: dict[str, tuple[Cell, ...]] = field(default_factory=dict)
-    foreign: dict[str, int] = field(default_factory=dict)
+    def of(self, part: MapPart) -> tuple[Cell, ...]:
+        """Return the cells of a part; () where none is recorded."""
+        return self.cells.get(part.name, ())
+
+    @property
+    def one_epoch(self) -> tuple[Cell, ...]:
+        return self.of(ONE_EPOCH)
+
+    @property
+    def ten_epochs(self) -> tuple[Cell, ...]:
+        return self.of(TEN_EPOCHS)
 
     @property
     def parts(self) -> list[tuple[MapPart, tuple[Cell, ...]]]:
         """Each part of the map, and its cells."""
-        known = {"one_epoch": self.one_epoch, "ten_epochs": self.ten_epochs, **self.changed}
-        return [(part, known.get(name, ())) for name, part in PARTS.items()]
+        return [(part, self.of(part)) for part in PARTS.values()]
 
     @property
     def late(self) -> list[tuple[MapPart, tuple[Cell, ...]]]:
@@ -126,9 +123,8 @@ class TrainabilityMap:
 
     def cell(self, rate: float, init: str, form: str, blocks: int) -> Cell | None:
         """Return a cell of the one-epoch map."""
-        wanted = (rate, init, form, blocks)
-        known = (one for one in self.one_epoch if (one.rate, one.init, one.form, one.blocks) == wanted)
-        return next(known, None)
+        wanted = MapCell(rate, init, form, blocks).name
+        return next((cell for cell in self.one_epoch if cell.name == wanted), None)
 
 
 def read_map(folder: str | os.PathLike[str]) -> TrainabilityMap:
@@ -145,7 +141,7 @@ def read_map(folder: str | os.PathLike[str]) -> TrainabilityMap:
         ]
         tables[name] = group_cells(own)
         foreign[name] = len(rows) - len(own)
-    return TrainabilityMap(tables.pop("one_epoch"), tables.pop("ten_epochs"), tables, foreign)
+    return TrainabilityMap(tables, foreign)
 
 
 def group_cells(lines: Sequence[Line]) -> tuple[Cell, ...]:

@@ -91,8 +91,6 @@ def frame_squares(axes: Axes, columns: Sequence[str], lines: Sequence[str]) -> N
 def before_divergence(cells: Sequence[Cell]) -> Figure | None:
     """Draw loss, logits, growth, amplification and eigenvalue over the last steps; None if nothing diverged."""
     gone = [(cell, line) for cell in cells for line in cell.diverged if line["before"]]
-    families = list(dict.fromkeys(cell.form for cell, _ in gone))
-    shown = {name: [one for one in gone if one[0].form == name][:SHOWN_RUNS] for name in families}
     if not gone:
         return None
     panels = (
@@ -105,25 +103,17 @@ def before_divergence(cells: Sequence[Cell]) -> Figure | None:
     with style():
         figure = Figure(figsize=(WIDTH, 5.0), layout="constrained")
         *all_axes, corner = figure.subplots(2, 3).flatten()
-        for name, runs in shown.items():
-            shades = SHADES["original" if name == "original" else "diffusive"]
+        for form in dict.fromkeys(cell.form for cell, _ in gone):
+            shades = SHADES["original" if form == "original" else "diffusive"]
+            look: dict[str, Any] = {"linestyle": LINES[form], "marker": MARKERS[form], "markersize": 3}
+            runs = [one for one in gone if one[0].form == form][:SHOWN_RUNS]
             for index, (cell, line) in enumerate(runs):
-                look: dict[str, Any] = {
-                    "color": shades[index % len(shades)],
-                    "linestyle": LINES[name],
-                    "marker": MARKERS[name],
-                    "markersize": 3,
-                }
-                label = f"{name} {cell.blocks}, {cell.init}, seed {line['seed']}, step {line['step']}"
+                look["color"] = shades[index % len(shades)]
+                look["label"] = f"{form} {cell.blocks}, {cell.init}, seed {line['seed']}, step {line['step']}"
                 for axes, (_, measure) in zip(all_axes, panels, strict=True):
-                    points = [
-                        (moment["step"] - line["step"], value)
-                        for moment in line["before"]
-                        if (value := measure(moment)) is not None
-                    ]
-                    axes.plot(
-                        [step for step, _ in points], [value for _, value in points], **look, label=label
-                    )
+                    values = {moment["step"] - line["step"]: measure(moment) for moment in line["before"]}
+                    known = {step: value for step, value in values.items() if value is not None}
+                    axes.plot(list(known), list(known.values()), **look)
         for axes, (title, _) in zip(all_axes, panels, strict=True):
             axes.set(xlabel="steps to the end", ylabel=title)
         all_axes[1].set_yscale("log")
@@ -202,12 +192,9 @@ def logits_figure(trained: TrainabilityMap) -> Figure | None:
 def _square(axes: Axes, column: int, line: int, cell: Cell, colours: ScalarMappable) -> None:
     gone, left = len(cell.diverged), cell.loss
     face: Any = BROKEN if left is None else colours.to_rgba(np.asarray(left))
-    corner = (column - 0.47, line - 0.45)
-    axes.add_patch(Rectangle(corner, 0.94, 0.9, facecolor=face, edgecolor="none"))
+    _fill(axes, column, line, facecolor=face, edgecolor="none")
     if gone and left is not None:
-        axes.add_patch(
-            Rectangle(corner, 0.94, 0.9, fill=False, hatch="////", edgecolor=NEGATIVE, linewidth=1)
-        )
+        _fill(axes, column, line, fill=False, hatch="////", edgecolor=NEGATIVE, linewidth=1)
     is_dark = left is None or sum(face[:3]) < 1.5
     stuck = cell.n - gone - len(cell.trained)
     if left is None:
@@ -215,9 +202,8 @@ def _square(axes: Axes, column: int, line: int, cell: Cell, colours: ScalarMappa
     else:
         lines = [f"{left:.2f}", f"○ {stuck}/{cell.n}" if stuck else "", f"✕ {gone}/{cell.n}" if gone else ""]
     lines.append("" if has_all_seeds(cell) else f"n = {cell.n}")
-    look: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 7.5, "linespacing": 1.0}
-    look["bbox"] = {"boxstyle": "square,pad=0.15", "facecolor": face, "edgecolor": "none"}
-    axes.text(column, line, "\n".join(filter(None, lines)), color="white" if is_dark else "black", **look)
+    box = {"boxstyle": "square,pad=0.15", "facecolor": face, "edgecolor": "none"}
+    _write(axes, column, line, lines, is_dark, fontsize=7.5, linespacing=1.0, bbox=box)
 
 
 def _eigenvalue(moment: dict[str, Any]) -> float | None:
@@ -234,7 +220,16 @@ def _corner_square(axes: Axes, column: int, line: int, cell: Cell) -> None:
     gone = len(cell.diverged)
     share = gone / cell.n
     face = colormaps["Greys"](0.1 + 0.7 * share)
-    axes.add_patch(Rectangle((column - 0.47, line - 0.45), 0.94, 0.9, facecolor=face, edgecolor="none"))
+    _fill(axes, column, line, facecolor=face, edgecolor="none")
     lines = [f"✕ {gone} of {cell.n}" if gone else "", "" if cell.error is None else f"{cell.error:.1f} %"]
-    look: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 8.5, "linespacing": 1.1}
-    axes.text(column, line, "\n".join(filter(None, lines)), color="white" if share > 0.5 else "black", **look)
+    _write(axes, column, line, lines, share > 0.5, fontsize=8.5, linespacing=1.1)
+
+
+def _fill(axes: Axes, column: int, line: int, **look: Any) -> None:
+    axes.add_patch(Rectangle((column - 0.47, line - 0.45), 0.94, 0.9, **look))
+
+
+def _write(axes: Axes, column: int, line: int, lines: list[str], is_dark: bool, **look: Any) -> None:
+    """Write those of the lines that are not empty into the middle of a square."""
+    colour = "white" if is_dark else "black"
+    axes.text(column, line, "\n".join(filter(None, lines)), color=colour, ha="center", va="center", **look)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 from nonloc.nn.options import FORMS
@@ -18,21 +19,17 @@ def just_one_form_trains(trained: TrainabilityMap, runs: Table1Runs) -> list[Par
     """Return one part for every start and number of blocks at which just one of the two forms trains."""
     parts = []
     pairs = 0
-    for start in sort_inits(cell.init for cell in trained.one_epoch):
-        for blocks in (1, 2, 3, 4):
-            original, proposed = (trained.cell(RATE, start, form, blocks) for form in FORMS)
-            if not has_all_seeds(original) or not has_all_seeds(proposed):
-                continue
-            pairs += 1
-            if original.all_train != proposed.all_train:
-                numbers = f"original: {_seeds(original)}; proposed: {_seeds(proposed)}"
-                n = min(original.n, proposed.n)
-                train = (f"{len(cell.trained)} of {cell.n}" for cell in (original, proposed))
-                name, number = (
-                    f"{blocks} blocks, start {start}",
-                    "original {}, proposed {} runs train".format(*train),
-                )
-                parts.append(Part(name, proposed.all_train, n, numbers, number=number))
+    for start, blocks in product(sort_inits(cell.init for cell in trained.one_epoch), (1, 2, 3, 4)):
+        original, proposed = (trained.cell(RATE, start, form, blocks) for form in FORMS)
+        if not has_all_seeds(original) or not has_all_seeds(proposed):
+            continue
+        pairs += 1
+        if original.all_train != proposed.all_train:
+            name, n = f"{blocks} blocks, start {start}", min(original.n, proposed.n)
+            numbers = f"original: {_seeds(original)}; proposed: {_seeds(proposed)}"
+            train = (f"{len(cell.trained)} of {cell.n}" for cell in (original, proposed))
+            number = "original {}, proposed {} runs train".format(*train)
+            parts.append(Part(name, proposed.all_train, n, numbers, number=number))
     planned = [cell for cell in ONE_EPOCH.cells if cell.rate == RATE and cell.form == "original"]
     if pairs < len(planned):
         left = f"{len(planned) - pairs} of {len(planned)} pairs of cells"

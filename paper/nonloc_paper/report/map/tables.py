@@ -28,9 +28,9 @@ CALM = 100  # a spread of logits to count by
 PART_OF = {ORIGINAL: TEN_EPOCHS, ("original", True): SHARED, OWN: RECOMPUTED, ONE: TEN_EPOCHS}
 
 
-def safe_starts(trained: TrainabilityMap) -> dict[float, list[str]]:
-    """Return, by rate, the starts from which every planned cell is recorded and trains with all seeds."""
-    safe: dict[float, list[str]] = {}
+def safe_starts(trained: TrainabilityMap) -> dict[float, dict[str, float]]:
+    """Return, by rate, the mean loss of each start from which all planned cells are there and train with all seeds."""
+    safe: dict[float, dict[str, float]] = {}
     for rate in trained.rates:
         for start in sort_inits(cell.init for cell in trained.one_epoch if cell.rate == rate):
             planned = [
@@ -39,7 +39,8 @@ def safe_starts(trained: TrainabilityMap) -> dict[float, list[str]]:
                 if (one.rate, one.init) == (rate, start)
             ]
             if planned and all(has_all_seeds(cell) and cell.all_train for cell in planned):
-                safe.setdefault(rate, []).append(start)
+                losses = [cell.loss for cell in planned if cell and cell.loss is not None]
+                safe.setdefault(rate, {})[start] = fmean(losses)
     return safe
 
 
@@ -47,14 +48,7 @@ def safe_starts_table(trained: TrainabilityMap) -> Table:
     """Return a line for each rate: the safe starts, and the mean loss after one epoch from the best of them."""
     safe, lines = safe_starts(trained), []
     for rate in trained.rates:
-        losses = {
-            start: fmean(
-                cell.loss
-                for cell in trained.one_epoch
-                if (cell.rate, cell.init) == (rate, start) and cell.loss is not None
-            )
-            for start in safe.get(rate, [])
-        }
+        losses = safe.get(rate, {})
         best = min(losses, key=lambda start: (losses[start], start), default=None)
         shown = "–" if best is None else f"{losses[best]:.3f} ({best})"
         lines.append((f"{rate:g}", "; ".join(losses) or "none is known", shown))
@@ -140,11 +134,10 @@ class Comparison(NamedTuple):
 
 def compare(trained: TrainabilityMap, first: Kind, second: Kind) -> Comparison | None:
     """Compare two stages; None where no cell and seed of both is recorded."""
-    parts = {part.name: cells for part, cells in trained.parts}
     one, other = (
         {
             (cell.rate, cell.init, cell.blocks): cell
-            for cell in parts[PART_OF[kind].name]
+            for cell in trained.of(PART_OF[kind])
             if cell.form == kind[0]
         }
         for kind in (first, second)
