@@ -176,7 +176,11 @@ def newton_dense(kernel: Tensor, valid: Tensor) -> Tensor:
     shares = inverse_or_zero(sums)
     jacobian = (1 + 16 * eps) * identity + kernel * shares.unsqueeze(-1)
     residual = torch.where(valid, (sums - 1) * shares, 0)
-    return torch.linalg.solve(jacobian, residual.unsqueeze(-1)).squeeze(-1)
+    if not can_read_values(kernel) or kernel.is_cuda:
+        return torch.linalg.solve(jacobian, residual.unsqueeze(-1)).squeeze(-1)
+    # One by one: with several threads MKL's solution of several systems at once never ends (torch's issue 142815).
+    pairs = zip(jacobian.split(1), residual.unsqueeze(-1).split(1), strict=True)
+    return torch.cat([torch.linalg.solve(*pair) for pair in pairs]).squeeze(-1)
 
 
 def unrolled_scaling(log_apply: LogApply, valid: Tensor, dtype: torch.dtype, steps: int) -> Tensor:

@@ -1,5 +1,8 @@
 """The doubly stochastic normalisation: what it promises, what it refuses, and a free identity."""
 
+import subprocess
+import sys
+
 import pytest
 import torch
 
@@ -143,3 +146,14 @@ def test_logits_whose_rounding_is_above_1_leave_it_finite(backend):
         Affinity(x, x, "gaussian", "sinkhorn", measure=measure), torch.eye(3)[None], backend=backend
     )
     assert bool(k.isfinite().all())
+
+
+def test_several_samples_are_scaled_by_several_threads():
+    """MKL's solution of several systems at once never ends there, and cannot be interrupted."""
+    code = (
+        "import torch; from nonloc import Affinity, aggregate; torch.set_num_threads(2);"
+        "x = torch.rand(2, 256, 2, requires_grad=True);"
+        "aggregate(Affinity(x, x, 'heat', 'sinkhorn'), x, backend='reference').sum().backward();"
+        "assert x.grad.isfinite().all()"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=100).returncode == 0
