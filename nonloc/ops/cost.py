@@ -22,13 +22,13 @@ from torch import Tensor, nn
 from nonloc._checks import check_choice, check_whole, is_whole, shown
 from nonloc._torch_compat import FakeTensorMode
 from nonloc.ops.affinity import DTYPES, KINDS, Affinity
-from nonloc.ops.exponential import BLOCK_ENTRIES
 from nonloc.ops.functional import choose_backend, compute_dtype
 from nonloc.ops.fused import BACKENDS as GPU_BACKENDS
 from nonloc.ops.fused import lacks, padded_channels, padded_width
 from nonloc.ops.fused.launch import WIDEST_PRODUCT, without_launches
 from nonloc.ops.fused.passes import SLOTS
 from nonloc.ops.fused.stored import new_kernel
+from nonloc.ops.row_blocks import BLOCK_ENTRIES
 
 TYPICAL_SINKHORN_STEPS = 25
 # Names of affinity modules that differ from the kind of their kernel.
@@ -130,8 +130,8 @@ def estimate(
     The bytes are those of tensors: on the CPU, with torch's present number of threads; of "fused", on a GPU.
     They are an estimate: in 2,000 cases of more than 2 MiB, 0.78 to 1.28 times a tally of all tensors that torch made,
     and within 15 % in 95 % of them ("delta" with "reference": up to 1.7 times). Below 2 MiB, small tensors weigh more.
-    By default glibc keeps freed memory: a process may then grow to 1 to 3 times the estimate, and to 5 times where
-    blocks of rows are made and freed. MALLOC_MMAP_THRESHOLD_=131072 in the environment makes it return them.
+    By default glibc keeps freed memory: a process may then grow to 1 to 3 times the estimate.
+    MALLOC_MMAP_THRESHOLD_=131072 in the environment makes it return what is free.
     Multiply-adds are those of matrix products; "sinkhorn" is counted with 25 steps.
 
     >>> from nonloc import estimate
@@ -351,10 +351,11 @@ def _factored(affinity: Affinity, s: _Sizes) -> Cost:
         macs, more = 2 * s.blocks * t.kernel * width, 5 * s.blocks * t.kernel * width
     elif affinity.kind in ("gaussian", "heat"):
         block = t.kernel // m * min(m, max(1, BLOCK_ENTRIES * m // t.kernel))
-        applied = 2 * block + t.forward(s, 0) - 2 * t.state + (1 + (t.per_kernel > 1)) * t.hidden
-        forward = max(t.forward(s, 3), applied) + t.features
+        applied = block + t.forward(s, 0) - 2 * t.state + (1 + (t.per_kernel > 1)) * t.hidden
+        own = b * m * d * (1 + (affinity.kind == "heat"))  # scaled, or also centred, features
+        forward = max(t.forward(s, 3), applied) + own + t.features
         is_scaled = affinity.normalize in ("symmetric", "sinkhorn")
-        backward = s.blocks * t.saved(s, 1, 1) + (3 + 0.5 * is_scaled) * block + 1.5 * s.kernels * t.features
+        backward = s.blocks * t.saved(s, 1, 1) + 2 * block + (s.kernels + 0.5) * own + 3 * b * m * d
         macs = s.blocks * t.kernel * (d + s.hidden) + s.kernels * t.kernel * (d + 1 + d * is_scaled)
         # Backward computes logits again, but no products with z.
         more = s.blocks * t.kernel * (3 * d + 2 * s.hidden) + s.kernels * t.kernel * 3 * d * is_scaled

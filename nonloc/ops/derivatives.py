@@ -59,7 +59,7 @@ class _Solution(torch.autograd.Function):
         with full_precision(v):
             w = ctx.equation.adjoint(v, x, *theta)
         # x counts as an input of its own: its dependence on θ is in the factor w.
-        found = _partial_gradients(ctx.equation.residue, (x, *theta), (False, *ctx.needs_input_grad[1:]), -w)
+        found = partial_gradients(ctx.equation.residue, (x, *theta), (False, *ctx.needs_input_grad[1:]), -w)
         return None, *found[1:]
 
 
@@ -89,12 +89,12 @@ class _Again(torch.autograd.Function):
         inputs = ctx.saved_tensors
         if not torch.is_grad_enabled():
             return v, None, *(None for _ in inputs)
-        found = _partial_gradients(ctx.function, inputs, ctx.needs_input_grad[2:], v)
+        found = partial_gradients(ctx.function, inputs, ctx.needs_input_grad[2:], v)
         # Zeros, because cuDNN's attention does not take None; `_Once` drops what follows from them.
         return torch.zeros_like(v), None, *found
 
 
-def _partial_gradients(
+def partial_gradients(
     function: Callable[..., Tensor], inputs: Sequence[Tensor], needed: Sequence[bool], v: Tensor
 ) -> Gradients:
     """The gradient of Σ v · function(*inputs) in each input that needs one, as if no input depended on another.

@@ -9,27 +9,23 @@ than q, and for a stride above 1 in the last dimension: all three are avoided.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad, scaled_dot_product_attention
-from torch.utils.checkpoint import checkpoint
 
-from nonloc._torch_compat import is_exporting, is_fake, is_forward_mode, is_open_size, is_transformed
+from nonloc._torch_compat import is_fake, is_forward_mode, is_transformed
 from nonloc.ops.affinity import Affinity, centred, position_weights, valid_positions, without_masked
 from nonloc.ops.arithmetic import LOG_ZERO, inverse_or_zero, zero_or_nan
 from nonloc.ops.derivatives import differentiable_as
 from nonloc.ops.normalize import Operator
+from nonloc.ops.row_blocks import Exponential, ExponentialBetween, Softmax, by_blocks, log_sums, logit_blocks
 from nonloc.ops.sinkhorn import LogApply, Matvec, Scaling, solve_scaling
 
 if TYPE_CHECKING:
     from nonloc.ops.sparse import SparseAffinity
 
-# Entries of one block of rows, B · rows · M'. So few that the heap uses its memory again: larger blocks are mapped and
-# cleared each time, which took three times as long as the arithmetic.
-BLOCK_ENTRIES = 2**20
 WIDEST_ATTENTION = 256
 # Attention's backward makes K from a rounded log-sum-exp; rows of K may then miss 1 by this much.
 LARGEST_MISS = 2**-10
@@ -136,7 +132,7 @@ def _softmax_by_blocks(query: Tensor, key: Tensor, z: Tensor, column: Tensor | N
     column = torch.zeros_like(key[..., 0]) if column is None else column
     row = torch.zeros_like(query[..., :1])
     wide = (t.to(dtype) for t in (query, row, key, column, z))
-    return _by_blocks(_softmax_rows, *wide).to(z.dtype)
+    return by_blocks(Softmax(), *wide).to(z.dtype)
 
 
 def _attention(query: Tensor, key: Tensor, z: Tensor, column: Tensor | None = None) -> Tensor:
@@ -194,64 +190,7 @@ def _widened(x: Tensor, width: int) -> Tensor:
 
 def apply_by_blocks(query: Tensor, key: Tensor, row: Tensor, column: Tensor) -> Callable[[Tensor], Tensor]:
     """z -> Σ_j exp(q_i·k_j + a_i + b_j) z_j."""
-    return lambda z: _by_blocks(_exp_rows, query, row.unsqueeze(-1), key, column, z)
-
-
-def log_sums(query: Tensor, key: Tensor, column: Tensor) -> Tensor:
-    """log Σ_j exp(q_i·k_j + b_j) [B, M]."""
-    return _by_blocks(_log_sum_rows, query, torch.zeros_like(query[..., :1]), key, column, column).squeeze(-1)
-
-
-def _exp_rows(query: Tensor, row: Tensor, key: Tensor, column: Tensor, z: Tensor) -> Tensor:
-    return (query @ key.transpose(-2, -1) + row + column.unsqueeze(1)).exp() @ z
-
-
-def _exp_rows_between(
-    has_weight: Tensor, query: Tensor, row: Tensor, key: Tensor, column: Tensor, z: Tensor
-) -> Tensor:
-    """As `_exp_rows`, with 0 between two positions without weight: nothing bounds e^x there. row: (a_i, has weight)."""
-    logits = query @ key.transpose(-2, -1) + row[..., :1] + column.unsqueeze(1)
-    return logits.masked_fill(~has_weight.unsqueeze(1) & (row[..., 1:] == 0), -torch.inf).exp() @ z
-
-
-def _softmax_rows(query: Tensor, row: Tensor, key: Tensor, column: Tensor, z: Tensor) -> Tensor:
-    return torch.softmax(query @ key.transpose(-2, -1) + column.unsqueeze(1), -1) @ z
-
-
-def _log_sum_rows(query: Tensor, row: Tensor, key: Tensor, column: Tensor, z: Tensor) -> Tensor:
-    return torch.logsumexp(query @ key.transpose(-2, -1) + column.unsqueeze(1), -1, keepdim=True)
-
-
-def _by_blocks(
-    rows: Callable[..., Tensor], query: Tensor, row: Tensor, key: Tensor, column: Tensor, z: Tensor
-) -> Tensor:
-    """Apply `rows` to a few rows at a time; backward computes each block again instead of storing it.
-
-    torch.func and forward mode cannot compute a block again. Their gradients store all blocks: M × M numbers.
-    """
-    column = column.expand(key.shape[:2])
-    entries = query.shape[0] * key.shape[1]
-    if is_open_size(entries):
-        return rows(query, row, key, column, z)
-    if torch.compiler.is_compiling():
-        # Each number of blocks is a program of its own, so there are few of them.
-        count = 1
-        while count * BLOCK_ENTRIES < entries * query.shape[1]:
-            count *= 2
-        size = -(-query.shape[1] // count)
-    else:
-        size = max(1, BLOCK_ENTRIES // max(1, entries))
-    is_plain_autograd = not (is_exporting() or is_transformed() or is_forward_mode())
-    computes_again = torch.is_grad_enabled() and is_plain_autograd
-    blocks = []
-    for q, a in zip(query.split(size, 1), row.split(size, 1), strict=True):
-        if computes_again:
-            blocks.append(
-                checkpoint(rows, q, a, key, column, z, use_reentrant=False, preserve_rng_state=False)
-            )
-        else:
-            blocks.append(rows(q, a, key, column, z))
-    return torch.cat(blocks, 1)
+    return lambda z: by_blocks(Exponential(), query, row.unsqueeze(-1), key, column, z)
 
 
 def sinkhorn_scaling(
@@ -276,10 +215,10 @@ def sinkhorn_scaling(
     ) -> Matvec:
         has_weight = (weights != 0).expand(valid.shape)
         rows = torch.stack([row + x, has_weight.to(x.dtype)], -1)
-        block = partial(_exp_rows_between, has_weight)
+        block = ExponentialBetween(has_weight)
 
         def apply(v: Tensor) -> Tensor:
-            return _by_blocks(block, query, rows, key, column + x, (valid * v).unsqueeze(-1)).squeeze(-1)
+            return by_blocks(block, query, rows, key, column + x, (valid * v).unsqueeze(-1)).squeeze(-1)
 
         return lambda v: valid * apply(v)
 
@@ -320,14 +259,12 @@ def logit_spread(affinity: Affinity) -> Tensor:
     if affinity.kind == "gaussian":
         # Nor is what all keys have in common, which would only cost digits.
         _, key = centred(affinity, dtype)
-    rows = max(1, BLOCK_ENTRIES // max(1, affinity.batch * affinity.right.shape[1]))
-    spreads = []
-    for some in query.split(rows, 1):
-        logits = some @ key.mT + column.unsqueeze(1)
-        highest = logits.masked_fill(~gives, -torch.inf).amax(-1)
-        spreads.append(highest - logits.masked_fill(~gives, torch.inf).amin(-1))
+    spreads = query.new_zeros(query.shape[:2])
+    for some, logits in logit_blocks(query, key, column):
+        lowest = torch.where(gives, logits, torch.inf).amin(-1)
+        spreads[:, some] = logits.masked_fill_(~gives, -torch.inf).amax(-1) - lowest
     has_any = valid_positions(affinity) & gives.any(-1)
-    return torch.where(has_any, torch.cat(spreads, 1), 0)
+    return torch.where(has_any, spreads, 0)
 
 
 def kernel_logit_spreads(affinities: Iterable[Affinity | SparseAffinity]) -> list[float]:

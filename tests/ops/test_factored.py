@@ -6,7 +6,7 @@ from fused_problems import Problem, by, errors
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nonloc.ops import Affinity, aggregate, diffuse, exponential, propagate
+from nonloc.ops import Affinity, aggregate, diffuse, exponential, propagate, row_blocks
 from nonloc.ops.factored import relu_sum
 from problems import (
     CELLS,
@@ -53,7 +53,7 @@ def test_values_and_gradients_are_those_of_the_reference(kind, normalize, form):
 )
 def test_many_small_blocks_give_what_one_gives(kind, normalize, monkeypatch):
     truth = gradients("reference", kind, normalize)
-    monkeypatch.setattr(exponential, "BLOCK_ENTRIES", 150)  # three rows at a time
+    monkeypatch.setattr(row_blocks, "BLOCK_ENTRIES", 150)  # three rows at a time
     monkeypatch.setattr(exponential, "_attention_serves", lambda query, z, column: False)
     actual = gradients("factored", kind, normalize)
     assert max(relative(f, t) for f, t in zip(actual, truth, strict=True)) <= 1e-10

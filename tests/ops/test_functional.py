@@ -14,9 +14,9 @@ from nonloc.ops import (
     choose_backend,
     diffuse,
     dirichlet_energy,
-    exponential,
     prepare,
     propagate,
+    row_blocks,
 )
 from problems import EXACT, SOME_CELLS, SYMMETRIC, affinity, decoration, features, relative, signal
 
@@ -333,7 +333,7 @@ def test_a_sample_without_a_valid_position_has_no_energy():
 
 
 def test_few_compiled_programs_serve_many_sizes(monkeypatch):
-    monkeypatch.setattr(exponential, "BLOCK_ENTRIES", 1000)
+    monkeypatch.setattr(row_blocks, "BLOCK_ENTRIES", 1000)
     torch._dynamo.reset()
     counter = CompileCounter()
 

@@ -5,7 +5,7 @@ import torch
 
 from nonloc import Affinity, SparseAffinity, logit_spread
 from nonloc.nn import DiffusiveStage
-from nonloc.ops import exponential, kernel_logit_spreads, largest_logit_spread
+from nonloc.ops import kernel_logit_spreads, largest_logit_spread, row_blocks
 
 LINE = torch.tensor([[[0.0], [1.0], [3.0]]], dtype=torch.float64)
 LOW = torch.tensor([[[-3.0], [1.0], [2.0]]], dtype=torch.float64)  # the first is the one that is far
@@ -49,8 +49,8 @@ def test_only_positions_that_give_count(affinity, expected):
 def test_blocks_of_rows_change_nothing(monkeypatch):
     x, y = torch.randn(2, 2, 50, 4, dtype=torch.float64)
     whole = logit_spread(Affinity(x, y, "heat"))
-    assert exponential.BLOCK_ENTRIES >= 2 * 50 * 50
-    monkeypatch.setattr(exponential, "BLOCK_ENTRIES", 7 * 100)
+    assert row_blocks.BLOCK_ENTRIES >= 2 * 50 * 50
+    monkeypatch.setattr(row_blocks, "BLOCK_ENTRIES", 7 * 100)
     torch.testing.assert_close(logit_spread(Affinity(x, y, "heat")), whole)
 
 
