@@ -70,8 +70,15 @@ def needs_plain_torch() -> bool:
     return torch.compiler.is_compiling() or is_transformed() or is_forward_mode()
 
 
+def is_recorded() -> bool:
+    """Return whether `torch.jit.trace` records operations: it keeps numbers that are read, and how often a loop ran."""
+    return not torch.compiler.is_compiling() and torch.jit.is_tracing()
+
+
 def is_exporting() -> bool:
     """Return whether a program is being exported; with torch 2.6, only by `torch.export.export(…, strict=False)`."""
+    if is_recorded():
+        return True
     # torch.compiler.is_exporting reads this flag, but torch 2.11 takes it for True in every program that it compiles.
     if hasattr(torch.compiler, "_is_exporting_flag"):
         return torch.compiler._is_exporting_flag
@@ -81,7 +88,7 @@ def is_exporting() -> bool:
 
 def is_open_size(size: int) -> bool:
     """Return whether an exported program is to serve any such size: comparing it with a number would fix it."""
-    if not is_exporting():
+    if not is_exporting() or is_recorded():
         return False
     from torch.fx.experimental import symbolic_shapes  # it imports sympy, which takes half a second
 
@@ -128,7 +135,7 @@ def is_fake(x: Tensor) -> bool:
 
 def can_read_values(x: Tensor) -> bool:
     """Return whether the numbers may be read: not while tracing or capturing, under vmap, or without storage."""
-    if torch.compiler.is_compiling() or x.is_meta or is_fake(x) or is_vmapped(x):
+    if torch.compiler.is_compiling() or is_recorded() or x.is_meta or is_fake(x) or is_vmapped(x):
         return False
     return not (x.is_cuda and torch.cuda.is_current_stream_capturing())
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad, scaled_dot_product_attention
 
-from nonloc._torch_compat import is_fake, is_forward_mode, is_transformed
+from nonloc._torch_compat import is_exporting, is_fake, is_forward_mode, is_transformed
 from nonloc.ops.affinity import Affinity, centred, position_weights, valid_positions, without_masked
 from nonloc.ops.arithmetic import LOG_ZERO, inverse_or_zero, zero_or_nan
 from nonloc.ops.derivatives import differentiable_as
@@ -120,8 +120,8 @@ def _softmax(query: Tensor, key: Tensor, column: Tensor | None, z: Tensor) -> Te
     inputs = (query, key, z) if column is None else (query, key, z, column)
     if not _attention_serves(query, z, column) or _logits_are_too_large(query, key, column):
         return _softmax_by_blocks(*inputs)
-    # A compiler takes no second derivative, and cannot trace the code for one.
-    if not torch.is_grad_enabled() or torch.compiler.is_compiling():
+    # A program has no second derivative, and the code for one cannot be traced.
+    if not torch.is_grad_enabled() or torch.compiler.is_compiling() or is_exporting():
         return _attention(*inputs)
     return differentiable_as(_softmax_by_blocks, _attention, *inputs)
 

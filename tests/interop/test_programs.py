@@ -46,12 +46,6 @@ def test_exported_and_compiled_ahead_of_time(model, images, tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_jit_trace(model, images, tmp_path):
-    torch.jit.trace(model, images[0]).save(tmp_path / "model.pt")
-    check(torch.jit.load(tmp_path / "model.pt"), model, images[:1], 0)
-
-
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_dynamic_quantisation(model, images, monkeypatch):
     monkeypatch.setattr(torch.backends.quantized, "engine", "qnnpack")  # which runs on x86 and on Arm
     quantised = torch.ao.quantization.quantize_dynamic(model, {nn.Linear}, dtype=torch.qint8)

@@ -410,6 +410,18 @@ def test_exports_for_any_size(kind, options, strict):
     torch.testing.assert_close(exported(larger), stage(larger), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::torch.jit.TracerWarning")
+@pytest.mark.parametrize("size", [8, 44])  # with the matrix, and without
+@pytest.mark.parametrize("normalize", ["row", "symmetric", "sinkhorn"])
+def test_jit_trace(normalize, size):
+    """Another input than the recorded one takes other steps."""
+    torch.manual_seed(0)
+    stage = DiffusiveStage(4, 2, affinity="heat", normalize=normalize, init_std=0.3)
+    example, other = torch.randn(2, 1, 4, size, size)
+    program = torch.jit.trace(stage, example)
+    torch.testing.assert_close(program(3 * other), stage(3 * other), rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize("kind", STAGES)
 def test_functional_gradients_by_vmap(kind, image):
     """Per-sample gradients with torch.func."""
