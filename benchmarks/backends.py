@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from benchmarks.shared import format_range, markdown, time_in_turns
-from nonloc.ops import Affinity, choose_backend, propagate
+from nonloc.ops import NORMALIZATIONS, Affinity, choose_backend, propagate
+from nonloc.ops.affinity import SYMMETRIC
 
 # (batch, positions, embed = channels, sub-blocks): from the demo's stage to a feature map of 64 × 64.
 SHAPES = (
@@ -27,7 +28,12 @@ SHAPES = (
     (8, 1024, 32, 4),
     (1, 4096, 16, 1),
 )
-CELLS = (("gaussian", "row"), ("heat", "row"), ("gaussian", "count"), ("dot", "row"), ("concat", "row"))
+CELLS = (
+    *(("gaussian", normalize) for normalize in NORMALIZATIONS),
+    ("heat", "row"),
+    ("dot", "row"),
+    ("concat", "row"),
+)
 NAMES = ("reference", "factored")
 LIMIT = 1e-4  # of ‖factored − reference‖ / ‖reference‖ in float32, value and every gradient
 
@@ -55,6 +61,8 @@ def _measure(
     left, right = (normal(batch, positions, width) / width**0.25 for _ in range(2))
     if kind == "dot":
         left, right = left.abs(), right.abs()
+    if normalize in SYMMETRIC:
+        right = left
     inputs = [left, right, normal(batch, positions, channels), 0.1 * normal(num_blocks, channels, channels)]
     left, right, z, weights = inputs = [value.to(device).requires_grad_() for value in inputs]
     affinity = Affinity(left, right, kind, normalize)
