@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, ParamSpec
 
 import numpy as np
 import torch
@@ -27,8 +29,23 @@ HORIZON_KERNELS = ("constant", "linear")
 MOST_ENTRIES = 2**30  # of a graph: 12 to 16 GiB
 
 RadialKernel = Callable[[Tensor], Tensor]  # distances [E] -> values [E]
+Given = ParamSpec("Given")
 
 
+def _uncompiled(search: Callable[Given, SparseAffinity]) -> Callable[Given, SparseAffinity]:
+    """Keep torch.compile out of a search: it would trace into scipy and scikit-learn, and fail there."""
+
+    @functools.wraps(search)
+    def searched(*args: Given.args, **keywords: Given.kwargs) -> SparseAffinity:
+        # The compiler takes seconds to import; where it is not, nothing is compiled.
+        if "torch._dynamo" not in sys.modules:
+            return search(*args, **keywords)
+        return torch.compiler.disable(search)(*args, **keywords)
+
+    return searched
+
+
+@_uncompiled
 def neighbors(
     points: Tensor | np.ndarray,
     k: int,
@@ -76,6 +93,7 @@ def neighbors(
     return _affinity(nearest.graph(values), points.device, normalize, measure)
 
 
+@_uncompiled
 def horizon(
     points: Tensor | np.ndarray,
     radius: float,

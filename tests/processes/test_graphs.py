@@ -61,6 +61,14 @@ def test_many_small_queries_give_the_same_graph(monkeypatch):
     assert torch.equal(dense(neighbors(x, 4)), truth)
 
 
+@pytest.mark.parametrize("d", [2, 20])
+def test_a_compiled_program_leaves_the_search_to_python(d):
+    """Traced, numpy's median fails for few dimensions, and scikit-learn for many."""
+    x = cloud(d=d)
+    compiled = torch.compile(lambda x: neighbors(2 * x, 4, scale="auto"), backend="eager")
+    assert torch.equal(dense(compiled(x)), dense(neighbors(2 * x, 4, scale="auto")))
+
+
 def test_points_at_one_place():
     """Seven duplicates and k = 3: each has three others at distance 0, none is its own neighbour by accident."""
     x = torch.cat([torch.zeros(7, 2), torch.rand(5, 2, generator=generator(1)) + 5]).double()
