@@ -279,6 +279,10 @@ def test_without_matplotlib_the_error_names_the_extra():
         (lambda a, p: plot_affinity(a, position=0, size=SIZE, sample=2), "sample must be at most 1"),
         (lambda a, p: plot_affinity(a, position=0, size=SIZE, image=[1.0]), "image must be"),
         (
+            lambda a, p: plot_affinity(a, position=0, size=SIZE, image="cat.png"),
+            "image must be an array or a tensor of pixels, got 'cat.png'; of a file, np.asarray",
+        ),
+        (
             lambda a, p: plot_affinity(a, position=0, size=SIZE, image=torch.ones(3, 1, 8, 9)),
             "image is a batch of 3, and there are 2 samples; give one",
         ),

@@ -162,7 +162,15 @@ def _kernel_rows(
 
 
 def _grey(image: Any, sample: int, batch: int) -> NDArray[Any]:
-    pixels = np.asarray(image.detach().cpu().double() if isinstance(image, Tensor) else image, dtype=float)
+    try:
+        pixels = np.asarray(
+            image.detach().cpu().double() if isinstance(image, Tensor) else image, dtype=float
+        )
+    except (TypeError, ValueError):
+        raise ValueError(
+            f"image must be an array or a tensor of pixels, got {shown(image)}; of a file, "
+            "np.asarray(PIL.Image.open(path).convert('L')) has them"
+        ) from None
     if pixels.ndim == 4:
         if len(pixels) not in (1, batch):
             raise ValueError(
