@@ -62,6 +62,13 @@ def plot_affinity(
     if not positions or len(positions) > len(COLORS):
         raise ValueError(f"position must be 1 to {len(COLORS)} positions, got {len(positions)}")
     check_whole("sample", sample, least=0, most=affinity.batch - 1)
+    valid = affinity.mask
+    for number in positions:
+        if valid is not None and not valid[sample, number]:
+            raise ValueError(
+                f"position {divmod(number, size[1])} is masked in sample {sample}, so it looks nowhere; "
+                "choose one where the mask is True"
+            )
     rows = _kernel_rows(affinity, positions, sample).reshape(len(positions), *size)
     ax = make_axes(ax, (INCHES, 0.3 + 0.2 * len(positions) + INCHES * min(size[0] / size[1], 2)))
     clear_axes(ax)
