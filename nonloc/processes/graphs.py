@@ -222,11 +222,16 @@ def from_edge_index(
         raise ValueError(
             f"edge_weight must be a tensor [{count}], one number an edge, got {_described(edge_weight)}"
         )
+    if not count and num_nodes is None:
+        raise ValueError("edge_index has no edge to tell the number of positions; give num_nodes")
     givers, takers = edge_index.cpu().numpy()
     largest = int(edge_index.max()) if count else -1
     size = check_whole("num_nodes", max(1, largest + 1) if num_nodes is None else num_nodes)
     if largest >= size or (count and int(edge_index.min()) < 0):
-        raise ValueError(f"edge_index must be from 0 to {size - 1}, got {int(edge_index.min())} to {largest}")
+        fix = f"; {largest + 1} positions need num_nodes={largest + 1}" if largest >= size else ""
+        raise ValueError(
+            f"edge_index must be from 0 to {size - 1}, got {int(edge_index.min())} to {largest}{fix}"
+        )
     values = edge_weight.detach().cpu().numpy()
     matrix = scipy_sparse.coo_array((values, (takers, givers)), shape=(size, size))
     affinity = _from_scipy(matrix, edge_index.device, normalize, symmetrize, measure)
