@@ -115,6 +115,8 @@ def test_no_stepper_is_advised_where_the_solution_grows(capsys, picture, tmp_pat
     ("options", "message"),
     [
         (["--image", "no-such.png"], "there is no such file"),
+        (["--image", "."], "--image . is a folder; give an image file in it"),
+        (["--size", "1"], "use --radius 0, or a larger image"),
         (["--steps", "0"], "--steps must be at least 1"),
         (["--bandwidth", "-1"], "--bandwidth must be between 1e-05 and 1e+09"),
         (["--size", "100000"], "--size must be at most"),

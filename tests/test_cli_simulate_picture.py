@@ -142,4 +142,4 @@ def test_a_single_row_is_simulated_without_patches_and_refused_with_them(capsys,
     assert (tmp_path / "out" / f"states-{process}.png").exists()
     capsys.readouterr()
     assert main(command) == 2
-    assert "use --radius 0 or less" in capsys.readouterr().err
+    assert "use --radius 0, or a larger image" in capsys.readouterr().err

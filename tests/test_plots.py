@@ -39,6 +39,7 @@ from nonloc.plots.look import NEGATIVE, POSITIVE
 from nonloc.spectrum import random_band
 
 SIZE = (4, 5)
+HALF = torch.stack([torch.arange(20) >= 0, torch.arange(20) < 10])  # of the second sample
 
 
 @pytest.fixture
@@ -279,8 +280,16 @@ def test_without_matplotlib_the_error_names_the_extra():
         (lambda a, p: plot_affinity(a, position=0, size=SIZE, sample=2), "sample must be at most 1"),
         (lambda a, p: plot_affinity(a, position=0, size=SIZE, image=[1.0]), "image must be"),
         (
+            lambda a, p: plot_affinity(a, position=0, size=SIZE, image="cat.png"),
+            "image must be an array or a tensor of pixels, got 'cat.png'; of a file, np.asarray",
+        ),
+        (
             lambda a, p: plot_affinity(a, position=0, size=SIZE, image=torch.ones(3, 1, 8, 9)),
             "image is a batch of 3, and there are 2 samples; give one",
+        ),
+        (
+            lambda a, p: plot_affinity(replace(a, mask=HALF), position=[0, (2, 1)], size=SIZE, sample=1),
+            r"position \(2, 1\) is masked in sample 1, so it looks nowhere",
         ),
         (lambda a, p: plot_affinity("K", position=0), "subject must be an affinity"),
         (lambda a, p: plot_spectrum([]), "spectra must be a Spectrum"),

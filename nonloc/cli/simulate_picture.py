@@ -50,6 +50,8 @@ def _opened(path: str) -> Any:
     """In mode "RGB", or in mode "F" with values in [0, 1] where 8 bits would lose something."""
     from PIL import Image, ImageOps
 
+    if Path(path).is_dir():
+        raise ValueError(f"--image {path} is a folder; give an image file in it")
     if not Path(path).is_file():
         raise ValueError(f"--image {path}: there is no such file")
     try:

@@ -20,6 +20,16 @@ from nonloc.nn.outputs import Output, last_channels, record_outputs
 from nonloc.nn.stage import DiffusiveStage, OriginalStage, unknown_keyword
 
 Value = nn.Module | Callable[[int], nn.Module] | Mapping[str, Any]
+# Of torch's modules, those that take and put out [positions, batch, C] unless batch_first=True.
+_SEQUENTIAL = (
+    nn.MultiheadAttention,
+    nn.RNNBase,
+    nn.Transformer,
+    nn.TransformerDecoder,
+    nn.TransformerDecoderLayer,
+    nn.TransformerEncoder,
+    nn.TransformerEncoderLayer,
+)
 
 
 @dataclass(frozen=True)
@@ -62,6 +72,7 @@ def insert(model: nn.Module, where: Mapping[str, Value], *, example: Inputs | No
     A submodule that the model holds by two names has the stage after calls by the given name alone.
     The stage gets no mask: where a batch is padded, padding takes part.
     A stage takes its input as [B, C, *spatial] unless it has layout="positions", [B, *spatial, C], as for tokens.
+    The batch comes first: torch's own transformers and recurrent networks need batch_first=True.
     With an example, a stage without a layout is an error where the layers that ran have their channels last, or may
     have: give it a layout.
 
@@ -104,6 +115,7 @@ def insert(model: nn.Module, where: Mapping[str, Value], *, example: Inputs | No
         if (other := modules.setdefault(id(stage), name)) != name:
             raise ValueError(f"{other!r} and {name!r} got one module and would share its weights; make two")
     for name, stage in made.items():
+        _check_batch_first(name, stage, named)
         _check_fits(name, bases[name], stage, outputs.get(name))
     for name, parent in parents.items():
         if (other := places.setdefault((id(parent), name.rpartition(".")[2]), name)) != name:
@@ -216,6 +228,26 @@ def _find_channels(name: str, base: nn.Module, output: Output | None, layout: st
     raise ValueError(
         f"the channels after {name!r} are not clear from its layers; pass example=, a model input"
     )
+
+
+def _check_batch_first(name: str, stage: nn.Module, named: Mapping[str, nn.Module]) -> None:
+    """Raise a ValueError if the submodule is one of torch's, or in one, that takes batches second.
+
+    No shape shows it: a stage would take samples for positions.
+    """
+    if not isinstance(stage, NonlocalModule):
+        return
+    path = name
+    while not isinstance(named[path], _SEQUENTIAL):
+        if not path:
+            return
+        path = path.rpartition(".")[0]
+    if not all(getattr(one, "batch_first", True) for one in named[path].modules()):
+        raise ValueError(
+            f"{name!r} puts out [positions, batch, C], for {repr(path) if path else 'the model'} has "
+            "batch_first=False, and a stage would mix the samples; make it with batch_first=True, for inputs "
+            "[batch, positions, C]"
+        )
 
 
 def _check_fits(name: str, base: nn.Module, stage: nn.Module, output: Output | None) -> None:

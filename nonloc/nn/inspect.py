@@ -151,6 +151,10 @@ def _ask_stages(
             x, mask = arguments.get("x"), arguments.get("mask")
             if not isinstance(x, Tensor) or not isinstance(mask, Tensor | None):
                 return  # the module itself says what is wrong
+            if x.shape[:1] == (0,):
+                raise ValueError(
+                    f"{name or 'the model'} got an empty batch (B = 0); give at least one sample"
+                )
             answers.append(ask(name, module, x.detach(), mask))
 
         return hook

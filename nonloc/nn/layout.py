@@ -19,7 +19,7 @@ def to_positions(x: Tensor, layout: str, channels: int) -> Tensor:
     if not isinstance(x, Tensor):
         raise ValueError(f"a nonlocal module takes a tensor, got {type(x).__name__}")
     if not x.dtype.is_floating_point:
-        fix = "x.real" if x.dtype.is_complex else "x.float()"
+        fix = "x.real" if x.dtype.is_complex else "x.dequantize()" if x.is_quantized else "x.float()"
         raise ValueError(f"a nonlocal module takes floating point, got {x.dtype}; use {fix}")
     if x.is_nested:
         raise ValueError(

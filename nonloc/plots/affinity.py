@@ -62,6 +62,13 @@ def plot_affinity(
     if not positions or len(positions) > len(COLORS):
         raise ValueError(f"position must be 1 to {len(COLORS)} positions, got {len(positions)}")
     check_whole("sample", sample, least=0, most=affinity.batch - 1)
+    valid = affinity.mask
+    for number in positions:
+        if valid is not None and not valid[sample, number]:
+            raise ValueError(
+                f"position {divmod(number, size[1])} is masked in sample {sample}, so it looks nowhere; "
+                "choose one where the mask is True"
+            )
     rows = _kernel_rows(affinity, positions, sample).reshape(len(positions), *size)
     ax = make_axes(ax, (INCHES, 0.3 + 0.2 * len(positions) + INCHES * min(size[0] / size[1], 2)))
     clear_axes(ax)
@@ -162,7 +169,15 @@ def _kernel_rows(
 
 
 def _grey(image: Any, sample: int, batch: int) -> NDArray[Any]:
-    pixels = np.asarray(image.detach().cpu().double() if isinstance(image, Tensor) else image, dtype=float)
+    try:
+        pixels = np.asarray(
+            image.detach().cpu().double() if isinstance(image, Tensor) else image, dtype=float
+        )
+    except (TypeError, ValueError):
+        raise ValueError(
+            f"image must be an array or a tensor of pixels, got {shown(image)}; of a file, "
+            "np.asarray(PIL.Image.open(path).convert('L')) has them"
+        ) from None
     if pixels.ndim == 4:
         if len(pixels) not in (1, batch):
             raise ValueError(

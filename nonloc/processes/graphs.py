@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, ParamSpec
 
 import numpy as np
 import torch
@@ -27,8 +29,23 @@ HORIZON_KERNELS = ("constant", "linear")
 MOST_ENTRIES = 2**30  # of a graph: 12 to 16 GiB
 
 RadialKernel = Callable[[Tensor], Tensor]  # distances [E] -> values [E]
+Given = ParamSpec("Given")
 
 
+def _uncompiled(search: Callable[Given, SparseAffinity]) -> Callable[Given, SparseAffinity]:
+    """Keep torch.compile out of a search: it would trace into scipy and scikit-learn, and fail there."""
+
+    @functools.wraps(search)
+    def searched(*args: Given.args, **keywords: Given.kwargs) -> SparseAffinity:
+        # The compiler takes seconds to import; where it is not, nothing is compiled.
+        if "torch._dynamo" not in sys.modules:
+            return search(*args, **keywords)
+        return torch.compiler.disable(search)(*args, **keywords)
+
+    return searched
+
+
+@_uncompiled
 def neighbors(
     points: Tensor | np.ndarray,
     k: int,
@@ -76,6 +93,7 @@ def neighbors(
     return _affinity(nearest.graph(values), points.device, normalize, measure)
 
 
+@_uncompiled
 def horizon(
     points: Tensor | np.ndarray,
     radius: float,
@@ -204,11 +222,16 @@ def from_edge_index(
         raise ValueError(
             f"edge_weight must be a tensor [{count}], one number an edge, got {_described(edge_weight)}"
         )
+    if not count and num_nodes is None:
+        raise ValueError("edge_index has no edge to tell the number of positions; give num_nodes")
     givers, takers = edge_index.cpu().numpy()
     largest = int(edge_index.max()) if count else -1
     size = check_whole("num_nodes", max(1, largest + 1) if num_nodes is None else num_nodes)
     if largest >= size or (count and int(edge_index.min()) < 0):
-        raise ValueError(f"edge_index must be from 0 to {size - 1}, got {int(edge_index.min())} to {largest}")
+        fix = f"; {largest + 1} positions need num_nodes={largest + 1}" if largest >= size else ""
+        raise ValueError(
+            f"edge_index must be from 0 to {size - 1}, got {int(edge_index.min())} to {largest}{fix}"
+        )
     values = edge_weight.detach().cpu().numpy()
     matrix = scipy_sparse.coo_array((values, (takers, givers)), shape=(size, size))
     affinity = _from_scipy(matrix, edge_index.device, normalize, symmetrize, measure)

@@ -23,9 +23,10 @@ def patch_features(image: Tensor, radius: int = 1) -> Tensor:
     if not is_whole(radius) or radius < 0:
         raise ValueError(f"radius must be a whole number ≥ 0, got {radius!r}; 1 means patches of 3 × 3")
     if radius >= min(image.shape[1:]):
+        largest = min(image.shape[1:]) - 1
         raise ValueError(
             f"radius={radius} does not fit an image of {image.shape[1]} × {image.shape[2]} pixels; use "
-            f"radius={min(image.shape[1:]) - 1} or less, or a larger image"
+            f"radius={largest}{' or less' if largest else ''}, or a larger image"
         )
     side = 2 * radius + 1
     widened = pad(image.unsqueeze(0), (radius,) * 4, mode="reflect") if radius else image.unsqueeze(0)

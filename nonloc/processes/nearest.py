@@ -71,7 +71,7 @@ class Nearest:
             )
         warnings.warn(
             f"with scale = {scale:g} the weights of {100 * lost:.0f} % of all neighbours underflow to 0; use {fit}",
-            stacklevel=3,
+            stacklevel=4,
         )
         return values
 

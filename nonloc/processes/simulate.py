@@ -9,7 +9,7 @@ from math import isfinite
 import torch
 from torch import Tensor
 
-from nonloc._checks import check_choice, check_flag, check_whole, is_finite, shown
+from nonloc._checks import check_choice, check_flag, check_whole, is_finite, is_number, shown
 from nonloc.ops.affinity import check_batched, zero_masked
 from nonloc.ops.arithmetic import inverse_or_zero
 from nonloc.outcomes import DivergedError
@@ -258,7 +258,8 @@ def _check(process: Process, z0: Tensor, num_steps: int, step_size: float, save_
     check_whole("num_steps", num_steps, least=0, most=MOST_STEPS)
     check_whole("save_every", save_every)
     if not is_finite(step_size):
-        raise ValueError(f"step_size must be a finite number, got {shown(step_size)}; use float(step_size)")
+        fix = "" if is_number(step_size) else "; use float(step_size)"
+        raise ValueError(f"step_size must be a finite number > 0, got {shown(step_size)}{fix}")
     if step_size <= 0:
         raise ValueError(
             f"step_size must be > 0, got {step_size}; for the reversed process give backwards=True to Diffusion or "

@@ -362,7 +362,12 @@ ONE, RELU, TWICE = stage(), nn.ReLU(), nn.Sequential(Residual(8, 8))
     ("model", "where", "x", "message"),
     [
         (nn.Sequential(nn.Conv2d(3, 8, 1), RELU), {"0": ONE, "1": ONE}, None, "'0' and '1' got one module"),
-        (nn.Sequential(nn.LSTM(3, 4)), {"0": OriginalBlock}, torch.zeros(2, 5, 3), "channels are last"),
+        (
+            nn.Sequential(nn.LSTM(3, 4, batch_first=True)),
+            {"0": OriginalBlock},
+            torch.zeros(2, 5, 3),
+            "channels are last",
+        ),
         (
             nn.Sequential(Several(lambda x: (None, x))),
             {"0": OriginalBlock},

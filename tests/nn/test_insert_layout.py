@@ -173,6 +173,29 @@ def test_mismatch_names_the_other_layout(layout, message):
         insert(Tokens(), {"blocks.1": DiffusiveStage(5, 1, layout=layout)}, example=random(2, 3, 8, 8))
 
 
+LAYER = nn.TransformerEncoderLayer(6, 2, 8)
+STACK = nn.TransformerEncoder(LAYER, 2, enable_nested_tensor=False)
+
+
+@pytest.mark.parametrize(
+    ("model", "where", "second"),
+    [
+        (LAYER, "self_attn", "'self_attn'"),
+        (LAYER, "dropout2", "the model"),
+        (nn.Sequential(STACK), "0", "'0'"),
+        (nn.Sequential(STACK), "0.layers.1.linear2", "'0.layers.1'"),
+        (nn.Sequential(nn.LSTM(6, 6)), "0", "'0'"),
+    ],
+)
+def test_a_stage_that_would_mix_samples_is_refused_where_the_batch_is_second(model, where, second):
+    message = (
+        rf"'{where}' puts out \[positions, batch, C\], for {second} has batch_first=False.*batch_first=True"
+    )
+    with pytest.raises(ValueError, match=message):
+        insert(model, {where: DiffusiveBlock(6, layout="positions")}, example=random(5, 2, 6))
+    assert not list(stages(model))
+
+
 class Counted(nn.Module):
     def forward(self, x):
         return x.argmax(1)

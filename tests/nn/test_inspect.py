@@ -232,6 +232,12 @@ def test_a_model_that_runs_no_stage_is_refused(x):
         stage_inputs(model, x)
 
 
+@pytest.mark.parametrize("look", [feature_trace, logit_spreads, stage_inputs])
+def test_an_empty_batch_has_nothing_to_measure(look, x):
+    with pytest.raises(ValueError, match=r"^1 got an empty batch \(B = 0\); give at least one sample"):
+        look(nn.Sequential(nn.Identity(), made()), x[:0])
+
+
 def test_what_another_thread_runs_is_not_seen():
     stage, x = made(), torch.rand(1, C, 3, 3)
 

@@ -148,6 +148,13 @@ def test_a_wrong_input_is_refused_with_the_fix(keywords, x, mask, message):
         made(OriginalStage, **keywords)(x, mask)
 
 
+@pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor")
+def test_a_quantised_tensor_is_refused_with_the_fix():
+    x = torch.quantize_per_tensor(torch.ones(2, C, 3), 0.1, 0, torch.quint8)
+    with pytest.raises(ValueError, match=r"got torch.quint8; use x.dequantize\(\)"):
+        made(DiffusiveStage)(x)
+
+
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 def test_a_nested_tensor_is_refused_with_the_fix():
     """nn.TransformerEncoder makes one of a padded batch, in evaluation."""

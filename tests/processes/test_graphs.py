@@ -61,6 +61,14 @@ def test_many_small_queries_give_the_same_graph(monkeypatch):
     assert torch.equal(dense(neighbors(x, 4)), truth)
 
 
+@pytest.mark.parametrize("d", [2, 20])
+def test_a_compiled_program_leaves_the_search_to_python(d):
+    """Traced, numpy's median fails for few dimensions, and scikit-learn for many."""
+    x = cloud(d=d)
+    compiled = torch.compile(lambda x: neighbors(2 * x, 4, scale="auto"), backend="eager")
+    assert torch.equal(dense(compiled(x)), dense(neighbors(2 * x, 4, scale="auto")))
+
+
 def test_points_at_one_place():
     """Seven duplicates and k = 3: each has three others at distance 0, none is its own neighbour by accident."""
     x = torch.cat([torch.zeros(7, 2), torch.rand(5, 2, generator=generator(1)) + 5]).double()
@@ -190,8 +198,9 @@ NAN[3, 1] = torch.nan
         (lambda: from_edge_index(EDGES.T), r"edge_index must be a tensor \[2, E\] of int64, got \[3, 2\]"),
         (lambda: from_edge_index(EDGES.double()), r"got \[2, 3\] torch.float64"),
         (lambda: from_edge_index(EDGES, torch.ones(2)), r"edge_weight must be a tensor \[3\].*got \[2\]"),
-        (lambda: from_edge_index(EDGES, num_nodes=2), "edge_index must be from 0 to 1, got 0 to 2"),
-        (lambda: from_edge_index(EDGES - 1), "edge_index must be from 0 to 1, got -1 to 1"),
+        (lambda: from_edge_index(EDGES, num_nodes=2), "from 0 to 1, got 0 to 2; 3 .* need num_nodes=3$"),
+        (lambda: from_edge_index(EDGES - 1), "edge_index must be from 0 to 1, got -1 to 1$"),
+        (lambda: from_edge_index(EDGES[:, :0]), "has no edge to tell the number of .*; give num_nodes"),
         (lambda: from_edge_index(EDGES, -torch.ones(3)), "negative entries"),
         (lambda: from_scipy(np.eye(3)), "must be a scipy sparse matrix, got ndarray"),
         (lambda: from_scipy(scipy.sparse.csr_array((2, 3))), r"must be square, \[M, M\], got \[2, 3\]"),

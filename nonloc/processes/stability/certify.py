@@ -37,6 +37,7 @@ LARGEST_WORK = 2**33  # M · C³ up to which all eigenvalues are used
 CLEAR_RADIUS = 1 + 1e-6
 CLEAR_GROWTH = 1 + 1e-6
 CLEAR_REPETITION = 1 + 1e-3  # of a mean over finitely many passes
+HALF = "Half precision has few digits: certify in float32, as copy.deepcopy(stage).float() with x.float()"
 SEVERITY = ("stable", "not decided", "unstable")
 
 
@@ -95,7 +96,10 @@ def certify_kernels(
         for number, kernels in enumerate(zip(*(samples[id(one)] for one in affinities), strict=True)):
             stage = StageSample(list(kernels), wide_weights, form, precision)
             certificates.append(replace(_judge(stage, exact_up_to), sample=number))
-    return max(certificates, key=lambda one: (SEVERITY.index(one.verdict), one.growth))
+    worst = max(certificates, key=lambda one: (SEVERITY.index(one.verdict), one.growth))
+    if worst.verdict != "not decided" or precision <= torch.finfo(torch.float32).eps:
+        return worst
+    return replace(worst, reason=f"{worst.reason}. {HALF}")
 
 
 def _unpacked(

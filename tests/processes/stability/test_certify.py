@@ -1,5 +1,6 @@
 """How large a step may be, and whether a stage can make a signal grow: exact answers, and never a false "stable"."""
 
+import copy
 import itertools
 import math
 
@@ -269,6 +270,19 @@ def test_weights_are_forgiven_the_last_digit_of_their_own_dtype_alone(dtype, ver
     """λ is 0 or 1, so 2 is the limit; the next number after it in float32 is beyond by 2.4e-7."""
     weight = torch.nextafter(torch.tensor(2.0), torch.tensor(3.0)).to(dtype)
     assert certify(everyone_alike(5, "row"), weight * torch.eye(1, dtype=dtype)).verdict == verdict
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_stable_stage_that_half_precision_hides_is_decided_by_the_fix_that_is_named(dtype):
+    torch.manual_seed(0)
+    stage, x = (
+        DiffusiveStage(4, 2, weight="stable", init="torch").to(dtype),
+        torch.randn(1, 4, 3, 3).to(dtype),
+    )
+    certificate = certify(stage, x)
+    assert certificate.verdict == "not decided"
+    assert certificate.reason.endswith("in float32, as copy.deepcopy(stage).float() with x.float()")
+    assert certify(copy.deepcopy(stage).float(), x.float()).verdict == "stable"
 
 
 def test_weights_in_float64_are_not_called_stable_where_rounding_hides_more_than_1e_10():
