@@ -23,7 +23,6 @@ from nonloc.nn.inspect import stage_inputs
 from nonloc.ops import Affinity
 from nonloc_paper.explorer.pictures import Picture, halved, pictures
 from nonloc_paper.explorer.rounding import rounded
-from nonloc_paper.networks.spec import NetworkSpec
 from nonloc_paper.paths import recorded_demo
 from nonloc_paper.runs import Run, find_runs
 from nonloc_paper.suites.demo import DEMO
@@ -81,7 +80,7 @@ def _demo(folder: str | os.PathLike[str], images: Tensor, title: str = "demo") -
     runs: dict[Recipe, Run] = {}
     for run in find_runs(folder):
         recipe = Recipe.of(run)
-        if recipe.data == "motifs" and run.has_weights and NetworkSpec.parse(recipe.network).form:
+        if recipe.data == "motifs" and run.has_weights and recipe.form:
             runs.setdefault(recipe.with_(seed=0), run)
     for recipe in (one for one in dict.fromkeys([*labels, *runs]) if one in runs):
         model = trained_network(runs[recipe])

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from nonloc_paper.networks.spec import NetworkSpec
 from nonloc_paper.report.contrasts import Contrast, difference, mean_of
 from nonloc_paper.report.map.cells import Cell, TrainabilityMap
 from nonloc_paper.report.map.tables import by_affinity, by_form
@@ -358,7 +357,7 @@ def conditions(runs: Table1Runs) -> str:
 
 def _whole(runs: Table1Runs) -> list[tuple[RowRecord, Setting]]:
     """The rows of Table 1's data with blocks and all epochs, each with what it is."""
-    rows = [row for row in runs.everything if row.started and NetworkSpec.parse(row.recipe.network).form]
+    rows = [row for row in runs.everything if row.started and row.recipe.form]
     found = [(row, setting(row.recipe)) for row in rows]
     return [(row, what) for row, what in found if not set(what.other) - set(DIVIDED)]
 

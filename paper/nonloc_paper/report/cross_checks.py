@@ -67,14 +67,29 @@ def check_training(
         refuse("result.json", " must have weights_sha256 just where the run did not diverge")
 
 
-def check_stages(stages: Sequence[Mapping[str, Any]], spec: NetworkSpec, where: object) -> None:
-    """Check what was measured of stages: they are the network's, in its order, and spectra agree with their sums."""
+def check_stages(stages: Sequence[Mapping[str, Any]], spec: NetworkSpec | None, where: object) -> None:
+    """Check what was measured of stages: they are the network's, in its order, and spectra agree with their sums.
+
+    spec  None: of a network of one's own, whose stages no recipe says
+    """
     wrong = next(_stage_faults(stages, spec), None)
     if wrong is not None:
         raise CorruptDataError(f"{where} {wrong}; {RESTORE}")
 
 
-def _stage_faults(stages: Sequence[Mapping[str, Any]], spec: NetworkSpec) -> Iterator[str]:
+def _stage_faults(stages: Sequence[Mapping[str, Any]], spec: NetworkSpec | None) -> Iterator[str]:
+    if spec is not None:
+        yield from _recipe_faults(stages, spec)
+    for stage in stages:
+        weights = stage.get("weights", [])
+        if len({len(weight["eigenvalues"]) for weight in weights}) > 1:
+            yield f"has weights of different sizes in {stage['name']}"
+        for number, weight in enumerate(weights, start=1):
+            for what in _spectrum_faults(weight):
+                yield f"has {what} in {stage['name']}, weight {number}"
+
+
+def _recipe_faults(stages: Sequence[Mapping[str, Any]], spec: NetworkSpec) -> Iterator[str]:
     form, blocks = spec.form, spec.num_blocks
     names, own = [stage["name"] for stage in stages], [f"trunk.stages.{place}" for place in spec.places]
     if names != [name for name in own if name in names]:
@@ -89,11 +104,6 @@ def _stage_faults(stages: Sequence[Mapping[str, Any]], spec: NetworkSpec) -> Ite
         for what, indices in (("weights", range(1, len(weights) + 1)), ("blocks", numbers)):
             if what in stage and list(indices) != list(range(1, blocks + 1)):
                 yield f"has other {what} in {stage['name']} than its recipe, 1 to {blocks}"
-        if len({len(weight["eigenvalues"]) for weight in weights}) > 1:
-            yield f"has weights of different sizes in {stage['name']}"
-        for number, weight in enumerate(weights, start=1):
-            for what in _spectrum_faults(weight):
-                yield f"has {what} in {stage['name']}, weight {number}"
 
 
 def _spectrum_faults(weight: Mapping[str, Any]) -> Iterator[str]:

@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 
 from nonloc.plots import CHANCE, NEGATIVE, POSITIVE, style
 from nonloc.plots.look import clear_axes
-from nonloc_paper.networks.spec import NetworkSpec
 from nonloc_paper.report.records import RowRecord, RunRecord, score_name
 from nonloc_paper.report.signs import TOP
 
@@ -59,7 +58,7 @@ def row_looks(rows: Sequence[RowRecord]) -> dict[str, dict[str, Any]]:
     counts = Counter[tuple[str | None, str]]()
     looks = {}
     for row in rows:
-        form = NetworkSpec.parse(row.recipe.network).form
+        form = row.recipe.form
         shades = SHADES[form]
         looks[row.label] = {
             "color": shades[counts[form, row.group] % len(shades)],

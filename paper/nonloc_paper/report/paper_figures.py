@@ -15,7 +15,6 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from nonloc.plots import CHANCE, COLORS, INK, NEGATIVE, POSITIVE, style
-from nonloc_paper.networks.spec import NetworkSpec
 from nonloc_paper.report.figures import mark_divergence, plain_numbers
 from nonloc_paper.report.records import RowRecord, RunRecord, score_name
 from nonloc_paper.report.signs import TOP, Weight, count_negative, negative_share, top
@@ -90,8 +89,7 @@ def _looks(rows: Sequence[RowRecord]) -> dict[str, str]:
     """A colour for each label: grey and black for networks without blocks, the others as different as can be."""
     looks: dict[str, str] = {}
     for row in rows:
-        is_plain = NetworkSpec.parse(row.recipe.network).form is None
-        colours = [CHANCE, INK] if is_plain else COLORS
+        colours = [CHANCE, INK] if row.recipe.form is None else COLORS
         drawn = len([colour for colour in looks.values() if colour in colours])
         looks.setdefault(row.label, colours[drawn % len(colours)])
     return looks

@@ -220,7 +220,7 @@ def _check_agreement(record: RunRecord) -> None:
     """Raise CorruptDataError where two files of a run, or a file and the recipe, say different things."""
     recipe, path = record.recipe, record.path
     check_training(record.metrics, record.result, recipe, score_name(recipe), path)
-    spec = NetworkSpec.parse(recipe.network)
+    spec = None if recipe.is_own_network else NetworkSpec.parse(recipe.network)
     epochs = [line["epoch"] for line in record.spectra]
     planned = sorted({0, recipe.epochs, *(one for one in recipe.spectrum_epochs if one < recipe.epochs)})
     # A run that ended early has the first of them.

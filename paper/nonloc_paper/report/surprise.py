@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from nonloc_paper.networks.spec import NetworkSpec
 from nonloc_paper.report.records import Collection, RowRecord, RunRecord, score_name
 from nonloc_paper.report.signs import has_bands, negative_share, share_band, weights_at
 
@@ -34,8 +33,7 @@ def _sharpens(run: RunRecord) -> str:
     """Whether the energy of every diffusive W is more negative than chance gives it."""
     weights = weights_at(run)
     share = negative_share(weights)
-    is_diffusive = NetworkSpec.parse(run.recipe.network).form == "diffusive"
-    if not is_diffusive or share is None or not has_bands(weights):
+    if run.recipe.form != "diffusive" or share is None or not has_bands(weights):
         return ""
     if not all((one["negative_share"] or 0) > one["band"]["negative_share"][1] for one in weights):
         return ""

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from nonloc_paper.networks.spec import NetworkSpec
 from nonloc_paper.report import figures
 from nonloc_paper.report.document import Content, Data, Picture, Section
 from nonloc_paper.report.matching import BACKBONES, N2
@@ -283,7 +282,7 @@ def growth_summary(rows: Sequence[RowRecord]) -> Table:
     """Return by kind of stage: how many are certified unstable, how much signals grow, how negative sym(W) is."""
     kinds: dict[str, list[dict[str, Any]]] = {}
     for row, _, stage in _certified(rows):
-        form = NAMES[NetworkSpec.parse(row.recipe.network).form or "original"]
+        form = NAMES[row.recipe.form or "original"]
         kinds.setdefault("stable" if row.recipe.stage.weight == "stable" else form, []).append(stage)
 
     def span(values: Sequence[float | None], form: Callable[[float], str]) -> str:

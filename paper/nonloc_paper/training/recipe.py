@@ -144,6 +144,11 @@ class Recipe:
         return _OWN.fullmatch(self.network) is not None
 
     @property
+    def form(self) -> str | None:
+        """The form of its nonlocal stages; None without any, and for a module that `fit` is given."""
+        return None if self.is_own_network else NetworkSpec.parse(self.network).form
+
+    @property
     def sha256(self) -> str:
         """The hash of the fields that differ from the defaults, so that a new field changes no old hash."""
         content = {key: value for key, value in self.to_dict().items() if value != _DEFAULTS[key]}

@@ -1,18 +1,27 @@
 """The page: whole, self-contained, and honest about what is not there."""
 
+import pytest
 from html_balance import assert_balanced
 from made import RESTORER, make_run
-from made_records import arranged, records
+from made_records import arranged, during, records, weight
 
 from nonloc_paper.report.page import write_page
 from nonloc_paper.report.records import collect
+from nonloc_paper.runs import append_line
 from nonloc_paper.suites import SUITES
 from nonloc_paper.suites.rows import write_plan
 from nonloc_paper.training.recipe import Recipe
 
 
-def test_a_page_of_runs_that_were_only_trained(tmp_path):
-    make_run(tmp_path / "a", Recipe(network="restorer8/diffusive-1@2", data="motifs"), 21.25)
+@pytest.mark.parametrize(
+    ("network", "stage"),
+    [("restorer8/diffusive-1@2", "trunk.stages.2"), ("own-restorer/net@0123456789ab", "stage")],
+)
+def test_a_page_of_runs_that_were_only_trained(tmp_path, network, stage):
+    make_run(tmp_path / "a", Recipe(network=network, data="motifs", epochs=1), 21.25)
+    stages = [during({"name": stage, "weights": [weight(0.3)]})]
+    for epoch in (0, 1):
+        append_line(tmp_path / "a" / "spectra.jsonl", {"epoch": epoch, "stages": stages})
     path = write_page(collect(tmp_path))
     page = path.read_text()
     assert path == tmp_path / "report.html"
