@@ -26,17 +26,18 @@ class Split:
         for name in ("images", "labels"):
             if isinstance(getattr(self, name), np.ndarray):
                 object.__setattr__(self, name, torch.from_numpy(getattr(self, name)))
-        if self.images.dtype != torch.uint8 or self.images.dim() != 4 or self.images.shape[1] != 3:
+        shape = list(self.images.shape)
+        if self.images.dtype != torch.uint8 or len(shape) != 4 or shape[1] != 3 or 0 in shape:
             raise ValueError(
-                f"images must be uint8 [N, 3, H, W], got {self.images.dtype} {list(self.images.shape)}; "
-                "scale them when a batch is made, not here"
+                f"images must be uint8 [N, 3, H, W], N, H and W ≥ 1, got {self.images.dtype} {shape}; `fit` scales "
+                "them itself, and images.permute(0, 3, 1, 2) brings channels first"
             )
         if self.labels is None:
             return
         if self.labels.dtype != torch.int64 or self.labels.shape != self.images.shape[:1]:
             raise ValueError(
                 f"labels must be int64 [{len(self)}], one for each image, got {self.labels.dtype} "
-                f"{list(self.labels.shape)}; use None for images without labels"
+                f"{list(self.labels.shape)}; use labels.long(), or None for images without labels"
             )
 
     def __len__(self) -> int:

@@ -16,6 +16,7 @@ def images(size: int = 2) -> torch.Tensor:
         (lambda: Split(images().float()), "images must be uint8"),
         (lambda: Split(images()[0]), "images must be uint8"),
         (lambda: Split(images()[:, :1]), "images must be uint8"),
+        (lambda: Split(images()[:0]), "N, H and W ≥ 1, got torch.uint8 .0, 3, 2, 2"),
         (lambda: Split(images(), torch.zeros(4)), "labels must be int64"),
         (lambda: Split(images(), torch.zeros(3, dtype=torch.int64)), "labels must be int64"),
         (
