@@ -61,7 +61,7 @@ class Run:
                 listed = ", ".join(foreign[:3]) + (", …" if len(foreign) > 3 else "")
                 raise ValueError(
                     f"{self.path} is not a run folder: it has no recipe.json but holds {listed}; "
-                    "name a new folder, or one made by training"
+                    "name one that training made, perhaps below it, or a new one to train in"
                 )
 
     @classmethod
@@ -69,7 +69,9 @@ class Run:
         """Return an existing run, or the run of a folder; it must have a recipe."""
         run = run if isinstance(run, Run) else cls(run)
         if not run.exists:
-            raise ValueError(f"{run.path} is not a run folder: it has no recipe.json")
+            raise ValueError(
+                f"{run.path} is not a run folder: it has no recipe.json; name one that training made"
+            )
         return run
 
     @property

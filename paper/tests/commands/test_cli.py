@@ -153,7 +153,7 @@ def test_every_field_of_a_recipe_is_explained():
         (["eval", "."], ". is not a run folder, and holds none"),
         (["eval", "nowhere"], "nowhere is not a folder"),
         (["spectrum", RECORD], "has no nonlocal blocks"),
-        (["stability", "."], ". is not a run folder"),
+        (["stability", "."], "it has no recipe.json; name one that training made"),
         (["stability", RECORD, "--images", "0"], "--images must be a whole number ≥ 1"),
         (["stability", RECORD, "--images", HUGE], f"--images must be at most 1,000,000, got {HUGE}"),
         (["data", "mnist"], "choose one of motifs, cifar10, cifar100"),
