@@ -102,7 +102,7 @@ class Recipe:
             raise ValueError(f'data must be the name of a data set such as "cifar10", got {shown(self.data)}')
         if not isinstance(self.stage, StageOptions):
             raise ValueError(
-                f'stage must be StageOptions, or in JSON such as {{"hidden": 8}}, got {shown(self.stage)}'
+                f"stage must be such as StageOptions(hidden=8), or {{hidden: 8}} in a file, got {shown(self.stage)}"
             )
         for name in ("epochs", "batch_size"):
             self._check_whole(name, least=1)
