@@ -70,7 +70,8 @@ def load(
     """Return a recorded network by its name; `models(records)` lists them.
 
     Short names are "cifar10/baseline", "cifar10/original-4", "cifar10/proposed-5" and, with own affinities,
-    "cifar10/proposed-5-own": of the backbone that matches the paper's baseline, if that is recorded.
+    "cifar10/proposed-5-own": of the backbone that matches the paper's baseline, if its weights are recorded. Those of
+    "cifar10/baseline" are not: it is shallower, and compares with the networks of table1.
 
     >>> from nonloc_paper import load
     >>> one = load("cifar10/proposed-5")
