@@ -7,6 +7,7 @@ import torch
 from tiny import assert_same_run, tiny_data, tiny_recipe, train
 from torch import nn
 
+from nonloc.cli.entry import main
 from nonloc_paper.data.dataset import Dataset, Split
 from nonloc_paper.runs import Run
 from nonloc_paper.training.checkpoint import weights_sha256
@@ -21,7 +22,7 @@ def net(classes=3, activation=nn.ReLU):
     )
 
 
-def test_it_is_resumed_identically_and_comes_back_trained(tmp_path):
+def test_it_is_resumed_identically_and_comes_back_trained(tmp_path, capsys):
     whole, run = Run(tmp_path / "whole"), Run(tmp_path / "run")
     assert train(RECIPE, whole, model=net).ending == "finished"
     assert train(RECIPE, run, model=net, stop_after=0).ending == "interrupted"
@@ -36,6 +37,8 @@ def test_it_is_resumed_identically_and_comes_back_trained(tmp_path):
         trained_network(run, model=lambda: net(classes=4))
     with pytest.raises(ValueError, match="own-classifier/net.* is a module of your own.*model="):
         trained_network(run)
+    assert main(["eval", str(tmp_path), "--device", "cpu", "--quiet"]) == 2
+    assert "is a module of your own" in capsys.readouterr().err
 
 
 def test_the_seed_decides_the_weights_of_a_function_and_a_module_keeps_its_own(tmp_path):
