@@ -90,7 +90,9 @@ def simulate(
         recorder = Recorder(process, z, 1 + -(-num_steps // save_every))
         recorder.save(0.0, z)
         # A source and fixed values cancel in changes from state to state, but a source may widen the range.
-        watch = Watch(free, step_size, rate, keeps_range=source is None) if stepper == "euler" else None
+        watch = None
+        if stepper == "euler":
+            watch = Watch(free, step_size, rate, keeps_range=source is None, keeps_norm=process is free)
         saved, overflow = 0, None
         for n in _steps(num_steps, progress):
             moved = step(z)
