@@ -108,9 +108,9 @@ def simulate(
                 recorder.save(n * step_size, z)
                 saved = n
         runaway = None if watch is None else watch.verdict()
-    # What is exact, or goes backwards, grows by itself.
-    advice = AFTER_OVERFLOW["exact" if grows else stepper]
-    outcome = _outcome(overflow, runaway, num_steps, step_size, advice)
+    # What is exact, or goes backwards, grows by itself. What is not linear takes no other stepper.
+    kind = "exact" if grows else stepper if process.is_linear else "nonlinear"
+    outcome = _outcome(overflow, runaway, num_steps, step_size, AFTER_OVERFLOW[kind])
     if throw and overflow is not None:
         raise DivergedError(outcome)
     if throw and outcome.ending == "diverged":
@@ -157,6 +157,7 @@ AFTER_OVERFLOW = {
     "euler": 'a smaller step_size or stepper="exact" or "implicit"',
     "exact": "a shorter time, by fewer or smaller steps,",
     "implicit": 'a smaller step_size or stepper="exact"',
+    "nonlinear": "a smaller step_size",
 }
 
 
