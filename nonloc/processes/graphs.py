@@ -314,7 +314,8 @@ def _checked_points(points: Tensor | np.ndarray) -> tuple[Tensor, np.ndarray]:
     """The points [M, d] as a tensor, and in float64 on the CPU."""
     _require_scipy()
     if isinstance(points, np.ndarray):
-        points = torch.tensor(np.ascontiguousarray(points))
+        # torch takes neither negative strides, as of points[::-1], nor the other byte order.
+        points = torch.tensor(np.ascontiguousarray(points, points.dtype.newbyteorder("=")))
     if not isinstance(points, Tensor) or points.dim() != 2:
         fixes = {1: "points[:, None] are points on a line", 3: "there is no batch here, use points[0]"}
         fix = fixes.get(points.dim() if isinstance(points, Tensor) else 2, "use torch.as_tensor(points)")
