@@ -106,6 +106,7 @@ def horizon(
     """The graph that joins all points at a distance r ≤ radius, the horizon of nonlocal modelling.
 
     points        [M, d], a tensor or an array; the graph has their dtype and device. They get no gradient
+    radius        on a mesh, take one between two distances: of points exactly so far apart rounding joins only some
     kernel        "constant": 1; "linear": 1 − r / radius; or a function of the distances [E] that gives values [E],
                   not all of them 0
     include_self  False: no entry (i, i); a position without another within the radius then has an empty row and

@@ -49,8 +49,9 @@ def simulate(
                 trajectory up to the last finite state, with the Outcome "diverged". Euler steps that are too large but
                 stay finite are all taken. Their Outcome is "diverged" too; it names the state from which on they run
                 away and a step_size that works. True also warns, with its sentence. This is known where the kernel does
-                not follow the state: for a diffusion with Ω ≥ 0 where W is a number or a diagonal ≥ 0, or where Ω is
-                symmetric and W symmetric positive semi-definite; and for a DampedFlow whose K is positive semi-definite
+                not follow the state: for a diffusion with Ω ≥ 0 where Ω is symmetric and W symmetric positive
+                semi-definite, or without a source where W is a number or a diagonal ≥ 0; and for a DampedFlow whose K
+                is positive semi-definite
     stepper     "euler": z + h · rate(z), the paper's discrete process; "exact": the solution of dz/dt = rate(z), up
                 to rounding; "implicit": backward Euler, stable for every h where the process is dissipative. Where
                 something grows, a step beyond 1 / (its rate) would make it decay, so "implicit" refuses backwards=True.
