@@ -36,6 +36,7 @@ class PointGraph:
 
         density  [M]: each position gives Ω / density. At the place of position i the mean is that of row i
         """
+        check_spread(np.concatenate([new, self._nearest.points]))
         rows = self._nearest.rows(new)
         # The nearest has weight 1, so that far from all points a mean is still one.
         nearest = np.minimum.reduceat(rows.data, rows.indptr[:-1])

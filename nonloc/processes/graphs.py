@@ -106,6 +106,7 @@ def horizon(
     """The graph that joins all points at a distance r ≤ radius, the horizon of nonlocal modelling.
 
     points        [M, d], a tensor or an array; the graph has their dtype and device. They get no gradient
+    radius        on a mesh, take one between two distances: of points exactly so far apart rounding joins only some
     kernel        "constant": 1; "linear": 1 − r / radius; or a function of the distances [E] that gives values [E],
                   not all of them 0
     include_self  False: no entry (i, i); a position without another within the radius then has an empty row and
@@ -314,7 +315,8 @@ def _checked_points(points: Tensor | np.ndarray) -> tuple[Tensor, np.ndarray]:
     """The points [M, d] as a tensor, and in float64 on the CPU."""
     _require_scipy()
     if isinstance(points, np.ndarray):
-        points = torch.tensor(points)
+        # torch takes neither negative strides, as of points[::-1], nor the other byte order.
+        points = torch.tensor(np.ascontiguousarray(points, points.dtype.newbyteorder("=")))
     if not isinstance(points, Tensor) or points.dim() != 2:
         fixes = {1: "points[:, None] are points on a line", 3: "there is no batch here, use points[0]"}
         fix = fixes.get(points.dim() if isinstance(points, Tensor) else 2, "use torch.as_tensor(points)")

@@ -49,8 +49,9 @@ def simulate(
                 trajectory up to the last finite state, with the Outcome "diverged". Euler steps that are too large but
                 stay finite are all taken. Their Outcome is "diverged" too; it names the state from which on they run
                 away and a step_size that works. True also warns, with its sentence. This is known where the kernel does
-                not follow the state: for a diffusion with Ω ≥ 0 where W is a number or a diagonal ≥ 0, or where Ω is
-                symmetric and W symmetric positive semi-definite; and for a DampedFlow whose K is positive semi-definite
+                not follow the state: for a diffusion with Ω ≥ 0 where Ω is symmetric and W symmetric positive
+                semi-definite, or without a source where W is a number or a diagonal ≥ 0; and for a DampedFlow whose K
+                is positive semi-definite
     stepper     "euler": z + h · rate(z), the paper's discrete process; "exact": the solution of dz/dt = rate(z), up
                 to rounding; "implicit": backward Euler, stable for every h where the process is dissipative. Where
                 something grows, a step beyond 1 / (its rate) would make it decay, so "implicit" refuses backwards=True.
@@ -90,7 +91,9 @@ def simulate(
         recorder = Recorder(process, z, 1 + -(-num_steps // save_every))
         recorder.save(0.0, z)
         # A source and fixed values cancel in changes from state to state, but a source may widen the range.
-        watch = Watch(free, step_size, rate, keeps_range=source is None) if stepper == "euler" else None
+        watch = None
+        if stepper == "euler":
+            watch = Watch(free, step_size, rate, keeps_range=source is None, keeps_norm=process is free)
         saved, overflow = 0, None
         for n in _steps(num_steps, progress):
             moved = step(z)
@@ -106,9 +109,9 @@ def simulate(
                 recorder.save(n * step_size, z)
                 saved = n
         runaway = None if watch is None else watch.verdict()
-    # What is exact, or goes backwards, grows by itself.
-    advice = AFTER_OVERFLOW["exact" if grows else stepper]
-    outcome = _outcome(overflow, runaway, num_steps, step_size, advice)
+    # What is exact, or goes backwards, grows by itself. What is not linear takes no other stepper.
+    kind = "exact" if grows else stepper if process.is_linear else "nonlinear"
+    outcome = _outcome(overflow, runaway, num_steps, step_size, AFTER_OVERFLOW[kind])
     if throw and overflow is not None:
         raise DivergedError(outcome)
     if throw and outcome.ending == "diverged":
@@ -155,6 +158,7 @@ AFTER_OVERFLOW = {
     "euler": 'a smaller step_size or stepper="exact" or "implicit"',
     "exact": "a shorter time, by fewer or smaller steps,",
     "implicit": 'a smaller step_size or stepper="exact"',
+    "nonlinear": "a smaller step_size",
 }
 
 

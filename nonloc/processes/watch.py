@@ -33,12 +33,15 @@ class Watch:
 
     rate         that of a change [B, M, C]: of the process, but 0 where values are fixed
     keeps_range  False: values may leave their range, as with a source
+    keeps_norm   False: states may become larger than the first, as with a source or fixed values
     """
 
-    def __init__(self, process: Process, step_size: float, rate: Rate, *, keeps_range: bool) -> None:
+    def __init__(
+        self, process: Process, step_size: float, rate: Rate, *, keeps_range: bool, keeps_norm: bool
+    ) -> None:
         self._process, self._step_size, self._rate = process, step_size, rate
         self._keeps_range = keeps_range
-        self._growth = GrowthWatch(process, step_size)
+        self._growth = GrowthWatch(process, step_size, keeps_norm)
         self._range: RangeWatch | None = None
 
     def look(self, number: int, before: Tensor, after: Tensor) -> None:
@@ -85,10 +88,13 @@ class GrowthWatch:
     grown  that change [B, M, C]
     """
 
-    def __init__(self, process: Process, step_size: float) -> None:
+    def __init__(self, process: Process, step_size: float, keeps_norm: bool) -> None:
         self.since: int | None = None
         self.grown: Tensor | None = None
         self._process, self._step_size = process, step_size
+        # Rounding is relative to the largest state that is right: that of one which runs away would hide its growth.
+        self._keeps_norm = keeps_norm
+        self._largest: Tensor | None = None
         self._rounding = ROUNDING
         # The weights of the mean are cheap; whether they are also those of the norm is asked when it matters.
         self._weights = self._positive(process.mean_weights())
@@ -99,12 +105,14 @@ class GrowthWatch:
         """Look at the step from one state [B, M, C] to the next, which has this number."""
         if self.since is not None or self._weights is None:
             return
+        if self._largest is None or not self._keeps_norm:
+            self._largest = before
         last, self._change = self._change, after - before
         if last is None:
             self._size_before = _norm(self._change, self._weights)
             return
         size = _norm(self._change, self._weights)
-        if self._is_larger(size, before) and not self._is_norm:
+        if self._is_larger(size, self._largest) and not self._is_norm:
             self._weights, self._is_norm = self._positive(self._process.inner_weights()), True
             if self._weights is None:
                 return
@@ -112,7 +120,7 @@ class GrowthWatch:
             safe = self._process.range_euler_step()
             self._rounding *= 1 if safe is None else 1 + self._step_size / safe
             self._size_before, size = (_norm(change, self._weights) for change in (last, self._change))
-        if self._is_norm and self._is_larger(size, before):
+        if self._is_norm and self._is_larger(size, self._largest):
             self.since, self.grown = number, self._change
         self._size_before = size
 

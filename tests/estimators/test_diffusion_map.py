@@ -156,5 +156,7 @@ def test_wrong_arguments_name_the_fix(options, message):
 
 
 def test_distances_that_overflow_are_refused():
-    with pytest.raises(ValueError, match="their distances overflow; scale them down"):
-        DiffusionMap().fit(1e300 * RNG(0).standard_normal((5, 2)))
+    x = RNG(0).standard_normal((5, 2))
+    for ask in (DiffusionMap().fit, DiffusionMap().fit(x).transform):
+        with pytest.raises(ValueError, match="their distances overflow; scale them down"):
+            ask(1e300 * x)

@@ -70,6 +70,12 @@ def test_a_state_that_is_not_finite_ends_the_simulation_there():
     assert error.value.outcome.step == 6
 
 
+def test_no_stepper_is_advised_that_a_kernel_which_follows_the_state_does_not_take():
+    process = Diffusion(lambda z: Affinity(z, z, "gaussian", "none"))
+    run = simulate(process, torch.tensor([[[30.0], [20.0]]]), num_steps=5, throw=False)
+    assert run.outcome.message.endswith("not finite; a smaller step_size may help.")
+
+
 DRIVEN = {"source": torch.ones(1, 6, 1), "fixed": torch.tensor([True, False, False, False, False, True])}
 
 

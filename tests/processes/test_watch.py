@@ -101,6 +101,14 @@ def test_the_rounding_of_a_large_affinity_to_itself_makes_no_alarm(step_size, en
     assert run.outcome.ending == ending
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_the_rounding_of_a_state_that_runs_away_does_not_hide_it(dtype):
+    z = difference().to(dtype)
+    run = simulate(Diffusion(two_points()), z, num_steps=10, step_size=1.5, throw=False)
+    assert torch.equal(run.final, 2.0**10 * z)
+    assert run.outcome.ending == "diverged"
+
+
 def test_the_damped_flow_is_watched_too():
     """K = I: z − 3 z doubles z, where the flow itself fades away."""
     x = torch.zeros(1, 2, 1, dtype=torch.float64)

@@ -18,15 +18,16 @@ from nonloc.processes.stability.own_norm import kernel_size
 # A growth factor above 1 by less than this may be rounding, and counts as none.
 TOLERANCE = 1e-10
 EXACT_POSITIONS = 1024
-TOLERANCE_NARROW = 1e-3  # for weights in less than float64, which are rounded themselves
+TOLERANCE_NARROW = 1e-3  # for weights in float32, which are rounded themselves
 
 
 @dataclass(frozen=True, eq=False)
 class Certificate:
     """Whether a stage T = Π_n (I − L ⊗ W_n) can make a signal grow.
 
-    verdict   "stable": ‖Tz‖ ≤ ‖z‖ in the stated norm, for every z; "unstable": there is a z that grows in that norm by
-              more than rounding, and `witness` is one; "not decided": neither is known
+    verdict   "stable": ‖Tz‖ ≤ ‖z‖ in the stated norm, for every z. Weights in float32 are forgiven their rounding, a
+              growth of 1.001 at most; "unstable": there is a z that grows in that norm by more than rounding, and
+              `witness` is one; "not decided": neither is known
     growth    the factor: sup ‖Tz‖ / ‖z‖ where it is exact, that of the witness where a search gave it, a bound from
               above (perhaps inf) where nothing is decided
     norm      the norm, in words
@@ -118,8 +119,7 @@ class StageSample:
 
     @property
     def tolerance(self) -> float:
-        narrow = self.precision > torch.finfo(torch.float64).eps
-        return TOLERANCE_NARROW if narrow else TOLERANCE
+        return TOLERANCE_NARROW if self.precision == torch.finfo(torch.float32).eps else TOLERANCE
 
 
 def split_samples(affinity: Affinity | SparseAffinity) -> list[Affinity | SparseAffinity]:

@@ -277,7 +277,12 @@ def _decided(stage: StageSample, growth: Growth, slack: float, norm: OwnNorm, re
 
     if factor <= 1 + slack:
         if slack <= stage.tolerance:
-            return certificate("stable", f"{reason} is 1 or less")
+            size = (
+                "1 or less"
+                if factor <= CLEAR_GROWTH
+                else f"{factor:.6g}, which is 1 ± {slack:.1e} of rounding"
+            )
+            return certificate("stable", f"{reason} is {size}")
         return certificate("not decided", f"{reason} is {factor:.6g}, known to ± {slack:.1e} alone")
     text = f"{reason} is {factor:.6g}"
     if radius is not None and radius <= 1 + slack:

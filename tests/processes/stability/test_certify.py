@@ -3,6 +3,7 @@
 import copy
 import itertools
 import math
+import re
 
 import numpy as np
 import pytest
@@ -283,6 +284,20 @@ def test_a_stable_stage_that_half_precision_hides_is_decided_by_the_fix_that_is_
     assert certificate.verdict == "not decided"
     assert certificate.reason.endswith("in float32, as copy.deepcopy(stage).float() with x.float()")
     assert certify(copy.deepcopy(stage).float(), x.float()).verdict == "stable"
+
+
+@pytest.mark.parametrize(("dtype", "verdict"), [(torch.bfloat16, "not decided"), (torch.float32, "unstable")])
+def test_growth_in_half_precision_is_not_taken_for_rounding(dtype, verdict):
+    """λ is 0 or 1/5: one pass enlarges differences by 1 + 1/5120, in any dtype."""
+    weight = torch.full((1, 1), -(2.0**-10), dtype=dtype)
+    assert certify(chain([[9.0, 1.0], [1.0, 9.0]], "row"), weight).verdict == verdict
+
+
+def test_the_rounding_of_many_sub_blocks_is_named():
+    """λ is 0 or 1: each of 64 sub-blocks enlarges by 1 + 2e-6, less than 32 roundings of its W."""
+    certificate = certify(everyone_alike(5, "row"), [torch.full((1, 1), 2 + 2e-6)] * 64)
+    assert certificate.verdict == "stable"
+    assert re.search(r"is 1\.0001\d*, which is 1 ± \S+ of rounding$", certificate.reason)
 
 
 def test_weights_in_float64_are_not_called_stable_where_rounding_hides_more_than_1e_10():
