@@ -223,6 +223,14 @@ def test_missing_and_corrupt_data_have_exit_codes_of_their_own(capsys, tmp_path)
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize("command", [["reproduce", "table1", "--kept", "."], ["map", "ten_epochs"]])
+def test_without_its_data_no_run_is_begun(command, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # where no run is kept
+    words = ["--data-dir", str(tmp_path / "empty"), "--output", str(tmp_path / "runs")]
+    assert main([*command, *words]) == 1
+    assert capsys.readouterr().err.startswith("nonloc: error: CIFAR-10 is not in")
+
+
 def test_a_closed_pipe_is_no_error():
     with subprocess.Popen(
         [sys.executable, "-m", "nonloc", "data", "motifs"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
