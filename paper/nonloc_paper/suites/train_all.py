@@ -97,12 +97,6 @@ def train_all(
     def choose(left: Sequence[int], seconds: float | None) -> int:
         return next((number for number in left if seconds is None or may_fit(number, seconds)), left[0])
 
-    def begun(number: int) -> None:
-        recipe = usable[number]
-        if not runs[recipe].is_finished:
-            data.load(recipe.data)  # without which each run would be told of, and fail
-        tell(number, recipe)
-
     def ended(number: int, ending: Ending) -> None:
         if isinstance(ending.error, LockedRunError):
             locked.append(ending.recipe)
@@ -124,7 +118,7 @@ def train_all(
         stop_after=budget,
         labels=[label(recipe) for recipe in usable],
         choose=choose,
-        begun=begun,
+        begun=lambda number: tell(number, usable[number]),
         ended=ended,
     )
     done = {recipe for recipe, run in runs.items() if run.is_finished}

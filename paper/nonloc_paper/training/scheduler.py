@@ -125,7 +125,7 @@ def fit_many(
     labels        of the runs in their progress, at their places; the names of the runs when left out
     data          {name: Dataset}; others are loaded from `data_dir`
     choose        returns which run to begin next; by default the first in order
-    begun, ended  called with the number of each run, and how it ended
+    begun, ended  called with the number of each run, and how it ended; a run without its data ends before it begins
 
     >>> from nonloc_paper import Recipe, fit_many
     >>> from nonloc_paper.data import Dataset, Split
@@ -244,8 +244,14 @@ class _Scheduler:
     def _begin(self) -> None:
         number = self.choose(tuple(self._left), self.stopping.seconds_left)
         self._left.remove(number)
-        self.begun(number)
         recipe, run = self.endings[number].recipe, self.endings[number].run
+        try:
+            if not run.is_finished:
+                self.shared.load(recipe.data)
+        except Exception as error:
+            self._end(number, replace(self.endings[number], error=error))
+            return
+        self.begun(number)
         options = replace(self.options, label=self.labels[number] if self.labels else None)
         steps = train_steps(recipe, run, lambda: self.shared.load(recipe.data), self.stopping, options)
         self._running.append(_Running(number, steps))
@@ -264,5 +270,8 @@ class _Scheduler:
             traceback.clear_frames(error.__traceback__)
             ending = replace(ending, error=error)
         self._running.remove(one)
-        self.endings[one.number] = ending
-        self.ended(one.number, ending)
+        self._end(one.number, ending)
+
+    def _end(self, number: int, ending: Ending) -> None:
+        self.endings[number] = ending
+        self.ended(number, ending)
