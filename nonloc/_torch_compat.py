@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import cache
+from functools import cache, wraps
 from importlib.util import find_spec
 from types import ModuleType
-from typing import Any, TypeGuard, TypeVar
+from typing import Any, ParamSpec, TypeGuard, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -30,6 +30,8 @@ from torch.nn.utils.parametrize import is_parametrized
 __all__ = ["ConvBase", "FakeTensorMode", "NormBase"]
 
 Module = TypeVar("Module", bound=nn.Module)
+Given = ParamSpec("Given")
+Result = TypeVar("Result")
 
 # The oldest torch whose Triton has run the kernels.
 TRITON_SINCE = (2, 11)
@@ -146,6 +148,19 @@ def run_eagerly() -> AbstractContextManager[Any]:
     if "torch._dynamo" not in sys.modules or torch.compiler.is_compiling():
         return nullcontext()
     return torch.compiler.set_stance("force_eager")
+
+
+def uncompiled(function: Callable[Given, Result]) -> Callable[Given, Result]:
+    """Keep torch.compile out of a function of numpy or scipy, which it would trace into, and fail."""
+
+    @wraps(function)
+    def called(*args: Given.args, **keywords: Given.kwargs) -> Result:
+        # The compiler takes seconds to import; where it is not, nothing is compiled.
+        if "torch._dynamo" not in sys.modules:
+            return function(*args, **keywords)
+        return torch.compiler.disable(function)(*args, **keywords)
+
+    return called
 
 
 def is_untouched(

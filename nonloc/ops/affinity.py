@@ -211,6 +211,11 @@ def shape_or_type(value: Any) -> str:
     return str(list(value.shape)) if isinstance(value, Tensor) else type(value).__name__
 
 
+def shape_and_dtype(value: Any) -> str:
+    """The shape and dtype of a tensor, or the type of anything else, for an error message."""
+    return f"{list(value.shape)} {value.dtype}" if isinstance(value, Tensor) else type(value).__name__
+
+
 def how_to_batch(name: str, value: Any) -> str:
     """How to make `value` a tensor of three dimensions (batch, positions, features), for an error message."""
     tensor = name if isinstance(value, Tensor) else f"torch.as_tensor({name})"

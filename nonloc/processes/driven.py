@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from nonloc.ops.affinity import shape_or_type
+from nonloc.ops.affinity import shape_and_dtype, shape_or_type
 from nonloc.processes.jump.process import JumpProcess
 from nonloc.processes.process import Process
 
@@ -77,9 +77,9 @@ def _checked_fixed(fixed: Tensor, z0: Tensor) -> Tensor:
     """[B or 1, M, 1]."""
     shapes = [[z0.shape[1]], list(z0.shape[:2])]
     if not isinstance(fixed, Tensor) or fixed.dtype != torch.bool or list(fixed.shape) not in shapes:
-        got = f"{list(fixed.shape)} {fixed.dtype}" if isinstance(fixed, Tensor) else type(fixed).__name__
         raise ValueError(
-            f"fixed must be a bool tensor {shapes[0]} or {shapes[1]}, got {got}; of indices, mask[indices] = True"
+            f"fixed must be a bool tensor {shapes[0]} or {shapes[1]}, got {shape_and_dtype(fixed)}; of indices, "
+            "mask[indices] = True"
         )
     if fixed.device != z0.device:
         raise ValueError(f"fixed is on {fixed.device}, z0 on {z0.device}; move both to one device")

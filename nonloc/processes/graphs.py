@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import functools
-import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, ParamSpec
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from nonloc._checks import check_choice, check_flag, check_positive, check_takes_one, check_whole, shown
+from nonloc._torch_compat import uncompiled
 from nonloc.ops import SparseAffinity
-from nonloc.ops.affinity import shape_or_type
+from nonloc.ops.affinity import shape_and_dtype, shape_or_type
 from nonloc.processes.nearest import Nearest, check_scale, check_spread
 
 try:
@@ -29,23 +28,9 @@ HORIZON_KERNELS = ("constant", "linear")
 MOST_ENTRIES = 2**30  # of a graph: 12 to 16 GiB
 
 RadialKernel = Callable[[Tensor], Tensor]  # distances [E] -> values [E]
-Given = ParamSpec("Given")
 
 
-def _uncompiled(search: Callable[Given, SparseAffinity]) -> Callable[Given, SparseAffinity]:
-    """Keep torch.compile out of a search: it would trace into scipy and scikit-learn, and fail there."""
-
-    @functools.wraps(search)
-    def searched(*args: Given.args, **keywords: Given.kwargs) -> SparseAffinity:
-        # The compiler takes seconds to import; where it is not, nothing is compiled.
-        if "torch._dynamo" not in sys.modules:
-            return search(*args, **keywords)
-        return torch.compiler.disable(search)(*args, **keywords)
-
-    return searched
-
-
-@_uncompiled
+@uncompiled
 def neighbors(
     points: Tensor | np.ndarray,
     k: int,
@@ -93,7 +78,7 @@ def neighbors(
     return _affinity(nearest.graph(values), points.device, normalize, measure)
 
 
-@_uncompiled
+@uncompiled
 def horizon(
     points: Tensor | np.ndarray,
     radius: float,
@@ -214,14 +199,14 @@ def from_edge_index(
     is_list = isinstance(edge_index, Tensor) and edge_index.dim() == 2 and len(edge_index) == 2
     if not is_list or edge_index.dtype not in (torch.int32, torch.int64):
         raise ValueError(
-            f"edge_index must be a tensor [2, E] of int64, got {_described(edge_index)}; torch.as_tensor makes one"
+            f"edge_index must be a tensor [2, E] of int64, got {shape_and_dtype(edge_index)}; torch.as_tensor makes one"
         )
     count = edge_index.shape[1]
     if edge_weight is None:
         edge_weight = torch.ones(count)
     if not isinstance(edge_weight, Tensor) or list(edge_weight.shape) != [count]:
         raise ValueError(
-            f"edge_weight must be a tensor [{count}], one number an edge, got {_described(edge_weight)}"
+            f"edge_weight must be a tensor [{count}], one number an edge, got {shape_and_dtype(edge_weight)}"
         )
     if not count and num_nodes is None:
         raise ValueError("edge_index has no edge to tell the number of positions; give num_nodes")
@@ -270,10 +255,6 @@ def to_edge_index(affinity: SparseAffinity) -> tuple[Tensor, Tensor]:
     matrix = _checked_sparse(affinity).matrix
     takers, givers = matrix.to_sparse_coo().indices()
     return torch.stack([givers, takers]), matrix.values()
-
-
-def _described(value: object) -> str:
-    return f"{list(value.shape)} {value.dtype}" if isinstance(value, Tensor) else type(value).__name__
 
 
 def _checked_sparse(affinity: SparseAffinity) -> SparseAffinity:
