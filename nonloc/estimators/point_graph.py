@@ -26,6 +26,7 @@ class PointGraph:
         check_scale(scale)
         check_spread(points)
         self._nearest = Nearest(points, k)
+        self._corners = np.stack([points.min(0), points.max(0)])
         self.scale = self._nearest.fitting_scale() if scale == "auto" else float(scale)
         self.weights: Any = self._nearest.graph(self._nearest.heat(self.scale))
         self.weights.eliminate_zeros()
@@ -36,7 +37,7 @@ class PointGraph:
 
         density  [M]: each position gives Ω / density. At the place of position i the mean is that of row i
         """
-        check_spread(np.concatenate([new, self._nearest.points]))
+        check_spread(np.concatenate([new, self._corners]))
         rows = self._nearest.rows(new)
         # The nearest has weight 1, so that far from all points a mean is still one.
         nearest = np.minimum.reduceat(rows.data, rows.indptr[:-1])
