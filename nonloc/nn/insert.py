@@ -21,7 +21,7 @@ from nonloc.nn.stage import DiffusiveStage, OriginalStage, unknown_keyword
 
 Value = nn.Module | Callable[[int], nn.Module] | Mapping[str, Any]
 # Of torch's modules, those that take and put out [positions, batch, C] unless batch_first=True.
-_SEQUENTIAL = (
+_BATCH_SECOND = (
     nn.MultiheadAttention,
     nn.RNNBase,
     nn.Transformer,
@@ -238,7 +238,7 @@ def _check_batch_first(name: str, stage: nn.Module, named: Mapping[str, nn.Modul
     if not isinstance(stage, NonlocalModule):
         return
     path = name
-    while not isinstance(named[path], _SEQUENTIAL):
+    while not isinstance(named[path], _BATCH_SECOND):
         if not path:
             return
         path = path.rpartition(".")[0]
