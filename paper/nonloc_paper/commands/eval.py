@@ -62,11 +62,11 @@ def run(options: Namespace) -> int:
             ending = one.read_result()["outcome"]["ending"] if one.is_finished and not own else ""
             if not own and not (ending == "converged" and one.has_weights):
                 continue
-            # A module of one's own is refused as such, before its data are looked for.
-            has_data = not own and not (recipe := Recipe.of(one)).is_own_network
+            recipe = Recipe.of(one)
             checked = recheck(
                 one,
-                load_once(recipe.data) if has_data else None,
+                # A module of one's own is refused as such, before its data are looked for.
+                None if own or recipe.is_own_network else load_once(recipe.data),
                 data_dir=options.data_dir,
                 device=device,
                 precision=options.precision,
