@@ -1,7 +1,7 @@
 """Functions of a logit matrix S_ij = q_i·k_j + b_j that is never stored: a few of its rows exist at a time.
 
 Backward makes them again. All blocks of rows share one buffer, and a second one backward: with fresh memory for each,
-glibc's heap grew to several times M × M numbers, and two thirds of the time went into mapping it.
+glibc's heap grew to several times M × M numbers, which had to be mapped and cleared.
 """
 
 from __future__ import annotations
