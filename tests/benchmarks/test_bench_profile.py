@@ -60,8 +60,9 @@ def test_the_table_shows_kinds_kernels_and_what_it_leaves_out():
 def test_cuda_profile_of_a_baseline():
     row = profile.profile("preresnet20/baseline", torch.device("cuda"), batch_size=32)
     kinds = {one["kind"]: one for one in row["kinds"]}
-    # 19 batch norms. What else they launch depends on which of them are inside convolutions.
-    gradients = [one["calls"] for one in row["kernels"] if one["name"] == "norm_gradient_kernel"]
-    assert gradients == [pytest.approx(19)]
+    # 19 batch norms, some of whose gradients are inside convolutions.
+    names = ("norm_gradient_kernel", "pointwise_conv_gradient_kernel")
+    gradients = [one["calls"] for one in row["kernels"] if one["name"] in names]
+    assert sum(gradients) == pytest.approx(19)
     assert kinds["convolutions"]["microseconds"] > 0
     assert kinds.get("other") is None or kinds["other"]["microseconds"] < 0.1 * row["microseconds"]
