@@ -15,7 +15,7 @@ from nonloc._checks import check_choice, check_flag, check_positive, check_whole
 from nonloc.nn.affinity import AffinityLike, AnyAffinity, PairwiseAffinity, check_affinity, make_affinity
 from nonloc.nn.layout import check_shape, flat_mask, from_positions, pool_positions, to_positions
 from nonloc.nn.options import INITS, LAYOUTS, MOST_BLOCKS, SHARES, WEIGHTS, check_sharing
-from nonloc.nn.stable_weight import StableWeightMap, check_stable, known_limit
+from nonloc.nn.stable_weight import StableWeightMap, check_stable, known_limit, stable_factors
 from nonloc.nn.weight import Device, WeightMap, check_factory
 from nonloc.ops import (
     BACKENDS,
@@ -378,6 +378,9 @@ class NonlocalModule(nn.Module):
 
     def _factors(self) -> list[Tensor | tuple[Tensor, Tensor]] | None:
         """Return every W as `propagate` takes it; None where a map must be called, see `WeightMap.factors`."""
+        stable = [one for one in self.maps if isinstance(one, StableWeightMap)]
+        if len(stable) == len(self.maps):
+            return list(stable_factors(stable))
         factors = []
         for weight in self._weight_maps():
             pair = weight.factors()

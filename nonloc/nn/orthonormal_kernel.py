@@ -1,4 +1,4 @@
-"""The orthonormal columns of [V; I] in Triton: one program, one launch."""
+"""The orthonormal columns of [V; I] in Triton: one program for each V, one launch."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from torch import Tensor
 
 
 def columns(v: Tensor) -> tuple[Tensor, Tensor]:
-    """Q [C, r] and P = R⁻¹ [r, r], upper triangular with a positive diagonal, for V [C, r] in float32."""
-    channels, rank = v.shape
-    q = torch.empty((channels, rank), dtype=v.dtype, device=v.device)
-    p = torch.empty((rank, rank), dtype=v.dtype, device=v.device)
+    """Q [*, C, r] and P = R⁻¹ [*, r, r], upper triangular with a positive diagonal, for V [*, C, r] in float32."""
+    channels, rank = v.shape[-2:]
+    q = torch.empty(v.shape, dtype=v.dtype, device=v.device)
+    p = torch.empty((*v.shape[:-2], rank, rank), dtype=v.dtype, device=v.device)
+    each = v.reshape(-1, channels, rank)
     rows, width = triton.next_power_of_2(channels + rank), triton.next_power_of_2(rank)
     with torch.cuda.device(v.device) if v.is_cuda else nullcontext():
-        columns_kernel[(1,)](
-            v, q, p, *v.stride(), channels, rank,
+        columns_kernel[(len(each),)](
+            each, q, p, *each.stride(), channels, rank,
             ROWS=rows, WIDTH=width, num_warps=4 if rows * width <= 4096 else 8,
         )  # fmt: skip
     return q, p
@@ -26,9 +27,13 @@ def columns(v: Tensor) -> tuple[Tensor, Tensor]:
 
 @triton.jit
 def columns_kernel(
-    V, Q, P, row_stride, column_stride, channels, rank, ROWS: tl.constexpr, WIDTH: tl.constexpr
+    V, Q, P, stride, row_stride, column_stride, channels, rank, ROWS: tl.constexpr, WIDTH: tl.constexpr
 ):
     """Modified Gram–Schmidt: each column is made a unit vector and taken out of those to its right."""
+    one = tl.program_id(0)
+    V += one * stride
+    Q += one * channels * rank
+    P += one * rank * rank
     rows = tl.arange(0, ROWS)[:, None]
     numbers = tl.arange(0, WIDTH)[None, :]
     is_v = (rows < channels) & (numbers < rank)

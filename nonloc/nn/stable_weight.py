@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -72,22 +72,33 @@ class StableWeightMap(nn.Module):
         return f"limit={self.limit:g}"
 
     def _orthonormal(self) -> Tensor:
-        """Return Q [C, r], the upper part of the orthonormal columns of [V; I], in V's dtype."""
-        v = map_matrix(self.v, self.rank)
-        # Half precision has no QR.
-        tall = v.to(torch.promote_types(v.dtype, torch.float32))
-        # A rounding below 1, so that no eigenvalue is above w.
-        shrink = 1 - 4 * torch.finfo(tall.dtype).eps
-        q = shrink * orthonormal_part(tall)
-        if v.dtype == tall.dtype:
-            return q
-        # With |Q| the norm of all entries and u the unit of rounding, a singular value of Q grows by u |Q| at most, and
-        # an eigenvalue of `matrix()` by another 2 u |Q|. Both fit: (1 + u |Q|)² + 2 u |Q| ≤ (1 + 2 u |Q|)².
-        half = torch.finfo(v.dtype)
-        lost = (
-            0.5 * half.eps * (torch.linalg.vector_norm(q.detach()) + half.smallest_normal * q.numel() ** 0.5)
-        )
-        return (q / (1 + 2 * lost)).to(v.dtype)
+        return bounded_part(map_matrix(self.v, self.rank))
+
+
+def stable_factors(maps: Sequence[StableWeightMap]) -> list[tuple[Tensor, Tensor]]:
+    """Return the factors of every map. Their columns are made at once: alone, each is one slow program on a GPU."""
+    matrices = [map_matrix(one.v, one.rank) for one in maps]
+    if len({v.shape for v in matrices}) > 1:
+        return [one.factors() for one in maps]
+    parts = bounded_part(torch.stack(matrices)).unbind()
+    return [(one.limit * q, q.mT) for one, q in zip(maps, parts, strict=True)]
+
+
+def bounded_part(v: Tensor) -> Tensor:
+    """Return Q of each V [*, C, r] as V's dtype holds it, where Q Qᵀ has no eigenvalue above 1."""
+    # Half precision has no QR.
+    tall = v.to(torch.promote_types(v.dtype, torch.float32))
+    # A rounding below 1, so that no eigenvalue is above w.
+    shrink = 1 - 4 * torch.finfo(tall.dtype).eps
+    q = shrink * orthonormal_part(tall)
+    if v.dtype == tall.dtype:
+        return q
+    # With |Q| the norm of all entries and u the unit of rounding, a singular value of Q grows by u |Q| at most, and an
+    # eigenvalue of `matrix()` by another 2 u |Q|. Both fit: (1 + u |Q|)² + 2 u |Q| ≤ (1 + 2 u |Q|)².
+    half = torch.finfo(v.dtype)
+    norm = torch.linalg.vector_norm(q.detach(), dim=(-2, -1), keepdim=True)
+    lost = 0.5 * half.eps * (norm + half.smallest_normal * q.shape[-2:].numel() ** 0.5)
+    return (q / (1 + 2 * lost)).to(v.dtype)
 
 
 def check_stable(*, uses_differences: bool, bias: bool, batch_norm: bool, init: str) -> None:
@@ -156,7 +167,7 @@ def _affinity_of(embedding: nn.Module, channels: int) -> Affinity:
 
 
 def orthonormal_part(v: Tensor) -> Tensor:
-    """Return Q [C, r] with [V; I] = [Q; P] R, for V [C, r] in float32 or float64: QQᵀ = V (I + VᵀV)⁻¹ Vᵀ.
+    """Return Q [*, C, r] with [V; I] = [Q; P] R, for V [*, C, r] in float32 or float64: QQᵀ = V (I + VᵀV)⁻¹ Vᵀ.
 
     R is upper triangular. The signs of its diagonal, and so those of Q's columns, depend on the implementation.
     A CUDA graph may not be able to hold cuSOLVER, which torch's QR calls. On CUDA a small V therefore goes through a
@@ -165,8 +176,9 @@ def orthonormal_part(v: Tensor) -> Tensor:
     """
     if v.is_cuda and v.dtype == torch.float32 and not needs_plain_torch() and _fits(v):
         return _Columns.apply(v)
-    identity = torch.eye(v.shape[1], dtype=v.dtype, device=v.device)
-    return torch.linalg.qr(torch.cat([v, identity])).Q[: v.shape[0]]
+    channels, rank = v.shape[-2:]
+    identity = torch.eye(rank, dtype=v.dtype, device=v.device).expand(*v.shape[:-2], rank, rank)
+    return torch.linalg.qr(torch.cat([v, identity], -2)).Q[..., :channels, :]
 
 
 class _Columns(torch.autograd.Function):
@@ -193,7 +205,8 @@ def gradient(dq: Tensor, q: Tensor, p: Tensor) -> Tensor:
 
 
 def _fits(v: Tensor) -> bool:
-    rows, columns = (1 << (size - 1).bit_length() for size in (sum(v.shape), v.shape[1]))
+    channels, rank = v.shape[-2:]
+    rows, columns = (1 << (size - 1).bit_length() for size in (channels + rank, rank))
     return v.numel() > 0 and rows * columns <= LARGEST_TILE and _triton_kernel() is not None
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from interpreted import interpreted
 from nonloc.nn import stable_weight
 from nonloc.nn.affinity import DotProduct, Heat
-from nonloc.nn.stable_weight import gradient, orthonormal_part
+from nonloc.nn.stable_weight import StableWeightMap, gradient, orthonormal_part, stable_factors
 from nonloc.nn.stage import DiffusiveBlock, DiffusiveStage, OriginalStage
 from nonloc.ops import Affinity, propagate
 from nonloc.processes import certify
@@ -212,6 +212,14 @@ def test_the_kernel_has_the_columns_of_qr(kernel, shape, size, is_transposed):
         torch.testing.assert_close(columns.double(), expected, rtol=1e-6, atol=1e-7)
 
 
+def test_a_stack_has_the_columns_of_each(kernel):
+    torch.manual_seed(2)
+    stack = torch.randn(3, 7, 5)
+    each = [kernel.columns(v) for v in stack]
+    for columns, expected in zip(kernel.columns(stack), zip(*each, strict=True), strict=True):
+        assert torch.equal(columns, torch.stack(expected))
+
+
 def test_the_columns_stay_orthonormal_where_v_is_nearly_singular(kernel):
     """Four columns that differ in the seventh digit, a million times as large as the identity below them."""
     torch.manual_seed(1)
@@ -249,7 +257,7 @@ def test_the_function_has_both(kernel, monkeypatch):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("shape", [(64, 32), (7, 5), (128, 64), (256, 128)])
+@pytest.mark.parametrize("shape", [(64, 32), (7, 5), (128, 64), (4, 64, 32), (256, 128)])
 def test_cuda_value_and_gradient_in_a_captured_graph(shape):
     """The last of them is too large for the kernel, and is not captured."""
     torch.manual_seed(6)
@@ -263,7 +271,7 @@ def test_cuda_value_and_gradient_in_a_captured_graph(shape):
         return product.detach(), *torch.autograd.grad((product * cotangent).sum(), v)
 
     exact = v.detach().double().requires_grad_()
-    inside = torch.linalg.inv(torch.eye(shape[1], dtype=torch.float64, device="cuda") + exact.mT @ exact)
+    inside = torch.linalg.inv(torch.eye(shape[-1], dtype=torch.float64, device="cuda") + exact.mT @ exact)
     product = exact @ inside @ exact.mT
     expected = [product.detach(), *torch.autograd.grad((product * cotangent.double()).sum(), exact)]
     actual = both()
@@ -278,6 +286,16 @@ def test_cuda_value_and_gradient_in_a_captured_graph(shape):
         torch.cuda.synchronize()
     for one, other in zip(actual, expected, strict=True):
         assert float((one.double() - other).norm() / other.norm()) < 1e-5
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("ranks", [(4, 4, 4), (4, 3)])
+def test_the_factors_of_many_maps_are_those_of_each(ranks, dtype):
+    maps = [StableWeightMap(8, hidden=rank, dtype=dtype) for rank in ranks]
+    for number, one in enumerate(maps):
+        one.limit = 1.0 + number
+    for factors, one in zip(stable_factors(maps), maps, strict=True):
+        torch.testing.assert_close(factors, one.factors())
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
