@@ -89,36 +89,37 @@ def test_many_weights_of_a_network_go_on_in_the_next_line_with_their_stage_in_th
     assert figures.stage_spectra([]) is None
 
 
-def test_the_line_of_the_features_breaks_where_the_kernel_changes():
-    def block(before, after):
-        return {"before": {"energy": before}, "after": {"energy": after}}
+def features_of(folder, energies, **more):
+    """The axes of sub-blocks with these energies, (before, after)."""
 
-    joined = figures._segments([block(4.0, 2.0), block(2.0, 1.0)], "energy")
-    assert joined == ([0, 1, 1, 2], [4.0, 2.0, 2.0, 1.0])
-    steps, values = figures._segments([block(4.0, 2.0), block(3.0, None)], "energy")
-    assert np.isnan(steps[2])
-    assert values[:2] == [4.0, 2.0]
-    assert values[3] == 3.0
-    assert np.isnan(values[4])
+    def state(energy):
+        return {"norm": 2.0, "variance": 1.0, "energy": energy}
+
+    blocks = [
+        {"before": state(before), "after": state(after)} | {key: value[n] for key, value in more.items()}
+        for n, (before, after) in enumerate(energies)
+    ]
+    row = make_row(folder, "a", [24.0])
+    row.runs[0].observations.update(step=20, features=[{"name": "s", "blocks": blocks}])
+    return figures.features([row]).axes
+
+
+@pytest.mark.parametrize(
+    ("energies", "steps", "values"),
+    [
+        ([(4.0, 2.0), (2.0, 1.0)], [0, 1, 1, 2], [4.0, 2.0, 2.0, 1.0]),
+        ([(4.0, 2.0), (3.0, None)], [0, 1, np.nan, 1, 2], [4.0, 2.0, np.nan, 3.0, np.nan]),
+    ],
+)
+def test_the_line_of_the_features_breaks_where_the_kernel_changes(tmp_path, energies, steps, values):
+    axes = features_of(tmp_path, energies)
+    titles = ["norm of the features", "variance over positions", "Dirichlet energy"]
+    assert [one.get_ylabel() for one in axes] == titles
+    np.testing.assert_array_equal(line(axes[2], "a"), [steps, values])
 
 
 def test_features_have_a_panel_of_quotients_where_they_were_recorded(tmp_path):
-    def drawn(**more):
-        state = {"norm": 2.0, "variance": 1.0, "energy": 3.0}
-        blocks = [
-            {"before": state, "after": state} | {key: value[n] for key, value in more.items()} for n in (0, 1)
-        ]
-        row = make_row(tmp_path, "a", [24.0])
-        (run,) = row.runs
-        run.observations.update(step=20, features=[{"name": "s", "blocks": blocks}])
-        return figures.features([row]).axes
-
-    assert [axes.get_ylabel() for axes in drawn()] == [
-        "norm of the features",
-        "variance over positions",
-        "Dirichlet energy",
-    ]
-    *_, last = drawn(quotient=[0.05, -0.02])
+    *_, last = features_of(tmp_path, [(3.0, 3.0)] * 2, quotient=[0.05, -0.02])
     assert last.get_ylabel() == "W along the features"
     zero, found = last.lines
     assert list(zero.get_ydata()) == [0, 0]
