@@ -81,6 +81,7 @@ def run(options: Namespace) -> int:
     figure = figures.stage_spectra(spectrum["stages"])
     if figure is None:
         raise ValueError(f"{folder.path} has no weights that are finite, so there are none to look at")
+    figure.suptitle(network, fontsize=10)
     pictures = {"spectrum": figure}
     # Features that were looked at before the run went on are those of another network.
     looked_at = record.observations.get("step") == spectrum["step"]

@@ -125,6 +125,8 @@ def spectra(lines: Sequence[tuple[str, Sequence[Panel]]]) -> Figure | None:
             for axes, (title, weights) in zip(row, panels, strict=False):
                 _spectrum(axes, weights)
                 axes.set_title(title, fontsize=9)
+        for axes, below in zip(grid[:-1].flat, grid[1:].flat, strict=True):
+            axes.tick_params(labelbottom=not below.axison)
         # A scale without any eigenvalue but 0 has no middle.
         grid[0, 0].set(
             xlim=(0, max(map(len, values)) + 1), ylim=(-1.1 * (largest or 1), 1.1 * (largest or 1))

@@ -85,6 +85,7 @@ def test_many_weights_of_a_network_go_on_in_the_next_line_with_their_stage_in_th
     titles = [axes.get_title(loc="left") for axes in shown]
     assert titles == ["a\nblock 1", *(f"b\nblock {number}" for number in (1, 2, 3, 4))]
     assert [axes.get_subplotspec().rowspan.start for axes in shown] == [0, 0, 0, 0, 1]
+    assert [axes.xaxis.get_tick_params()["labelbottom"] for axes in shown] == [False, True, True, True, True]
     assert figures.stage_spectra([one]).axes[0].get_title(loc="left") == "block 1"
     assert figures.stage_spectra([]) is None
 
