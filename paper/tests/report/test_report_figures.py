@@ -198,6 +198,12 @@ def test_a_file_is_the_same_whatever_was_saved_before():
     assert INK.encode() in svg(one)
 
 
+def test_a_pdf_is_the_same_twice_and_has_no_date():
+    one, other = (figures.spectra([("", [("a", [weight(1.0)])])]) for _ in range(2))
+    assert save_figure(one, "pdf") == save_figure(other, "pdf")
+    assert b"Date" not in save_figure(one, "pdf")
+
+
 def test_pictures_keep_their_pixels():
     pixels = np.arange(2 * 2 * 3, dtype=np.uint8).reshape(3, 2, 2) * 20
     content = base64.b64decode(image_address(pixels, scale=3).removeprefix("data:image/png;base64,"))
@@ -209,9 +215,3 @@ def test_pictures_keep_their_pixels():
 @pytest.mark.parametrize(("value", "pixel"), [(-1.0, 0), (1.0, 255), (0.0, 128), (-3.0, 0), (2.0, 255)])
 def test_floats_become_pixels_and_are_cut_off(value, pixel):
     assert to_pixels(np.full((3, 1, 1), value)).tolist() == [[[pixel]]] * 3
-
-
-def test_a_pdf_is_the_same_twice_and_has_no_date():
-    one, other = (figures.spectra([("", [("a", [weight(1.0)])])]) for _ in range(2))
-    assert save_figure(one, "pdf") == save_figure(other, "pdf")
-    assert b"Date" not in save_figure(one, "pdf")
