@@ -78,9 +78,10 @@ def run(options: Namespace) -> int:
     if options.features and spectrum["stages"]:
         seen = observe(folder, data_dir=options.data_dir, device=device, folder=place)
     record = replace(record, observations=seen)
-    figure = figures.spectra([(network, spectrum)])
+    figure = figures.stage_spectra(spectrum["stages"])
     if figure is None:
         raise ValueError(f"{folder.path} has no weights that are finite, so there are none to look at")
+    figure.suptitle(network, fontsize=10)
     pictures = {"spectrum": figure}
     # Features that were looked at before the run went on are those of another network.
     looked_at = record.observations.get("step") == spectrum["step"]

@@ -6,13 +6,14 @@ from collections.abc import Iterator
 from typing import Any
 
 from nonloc_paper.explorer.rounding import rounded
+from nonloc_paper.report.advice import PLACES
 from nonloc_paper.report.contrasts import Contrast
 from nonloc_paper.report.map.cells import TrainabilityMap
-from nonloc_paper.report.matching import BACKBONES, BLOCKS, N2, N3, hypothesis_parts, hypothesis_sentence
+from nonloc_paper.report.matching import BACKBONES, BLOCKS, hypothesis_parts, hypothesis_sentence
 from nonloc_paper.report.records import RowRecord
 from nonloc_paper.report.summary import OWN_MINUS_ONE, forest_lines, summary_sections
 from nonloc_paper.report.table1 import row_differences
-from nonloc_paper.report.table1_runs import NAMES, Table1Runs, group_size, row_name, setting
+from nonloc_paper.report.table1_runs import NAMES, Table1Runs, row_name, setting
 from nonloc_paper.report.tables import Table
 from nonloc_paper.report.verdicts import signed
 
@@ -25,10 +26,7 @@ AFFINITIES: dict[bool | str | None, str] = {True: "one", False: "own"}
 def data(runs: Table1Runs, trained: TrainabilityMap) -> dict[str, Any]:
     """Return the differences with their seeds, means, intervals and published numbers, and the tables."""
     return {
-        "backbones": {
-            N3: f"{group_size(N3)}, the backbone that matches",
-            N2: f"{group_size(N2)}, the literal reading",
-        },
+        "backbones": {place.backbone: place.title for place in PLACES if place.backbone in BACKBONES},
         "differences": [line for line in _differences(runs) if line["seeds"] or line["lost"]],
         "hypothesis": " ".join([hypothesis_sentence(runs).replace("**", ""), *hypothesis_parts(runs)]),
         "tables": [

@@ -8,7 +8,7 @@ from typing import Any
 from nonloc_paper.explorer.rounding import rounded
 from nonloc_paper.networks.spec import NetworkSpec
 from nonloc_paper.report.records import RunRecord
-from nonloc_paper.report.signs import TOP, Weight, has_bands, negative_share, share_band, weights_at
+from nonloc_paper.report.signs import TOP, Weight, has_bands, negative_share, share_band, top, weights_at
 from nonloc_paper.report.table1_runs import TABLE, Setting, Table1Runs, median_run, setting
 from nonloc_paper.report.tables import format_run
 from nonloc_paper.suites import SUITES, Suite
@@ -86,7 +86,7 @@ def _size(weight: Weight) -> str:
 
 
 def _spectrum(weight: Weight) -> dict[str, Any]:
-    values = weight["eigenvalues"][:TOP]
+    values = top(weight)
     largest = abs(values[0])
     energy = weight["positive_energy"] + weight["negative_energy"]
     return {

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from nonloc_paper.report.contrasts import Contrast, difference, mean_of
-from nonloc_paper.report.map.cells import Cell, TrainabilityMap
+from nonloc_paper.report.map.cells import TrainabilityMap, format_diverged
 from nonloc_paper.report.map.tables import by_affinity, by_form
 from nonloc_paper.report.matching import (
     BACKBONES,
@@ -77,17 +77,11 @@ def _divide(runs: Table1Runs, trained: TrainabilityMap) -> str:
     twins = [(base.with_(stage={"scaled": False}), cell.name) for base, cell in divided]
     plain = [cell for part, cells in trained.late for cell in cells if (part.base, cell.name) in twins]
     text = (
-        f"**Divide the logits by √d**: {_late(cell for _, cell in divided)} such runs diverged within ten epochs from "
-        f"larger starts, {_late(plain)} undivided"
+        f"**Divide the logits by √d**: {format_diverged(cell for _, cell in divided)} such runs diverged within ten "
+        f"epochs from larger starts, {format_diverged(plain)} undivided"
     )
     whole = _diverged(row for row, what in _whole(runs) if what.other == DIVIDED)
     return f"{text}. Over all epochs {whole} did, in one place or in several." if whole else f"{text}."
-
-
-def _late(cells: Iterable[Cell]) -> str:
-    """Such as "3 of 5" runs that diverged."""
-    cells = list(cells)
-    return f"{sum(len(cell.diverged) for cell in cells)} of {sum(cell.n for cell in cells)}"
 
 
 def _share(runs: Table1Runs, trained: TrainabilityMap) -> str:
@@ -115,7 +109,7 @@ def _no_guarantee(runs: Table1Runs, trained: TrainabilityMap) -> str:
     short = [cell for cell in trained.ten_epochs if cell.form == "stable"]
     if not short:
         return ""
-    counts = [f"{_late(short)} runs within ten epochs from larger starts"]
+    counts = [f"{format_diverged(short)} runs within ten epochs from larger starts"]
     whole = [(row, what) for row, what in _whole(runs) if what.weight == "stable"]
     fragile = _diverged(row for row, what in whole if what.start == FRAGILE and not what.other)
     small = [(row, what) for row, what in whole if what.start == START]

@@ -1,4 +1,4 @@
-"""The page of Figures 1 to 4 of the paper, and of trained stages."""
+"""The page of Figures 1 to 4 of the paper, every seed on one scale, and of trained stages."""
 
 from __future__ import annotations
 
@@ -6,10 +6,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from nonloc_paper.report import paper_figures
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
+
+from nonloc.plots import CHANCE, COLORS, INK, style
 from nonloc_paper.report.document import Content, Data, Picture, Section
+from nonloc_paper.report.figures import NARROW, Panel, mark_divergence, plain_numbers, spectra
 from nonloc_paper.report.matching import BACKBONES, N3
-from nonloc_paper.report.records import RowRecord
+from nonloc_paper.report.records import RowRecord, RunRecord, score_name
 from nonloc_paper.report.signs import weights_at
 from nonloc_paper.report.table1_runs import Table1Runs, group_size, setting
 from nonloc_paper.report.tables import join_words
@@ -26,6 +32,10 @@ READING = [
     "sign of the large ones.",
     "Shaded, and “chance” in the tables: 95 % of random weights of the same rank and norm.",
 ]
+CURVES_CAPTION = (
+    "A line for each seed. Above: the loss on the training batches of each epoch. Below: the error on the test images. "
+    "A cross marks where a run diverged."
+)
 
 Drawn = tuple[list[Content], Networks]  # contents of a section, networks whose spectra are in it
 
@@ -63,15 +73,13 @@ def _networks(row: RowRecord | None, epoch: int | None = None) -> Networks:
     return [network for network in ended if network[2]]
 
 
-def _panels(networks: Networks) -> list[paper_figures.Panel]:
+def _panels(networks: Networks) -> list[Panel]:
     """A panel for every W of a row, with the W of all seeds."""
     weights = list(zip(*(some for _, _, some in networks), strict=True))
     return [(f"block {number} of {len(weights)}", some) for number, some in enumerate(weights, start=1)]
 
 
-def _picture(
-    name: str, lines: Sequence[tuple[str, Sequence[paper_figures.Panel]]], networks: Networks
-) -> Picture:
+def _picture(name: str, lines: Sequence[tuple[str, Sequence[Panel]]], networks: Networks) -> Picture:
     """A figure of spectra, and in its caption whose they are."""
     seeds: dict[str, list[str]] = {}
     for label, run, _ in networks:
@@ -79,7 +87,7 @@ def _picture(
     rows = "; ".join(
         f"{label}: seed{'s' * (len(some) > 1)} {join_words(some)}" for label, some in seeds.items()
     )
-    return Picture(name, paper_figures.spectra(lines), f"{rows}.", pdf=True)
+    return Picture(name, spectra(lines), f"{rows}.", pdf=True)
 
 
 def _figure1(runs: Table1Runs) -> Drawn:
@@ -104,9 +112,7 @@ def _figure3(runs: Table1Runs) -> Drawn:
     rows = {row.label: find_row(runs, row) for row in SUITES["figure3"].rows}
     *_, slow = rows
     networks = _networks(rows[slow])
-    picture = Picture(
-        "figure3a", paper_figures.curves(curve_rows(runs)), paper_figures.CURVES_CAPTION, pdf=True
-    )
+    picture = Picture("figure3a", curves(curve_rows(runs)), CURVES_CAPTION, pdf=True)
     return [picture, _picture("figure3b", [("", _panels(networks))], networks), _absent(rows)], networks
 
 
@@ -143,3 +149,52 @@ def _figure4(runs: Table1Runs) -> Drawn:
 def _absent(found: Mapping[str, object]) -> str:
     labels = [label for label, some in found.items() if not some]
     return f"Not recorded yet: {', '.join(labels)}." if labels else ""
+
+
+def curves(columns: Mapping[str, Sequence[RowRecord]]) -> Figure | None:
+    """Draw loss and error over the epochs, rows of runs by the title of their column; None without a run."""
+    columns = {title: [row for row in rows if row.started] for title, rows in columns.items()}
+    columns = {title: rows for title, rows in columns.items() if rows}
+    if not columns:
+        return None
+    looks = _looks([row for rows in columns.values() for row in rows])
+    with style():
+        figure = Figure(figsize=(NARROW, 5.4), layout="constrained")
+        grid = figure.subplots(2, len(columns), squeeze=False, sharex=True, sharey="row")
+        for (above, below), (title, rows) in zip(grid.T, columns.items(), strict=True):
+            for row in rows:
+                for run in row.started:
+                    _curve(above, run, "train_loss", looks[row.label])
+                    _curve(below, run, score_name(run.recipe), looks[row.label])
+            above.set_title(title)
+            below.set_xlabel("epoch")
+            for axes in (above, below):
+                axes.set_yscale("log")
+                plain_numbers(axes)
+        grid[0, 0].set_ylabel("training loss (nats)")
+        grid[1, 0].set_ylabel("error on test images (%)")
+        grid[0, 0].xaxis.set_major_locator(MaxNLocator(5, integer=True))
+        handles = [Line2D([], [], color=colour, label=label) for label, colour in looks.items()]
+        figure.legend(handles=handles, loc="outside lower center", ncols=2)
+    return figure
+
+
+def _looks(rows: Sequence[RowRecord]) -> dict[str, str]:
+    """A colour for each label: grey and black for networks without blocks, the others as different as can be."""
+    looks: dict[str, str] = {}
+    for row in rows:
+        colours = [CHANCE, INK] if row.recipe.form is None else COLORS
+        drawn = len([colour for colour in looks.values() if colour in colours])
+        looks.setdefault(row.label, colours[drawn % len(colours)])
+    return looks
+
+
+def _curve(axes: Axes, run: RunRecord, name: str, colour: str) -> None:
+    epochs, values = run.curve(name, over="epoch")
+    axes.plot(
+        epochs, values, color=colour, linewidth=0.9, alpha=0.8, marker="o" if len(values) == 1 else None
+    )
+    if run.diverged_at is not None:
+        # The steps of an epoch are known once one has passed.
+        steps = run.metrics[0]["step"] / run.metrics[0]["epoch"] if run.metrics else run.diverged_at
+        mark_divergence(axes, run.diverged_at / steps, values, colour)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import textwrap
 from collections import Counter
@@ -12,24 +11,28 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
+from matplotlib.patches import PathPatch, Rectangle
+from matplotlib.path import Path
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 from numpy.typing import NDArray
 
 from nonloc.plots import CHANCE, NEGATIVE, POSITIVE, style
 from nonloc.plots.look import clear_axes
-from nonloc_paper.report.records import RowRecord, RunRecord, score_name
-from nonloc_paper.report.signs import TOP
+from nonloc_paper.report.records import RowRecord, score_name
+from nonloc_paper.report.signs import TOP, Weight, count_negative, negative_share, top
 
 WIDTH = 9.2  # inches
+NARROW = 5.4  # on a phone the text is three quarters as large
 MAPS_IN_LINE = 6
-SPECTRA_IN_LINE = 6
+SPECTRA_IN_LINE = 4
 SHADES = {
     None: ("#8f969e", "#70777f"),
     "original": ("#d9772b", "#e3a02c", "#c4513d", "#a8682a", "#e58a76", "#94701c"),
     "diffusive": ("#2f7fc1", "#2fa39a", "#6a6fd0", "#54a3e0", "#1f6f8b", "#8fa3f0"),
 }
 DASHES = ("-", (0, (4, 1.5)), (0, (1, 1)))
+
+Panel = tuple[str, Sequence[Weight]]  # title, one W of each seed
 
 CURVES_CAPTION = (
     "Training curves, one line for each seed. Left: the loss on the training batches, averaged between two "
@@ -104,57 +107,46 @@ def curves(rows: Sequence[RowRecord]) -> Figure:
     return figure
 
 
-def spectra(rows: Sequence[tuple[str, dict[str, Any]]]) -> Figure | None:
-    """Draw a panel for every W of every network: (label, content of spectrum.json); None if there is no W."""
-    lines = [(label, _titled(spectrum.get("stages", []))) for label, spectrum in rows]
-    lines = [(label, weights) for label, weights in lines if weights]
+def spectra(lines: Sequence[tuple[str, Sequence[Panel]]]) -> Figure | None:
+    """Draw lines of panels, (label, panels), on one scale with 0 in the middle; None without a panel."""
+    lines = [(label, panels) for label, panels in lines if panels]
     if not lines:
         return None
-    columns = min(max(3, *(len(weights) for _, weights in lines)), SPECTRA_IN_LINE)
-    starts = [0, *itertools.accumulate(math.ceil(len(weights) / columns) for _, weights in lines)]
+    columns = max(3, *(len(panels) for _, panels in lines))
+    values = [top(one) for _, panels in lines for _, some in panels for one in some]
+    largest = max(abs(one[0]) for one in values)
     with style():
-        figure = Figure(figsize=(WIDTH, 0.5 + 1.75 * starts[-1]), layout="constrained")
-        grid = figure.subplots(starts[-1], columns, squeeze=False)
-        for (label, weights), (start, end) in zip(lines, itertools.pairwise(starts), strict=True):
-            all_axes = grid[start:end].flatten()
-            for axes in all_axes[len(weights) :]:
+        figure = Figure(figsize=(NARROW, 0.4 + 1.75 * len(lines)), layout="constrained")
+        grid = figure.subplots(len(lines), columns, squeeze=False, sharex=True, sharey=True)
+        for (label, panels), row in zip(lines, grid, strict=True):
+            row[0].set_ylabel(label)
+            for axes in row[len(panels) :]:
                 axes.set_axis_off()
-            for (title, weight), axes in zip(weights, all_axes, strict=False):
-                _spectrum(axes, weight)
-                axes.set_title(f"\n{title}" if axes is all_axes[0] else title, fontsize=9)
-            # On the empty line above the first panel, and left out of the layout: a label may be wider than a panel.
-            height = 17 + 11 * weights[0][0].count("\n")
-            above = all_axes[0].annotate(
-                label, (0, 1), (0, height), xycoords="axes fraction", textcoords="offset points", fontsize=9
-            )
-            above.set_in_layout(False)
+            for axes, (title, weights) in zip(row, panels, strict=False):
+                _spectrum(axes, weights)
+                axes.set_title(title, fontsize=9)
+        for axes, below in zip(grid[:-1].flat, grid[1:].flat, strict=True):
+            axes.tick_params(labelbottom=not below.axison)
+        # A scale without any eigenvalue but 0 has no middle.
+        grid[0, 0].set(
+            xlim=(0, max(map(len, values)) + 1), ylim=(-1.1 * (largest or 1), 1.1 * (largest or 1))
+        )
+        grid[0, 0].xaxis.set_major_locator(MaxNLocator(4, integer=True))
+        grid[0, 0].yaxis.set_major_locator(MaxNLocator(5, symmetric=True))
         figure.supxlabel("order by magnitude", fontsize=9.5)
         figure.supylabel("eigenvalue", fontsize=9.5)
     return figure
 
 
-def _titled(stages: Sequence[dict[str, Any]]) -> list[tuple[str, dict[str, Any]]]:
-    """Every W with its title: the block's number in its stage and, where there are several stages, the stage's name."""
-    return [
-        (f"{stage['name']}\nblock {number}" if len(stages) > 1 else f"block {number}", weight)
+def stage_spectra(stages: Sequence[dict[str, Any]]) -> Figure | None:
+    """Draw every W of a network, whose stages spectrum.json has; None if there is no W."""
+    panels = [
+        (f"{stage['name']}\nblock {number}" if len(stages) > 1 else f"block {number}", [weight])
         for stage in stages
         for number, weight in enumerate(stage["weights"], start=1)
     ]
-
-
-def epochs(run: RunRecord, chosen: Sequence[int]) -> Figure | None:
-    """Draw the spectra of the first W after some epochs, as recorded while training."""
-    lines = [line for line in run.spectra if line["epoch"] in chosen]
-    if not lines:
-        return None
-    with style():
-        figure = Figure(figsize=(WIDTH, 2.1), layout="constrained")
-        for axes, line in zip(figure.subplots(1, len(lines), squeeze=False)[0], lines, strict=True):
-            _spectrum(axes, line["stages"][0]["weights"][0])
-            axes.set_title(f"epoch {line['epoch']}", fontsize=9)
-        figure.supxlabel("order by magnitude", fontsize=9.5)
-        figure.supylabel("eigenvalue", fontsize=9.5)
-    return figure
+    starts = range(0, len(panels), SPECTRA_IN_LINE)
+    return spectra([("", panels[start : start + SPECTRA_IN_LINE]) for start in starts])
 
 
 def affinity(
@@ -240,16 +232,42 @@ def mark_divergence(axes: Axes, x: float, values: Sequence[float], color: str) -
     axes.plot([x], values[-1:] or [1], "x", color=color, markersize=8, **edge)
 
 
-def _spectrum(axes: Axes, weight: dict[str, Any]) -> None:
-    values = np.asarray(weight["eigenvalues"][:TOP])
-    order = np.arange(1, len(values) + 1)
-    if "band" in weight:
-        low, high = (np.asarray(weight["band"][side][:TOP]) for side in ("low", "high"))
-        axes.fill_between(order, low, high, step="mid", color=CHANCE, alpha=0.3, linewidth=0)
-    axes.bar(order, values, width=0.72, color=np.where(values > 0, POSITIVE, NEGATIVE))
+def _spectrum(axes: Axes, weights: Sequence[Weight]) -> None:
+    """Draw the bars of all seeds side by side, the widest of their bands, and how much is negative."""
+    bands = [weight["band"] for weight in weights if "band" in weight]
+    if bands:
+        low = np.min([band["low"][:TOP] for band in bands], axis=0)
+        high = np.max([band["high"][:TOP] for band in bands], axis=0)
+        axes.fill_between(
+            np.arange(1, len(low) + 1), low, high, step="mid", color=CHANCE, alpha=0.3, linewidth=0
+        )
+    width = 0.8 / len(weights)
+    for number, weight in enumerate(weights):
+        values = np.asarray(top(weight))
+        left = np.arange(1, len(values) + 1) - 0.4 + number * width
+        for is_shown, colour in ((values > 0, POSITIVE), (values < 0, NEGATIVE)):
+            _bars(axes, left[is_shown], values[is_shown], width, colour)
     axes.axhline(0, color=CHANCE, linewidth=0.8)
-    axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))
-    axes.yaxis.set_major_locator(MaxNLocator(4))
+    shares = [share for weight in weights if (share := negative_share([weight])) is not None]
+    text = f"{_span([count_negative([weight]) for weight in weights])} of {len(top(weights[0]))}"
+    if shares:
+        text = f"{_span([round(100 * share) for share in shares])} % < 0\n{text}"
+    axes.text(0.98, 0.98, text, ha="right", va="top", fontsize=8, transform=axes.transAxes)
+
+
+def _bars(axes: Axes, left: NDArray[Any], heights: NDArray[Any], width: float, colour: str) -> None:
+    """Draw bars from 0 as one path: files stay small."""
+    corners = [
+        [(x, 0), (x, y), (x + width, y), (x + width, 0), (x, 0)] for x, y in zip(left, heights, strict=True)
+    ]
+    if corners:
+        bars = Path.make_compound_path(*(Path(some, closed=True) for some in corners))
+        axes.add_patch(PathPatch(bars, facecolor=colour, linewidth=0))
+
+
+def _span(values: Sequence[int]) -> str:
+    """Such as "88–91", or "88" where all are the same."""
+    return "–".join(str(value) for value in sorted({min(values), max(values)}))
 
 
 def _affinity(axes: Axes, label: str, position: Sequence[int], values: NDArray[Any]) -> None:

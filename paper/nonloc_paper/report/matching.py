@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from nonloc_paper.report.contrasts import Contrast, contrasts_table, difference, errors, mean_of
+from nonloc_paper.report.contrasts import Contrast, contrasts_table, difference, mean_of
 from nonloc_paper.report.document import Section
 from nonloc_paper.report.records import RowRecord
 from nonloc_paper.report.table1 import rows_table
@@ -20,8 +20,10 @@ from nonloc_paper.report.table1_runs import (
     PROTOCOL,
     Kind,
     Table1Runs,
+    errors,
     group_size,
     kind_of,
+    lost,
     row_order,
     setting,
 )
@@ -185,8 +187,7 @@ def _corners_table(runs: Table1Runs) -> Table:
     """Return the errors of the seeds that count for the corners, seed by seed."""
     cells = []
     for row in _corners(runs):
-        known = errors(row)
-        gone = {run.recipe.seed for run in row.diverged} if row else set()
+        known, gone = errors(row), lost(row)
         texts = ["diverged" if seed in gone else format_score(known.get(seed)) for seed in CORNER_SEEDS]
         cells.append(", ".join(texts))
     lines = [("one embedding", *cells[:2]), ("own embeddings", *cells[2:])]

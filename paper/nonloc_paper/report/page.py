@@ -61,7 +61,8 @@ RESTORED_CAPTION = (
 PAPER_SPECTRA = (
     "The paper reports, for its classifiers on CIFAR-10, negative eigenvalues of the largest magnitude in original "
     "blocks (damping) and mostly positive ones in proposed blocks (diffusion). Here are the first seed's networks; a "
-    "negative share outside what chance gives was learned."
+    "negative share outside what chance gives was learned. Each panel says how much of the energy Σλ² and how many of "
+    "the eigenvalues shown are negative. Panels of a figure have one scale."
 )
 RECORDED = (
     "Recorded, not trained now: the paper's networks on CIFAR-10, 164 epochs on a GPU. The records are in "
@@ -129,20 +130,23 @@ def _sections(collection: Collection, recorded: Table1Runs | None) -> list[Secti
 
 def _spectra(collection: Collection, rows: list[RowRecord], score: str) -> list[Content]:
     networks = [(row.label, row.example, weights_at(row.example)) for row in rows if row.example is not None]
-    figure = figures.spectra([(label, run.spectrum) for label, run, _ in networks])
-    if figure is None:
-        return []
     captions = dict.fromkeys(run.spectrum["caption"] for _, run, weights in networks if weights)
-    contents: list[Content] = [
-        PAPER_SPECTRA,
-        Picture(f"spectra-{score}", figure, " ".join(captions)),
-        Details("The energies of every W", (energy_table(networks),)),
-    ]
+    if not captions:
+        return []
+    contents: list[Content] = [PAPER_SPECTRA, " ".join(captions)]
     for label, run, _ in networks:
-        early = figures.epochs(run, collection.suite.epochs)
+        figure = figures.stage_spectra(run.spectrum.get("stages", []))
+        early = [
+            (f"epoch {epoch}", first)
+            for epoch in collection.suite.epochs
+            if (first := weights_at(run, epoch)[:1])
+        ]
         text = f"{label}: the same spectrum while training. No band is drawn: it was recorded without it."
-        contents.append(Picture(f"epochs-{label}", early, text))
-    return contents
+        contents += [
+            Picture(f"spectra-{score}-{label}", figure, f"{label}."),
+            Picture(f"epochs-{label}", figures.spectra([("", early)]), text),
+        ]
+    return [*contents, Details("The energies of every W", (energy_table(networks),))]
 
 
 def image_table(rows: Sequence[RowRecord]) -> str:

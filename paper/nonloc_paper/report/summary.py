@@ -22,7 +22,7 @@ from nonloc_paper.report.advice import (
 )
 from nonloc_paper.report.contrasts import Contrast, difference, mean_of
 from nonloc_paper.report.document import Picture, Section
-from nonloc_paper.report.figures import SHADES
+from nonloc_paper.report.figures import NARROW, SHADES
 from nonloc_paper.report.map.cells import TrainabilityMap, format_blocks
 from nonloc_paper.report.map.tables import by_affinity
 from nonloc_paper.report.matching import (
@@ -37,7 +37,6 @@ from nonloc_paper.report.matching import (
     start_endings,
     start_pairs,
 )
-from nonloc_paper.report.paper_figures import WIDTH
 from nonloc_paper.report.records import RowRecord
 from nonloc_paper.report.table1_runs import (
     AFFINITIES,
@@ -220,7 +219,7 @@ def forest_figure(runs: Table1Runs) -> Figure | None:
         return None
     limits = (min(*values, -0.5) - 0.2, max(*values, 0.5) + 0.2)
     with style():
-        figure = Figure(figsize=(WIDTH, 7.6), layout="constrained")
+        figure = Figure(figsize=(NARROW, 7.6), layout="constrained")
         for axes, (backbone, lines) in zip(figure.subplots(1, 2, sharey=True), panels.items(), strict=True):
             axes.axvline(0, color=CHANCE, linewidth=1)
             axes.set(title=group_size(backbone), xlabel="points of error", xlim=limits)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -49,6 +49,11 @@ class Check:
 def decide(met: bool, residual: float, tolerance: float) -> Verdict:
     """Return the verdict on the claim residual ≤ tolerance. A residual that is not a number proves nothing."""
     return "hypothesis not met" if not met else "holds" if residual <= tolerance else "fails"
+
+
+def format_list(values: Iterable[float]) -> str:
+    """Return numbers in four digits, such as "1, 0.1, 0.01"."""
+    return ", ".join(f"{value:.4g}" for value in values)
 
 
 class Hypothesis(NamedTuple):

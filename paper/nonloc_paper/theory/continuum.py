@@ -8,7 +8,7 @@ that exactly, so what is left is rounding. ρ = xy has the degree x/2, with no l
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
 
@@ -21,7 +21,7 @@ from nonloc.processes.continuum.horizon import HorizonKernel
 from nonloc.processes.continuum.local import local_laplacian, reversal_growth
 from nonloc.processes.continuum.quadrature import quadrature
 from nonloc_paper.theory.case import ROUNDING, excess, is_gap, is_nothing, matrix_of, modes, path, rise
-from nonloc_paper.theory.check import Check, Hypothesis, decide
+from nonloc_paper.theory.check import Check, Hypothesis, decide, format_list
 from nonloc_paper.theory.meshes import CELLS, Meshes, rates
 from nonloc_paper.theory.theorems import FLOW_ROUNDING, JOINED, NONE
 
@@ -133,7 +133,7 @@ def poincare_statements(below: Meshes, touching: Meshes) -> list[Check]:
         (touching, "Poincaré inequality as stated", POSITIVE, "fails"),
     ):
         gaps = torch.stack([_modes(mesh)[0][1] for mesh in meshes.all])
-        residual, detail = float(1 - gaps[-1] / gaps[0]), f"gaps {_list(gaps)} on {CELLS} cells"
+        residual, detail = float(1 - gaps[-1] / gaps[0]), f"gaps {format_list(gaps)} on {CELLS} cells"
         checks.append(_check(name, statement, *hypothesis.of(meshes), residual, 0.5, detail, expected))
     return checks
 
@@ -157,7 +157,8 @@ def slow_decay_statements(touching: Meshes) -> list[Check]:
             *POSITIVE.of(touching),
             float(1 - decay[-1] / decay[0]),
             0.5,
-            f"for ρ = xy the rates are {_list(decay)} at t = {_list(LATE)}; degrees bounded below give a rate",
+            f"for ρ = xy the rates are {format_list(decay)} at t = {format_list(LATE)}; degrees bounded below give a "
+            "rate",
             "fails",
         ),
         _check(
@@ -167,7 +168,7 @@ def slow_decay_statements(touching: Meshes) -> list[Check]:
             is_product,
             float(missed[-1]) if bool((missed.diff() < 0).all()) else math.inf,
             0.005,
-            f"exponents {_list(exponents)} at t = {_list(LATE)}",
+            f"exponents {format_list(exponents)} at t = {format_list(LATE)}",
         ),
     ]
 
@@ -191,7 +192,7 @@ def hilbert_schmidt_statements(meshes: Meshes) -> list[Check]:
             *SQUARE.of(meshes),
             1 - other[0] / other[-1],
             0.5,
-            f"z ↦ d(x) z has the norms {_list(other)} on {CELLS} points, like √M",
+            f"z ↦ d(x) z has the norms {format_list(other)} on {CELLS} points, like √M",
             "fails",
         ),
     ]
@@ -208,7 +209,7 @@ def boundedness_statements(bounded: Meshes, square: Meshes) -> list[Check]:
         (square, "Section 4.2, bounded as stated", SYMMETRIC_SQUARE, "fails"),
     ):
         largest = [float(_modes(mesh)[0][-1]) for mesh in meshes.all]
-        detail = f"λ_max {_list(largest)} on {CELLS} points"
+        detail = f"λ_max {format_list(largest)} on {CELLS} points"
         if expected == "fails":
             detail += ": for ρ = (xy)^(−¼) e^(λ_max t) has no bound; bounded degrees give one"
         residual = largest[-1] / largest[0] - 1
@@ -264,7 +265,7 @@ def local_limit_statements(
             all(met),
             max(abs(math.log2(wide / narrow) - 2) for wide, narrow in pairwise(errors)),
             0.05,
-            f"relative differences {_list(errors)} for δ = {_list(RADII)}",
+            f"relative differences {format_list(errors)} for δ = {format_list(RADII)}",
         )
     ]
 
@@ -314,7 +315,3 @@ def _check(
 def _modes(mesh: Continuum) -> tuple[Tensor, Tensor]:
     """Return (eigenvalues [M] from the smallest, modes [M, M] as columns) of −ℒʰ in L², by what the flow does."""
     return modes(mesh.weights, -matrix_of(mesh.diffusion(), len(mesh.points)))
-
-
-def _list(values: Iterable[float]) -> str:
-    return ", ".join(f"{value:.4g}" for value in values)

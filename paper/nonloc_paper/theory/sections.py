@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 
 import torch
 from torch import Tensor
@@ -23,7 +22,7 @@ from nonloc_paper.theory.case import (
     rise,
     symmetric_part,
 )
-from nonloc_paper.theory.check import Hypothesis, Statements
+from nonloc_paper.theory.check import Hypothesis, Statements, format_list
 from nonloc_paper.theory.theorems import NONE, SYMMETRIC
 
 # Its symmetric part is 0.1 I; the rest turns.
@@ -175,7 +174,7 @@ def short_steps_keep_probability_as_stated(case: Case) -> tuple[float, str]:
     """γ is K, whose rows sum to 1, so that ∫ p = 1 for t − t′ = 1."""
     sums = [float((step * case.kernel).sum(1).max()) for step in TIME_STEPS]
     return max(abs(one - 1) for one in sums), (
-        f"t − t′ = {_list(TIME_STEPS)} give ∫ p = {_list(sums)}; with the rest a walker "
+        f"t − t′ = {format_list(TIME_STEPS)} give ∫ p = {format_list(sums)}; with the rest a walker "
         "stays: P = I + (t − t′)(K − I)"
     )
 
@@ -195,10 +194,6 @@ def reversed_laws_stay_laws_as_stated(case: Case) -> tuple[float, str]:
         f"from one position, at t = 1, the least entry is {least:.3g} and the total {float(laws.sum(0).mean()):.6g}: "
         "the reversal is a flow of signed densities"
     )
-
-
-def _list(values: Iterable[float]) -> str:
-    return ", ".join(f"{value:.3g}" for value in values)
 
 
 class _Weighted(Process):

@@ -2,7 +2,6 @@
 
 import base64
 import io
-import itertools
 import re
 
 import numpy as np
@@ -10,18 +9,12 @@ import pytest
 from made import RESTORER, make_row, make_run
 from PIL import Image
 
-from nonloc.plots import INK, png, svg
+from nonloc.plots import INK, png, save_figure, svg
 from nonloc_paper.report import figures
 from nonloc_paper.report.document import inline_svg
 from nonloc_paper.report.page import affinity_figures, image_address, to_pixels
 from nonloc_paper.report.records import RowRecord
 from nonloc_paper.training.recipe import Recipe
-
-
-def spectrum(blocks):
-    """What is drawn of spectrum.json, for one stage of so many W."""
-    weight = {"eigenvalues": [1.0, -0.5, 0.25], "band": {"low": [-1, -0.5, -0.2], "high": [1, 0.5, 0.2]}}
-    return {"stages": [{"name": "s", "weights": [weight] * blocks}]}
 
 
 def line(axes, label):
@@ -58,70 +51,76 @@ def test_a_run_that_was_lost_before_its_first_evaluation_has_its_cross_at_the_up
         assert axes.transData.inverted().transform(place)[0] == pytest.approx(3)
 
 
-def test_spectra_have_a_panel_for_each_weight_with_bars_and_band():
-    figure = figures.spectra([("net", spectrum(2)), ("baseline", {})])
-    shown = [axes for axes in figure.axes if axes.patches]
-    assert [axes.get_title(loc="left") for axes in shown] == ["\nblock 1", "block 2"]
-    assert [text.get_text() for text in shown[0].texts] == ["net"]
-    for axes in shown:
-        assert [bar.get_height() for bar in axes.patches] == [1.0, -0.5, 0.25]
-        assert len(axes.collections) == 1, "the band"
-    assert figures.spectra([("baseline", {})]) is None
+def weight(*values, negative=0.0, positive=1.0):
+    return {"eigenvalues": list(values), "negative_energy": negative, "positive_energy": positive}
 
 
-def test_spectra_of_many_weights_go_on_in_the_next_line():
-    figure = figures.spectra([("few", spectrum(2)), ("many " * 9, spectrum(12))])
-    figure.draw_without_rendering()
-    places = [axes.get_position() for axes in figure.axes if axes.patches]
-    assert len(places) == 14
-    assert all(place.width > 0.1 for place in places)
-    steps = [after.x0 - place.x0 for place, after in itertools.pairwise(places[2:8])]
-    assert steps == pytest.approx([steps[0]] * 5), "a long label takes no room from the panels beside it"
-    assert len({round(place.y0, 6) for place in places[2:]}) == 2, "twelve, six in a line"
-    assert places[1].y0 > places[2].y0 > places[8].y0
+def bars(axes):
+    """(left, height) of every bar, in the order of the paths."""
+    corners = [patch.get_path().vertices.reshape(-1, 5, 2) for patch in axes.patches]
+    return [tuple(bar[1].round(6).tolist()) for path in corners for bar in path]
 
 
-def test_spectra_while_training_are_those_of_the_chosen_epochs(tmp_path):
-    run = make_run(tmp_path / "a", Recipe(network="restorer8/original-1@2", data="motifs"), 20.0)
-    for epoch in (0, 1, 2):
-        weight = {"eigenvalues": [float(epoch), -0.5]}
-        run.spectra.append({"epoch": epoch, "stages": [{"name": "s", "weights": [weight]}]})
-    figure = figures.epochs(run, [0, 2, 9])
-    assert [axes.get_title(loc="left") for axes in figure.axes] == ["epoch 0", "epoch 2"]
-    assert [axes.patches[0].get_height() for axes in figure.axes] == [0.0, 2.0]
-    assert figures.epochs(run, [9]) is None
+def test_every_seed_has_its_bar_and_all_panels_one_scale_around_0():
+    seeds = [weight(2.0, -1.0, negative=0.2, positive=0.8), weight(-1.5, 0.5, negative=0.9, positive=0.1)]
+    figure = figures.spectra([("one", [("a", seeds), ("b", [weight(-0.5)])]), ("none", [])])
+    first, second, unused = figure.axes
+    assert bars(first) == [(0.6, 2.0), (1.6, -1.0), (2.0, 0.5), (1.0, -1.5)]
+    assert bars(second) == [(0.6, -0.5)]
+    assert first.get_ylim() == second.get_ylim() == pytest.approx((-2.2, 2.2))
+    assert [text.get_text() for text in first.texts] == ["20–90 % < 0\n1 of 2"]
+    assert not unused.axison
+    assert figures.spectra([("none", [])]) is None
 
 
-def test_the_line_of_the_features_breaks_where_the_kernel_changes():
-    def block(before, after):
-        return {"before": {"energy": before}, "after": {"energy": after}}
+def test_the_band_is_the_widest_of_the_seeds():
+    seeds = [weight(1.0) | {"band": {"low": [-size], "high": [size]}} for size in (0.5, 0.75)]
+    (band,) = figures.spectra([("", [("a", seeds)])]).axes[0].collections
+    assert {abs(y) for _, y in band.get_paths()[0].vertices} == {0.75}
 
-    joined = figures._segments([block(4.0, 2.0), block(2.0, 1.0)], "energy")
-    assert joined == ([0, 1, 1, 2], [4.0, 2.0, 2.0, 1.0])
-    steps, values = figures._segments([block(4.0, 2.0), block(3.0, None)], "energy")
-    assert np.isnan(steps[2])
-    assert values[:2] == [4.0, 2.0]
-    assert values[3] == 3.0
-    assert np.isnan(values[4])
+
+def test_many_weights_of_a_network_go_on_in_the_next_line_with_their_stage_in_their_title():
+    one, four = ({"name": name, "weights": [weight(1.0)] * count} for name, count in (("a", 1), ("b", 4)))
+    shown = [axes for axes in figures.stage_spectra([one, four]).axes if axes.axison]
+    titles = [axes.get_title(loc="left") for axes in shown]
+    assert titles == ["a\nblock 1", *(f"b\nblock {number}" for number in (1, 2, 3, 4))]
+    assert [axes.get_subplotspec().rowspan.start for axes in shown] == [0, 0, 0, 0, 1]
+    assert [axes.xaxis.get_tick_params()["labelbottom"] for axes in shown] == [False, True, True, True, True]
+    assert figures.stage_spectra([one]).axes[0].get_title(loc="left") == "block 1"
+    assert figures.stage_spectra([]) is None
+
+
+def features_of(folder, energies, **more):
+    """The axes of sub-blocks with these energies, (before, after)."""
+
+    def state(energy):
+        return {"norm": 2.0, "variance": 1.0, "energy": energy}
+
+    blocks = [
+        {"before": state(before), "after": state(after)} | {key: value[n] for key, value in more.items()}
+        for n, (before, after) in enumerate(energies)
+    ]
+    row = make_row(folder, "a", [24.0])
+    row.runs[0].observations.update(step=20, features=[{"name": "s", "blocks": blocks}])
+    return figures.features([row]).axes
+
+
+@pytest.mark.parametrize(
+    ("energies", "steps", "values"),
+    [
+        ([(4.0, 2.0), (2.0, 1.0)], [0, 1, 1, 2], [4.0, 2.0, 2.0, 1.0]),
+        ([(4.0, 2.0), (3.0, None)], [0, 1, np.nan, 1, 2], [4.0, 2.0, np.nan, 3.0, np.nan]),
+    ],
+)
+def test_the_line_of_the_features_breaks_where_the_kernel_changes(tmp_path, energies, steps, values):
+    axes = features_of(tmp_path, energies)
+    titles = ["norm of the features", "variance over positions", "Dirichlet energy"]
+    assert [one.get_ylabel() for one in axes] == titles
+    np.testing.assert_array_equal(line(axes[2], "a"), [steps, values])
 
 
 def test_features_have_a_panel_of_quotients_where_they_were_recorded(tmp_path):
-    def drawn(**more):
-        state = {"norm": 2.0, "variance": 1.0, "energy": 3.0}
-        blocks = [
-            {"before": state, "after": state} | {key: value[n] for key, value in more.items()} for n in (0, 1)
-        ]
-        row = make_row(tmp_path, "a", [24.0])
-        (run,) = row.runs
-        run.observations.update(step=20, features=[{"name": "s", "blocks": blocks}])
-        return figures.features([row]).axes
-
-    assert [axes.get_ylabel() for axes in drawn()] == [
-        "norm of the features",
-        "variance over positions",
-        "Dirichlet energy",
-    ]
-    *_, last = drawn(quotient=[0.05, -0.02])
+    *_, last = features_of(tmp_path, [(3.0, 3.0)] * 2, quotient=[0.05, -0.02])
     assert last.get_ylabel() == "W along the features"
     zero, found = last.lines
     assert list(zero.get_ydata()) == [0, 0]
@@ -169,7 +168,7 @@ def test_the_hue_tells_the_form_and_the_dash_the_group(tmp_path):
 
 
 def test_inline_figures_ask_for_nothing_and_take_the_colour_of_the_page():
-    figure = figures.spectra([("net", spectrum(1))])
+    figure = figures.spectra([("", [("a", [weight(1.0, -0.5)])])])
     text = inline_svg(figure, "one")
     assert text.startswith("<svg ")
     assert "http" not in text
@@ -191,12 +190,18 @@ def test_no_two_images_share_an_id():
 
 
 def test_a_file_is_the_same_whatever_was_saved_before():
-    one, other = (figures.spectra([("net", spectrum(1))]) for _ in range(2))
+    one, other = (figures.spectra([("", [("a", [weight(1.0, -0.5)])])]) for _ in range(2))
     assert Image.open(io.BytesIO(png(other))).format == "PNG"
     inline_svg(other, "page")
     assert svg(one) == svg(other) == svg(other)
     assert svg(one).startswith(b"<?xml")
     assert INK.encode() in svg(one)
+
+
+def test_a_pdf_is_the_same_twice_and_has_no_date():
+    one, other = (figures.spectra([("", [("a", [weight(1.0)])])]) for _ in range(2))
+    assert save_figure(one, "pdf") == save_figure(other, "pdf")
+    assert b"Date" not in save_figure(one, "pdf")
 
 
 def test_pictures_keep_their_pixels():

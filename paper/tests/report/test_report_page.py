@@ -1,9 +1,11 @@
 """The page: whole, self-contained, and honest about what is not there."""
 
+import re
+
 import pytest
 from html_balance import assert_balanced
 from made import RESTORER, make_run
-from made_records import arranged, during, records, weight
+from made_records import arranged, during, records, weight, write
 
 from nonloc_paper.report.page import write_page
 from nonloc_paper.report.records import collect
@@ -31,6 +33,22 @@ def test_a_page_of_runs_that_were_only_trained(tmp_path, network, stage):
     for absent in ("Restored images", "Affinity maps", "Spectra", "The features"):
         assert absent not in page
     assert_balanced(page)
+
+
+def test_spectra_are_shown_of_each_network_after_training_and_after_the_chosen_epochs(tmp_path):
+    write(tmp_path, records("table1-beside", {"1 original block": [8.5]}))
+    write_plan(tmp_path, {"name": "figure2", "rows": [], "changes": {}, "seeds": 1})
+    page = write_page(collect(tmp_path)).read_text()
+    shown = page[page.index(">Spectra of the learned weights</h2>") :]
+    captions = re.findall("<figcaption>(.*?)</figcaption>", shown)[:2]
+    assert captions[0] == "1 original block."
+    assert captions[1].startswith("1 original block: the same spectrum while training.")
+    assert re.findall(">(block 1|epoch [0-9]+)</text>", shown) == [
+        "block 1",
+        "epoch 36",
+        "epoch 82",
+        "epoch 125",
+    ]
 
 
 def test_a_planned_suite_without_any_run_says_so(tmp_path):

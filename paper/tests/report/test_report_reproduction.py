@@ -56,11 +56,9 @@ def made(results, tmp_path_factory):
     return folder, write_reproduction(results, folder)
 
 
-def test_the_same_records_give_the_same_bytes(tmp_path):
-    write(tmp_path / "results", records("table1", {"2-block (original)": [8.0, 8.1]}))
-    for folder in ("one", "two"):
-        write_reproduction(tmp_path / "results", tmp_path / folder)
-    once, twice = files(tmp_path / "one"), files(tmp_path / "two")
+def test_the_same_records_give_the_same_bytes(results, made, tmp_path):
+    write_reproduction(results, tmp_path)
+    once, twice = files(made[0]), files(tmp_path)
     assert once.keys() == twice.keys()
     assert [name for name in once if once[name] != twice[name]] == []
 

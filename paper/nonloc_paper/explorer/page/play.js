@@ -185,8 +185,6 @@ explorer.panels.push({
         }
       } else explorer.paint(canvas, explorer.rgba(z), side);
       const variance = variances[number];
-      canvas.dataset.variance = variance;
-      canvas.dataset.steps = number;
       const mean = settings.process === "jump" ? "" : ` Mean under π ${explorer.number(balancedMean(), 4)}.`;
       readout.textContent =
         `Step ${number}, time ${explorer.format(time, 4)}. Variance ${explorer.number(variance)}.${mean}`;

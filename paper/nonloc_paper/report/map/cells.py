@@ -160,13 +160,8 @@ def group_cells(lines: Sequence[Line]) -> tuple[Cell, ...]:
 
 def sort_inits(names: Iterable[str]) -> list[str]:
     """Return each name once: deviations by size, then the others by the alphabet."""
-    return sorted(set(names), key=lambda name: (deviation(name) is None, deviation(name) or 0.0, name))
-
-
-def deviation(init: str) -> float | None:
-    """Return the number in the name of a start such as "normal 0.05"; None for a start without a deviation."""
-    kind, _, number = init.partition(" ")
-    return float(number) if kind == "normal" else None
+    # "normal 0.07" stands before "normal 0.1" in the alphabet, too.
+    return sorted(set(names), key=lambda name: (not name.startswith("normal "), name))
 
 
 def largest(moment: dict[str, Any], name: str) -> float | None:
@@ -177,3 +172,9 @@ def largest(moment: dict[str, Any], name: str) -> float | None:
 def format_blocks(numbers: Iterable[int]) -> str:
     """Return such as "2, 3 and 4 blocks"."""
     return f"{join_words(map(str, sorted(set(numbers))))} blocks"
+
+
+def format_diverged(cells: Iterable[Cell]) -> str:
+    """Return how many runs of these cells diverged, such as "3 of 5"."""
+    cells = list(cells)
+    return f"{sum(len(cell.diverged) for cell in cells)} of {sum(cell.n for cell in cells)}"

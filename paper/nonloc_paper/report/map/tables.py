@@ -12,6 +12,7 @@ from nonloc_paper.report.map.cells import (
     Line,
     TrainabilityMap,
     format_blocks,
+    format_diverged,
     has_all_seeds,
     largest,
     sort_inits,
@@ -91,14 +92,8 @@ def late_counts_table(trained: TrainabilityMap) -> Table:
     for part, cells in trained.late:
         for form in dict.fromkeys(cell.form for cell in cells):
             some = [cell for cell in cells if cell.form == form]
-            gone, runs = sum(len(cell.diverged) for cell in some), sum(cell.n for cell in some)
-            lines.append(
-                (
-                    f"{form}, {format_blocks(cell.blocks for cell in some)}",
-                    part.change or "nothing",
-                    f"{gone} of {runs}",
-                )
-            )
+            stages = f"{form}, {format_blocks(cell.blocks for cell in some)}"
+            lines.append((stages, part.change or "nothing", format_diverged(some)))
     header = ("stages", "changed", "diverged within ten epochs")
     return Table(header, lines, key=header[2])
 
