@@ -345,9 +345,8 @@ def _factored(affinity: Affinity, s: _Sizes) -> Cost:
         wide = width / s.hidden  # attention takes query, key and values of one width: others are copied
         rows, columns = 256 if m >= 768 else 64 if m >= 192 else 32, min(512, affinity.right.shape[1])
         buffers = rows * columns * torch.get_num_threads()
-        is_heat = (
-            affinity.kind == "heat"
-        )  # whose features are centred, and copied with a column in each sub-block
+        # Features of heat are centred, and copied with a column in each sub-block.
+        is_heat = affinity.kind == "heat"
         applied = 2.5 + (is_heat or depth < width) + 1.5 * (s.hidden < width)
         copied = 2 + 1.8 * (is_heat or depth < width) + 0.7 * (s.hidden < width)
         forward = t.forward(s, applied * wide) + buffers + 2 * is_heat * max(t.features, b * m * d)
@@ -423,9 +422,7 @@ def _attention(affinity: Affinity, s: _Sizes) -> Cost:
     t = _Terms(affinity, s)
     d = affinity.left.shape[-1]
     forward = 3 * t.state + 3 * t.hidden + t.features
-    backward = (
-        s.blocks * (t.state + 3 * t.hidden + t.weights / s.blocks) + s.kernels * t.features + t.working(s)
-    )
+    backward = s.blocks * (t.state + 3 * t.hidden) + t.weights + s.kernels * t.features + t.working(s)
     macs = s.blocks * t.kernel * (d + s.hidden)
     return _cost(s.dtype.itemsize, forward, backward, macs + t.maps, 2.5 * macs + 2 * t.maps)
 
