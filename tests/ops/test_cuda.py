@@ -33,6 +33,19 @@ def test_values_and_gradients_are_those_of_the_cpu_in_float64(kind, normalize, b
     assert worst <= TOLERANCE[dtype]
 
 
+@pytest.mark.parametrize("kind", ["gaussian", "heat"])
+@pytest.mark.parametrize("backend", EXACT)
+def test_a_signal_in_float64_is_not_rounded_to_the_features(kind, backend):
+    exact = affinity(kind)
+    left, right = (side.half().to("cuda") for side in (exact.left, exact.right))
+    z = signal(exact).to("cuda")
+    expected, actual = (
+        diffuse(Affinity(*sides, kind), z, backend=backend)
+        for sides in ((left.double(), right.double()), (left, right))
+    )
+    assert relative(actual, expected) <= 1e-10
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("kind", ["gaussian", "heat", "dot", "concat"])
 def test_peak_memory_doubles_when_the_positions_do(kind, dtype):
