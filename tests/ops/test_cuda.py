@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from nonloc.ops import Affinity, diffuse
-from problems import CELLS, EXACT, SYMMETRIC, affinity, relative, signal
+from problems import CELLS, EXACT, SYMMETRIC, affinity, capture, relative, signal
 
 pytestmark = pytest.mark.gpu
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 2e-4, torch.bfloat16: 2e-2, torch.float16: 3e-3}
@@ -72,14 +72,7 @@ def test_it_can_be_captured(backend, normalize):
     def work():
         return diffuse(Affinity(x, x, "gaussian", normalize), z, backend=backend)
 
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        work()
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        out = work()
+    graph, out = capture(work)
     x.copy_(torch.randn_like(x))
     graph.replay()
     torch.testing.assert_close(out, work())
