@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from nonloc._checks import check_choice, check_whole, is_whole, shown
 from nonloc._torch_compat import FakeTensorMode
-from nonloc.ops.affinity import DTYPES, KINDS, Affinity
+from nonloc.ops.affinity import KINDS, Affinity, check_dtype
 from nonloc.ops.functional import choose_backend, compute_dtype
 from nonloc.ops.fused import BACKENDS as GPU_BACKENDS
 from nonloc.ops.fused import lacks, padded_channels, padded_width
@@ -209,11 +209,9 @@ def _of_stage(stage: Any, shape: Sequence[int] | None, dtype: torch.dtype | None
 
 
 def _checked_dtype(dtype: torch.dtype | None) -> torch.dtype:
-    if dtype is not None and dtype not in DTYPES:
-        raise ValueError(
-            f"dtype must be a floating dtype of torch, such as torch.float32, got {shown(dtype)}"
-        )
-    return dtype or torch.float32
+    dtype = torch.float32 if dtype is None else dtype
+    check_dtype(dtype)
+    return dtype
 
 
 def _without_contents(module: nn.Module, dtype: torch.dtype) -> Any:
