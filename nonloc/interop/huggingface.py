@@ -42,7 +42,8 @@ def insert(
             f"model must be one of transformers' models, with a configuration, got {type(model).__name__}; "
             "use nonloc.insert"
         )
-    for name, options in where.items():
+    # Anything but a dict is refused by `nonloc.insert`.
+    for name, options in where.items() if isinstance(where, Mapping) else ():
         if not isinstance(options, Mapping):
             raise ValueError(
                 f"{name!r}: a configuration holds the keywords of a stage, not a {type(options).__name__}; give a "
