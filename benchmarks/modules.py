@@ -6,7 +6,6 @@ as mmcv and timm compute it.
 
 from __future__ import annotations
 
-import statistics
 from argparse import Namespace
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -15,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
-from benchmarks.shared import format_range, format_size, markdown, time_calls, time_in_turns
+from benchmarks.shared import format_range, format_size, markdown, median_and_range, time_calls, time_in_turns
 from nonloc.nn.stage import DiffusiveStage, OriginalStage
 
 TIMED_MILLISECONDS = 30  # in one repeat
@@ -92,11 +91,8 @@ def measure(options: Namespace, talk: Callable[[str], None]) -> list[dict[str, A
             ]
             times = time_in_turns(list(works.values()), counts, options.repeats, device)
             for row, taken in zip(mine, times, strict=True):
-                row |= {
-                    "ms": statistics.median(taken),
-                    "range": (min(taken), max(taken)),
-                    "repeats": options.repeats,
-                }
+                row["ms"], row["range"] = median_and_range(taken)
+                row["repeats"] = options.repeats
                 talk(f"{form} {channels}, {blocks}, {row['dtype']}, {row['way']}: {row['ms']:.2f} ms")
             rows += mine
     return rows
