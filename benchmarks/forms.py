@@ -13,9 +13,9 @@ import torch
 
 from benchmarks.shared import format_range, markdown, median_and_range, time_calls, time_in_turns
 from benchmarks.training import STEPS_PER_EPOCH, WARM_UP_STEPS, LibrarySteps, PlainLoop, Steps, random_images
+from nonloc.nn.options import FORMS
 from nonloc_paper.training.recipe import Recipe
 
-FORMS = ("original", "diffusive")
 BLOCKS = (2, 3, 4)
 PLAIN = "plain loop"
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
 from benchmarks.shared import format_range, format_size, markdown, median_and_range, time_calls, time_in_turns
-from nonloc.nn.stage import DiffusiveStage, OriginalStage
+from nonloc.nn.stage import STAGE_OF_FORM
 
 TIMED_MILLISECONDS = 30  # in one repeat
 # The form, C, N and the input.
@@ -70,7 +70,7 @@ def measure(options: Namespace, talk: Callable[[str], None]) -> list[dict[str, A
     on_cuda = device.type == "cuda"
     for form, channels, blocks, shape in MODULES if on_cuda else ON_THE_CPU:
         for dtype in (torch.bfloat16, torch.float32) if on_cuda else (torch.float32,):
-            stage = {"diffusive": DiffusiveStage, "original": OriginalStage}[form](channels, blocks)
+            stage = STAGE_OF_FORM[form](channels, blocks)
             made: dict[str, Any] = {
                 "nonloc": stage.to(device),
                 "by hand": ByHand(form, channels, blocks).to(device),
