@@ -6,7 +6,6 @@ The two must agree before their times mean anything: a row of other numbers, or 
 from __future__ import annotations
 
 import math
-import statistics
 from argparse import Namespace
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -15,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks.shared import format_range, markdown, time_in_turns
+from benchmarks.shared import format_range, markdown, median_and_range, time_in_turns
 from nonloc.ops import NORMALIZATIONS, Affinity, choose_backend, propagate
 from nonloc.ops.affinity import SYMMETRIC
 
@@ -78,7 +77,7 @@ def _measure(
     row: dict[str, Any] = {"kind": kind, "normalize": normalize}
     row |= zip(("batch", "positions", "channels", "num_blocks"), shape, strict=True)
     for name, mine in zip(NAMES, times, strict=True):
-        row |= {name: statistics.median(mine), f"{name}_range": (min(mine), max(mine))}
+        row[name], row[f"{name}_range"] = median_and_range(mine)
     passed = error is not None and error <= LIMIT
     return row | {"auto": choose_backend(affinity), "repeats": repeats, "error": error, "passed": passed}
 

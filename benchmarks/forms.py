@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 import tempfile
 from argparse import Namespace
 from collections.abc import Callable, Sequence
@@ -12,11 +11,11 @@ from typing import Any
 
 import torch
 
-from benchmarks.shared import format_range, markdown, time_calls, time_in_turns
+from benchmarks.shared import format_range, markdown, median_and_range, time_calls, time_in_turns
 from benchmarks.training import STEPS_PER_EPOCH, WARM_UP_STEPS, LibrarySteps, PlainLoop, Steps, random_images
+from nonloc.nn.options import FORMS
 from nonloc_paper.training.recipe import Recipe
 
-FORMS = ("original", "diffusive")
 BLOCKS = (2, 3, 4)
 PLAIN = "plain loop"
 
@@ -74,9 +73,9 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
     lines = dict.fromkeys((row["way"], row["blocks"]) for row in rows)
     cells = []
     for way, blocks in sorted(lines, key=lambda one: (one[0] != PLAIN, one[1])):
-        pair = [times[way, blocks, form] for form in FORMS]
-        original, proposed = map(statistics.median, pair)
-        shown = [format_range(statistics.median(one), (min(one), max(one))) for one in pair]
+        pair = [median_and_range(times[way, blocks, form]) for form in FORMS]
+        (original, _), (proposed, _) = pair
+        shown = [format_range(*one) for one in pair]
         cells.append([way, str(blocks), *shown, f"{proposed / original:.2f}"])
     headers = ["way", "blocks", "original: ms a step", "proposed: ms a step", "proposed / original"]
     return markdown(headers, cells)

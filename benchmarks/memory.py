@@ -23,6 +23,8 @@ import torch
 from benchmarks.shared import markdown
 from nonloc.ops import Affinity, diffuse, propagate
 
+# Freed arrays go back at once, at every size: by glibc, and by mimalloc, which torch has on some processors.
+RETURN_FREED = {"MALLOC_MMAP_THRESHOLD_": str(2**17), "MIMALLOC_PURGE_DELAY": "0"}
 # What the linear-memory claim is shown on: kernel, normalisation, positions.
 LADDERS: tuple[tuple[str, str, tuple[int, ...]], ...] = (
     ("dot", "row", (65_536, 131_072, 262_144, 524_288, 1_048_576)),
@@ -55,8 +57,7 @@ def measure_size(
     job = json.dumps([kind, normalize, positions, channels, backend, num_blocks, torch.get_num_threads()])
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.memory", job],
-        # Freed arrays go back at once, at every size: by glibc, and by mimalloc, which torch has on some processors.
-        env={**os.environ, "MALLOC_MMAP_THRESHOLD_": str(2**17), "MIMALLOC_PURGE_DELAY": "0"},
+        env=os.environ | RETURN_FREED,
         capture_output=True,
         text=True,
         check=False,

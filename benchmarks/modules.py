@@ -6,7 +6,6 @@ as mmcv and timm compute it.
 
 from __future__ import annotations
 
-import statistics
 from argparse import Namespace
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -15,8 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
-from benchmarks.shared import format_range, format_size, markdown, time_calls, time_in_turns
-from nonloc.nn.stage import DiffusiveStage, OriginalStage
+from benchmarks.shared import format_range, format_size, markdown, median_and_range, time_calls, time_in_turns
+from nonloc.nn.stage import STAGE_OF_FORM
 
 TIMED_MILLISECONDS = 30  # in one repeat
 # The form, C, N and the input.
@@ -71,7 +70,7 @@ def measure(options: Namespace, talk: Callable[[str], None]) -> list[dict[str, A
     on_cuda = device.type == "cuda"
     for form, channels, blocks, shape in MODULES if on_cuda else ON_THE_CPU:
         for dtype in (torch.bfloat16, torch.float32) if on_cuda else (torch.float32,):
-            stage = {"diffusive": DiffusiveStage, "original": OriginalStage}[form](channels, blocks)
+            stage = STAGE_OF_FORM[form](channels, blocks)
             made: dict[str, Any] = {
                 "nonloc": stage.to(device),
                 "by hand": ByHand(form, channels, blocks).to(device),
@@ -92,11 +91,8 @@ def measure(options: Namespace, talk: Callable[[str], None]) -> list[dict[str, A
             ]
             times = time_in_turns(list(works.values()), counts, options.repeats, device)
             for row, taken in zip(mine, times, strict=True):
-                row |= {
-                    "ms": statistics.median(taken),
-                    "range": (min(taken), max(taken)),
-                    "repeats": options.repeats,
-                }
+                row["ms"], row["range"] = median_and_range(taken)
+                row["repeats"] = options.repeats
                 talk(f"{form} {channels}, {blocks}, {row['dtype']}, {row['way']}: {row['ms']:.2f} ms")
             rows += mine
     return rows

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -35,6 +36,11 @@ def time_in_turns(
         for work, count, mine in zip(works, counts, times, strict=True):
             mine.append(time_calls(work, count, device))
     return times
+
+
+def median_and_range(times: Sequence[float]) -> tuple[float, tuple[float, float]]:
+    """Return the median, and the lowest and the highest."""
+    return statistics.median(times), (min(times), max(times))
 
 
 def markdown(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

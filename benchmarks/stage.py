@@ -7,7 +7,6 @@ K = softmax(q kᵀ). A way whose value or gradients are far from float64 is not 
 from __future__ import annotations
 
 import math
-import statistics
 import time
 from argparse import Namespace
 from collections.abc import Callable, Sequence
@@ -20,7 +19,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import linear, scaled_dot_product_attention
 from torch.utils.checkpoint import checkpoint
 
-from benchmarks.shared import format_range, format_size, markdown, time_calls, time_in_turns
+from benchmarks.shared import format_range, format_size, markdown, median_and_range, time_calls, time_in_turns
 from nonloc.ops import Affinity, propagate
 
 LIMIT = 2**-5  # of ‖value − exact‖ / ‖exact‖, value and every gradient: eight roundings of bfloat16
@@ -238,11 +237,8 @@ def measure_shape(
     counts = [round(TIMED_MILLISECONDS / time_calls(work, 1, device)) for work in works]
     times = time_in_turns(works, [max(1, min(200, count)) for count in counts], repeats, device)
     for (row, column, _), mine in zip(jobs, times, strict=True):
-        row |= {
-            column: statistics.median(mine),
-            f"{column}_range": (min(mine), max(mine)),
-            "repeats": repeats,
-        }
+        row[column], row[f"{column}_range"] = median_and_range(mine)
+        row["repeats"] = repeats
     for column in ("captured", "eager"):
         for row in rows:
             public = rivals(rows, row["way"], column)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import statistics
 from argparse import Namespace
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -12,7 +11,7 @@ from typing import Any
 import torch
 
 from benchmarks.memory import measure_size, stage_inputs
-from benchmarks.shared import format_range, format_size, markdown, time_in_turns
+from benchmarks.shared import format_range, format_size, markdown, median_and_range, time_in_turns
 from benchmarks.stage import exact, gradients, ours, relative_errors
 
 CHANNELS, BLOCKS = 64, 4
@@ -46,7 +45,7 @@ def measure(options: Namespace, talk: Callable[[str], None]) -> list[dict[str, A
             row |= {"passed": errors[way] <= LIMIT, "repeats": len(mine)}
             if timed:
                 peak = measure_size("gaussian", "row", positions, CHANNELS, backend, BLOCKS)["peak_bytes"]
-                row |= {"milliseconds": statistics.median(mine), "range": (min(mine), max(mine))}
+                row["milliseconds"], row["range"] = median_and_range(mine)
                 row["peak_bytes"] = peak
                 talk(f"{way} at M = {positions:,}: {row['milliseconds']:.0f} ms, {peak / 2**20:.0f} MiB")
             rows.append(row)

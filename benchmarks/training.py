@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 import tempfile
 import warnings
 from argparse import Namespace
@@ -14,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks.shared import format_range, format_size, markdown, time_calls, time_in_turns
+from benchmarks.shared import format_range, format_size, markdown, median_and_range, time_calls, time_in_turns
 from nonloc_paper.data.dataset import Dataset, Split
 from nonloc_paper.networks.build import build
 from nonloc_paper.runs import Run
@@ -208,9 +207,9 @@ def measure_network(
             for one in ways:
                 one.close()
     for row, mine in zip(rows, times, strict=True):
-        each = [one / row["runs"] for one in mine]
-        row |= {"precision": recipe.precision, "milliseconds": statistics.median(each)}
-        row |= {"range": (min(each), max(each)), "gain": rows[0]["milliseconds"] / statistics.median(each)}
+        row["precision"] = recipe.precision
+        row["milliseconds"], row["range"] = median_and_range([one / row["runs"] for one in mine])
+        row["gain"] = rows[0]["milliseconds"] / row["milliseconds"]
     return rows
 
 

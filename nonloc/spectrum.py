@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -47,8 +48,10 @@ class Spectrum:
     eigenvalues: Tensor
 
     def __post_init__(self) -> None:
+        given = self.eigenvalues
         try:
-            values = torch.as_tensor(self.eigenvalues).detach()
+            # numpy takes Python's numbers as they are, which torch rounds to float32.
+            values = torch.as_tensor(given if isinstance(given, Tensor) else np.asarray(given)).detach()
         except (TypeError, RuntimeError, ValueError):
             values = torch.empty((), device="meta")
         is_row = values.dim() == 1 and not values.is_complex() and not values.is_meta

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -72,6 +73,19 @@ def peak_bytes(function: Callable[[], object]) -> int:
         now += event.nbytes()
         peak = max(peak, now)
     return peak
+
+
+def capture(work: Callable[[], Any]) -> tuple[torch.cuda.CUDAGraph, Any]:
+    """The CUDA graph of `work`, and what it returned."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        work()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        found = work()
+    return graph, found
 
 
 def signal(like: Affinity, channels: int = 4, seed: int = 1) -> Tensor:

@@ -83,6 +83,7 @@ OPERATIONS = [
     (lambda: row_sums(None), NO_AFFINITY),
     (lambda: self_adjoint_weights(None), NO_AFFINITY),
     (lambda: SparseAffinity(GRAPH, measure=torch.tensor([1, 1, 1, 1, torch.nan])), "NaN or infinite"),
+    (lambda: adjoint(A, torch.int64), "dtype must be a floating dtype"),
     (lambda: prepare(A, torch.int64), "dtype must be a floating dtype"),
     (lambda: aggregate(A, X, backend=["reference"]), "backend=.* is unknown"),
     (lambda: propagate(A, X, [W], backend=["reference"]), "backend=.* is unknown"),

@@ -71,6 +71,10 @@ def test_round_trip_by_json():
     assert values["negative_share"] == spectrum.negative_share
 
 
+def test_numbers_of_python_keep_their_digits():
+    assert Spectrum([0.1, -1e300]).eigenvalues.tolist() == [-1e300, 0.1]
+
+
 def test_symmetric_part_is_differentiable_and_takes_batches():
     w = torch.randn(2, 3, 3, dtype=torch.float64, requires_grad=True)
     torch.testing.assert_close(symmetric_part(w), (w + w.transpose(1, 2)) / 2)

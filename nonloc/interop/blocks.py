@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -37,17 +37,6 @@ class Norm(NamedTuple):
     state: Mapping[str, Tensor]
     eps: float = 1e-5
     momentum: float | None = 0.1
-
-
-class TheirParts(NamedTuple):
-    """The parts of their block: x + norm(w_z(K g(x))), where K is made from theta(x), phi(x) and project."""
-
-    g: LinearMap
-    w_z: LinearMap
-    theta: LinearMap | None = None
-    phi: LinearMap | None = None
-    project: LinearMap | None = None
-    norm: Norm | None = None
 
 
 class PooledConcatenation(Concatenation):
@@ -102,16 +91,25 @@ def batch_norm(name: str, module: Any) -> Norm:
 
 
 def make_block(
-    parts: TheirParts, mode: str, *, scale: float | None = None, subsample: int | None = None
+    part: Callable[[str], LinearMap],
+    mode: str,
+    *,
+    norm: Norm | None = None,
+    scale: float | None = None,
+    subsample: int | None = None,
 ) -> OriginalBlock:
-    """Return an OriginalBlock that computes what a block with these parts does.
+    """Return an OriginalBlock that computes x + norm(w_z(K g(x))), as their block of this mode does.
 
+    part       its maps: "g" and "w_z"; K is made from "theta" and "phi", but for "gaussian", and of "concatenation"
+               from "project"
     mode       one of AFFINITY_OF_MODE
+    norm       None: there is none
     scale      of the logits of "embedded_gaussian"; None: 1
     subsample  the stride of the pooling of φ(x) and g(x); None: there is none
     """
     check_choice("mode", mode, AFFINITY_OF_MODE)
-    weight = parts.w_z.weight
+    w_z = part("w_z")
+    weight = w_z.weight
     channels, hidden = weight.shape
     factory: dict[str, Any] = {"device": weight.device, "dtype": weight.dtype}
     affinity: AffinityLike = AFFINITY_OF_MODE[mode]
@@ -126,28 +124,25 @@ def make_block(
         bias=True,
         affinity=affinity,
         embed=embed,
-        batch_norm=parts.norm is not None,
+        batch_norm=norm is not None,
         subsample=subsample,
         pool_after=subsample is not None,
         **factory,
     )
     weights: Any = block.maps[0]
     embedding: Any = block.embeddings[0]
-    _copy(weights.w_g, parts.g)
-    _copy(weights.w_z, parts.w_z)
-    if parts.norm is not None:
+    _copy(weights.w_g, part("g"))
+    _copy(weights.w_z, w_z)
+    if norm is not None:
         # Old state dicts do not count batches.
-        state = {"num_batches_tracked": torch.tensor(0), **parts.norm.state}
+        state = {"num_batches_tracked": torch.tensor(0), **norm.state}
         weights.norm.load_state_dict(state)
-        weights.norm.eps, weights.norm.momentum = parts.norm.eps, parts.norm.momentum
+        weights.norm.eps, weights.norm.momentum = norm.eps, norm.momentum
     if mode == "gaussian":
         return block
-    theta, phi = parts.theta, parts.phi
-    assert theta is not None
-    assert phi is not None
+    theta, phi = part("theta"), part("phi")
     if mode == "concatenation":
-        assert parts.project is not None
-        of_theta, of_phi = parts.project.weight.split(hidden, dim=1)
+        of_theta, of_phi = part("project").weight.split(hidden, dim=1)
         theta = _product(of_theta, theta)
         if subsample is None:
             phi = _product(of_phi, phi)

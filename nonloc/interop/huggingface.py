@@ -11,8 +11,7 @@ from nonloc._checks import check_choice
 from nonloc.nn.insert import Inserted
 from nonloc.nn.insert import insert as insert_stages
 from nonloc.nn.inspect import Inputs
-from nonloc.nn.options import FORMS
-from nonloc.nn.stage import DiffusiveStage, OriginalStage
+from nonloc.nn.stage import STAGE_OF_FORM
 
 # The entry of the model's configuration.
 ENTRY = "nonloc_stages"
@@ -42,7 +41,8 @@ def insert(
             f"model must be one of transformers' models, with a configuration, got {type(model).__name__}; "
             "use nonloc.insert"
         )
-    for name, options in where.items():
+    # Anything but a dict is refused by `nonloc.insert`.
+    for name, options in where.items() if isinstance(where, Mapping) else ():
         if not isinstance(options, Mapping):
             raise ValueError(
                 f"{name!r}: a configuration holds the keywords of a stage, not a {type(options).__name__}; give a "
@@ -89,6 +89,5 @@ def from_pretrained(kind: type[Any], path: Any, **keywords: Any) -> Any:
 def _make(name: str, options: Mapping[str, Any]) -> nn.Module:
     rest = dict(options)
     form, channels = rest.pop("form", None), rest.pop("channels", None)
-    check_choice(f"{name!r}: form", form, FORMS)
-    stage = DiffusiveStage if form == "diffusive" else OriginalStage
-    return stage(channels, rest.pop("num_blocks", 1), **rest)
+    check_choice(f"{name!r}: form", form, STAGE_OF_FORM)
+    return STAGE_OF_FORM[form](channels, rest.pop("num_blocks", 1), **rest)

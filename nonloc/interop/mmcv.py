@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import nn
 
-from nonloc.interop.blocks import TheirParts, batch_norm, check_has, linear_map, make_block
+from nonloc.interop.blocks import LinearMap, batch_norm, check_has, linear_map, make_block
 from nonloc.nn import stage
 
 
@@ -26,25 +26,17 @@ def from_nonlocal(module: nn.Module) -> stage.OriginalBlock:
     names = ("mode", "use_scale", "sub_sample", "inter_channels", "g", "conv_out")
     check_has(module, names, "one of mmcv's NonLocal1d, NonLocal2d and NonLocal3d")
     theirs: Any = module
-    sub_sample = bool(theirs.sub_sample)
 
-    def part(name: str) -> Any:
+    def part(name: str) -> LinearMap:
+        name = {"w_z": "conv_out", "project": "concat_project"}.get(name, name)
         # With sub_sample the convolution is followed by its pooling.
         one = getattr(theirs, name)
         return linear_map(name, one[0].conv if isinstance(one, nn.Sequential) else one.conv)
 
-    has_maps, is_concat = theirs.mode != "gaussian", theirs.mode == "concatenation"
     out = theirs.conv_out
-    parts = TheirParts(
-        g=part("g"),
-        w_z=part("conv_out"),
-        theta=part("theta") if has_maps else None,
-        phi=part("phi") if has_maps else None,
-        project=part("concat_project") if is_concat else None,
-        norm=batch_norm("conv_out.norm", out.norm) if out.with_norm else None,
-    )
+    norm = batch_norm("conv_out.norm", out.norm) if out.with_norm else None
     scale = theirs.inter_channels**-0.5 if theirs.use_scale else None
-    block = make_block(parts, theirs.mode, scale=scale, subsample=2 if sub_sample else None)
+    block = make_block(part, theirs.mode, norm=norm, scale=scale, subsample=2 if theirs.sub_sample else None)
     return block.train(module.training)
 
 

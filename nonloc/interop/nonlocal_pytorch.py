@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from torch import Tensor, nn
 
-from nonloc.interop.blocks import LinearMap, Norm, TheirParts, as_map, make_block
+from nonloc.interop.blocks import LinearMap, Norm, as_map, make_block
 from nonloc.nn.stage import OriginalBlock
 
 
@@ -34,6 +34,7 @@ def from_nonlocal(source: nn.Module | Mapping[str, Tensor], mode: str | None = N
         )
 
     def part(name: str) -> LinearMap:
+        name = {"w_z": "W", "project": "concat_project"}.get(name, name)
         # A pooling or a normalisation after the convolution makes it the first of a sequence.
         first = f"{name}.0." if f"{name}.0.weight" in state else f"{name}."
         return as_map(name, state[f"{first}weight"], state.get(f"{first}bias"))
@@ -56,15 +57,6 @@ def from_nonlocal(source: nn.Module | Mapping[str, Tensor], mode: str | None = N
         raise ValueError(
             f"mode={mode!r}, and the weights are those of {' or '.join(map(repr, possible))}; give that mode"
         )
-    has_maps = mode != "gaussian"
-    parts = TheirParts(
-        g=part("g"),
-        w_z=part("W"),
-        theta=part("theta") if has_maps else None,
-        phi=part("phi") if has_maps else None,
-        project=part("concat_project") if mode == "concatenation" else None,
-        norm=Norm(norm) if norm else None,
-    )
     subsample = 2 if "g.0.weight" in state else None
-    block = make_block(parts, mode, subsample=subsample)
+    block = make_block(part, mode, norm=Norm(norm) if norm else None, subsample=subsample)
     return block.train(source.training if isinstance(source, nn.Module) else False)

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import nn
 
-from nonloc.interop.blocks import TheirParts, batch_norm, check_has, linear_map, make_block
+from nonloc.interop.blocks import LinearMap, batch_norm, check_has, linear_map, make_block
 from nonloc.nn.stage import OriginalBlock
 
 
@@ -24,11 +24,10 @@ def from_nonlocal_attn(module: nn.Module) -> OriginalBlock:
     """
     check_has(module, ("scale", "t", "p", "g", "z", "norm"), "timm's NonLocalAttn")
     theirs: Any = module
-    parts = TheirParts(
-        g=linear_map("g", theirs.g),
-        w_z=linear_map("z", theirs.z),
-        theta=linear_map("t", theirs.t),
-        phi=linear_map("p", theirs.p),
-        norm=batch_norm("norm", theirs.norm),
-    )
-    return make_block(parts, "embedded_gaussian", scale=theirs.scale).train(module.training)
+
+    def part(name: str) -> LinearMap:
+        name = {"w_z": "z", "theta": "t", "phi": "p"}.get(name, name)
+        return linear_map(name, getattr(theirs, name))
+
+    norm = batch_norm("norm", theirs.norm)
+    return make_block(part, "embedded_gaussian", norm=norm, scale=theirs.scale).train(module.training)

@@ -78,7 +78,10 @@ def _plain(linear: nn.Linear) -> nn.Linear:
 
 def _fuse_norm(weight: WeightMap) -> None:
     norm, w_z = weight.norm, weight.w_z
-    if norm is not None and is_untouched(norm, nn.BatchNorm1d) and is_untouched(w_z, nn.Linear):
+    # Without γ and β, or without running statistics, torch does not fuse it.
+    if not is_untouched(norm, nn.BatchNorm1d) or not (norm.affine and norm.track_running_stats):
+        return
+    if is_untouched(w_z, nn.Linear):
         weight.w_z, weight.norm = fuse_linear_bn_eval(w_z, norm), None
 
 

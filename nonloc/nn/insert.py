@@ -15,9 +15,8 @@ from nonloc._checks import check_choice, check_takes_one, shown
 from nonloc.nn.after import After
 from nonloc.nn.inspect import Inputs, run_model
 from nonloc.nn.nonlocal_module import NonlocalModule
-from nonloc.nn.options import FORMS
 from nonloc.nn.outputs import Output, last_channels, record_outputs
-from nonloc.nn.stage import DiffusiveStage, OriginalStage, unknown_keyword
+from nonloc.nn.stage import STAGE_OF_FORM, unknown_keyword
 
 Value = nn.Module | Callable[[int], nn.Module] | Mapping[str, Any]
 # Of torch's modules, those that take and put out [positions, batch, C] unless batch_first=True.
@@ -190,8 +189,8 @@ def _make(name: str, base: nn.Module, value: Value, output: Output | None) -> nn
         return value
     if isinstance(value, Mapping):
         keywords = dict(value)
-        check_choice(f"{name!r}: form", form := keywords.pop("form", None), FORMS)
-        stage_type = DiffusiveStage if form == "diffusive" else OriginalStage
+        check_choice(f"{name!r}: form", form := keywords.pop("form", None), STAGE_OF_FORM)
+        stage_type = STAGE_OF_FORM[form]
         known = inspect.signature(stage_type).parameters
         if message := unknown_keyword(stage_type.__name__, known, keywords):
             raise ValueError(f"{name!r}: {message}")

@@ -170,6 +170,9 @@ class DiffusiveStage(NonlocalModule):
 
 
 # fmt: on
+STAGE_OF_FORM: dict[str, type[NonlocalModule]] = {"original": OriginalStage, "diffusive": DiffusiveStage}
+
+
 def stages(model: "nn.Module") -> "Iterator[tuple[str, NonlocalModule]]":
     """Yield (name, module) of the outermost nonlocal modules of a model, in its order; the model itself is "".
 

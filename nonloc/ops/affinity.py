@@ -206,6 +206,14 @@ def check_batched(name: str, value: Any, last: str) -> None:
         raise ValueError(f"{name} must be floating point, of 16 bits or more, got {value.dtype}; use {fix}")
 
 
+def check_dtype(dtype: Any) -> None:
+    """ValueError unless it is one of DTYPES."""
+    if dtype not in DTYPES:
+        raise ValueError(
+            f"dtype must be a floating dtype of torch, such as torch.float32, got {shown(dtype)}"
+        )
+
+
 def shape_or_type(value: Any) -> str:
     """The shape of a tensor, or the type of anything else, for an error message."""
     return str(list(value.shape)) if isinstance(value, Tensor) else type(value).__name__

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from nonloc._checks import check_choice, check_whole, is_whole, shown
 from nonloc._torch_compat import FakeTensorMode
-from nonloc.ops.affinity import DTYPES, KINDS, Affinity
+from nonloc.ops.affinity import KINDS, Affinity, check_dtype
 from nonloc.ops.functional import choose_backend, compute_dtype
 from nonloc.ops.fused import BACKENDS as GPU_BACKENDS
 from nonloc.ops.fused import lacks, padded_channels, padded_width
@@ -209,11 +209,9 @@ def _of_stage(stage: Any, shape: Sequence[int] | None, dtype: torch.dtype | None
 
 
 def _checked_dtype(dtype: torch.dtype | None) -> torch.dtype:
-    if dtype is not None and dtype not in DTYPES:
-        raise ValueError(
-            f"dtype must be a floating dtype of torch, such as torch.float32, got {shown(dtype)}"
-        )
-    return dtype or torch.float32
+    dtype = torch.float32 if dtype is None else dtype
+    check_dtype(dtype)
+    return dtype
 
 
 def _without_contents(module: nn.Module, dtype: torch.dtype) -> Any:
@@ -345,9 +343,8 @@ def _factored(affinity: Affinity, s: _Sizes) -> Cost:
         wide = width / s.hidden  # attention takes query, key and values of one width: others are copied
         rows, columns = 256 if m >= 768 else 64 if m >= 192 else 32, min(512, affinity.right.shape[1])
         buffers = rows * columns * torch.get_num_threads()
-        is_heat = (
-            affinity.kind == "heat"
-        )  # whose features are centred, and copied with a column in each sub-block
+        # Features of heat are centred, and copied with a column in each sub-block.
+        is_heat = affinity.kind == "heat"
         applied = 2.5 + (is_heat or depth < width) + 1.5 * (s.hidden < width)
         copied = 2 + 1.8 * (is_heat or depth < width) + 0.7 * (s.hidden < width)
         forward = t.forward(s, applied * wide) + buffers + 2 * is_heat * max(t.features, b * m * d)
@@ -423,9 +420,7 @@ def _attention(affinity: Affinity, s: _Sizes) -> Cost:
     t = _Terms(affinity, s)
     d = affinity.left.shape[-1]
     forward = 3 * t.state + 3 * t.hidden + t.features
-    backward = (
-        s.blocks * (t.state + 3 * t.hidden + t.weights / s.blocks) + s.kernels * t.features + t.working(s)
-    )
+    backward = s.blocks * (t.state + 3 * t.hidden) + t.weights + s.kernels * t.features + t.working(s)
     macs = s.blocks * t.kernel * (d + s.hidden)
     return _cost(s.dtype.itemsize, forward, backward, macs + t.maps, 2.5 * macs + 2 * t.maps)
 

@@ -43,7 +43,7 @@ def prepare(affinity: Affinity, dtype: torch.dtype) -> Operator:
         if is_weighted or affinity.kind == "heat":
             logged = column + log_weights(weights) if is_weighted else column
             return Operator(lambda z: sums * _softmax(query, key, logged, z), sums)
-        if _half_serves(affinity):
+        if _half_serves(affinity, dtype):
             query, key = affinity.scale * affinity.left, affinity.right
         return Operator(lambda z: sums * _softmax(query, key, None, z.to(query.dtype)), sums)
     if affinity.normalize in ("none", "count"):
@@ -148,11 +148,13 @@ def _attention(query: Tensor, key: Tensor, z: Tensor, column: Tensor | None = No
     return out.squeeze(1)[..., : z.shape[-1]]
 
 
-def _half_serves(affinity: Affinity) -> bool:
+def _half_serves(affinity: Affinity, dtype: torch.dtype) -> bool:
     """On the GPU, attention takes half precision as it is: its logits and sums are float32 inside. Its gradients round
-    as `fused.kernels.query_kernel` says, which matters where rows of K are nearly one number."""
-    left, half = affinity.left, (torch.float16, torch.bfloat16)
-    return left.is_cuda and left.dtype == affinity.right.dtype and left.dtype in half
+    as `fused.kernels.query_kernel` says, which matters where rows of K are nearly one number. A signal in float64 is
+    computed in float64."""
+    left, right = affinity.left, affinity.right
+    is_half = left.dtype == right.dtype and left.dtype in (torch.float16, torch.bfloat16)
+    return is_half and left.is_cuda and dtype == torch.float32
 
 
 def _attention_serves(query: Tensor, z: Tensor, column: Tensor | None) -> bool:

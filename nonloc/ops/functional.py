@@ -29,10 +29,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nonloc._checks import check_choice, check_flag, shown
+from nonloc._checks import check_choice, check_flag
 from nonloc._torch_compat import is_exporting, is_open_size, needs_derivative, needs_plain_torch
 from nonloc.ops import exponential, factored, fused, reference, sparse
-from nonloc.ops.affinity import DTYPES, Affinity, check_batched, position_weights, without_masked, zero_masked
+from nonloc.ops.affinity import (
+    Affinity,
+    check_batched,
+    check_dtype,
+    position_weights,
+    without_masked,
+    zero_masked,
+)
 from nonloc.ops.arithmetic import full_precision
 from nonloc.ops.fused import choice
 from nonloc.ops.normalize import Operator, check_kernel_values, sides
@@ -232,12 +239,8 @@ def prepare(
     [[0.5, -0.5], [1.0, -1.0]]
     """
     check_kind(affinity)
-    if dtype is None:
-        dtype = compute_dtype(affinity)
-    if dtype not in DTYPES:
-        raise ValueError(
-            f"dtype must be a floating dtype of torch, such as torch.float64, got {shown(dtype)}"
-        )
+    dtype = compute_dtype(affinity) if dtype is None else dtype
+    check_dtype(dtype)
     chosen = backend
     if backend == "auto":
         chosen = choose_backend(affinity)
@@ -291,6 +294,7 @@ def adjoint(affinity: Affinity | SparseAffinity, dtype: torch.dtype | None = Non
     """
     check_kind(affinity)
     dtype = compute_dtype(affinity) if dtype is None else dtype
+    check_dtype(dtype)
     if isinstance(affinity, SparseAffinity):
         sparse.check_values(affinity)
         forward = backward = sparse.product(affinity.matrix, dtype)

@@ -48,9 +48,8 @@ STALLED = 3  # this many steps without improvement: rounding is reached
 # How many steps are taken where the residual may not be looked at (tracing, capturing, vmap, shapes alone).
 UNSEEN_STEPS = 40
 
-LogApply = Callable[
-    [Tensor], Tensor
-]  # x [B, M] -> log Σ_j Ω_ij μ_j e^{x_j} [B, M]; −inf or LOG_ZERO for an empty row
+# x [B, M] -> log Σ_j Ω_ij μ_j e^{x_j} [B, M]; −inf or LOG_ZERO for an empty row
+LogApply = Callable[[Tensor], Tensor]
 Matvec = Callable[[Tensor], Tensor]
 Solve = Callable[[Tensor, Tensor], Tensor]  # (x, G) [B, M] -> (diag(r) + K(x))⁻¹ (r − 1) with r = e^G
 

@@ -78,6 +78,8 @@ def test_wrong_arguments(model, x):
         huggingface.insert(torch.nn.Linear(2, 2), {})
     with pytest.raises(ValueError, match=f"'{PLACE}': a configuration holds the keywords of a stage"):
         huggingface.insert(model, {PLACE: nonloc.DiffusiveBlock}, example=x)
+    with pytest.raises(ValueError, match="where .*got a list"):
+        huggingface.insert(model, [PLACE])
 
 
 def test_the_hub_mixin_saves_a_model_with_a_stage(tmp_path):

@@ -49,6 +49,14 @@ def test_the_output_stays(kind, keywords, x):
     assert all(isinstance(one, WeightMap) for one in frozen[0].maps)
 
 
+@pytest.mark.parametrize("keywords", [{"affine": False}, {"track_running_stats": False}], ids=str)
+def test_a_normalisation_that_cannot_be_fused_stays(keywords, x):
+    stage = made(batch_norm=True).eval()
+    for one in stage.maps:
+        one.norm = nn.BatchNorm1d(C, dtype=torch.float64, **keywords).eval()
+    torch.testing.assert_close(freeze(stage)(x), stage(x))
+
+
 def test_parametrized_weights_become_plain(x):
     stage = made()
     parametrizations.weight_norm(stage.maps[0].w_z)

@@ -107,14 +107,12 @@ def by(backend: str):
 
 def by_hand(affinity: Affinity, z: Tensor, pairs, differs: bool) -> Tensor:
     """The stage as one writes it in torch: K a matrix in z's dtype, its logits and their softmax in float32."""
-    logits = affinity.scale * (affinity.left.float() @ affinity.right.float().mT)
-    if affinity.kind == "heat":
-        logits = (
-            -affinity.scale
-            * torch.cdist(
-                affinity.left.float(), affinity.right.float(), compute_mode="donot_use_mm_for_euclid_dist"
-            ).square()
-        )
+    left, right = affinity.left.float(), affinity.right.float()
+    if affinity.kind == "gaussian":
+        logits = affinity.scale * (left @ right.mT)
+    else:
+        distances = torch.cdist(left, right, compute_mode="donot_use_mm_for_euclid_dist")
+        logits = -affinity.scale * distances.square()
     if affinity.mask is not None:
         logits = logits.masked_fill(~affinity.mask.unsqueeze(1), -1e30)
         start, z = z, torch.where(affinity.mask.unsqueeze(-1), z, 0)

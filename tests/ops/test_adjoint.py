@@ -27,7 +27,7 @@ from problems import (
 each_formed_cell = pytest.mark.parametrize(("kind", "normalize", "form"), FORMED_CELLS)
 
 
-def sparse(normalize, symmetric=True, measure=None):
+def sparse(normalize, symmetric, measure):
     dense = torch.rand(6, 6, dtype=torch.float64, generator=generator(3))
     dense = dense * (torch.rand(6, 6, generator=generator(4)) > 0.5) + 0.2 * torch.eye(6, dtype=torch.float64)
     dense = dense + dense.T if symmetric else dense

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 
+from benchmarks.memory import RETURN_FREED
 from nonloc.nn import DiffusiveStage, Heat, OriginalStage
 from nonloc.ops import Affinity, estimate, propagate
 from nonloc.ops.functional import choose_backend
@@ -126,8 +127,7 @@ def test_bytes_are_those_of_a_fresh_process(backend):
     shape = (4, 64, 32, 32)
     done = subprocess.run(
         [sys.executable, "-c", RESIDENT, json.dumps([backend, shape])],
-        # Freed arrays go back at once: by glibc, and by mimalloc, which torch has on some processors.
-        env=os.environ | {"MALLOC_MMAP_THRESHOLD_": str(2**17), "MIMALLOC_PURGE_DELAY": "0", "OMP_NUM_THREADS": "1"},
+        env=os.environ | RETURN_FREED | {"OMP_NUM_THREADS": "1"},
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from nonloc.ops import Affinity, diffuse
-from problems import CELLS, EXACT, SYMMETRIC, affinity, relative, signal
+from problems import CELLS, EXACT, SYMMETRIC, affinity, capture, relative, signal
 
 pytestmark = pytest.mark.gpu
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 2e-4, torch.bfloat16: 2e-2, torch.float16: 3e-3}
@@ -33,6 +33,19 @@ def test_values_and_gradients_are_those_of_the_cpu_in_float64(kind, normalize, b
     assert worst <= TOLERANCE[dtype]
 
 
+@pytest.mark.parametrize("kind", ["gaussian", "heat"])
+@pytest.mark.parametrize("backend", EXACT)
+def test_a_signal_in_float64_is_not_rounded_to_the_features(kind, backend):
+    exact = affinity(kind)
+    left, right = (side.half().to("cuda") for side in (exact.left, exact.right))
+    z = signal(exact).to("cuda")
+    expected, actual = (
+        diffuse(Affinity(*sides, kind), z, backend=backend)
+        for sides in ((left.double(), right.double()), (left, right))
+    )
+    assert relative(actual, expected) <= 1e-10
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("kind", ["gaussian", "heat", "dot", "concat"])
 def test_peak_memory_doubles_when_the_positions_do(kind, dtype):
@@ -59,14 +72,7 @@ def test_it_can_be_captured(backend, normalize):
     def work():
         return diffuse(Affinity(x, x, "gaussian", normalize), z, backend=backend)
 
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        work()
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        out = work()
+    graph, out = capture(work)
     x.copy_(torch.randn_like(x))
     graph.replay()
     torch.testing.assert_close(out, work())

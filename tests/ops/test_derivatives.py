@@ -8,16 +8,7 @@ from torch.func import jacfwd, jacrev, jvp, vmap
 
 from nonloc.ops import NORMALIZATIONS, Affinity, SparseAffinity, diffuse, sinkhorn
 from nonloc.ops.derivatives import differentiable_as
-from problems import (
-    CELLS,
-    EXACT,
-    FORMED_CELLS,
-    SOME_CELLS,
-    decoration,
-    features,
-    generator,
-    relative,
-)
+from problems import CELLS, EXACT, FORMED_CELLS, SOME_CELLS, decoration, features, generator, relative
 
 M = 5
 each_backend = pytest.mark.parametrize("backend", EXACT)

@@ -8,17 +8,7 @@ from hypothesis import strategies as st
 
 from nonloc.ops import Affinity, aggregate, diffuse, exponential, propagate, row_blocks
 from nonloc.ops.factored import relu_sum
-from problems import (
-    CELLS,
-    FORMS,
-    SYMMETRIC,
-    decoration,
-    features,
-    generator,
-    peak_bytes,
-    relative,
-    signal,
-)
+from problems import CELLS, FORMS, SYMMETRIC, decoration, features, generator, peak_bytes, relative, signal
 
 
 def gradients(backend, kind, normalize, mask=None, measure=None, positions=23):

@@ -10,6 +10,7 @@ from fused_problems import Problem, by, by_hand, errors, poison
 from nonloc.nn.stage import DiffusiveStage, OriginalStage
 from nonloc.ops import Affinity, choose_backend, propagate
 from nonloc.ops.fused.launch import Launcher
+from problems import capture
 
 pytestmark = pytest.mark.gpu
 
@@ -170,14 +171,7 @@ def test_cuda_a_captured_stage_follows_its_inputs(positions):
         out = propagate(Affinity(left, right, "gaussian"), z, pairs, backend="fused")
         return [out.detach(), *torch.autograd.grad(out, leaves, cotangent)]
 
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        work()
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        replayed = work()
+    graph, replayed = capture(work)
     fresh = problem(positions=positions)
     with torch.no_grad():
         for leaf, x in zip(leaves, fresh.inputs, strict=True):

@@ -183,16 +183,6 @@ class Turn(NamedTuple):
     r: Tensor
 
 
-class Embedded(NamedTuple):
-    """The embedding backward: dq, dk, θ, φ; de: [slots, 2, d, C] to add the gradients of θ and φ to."""
-
-    dq: Tensor
-    dk: Tensor
-    theta: Tensor
-    phi: Tensor
-    de: Tensor | None
-
-
 class Before(NamedTuple):
     """The previous sub-block: its W_Z, R and G; outputs: its dR, and δ, to which it adds its part."""
 
@@ -363,17 +353,14 @@ class Launcher:
             )  # fmt: skip
         dq, dk = in_dtype(dq, self.q.dtype), in_dtype(dk, self.k.dtype)
         if updates and merged is None:
-            self.finish(step._replace(dg=dg), None if embedding is None else Embedded(dq, dk, *embedding, de))
+            embedded = (None,) * 5 if embedding is None else (dq, dk, *embedding, de)
+            self.launch(
+                "finish", "finish_kernel",
+                dg, step.r, step.dz, step.w_g, step.dz_out, step.z, step.dw, *embedded, self.positions,
+                D=self.depth, H=self.hidden, C=self.channels, CHUNK=self.chunk,
+                SLOTS=step.slots, EMBEDS=embedding is not None,
+            )  # fmt: skip
         return dq, dk, db
-
-    def finish(self, a: Adjoint, embedded: Embedded | None = None) -> None:
-        """The rest of the first sub-block, whose dG is known."""
-        self.launch(
-            "finish", "finish_kernel",
-            a.dg, a.r, a.dz, a.w_g, a.dz_out, a.z, a.dw, *(embedded or (None,) * 5), self.positions,
-            D=self.depth, H=self.hidden, C=self.channels, CHUNK=self.chunk,
-            SLOTS=a.slots, EMBEDS=embedded is not None,
-        )  # fmt: skip
 
     def _widths(self, count: int) -> dict[str, int]:
         """Of a pass over `count` sub-blocks, one or two powers of two."""

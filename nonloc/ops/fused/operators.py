@@ -62,8 +62,10 @@ class Computation:
             def forward(ctx: Any, *args: Any) -> Tensor | None:
                 *given, settings, keeps = args
                 is_traced = torch.compiler.is_compiling()
-                compute = self._call if is_traced else forward
-                result, *others = compute(*given, settings, keeps)
+                if is_traced:
+                    result, *others = self.operator(*given, *settings, keeps)
+                else:
+                    result, *others = forward(*given, settings, keeps)
                 if keeps:
                     ctx.save_for_backward(*given, *([result] if needs_result else []), *others)
                     ctx.settings, ctx.is_traced = settings, is_traced
@@ -72,7 +74,8 @@ class Computation:
             @staticmethod
             def backward(ctx: Any, gradient: Tensor) -> Tensors:
                 if ctx.is_traced:
-                    return *self._call_backward(gradient, *ctx.saved_tensors, ctx.settings), None, None
+                    results = self.backward_operator(gradient, *ctx.saved_tensors, *ctx.settings)
+                    return *map(_or_none, results), None, None
                 check_first_derivative()
                 return *backward(gradient, *ctx.saved_tensors, ctx.settings), None, None
 
@@ -83,14 +86,6 @@ class Computation:
         wanted = [torch.is_grad_enabled() and one is not None and one.requires_grad for one in tensors]
         settings = settings._replace(has_gradient=any(wanted[:3]))
         return self.function.apply(*tensors, settings, any(wanted))
-
-    def _call(self, *args: Any) -> tuple[Tensor, ...]:
-        *given, settings, keeps = args
-        return self.operator(*given, *settings, keeps)
-
-    def _call_backward(self, *args: Any) -> Tensors:
-        *tensors, settings = args
-        return tuple(map(_or_none, self.backward_operator(*tensors, *settings)))
 
     def _run(self, *args: Any) -> tuple[Tensor, ...]:
         given, settings, keeps = args[: self.given], Settings(*args[self.given : -1]), args[-1]

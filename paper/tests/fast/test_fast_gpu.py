@@ -21,6 +21,7 @@ from nonloc_paper.fast import accelerate
 from nonloc_paper.fast.convolution import MOST_CHANNELS, run_convolution
 from nonloc_paper.fast.norm_relu import run_norm_relu, run_sum_norm_relu
 from nonloc_paper.networks.build import build
+from problems import capture
 
 pytestmark = pytest.mark.gpu
 
@@ -34,19 +35,6 @@ SHAPES = [
 # The largest error, as a multiple of cuDNN's: both round sums of float32 once, and a tie may go either way.
 FACTOR = 1.5
 NORM_TOLERANCE = {torch.float32: 5e-6, torch.bfloat16: 2**-8, torch.float16: 2**-11}
-
-
-def capture(work):
-    """The graph of `work`, and what it returned."""
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        work()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        found = work()
-    return graph, found
 
 
 # Convolutions
