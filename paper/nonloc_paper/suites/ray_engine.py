@@ -85,7 +85,7 @@ def train_all_by_ray(
         left=left,
         locked=tuple(recipe for progress, _, _ in endings for recipe in progress.locked),
         reason=stopping.reason if left else "",
-        signal=None if stopping.signal is None else int(stopping.signal),
+        signal=stopping.signal,
         errors=tuple(error for progress, _, _ in endings for error in progress.errors) + tuple(errors),
         spent=spent,
     )
