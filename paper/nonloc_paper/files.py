@@ -20,8 +20,7 @@ def write_atomically(path: Path, content: bytes) -> None:
 
     Several processes may write the same file at once; the content of the last one stays.
     """
-    is_written = False
-    while not is_written:
+    while True:
         temporary = path.with_name(f"{path.name}.{os.getpid()}-{secrets.token_hex(4)}{TEMPORARY}")
         # It is locked while it is open: an unlocked one is a leftover.
         with naming(path), open(temporary, "xb") as file:
@@ -39,7 +38,7 @@ def write_atomically(path: Path, content: bytes) -> None:
             except BaseException:
                 temporary.unlink(missing_ok=True)
                 raise
-            is_written = True
+        break
     sync_folder(path.parent)
     for entry in path.parent.glob("*" + TEMPORARY):
         unique = _UNIQUE.fullmatch(entry.name)

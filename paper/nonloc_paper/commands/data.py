@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from jsonargparse import ArgumentParser, Namespace
 
-from nonloc._checks import shown
 from nonloc.cli.output import Output, add_output_arguments
 from nonloc.outcomes import EXIT_DONE
 from nonloc_paper.commands.parser import CommandParser, add_data_dir
@@ -32,8 +31,6 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(options: Namespace) -> int:
     output = Output(options)
-    if options.name not in NAMES:
-        raise ValueError(f"{shown(options.name)} is not a data set; choose one of {', '.join(NAMES)}")
     is_made = options.name not in SOURCES
 
     from nonloc_paper.data import download, load

@@ -20,7 +20,6 @@ from nonloc.cli.parser import unknown_name
 from nonloc.outcomes import EXIT_DONE, EXIT_LOCKED
 from nonloc_paper.commands.many_runs import RunsProgress, add_many_runs_arguments, parse_changes
 from nonloc_paper.commands.parser import CommandParser, add_optional, add_words
-from nonloc_paper.networks.spec import NetworkSpec
 from nonloc_paper.paths import real_path, results_folder
 from nonloc_paper.runs import Run
 from nonloc_paper.suites import SUITES, Suite, arranged_suite
@@ -123,8 +122,7 @@ def run(options: Namespace) -> int:
         "changes": parse_changes(options.set),
     }
     suite = arranged_suite(**plan)
-    forms = {NetworkSpec.parse(row.recipe.network).form for row in suite.rows}
-    if "stage" in plan["changes"] and forms == {None}:
+    if "stage" in plan["changes"] and not any(row.recipe.form for row in suite.rows):
         raise ValueError(
             "--set stage: no row that is chosen has nonlocal stages; leave it out, or choose other --rows"
         )

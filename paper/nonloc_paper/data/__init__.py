@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from nonloc._checks import shown
 from nonloc._lazy import lazy
 
 # At once and not lazily: a submodule imported later would replace the function of the same name.
@@ -20,7 +21,7 @@ def load(name: str, data_dir: str | os.PathLike[str] | None = None) -> Dataset:
     `data_dir` holds the CIFAR files; None is the environment's NONLOC_DATA, or else the user's cache.
     """
     if name not in NAMES:
-        raise ValueError(f"{name!r} is not a data set; choose one of {', '.join(NAMES)}")
+        raise ValueError(f"{shown(name)} is not a data set; choose one of {', '.join(NAMES)}")
     from nonloc_paper.data.cifar import read_cifar
     from nonloc_paper.data.motifs import load_motifs
 

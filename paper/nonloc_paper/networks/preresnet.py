@@ -16,7 +16,6 @@ from nonloc_paper.networks.residual import (
     bottleneck,
     initialize_convolutions,
 )
-from nonloc_paper.networks.spec import LAYERS_PER_GROUP
 
 STEM = 16
 
@@ -50,7 +49,6 @@ class PreResNet(nn.Module):
         check_whole("blocks_per_group", blocks_per_group)
         check_choice("variant", variant, WIDTHS)
         check_whole("num_classes", num_classes)
-        self.depth = LAYERS_PER_GROUP[variant] * blocks_per_group + 2
         self.stem = nn.Conv2d(3, STEM, 3, padding=1, bias=False)
         blocks: list[ResidualBlock] = []
         channels = STEM

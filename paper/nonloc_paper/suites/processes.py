@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from multiprocessing import resource_tracker
 from typing import Any
 
 import torch
@@ -42,8 +44,14 @@ def train_all_by_processes(
         order = [*recipes[start:], *recipes[:start]]
         arguments = (order, os.fspath(folder), data_dir, device, torch.get_num_threads(), until)
         helpers.append(context.Process(target=_help, args=arguments, daemon=False))
-    for helper in helpers:
-        helper.start()
+    # Ctrl-C reaches all processes: it waits until a helper can end without a traceback of its imports.
+    resource_tracker.ensure_running()  # else its own start, within that of a helper, would not let it wait
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        for helper in helpers:
+            helper.start()
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
     is_stopped = True
     try:
         progress = train_all(recipes, folder, budget=budget, **common)
@@ -71,6 +79,8 @@ def _help(
     threads: int,
     until: float | None,
 ) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
     torch.set_num_threads(threads)
     budget = None if until is None else max(0.0, until - time.time())
     train_all(recipes, folder, data_dir=data_dir, device=device, budget=budget, progress=False)

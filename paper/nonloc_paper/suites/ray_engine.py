@@ -25,7 +25,7 @@ from nonloc_paper.training.stopping import Stopping
 POLL = 0.5  # seconds between two looks at signals
 RETRIES = 3  # of a task that loses its worker
 
-Ending = tuple[SuiteProgress, str, float]
+TaskEnding = tuple[SuiteProgress, str, float]
 """(how a task went, the name of its device, its seconds)"""
 
 
@@ -85,7 +85,7 @@ def train_all_by_ray(
         left=left,
         locked=tuple(recipe for progress, _, _ in endings for recipe in progress.locked),
         reason=stopping.reason if left else "",
-        signal=None if stopping.signal is None else int(stopping.signal),
+        signal=stopping.signal,
         errors=tuple(error for progress, _, _ in endings for error in progress.errors) + tuple(errors),
         spent=spent,
     )
@@ -93,9 +93,9 @@ def train_all_by_ray(
 
 def _wait_for(
     ray: Any, waiting: dict[Any, Recipe], stopping: Stopping, tell: Callable[[int, Recipe], None]
-) -> tuple[list[Ending], list[Exception]]:
+) -> tuple[list[TaskEnding], list[Exception]]:
     """Return how the tasks ended, and the errors of those that Ray could not bring to an end."""
-    endings: list[Ending] = []
+    endings: list[TaskEnding] = []
     errors: list[Exception] = []
     total, is_cancelled = len(waiting), False
     while waiting:
@@ -124,7 +124,7 @@ def _is_finished(path: Path) -> bool:
 
 def _train(
     recipe: Recipe, folder: Path, data_dir: Path | None, device: str, threads: int, until: float | None
-) -> Ending:
+) -> TaskEnding:
     """Train one recipe, in a worker."""
     started = time.monotonic()
     torch.set_num_threads(threads)

@@ -164,7 +164,7 @@ def fit_many(
     return Endings(
         tuple(endings),
         reason=stopping.reason if is_cut_short else "",
-        signal=None if stopping.signal is None else int(stopping.signal),
+        signal=stopping.signal,
     )
 
 

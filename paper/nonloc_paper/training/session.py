@@ -8,6 +8,7 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
@@ -48,12 +49,15 @@ class Losses:
     All are stored. So their mean does not depend on interruptions, and the first one that is not finite can be named
     although the host does not wait for the device after every step. On CUDA they are sent to the host and read once
     they have arrived; elsewhere they are there at once.
+
+    on_host  float32 [steps] on the CPU; complete once nothing is pending
+    finite   how many steps of the epoch have losses that were read and are finite
     """
 
     def __init__(self, steps: int, device: torch.device) -> None:
         self._on_device = torch.zeros(steps, device=device)
         self._is_remote = device.type == "cuda"
-        self._on_host = torch.zeros(steps, pin_memory=True) if self._is_remote else self._on_device
+        self.on_host = torch.zeros(steps, pin_memory=True) if self._is_remote else self._on_device
         self._sent: deque[tuple[Event, int]] = deque()
         self._arrived = 0
         self.finite = 0
@@ -62,10 +66,6 @@ class Losses:
         """Return the tensor [] on the device that stores the loss of a step of the epoch."""
         return self._on_device[step]
 
-    def on_host(self) -> Tensor:
-        """Return float32 [steps] on the CPU; complete once nothing is pending."""
-        return self._on_host
-
     def begin_epoch(self) -> None:
         """Forget the losses of the epoch before."""
         self._sent.clear()
@@ -73,7 +73,7 @@ class Losses:
 
     def resume(self, losses: list[float]) -> None:
         """Set the losses of the first steps of an epoch that is resumed; they are read again."""
-        for tensor in (self._on_device, self._on_host):
+        for tensor in (self._on_device, self.on_host):
             tensor[: len(losses)] = torch.tensor(losses)
 
     def send(self, steps: int) -> None:
@@ -81,7 +81,7 @@ class Losses:
         if not self._is_remote:
             self._arrived = steps
             return
-        self._on_host.copy_(self._on_device, non_blocking=True)
+        self.on_host.copy_(self._on_device, non_blocking=True)
         event = Event(blocking=True)
         event.record()
         self._sent.append((event, steps))
@@ -96,11 +96,8 @@ class Losses:
             yield self._sent[len(self._sent) - most - 1][0]
 
     def read(self) -> list[float]:
-        """Return the losses that arrived since the last call, up to the first that is not finite; never waits.
-
-        `finite` counts the steps of the epoch whose losses were read and are finite.
-        """
-        losses = self._on_host[self.finite : self._arrived].tolist()
+        """Return the losses that arrived since the last call, up to the first that is not finite; never waits."""
+        losses = self.on_host[self.finite : self._arrived].tolist()
         good = next((index for index, loss in enumerate(losses) if not math.isfinite(loss)), len(losses))
         self.finite += good
         return losses[: good + 1]
@@ -162,7 +159,16 @@ class Session:
             self._captured_evaluation = CapturedEvaluation(self.model, self.task, recipe)
         self.epoch = 0
         self.step_in_epoch = 0
-        self._plans: dict[int, EpochPlan] = {}
+        # The plan of the epoch before may still be in use while the next one is made.
+        self._plan = lru_cache(2)(
+            partial(
+                EpochPlan.make,
+                recipe,
+                images=len(self.task.train),
+                steps=self.steps_per_epoch,
+                device=device,
+            )
+        )
         self.losses = Losses(self.steps_per_epoch, device)
         self._writer = Writer(in_background=device.type == "cuda")
         self.place = place(device)
@@ -305,7 +311,7 @@ class Session:
         # The last batch of a whole pass may be smaller.
         firsts = torch.arange(self.steps_per_epoch) * self.recipe.batch_size
         sizes = (len(self.task.train) - firsts).clamp(max=self.recipe.batch_size).double()
-        train_loss = float((self.losses.on_host().double() * sizes).sum() / sizes.sum())
+        train_loss = float((self.losses.on_host.double() * sizes).sum() / sizes.sum())
         self.losses.begin_epoch()
         self.epoch, self.step_in_epoch = self.epoch + 1, 0
         line = {
@@ -335,7 +341,7 @@ class Session:
             seconds=seconds,
             num_classes=self.num_classes,
             data_sha256=self.data_sha256,
-            losses=self.losses.on_host()[: self.step_in_epoch].tolist(),
+            losses=self.losses.on_host[: self.step_in_epoch].tolist(),
             tensors=state_tensors(self.model, self.train_step.optimizer),
             optimizer={key: value for key, value in options.items() if key != "params"} | {"lr": rate},
             parts=with_part(self.parts_before, self.place, seconds - self._seconds_before),
@@ -371,15 +377,6 @@ class Session:
         if self._group is not None and self._member is not None:
             self._group.remove(self._member)
         self._member = None
-
-    def _plan(self, epoch: int) -> EpochPlan:
-        if epoch not in self._plans:
-            # The plan of the epoch before may still be in use while the next one is made.
-            self._plans = {each: self._plans[each] for each in self._plans if each == epoch - 1}
-            self._plans[epoch] = EpochPlan.make(
-                self.recipe, epoch, len(self.task.train), self.steps_per_epoch, self.device
-            )
-        return self._plans[epoch]
 
     def _warn(self, what: str, error: Exception) -> None:
         warnings.warn(

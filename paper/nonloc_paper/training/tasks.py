@@ -121,7 +121,8 @@ class Classification(Task):
             return self._make_batch(self.train, indices, chance if self.recipe.augment else None)
         images = self._normalize(self.train.images[indices])
         if self.recipe.augment:
-            images = augment(images, _generator(chance))
+            assert isinstance(chance, torch.Generator)
+            images = augment(images, chance)
         return images, self.train.labels[indices]
 
     def test_batch(self, which: Tensor | slice) -> tuple[Tensor, Tensor]:
@@ -179,10 +180,11 @@ class Restoration(Task):
         self.train, self.test = self.train.to(self.device), self.test.to(self.device)
 
     def train_batch(self, indices: Tensor, chance: Chance) -> tuple[Tensor, Tensor]:
-        images, generator = self._scale(self.train.images[indices]), _generator(chance)
+        assert isinstance(chance, torch.Generator)
+        images = self._scale(self.train.images[indices])
         if self.recipe.augment:
-            images = augment(images, generator)
-        noise = torch.randn(images.shape, generator=generator, device=self.device)
+            images = augment(images, chance)
+        noise = torch.randn(images.shape, generator=chance, device=self.device)
         return images + self.recipe.noise * noise, images
 
     def test_batch(self, which: Tensor | slice) -> tuple[Tensor, Tensor]:
@@ -225,12 +227,6 @@ def fixed_noise(shape: torch.Size) -> Tensor:
         generator = torch.Generator("cpu").manual_seed(mix("test noise", index))
         torch.randn(row.shape, generator=generator, out=row, dtype=row.dtype, device=row.device)
     return noise
-
-
-def _generator(chance: Chance) -> torch.Generator:
-    if not isinstance(chance, torch.Generator):
-        raise TypeError("this batch draws from a generator; see Task.draws_by_seed")
-    return chance
 
 
 def _contiguous(split: Split) -> Split:

@@ -1,28 +1,25 @@
-"""Small runs that train in forked processes, where they are killed or stopped. The parent trains nothing itself."""
+"""Small runs that train in forked processes, where they are broken off. The parent trains nothing itself."""
 
 from __future__ import annotations
 
 import multiprocessing
+import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from multiprocessing.context import ForkContext, ForkProcess
 from pathlib import Path
 from typing import Any
 
 import torch
-from killing import ending
-from tiny import tiny_recipe, train
+from killing import ending, work_in
+from tiny import tiny_recipe
 
+from faults.trial import Trial
 from nonloc_paper.runs import Run
 
 FORK: ForkContext = multiprocessing.get_context("fork")
 LONG = tiny_recipe(epochs=8, spectrum_epochs=(3,))  # 40 steps
 PATIENCE = 120.0  # seconds until a child must have shown a sign of life
-
-
-def work_in(run: Run) -> None:
-    """Train, or continue, a run that saves after every step."""
-    train(LONG, run, checkpoint_steps=1)
 
 
 def start(work: Callable[..., object], *arguments: Any) -> ForkProcess:
@@ -39,19 +36,26 @@ def do(work: Callable[..., object], *arguments: Any) -> int | None:
     return process.exitcode
 
 
-def whole_run(folder: Path) -> Run:
-    """Train the run that nothing happens to."""
-    run = Run(folder / "whole")
-    if do(work_in, run) != 0:
+def trials_of(
+    kinds: Iterable[str], folder: Path, break_off: Callable[[Run, str, Run], tuple[str | None, str]]
+) -> Iterator[Trial]:
+    """Yield a Trial of each kind in turn: a new run is broken off, and must go on to the end of a whole one.
+
+    break_off  (run, kind, whole run) -> what is wrong already, None if nothing is; how it was broken off
+    """
+    whole = Run(folder / "whole")
+    if do(work_in, whole, LONG) != 0:
         raise RuntimeError("the run that nothing happens to did not come to its end")
-    return run
-
-
-def end_of(run: Run, whole: Run) -> str | None:
-    """Continue a run to its end; return what differs from `whole`, None if nothing does."""
-    if do(work_in, run) != 0:
-        return "the run could not go on"
-    return None if ending(run) == ending(whole) else "the end is not that of the whole run"
+    while True:
+        for kind in kinds:
+            run = Run(folder / "broken")
+            failure, how = break_off(run, kind, whole)
+            if failure is None and do(work_in, run, LONG) != 0:
+                failure = "the run could not go on"
+            if failure is None and ending(run) != ending(whole):
+                failure = "the end is not that of the whole run"
+            shutil.rmtree(run.path)
+            yield Trial(kind, failure and f"{failure}; {how}")
 
 
 def wait_until(condition: Callable[[], bool], process: ForkProcess) -> None:

@@ -6,13 +6,13 @@ import errno
 import os
 import random
 import resource
-import shutil
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
-from killing import newest_step
+from killing import newest_step, work_in
 
-from faults._children import do, end_of, whole_run, work_in
+from faults._children import LONG, do, trials_of
 from faults.trial import Trial
 from nonloc_paper.runs import Run
 from nonloc_paper.training.checkpoint import latest_valid
@@ -22,23 +22,19 @@ GOALS = {"a write": 25, "a sync": 25}
 
 
 def trials(chance: random.Random, folder: Path) -> Iterator[Trial]:
-    whole = whole_run(folder)
+    return trials_of(GOALS, folder, partial(fill_disk, chance))
+
+
+def fill_disk(chance: random.Random, run: Run, kind: str, whole: Run) -> tuple[str | None, str]:
     largest = max(path.stat().st_size for path in whole.checkpoints_path.iterdir())
-    while True:
-        for kind in GOALS:
-            run, number = Run(folder / "full"), chance.randrange(2, 150)
-            room = chance.randrange(largest)
-            code = do(work_until_full, run, kind, number, room)
-            failure = None
-            if code != FAILED_AS_IT_SHOULD:
-                failure = f"it ended with {code}, not with an error that names a file of the run"
-            elif newest_step(run) and latest_valid(run) is None:
-                failure = "what was saved before is gone"
-            failure = failure or end_of(run, whole)
-            shutil.rmtree(run.path)
-            yield Trial(
-                kind, failure and f"{failure}; {kind} failed at sync {number} with {room} bytes of room"
-            )
+    number, room = chance.randrange(2, 150), chance.randrange(largest)
+    code = do(work_until_full, run, kind, number, room)
+    failure = None
+    if code != FAILED_AS_IT_SHOULD:
+        failure = f"it ended with {code}, not with an error that names a file of the run"
+    elif newest_step(run) and latest_valid(run) is None:
+        failure = "what was saved before is gone"
+    return failure, f"{kind} failed at sync {number} with {room} bytes of room"
 
 
 def work_until_full(run: Run, kind: str, number: int, room: int) -> None:
@@ -56,7 +52,7 @@ def work_until_full(run: Run, kind: str, number: int, room: int) -> None:
 
     os.fsync = fsync_or_fail
     try:
-        work_in(run)
+        work_in(run, LONG)
     except OSError as error:
         if str(run.path) in str(error.filename):
             os._exit(FAILED_AS_IT_SHOULD)

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import os
 import random
-import shutil
 import signal
 import time
 from collections.abc import Iterator
+from functools import partial
 from multiprocessing.sharedctypes import Synchronized
 from pathlib import Path
 
 from killing import newest_step
 from tiny import train
 
-from faults._children import FORK, LONG, end_of, start, wait_until, whole_run
+from faults._children import FORK, LONG, start, trials_of, wait_until
 from faults.trial import Trial
 from nonloc_paper.runs import Run
 from nonloc_paper.training.session import Session
@@ -23,28 +23,26 @@ GOALS = {"SIGTERM": 50, "SIGINT": 50}
 
 
 def trials(chance: random.Random, folder: Path) -> Iterator[Trial]:
-    whole = whole_run(folder)
-    [*_, last] = whole.read_metrics()
-    while True:
-        for kind in GOALS:
-            run, step = Run(folder / "stopped"), chance.randrange(1, 32)
-            delay = chance.uniform(0, 2 * last["seconds"] / last["step"])
-            begun = FORK.Value("q", 0)
-            process = start(count_steps, run, begun)
-            wait_until(lambda step=step, begun=begun: begun.value >= step, process)
-            time.sleep(delay)
-            before = begun.value
-            os.kill(process.pid or 0, signal.Signals[kind])
-            process.join()
-            lost = before - newest_step(run)
-            failure = None
-            if process.exitcode != 0:
-                failure = f"it ended with {process.exitcode}"
-            elif lost > 1:
-                failure = f"{lost} steps were lost"
-            failure = failure or end_of(run, whole)
-            shutil.rmtree(run.path)
-            yield Trial(kind, failure and f"{failure}; {kind} {1000 * delay:.1f} ms after step {step} began")
+    return trials_of(GOALS, folder, partial(stop, chance))
+
+
+def stop(chance: random.Random, run: Run, kind: str, whole: Run) -> tuple[str | None, str]:
+    last = whole.read_metrics()[-1]
+    step, delay = chance.randrange(1, 32), chance.uniform(0, 2 * last["seconds"] / last["step"])
+    begun = FORK.Value("q", 0)
+    process = start(count_steps, run, begun)
+    wait_until(lambda: begun.value >= step, process)
+    time.sleep(delay)
+    before = begun.value
+    os.kill(process.pid or 0, signal.Signals[kind])
+    process.join()
+    lost = before - newest_step(run)
+    failure = None
+    if process.exitcode != 0:
+        failure = f"it ended with {process.exitcode}"
+    elif lost > 1:
+        failure = f"{lost} steps were lost"
+    return failure, f"{kind} {1000 * delay:.1f} ms after step {step} began"
 
 
 def count_steps(run: Run, begun: Synchronized[int]) -> None:

@@ -9,6 +9,7 @@ from nonloc_paper.networks.build import build
 from nonloc_paper.networks.preresnet import PreResNet
 from nonloc_paper.networks.residual import Trunk, basic, bottleneck, initialize_convolutions
 from nonloc_paper.networks.restorer import Restorer
+from nonloc_paper.networks.spec import LAYERS_PER_GROUP
 
 
 @pytest.fixture
@@ -121,7 +122,7 @@ def test_features_at_every_place(variant, widths, channels):
         for name, module in model.named_modules()
         if isinstance(module, (nn.Conv2d, nn.Linear)) and "shortcut" not in name
     ]
-    assert len(layers) == model.depth
+    assert len(layers) == 2 * LAYERS_PER_GROUP[variant] + 2
 
 
 def test_backbone_has_the_same_names_with_and_without_stages():

@@ -1,5 +1,8 @@
 """Several processes train a list of recipes as one does."""
 
+import signal
+import subprocess
+import sys
 from unittest.mock import Mock
 
 import pytest
@@ -38,3 +41,29 @@ def test_why_this_process_stopped_is_told_and_what_another_did_is_counted(monkey
     assert train_all.call_args.kwargs["budget"] == 0
     assert (progress.done, progress.left) == (counted.done, counted.left)
     assert (progress.reason, progress.errors) == ("Spent.", stopped.errors)
+
+
+INTERRUPTED = """
+import os, signal
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+os.kill(os.getpid(), signal.SIGINT)
+from nonloc_paper.suites.processes import _help
+_help([], "runs", None, "cpu", 1, None)
+"""
+
+
+def test_ctrl_c_while_a_helper_imports_ends_it_without_a_traceback(monkeypatch):
+    done = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (-signal.SIGINT, b"")
+    blocked = []
+
+    def start():
+        blocked.append(signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, []))
+
+    context = Mock()
+    context.return_value.Process.return_value.start = start
+    monkeypatch.setattr(processes.multiprocessing, "get_context", context)
+    monkeypatch.setattr(processes, "train_all", lambda *_, **__: SuiteProgress((), ()))
+    train_all_by_processes(RECIPES, "runs", processes=2)
+    assert blocked == [True]
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, [])

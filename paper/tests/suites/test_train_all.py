@@ -4,6 +4,7 @@ from contextlib import ExitStack
 
 import pytest
 import torch
+from test_runs import make_result
 
 from nonloc_paper.runs import Run
 from nonloc_paper.suites import train_all as suite
@@ -130,18 +131,9 @@ def test_a_run_that_has_begun_is_brought_to_its_end_before_another_is_begun(tmp_
 
 def finished(path, seconds, ending="converged", device="cpu", **more):
     """A finished run that took `seconds`."""
-    run = Run(path)
-    result = {
-        "outcome": {"ending": ending, "epoch": 0, "step": 0, "message": "", "metrics": {}},
-        "metrics": {},
-        "parameters": 1,
-        "data_sha256": "0" * 64,
-        "weights_sha256": None,
-        "seconds": seconds,
-        "machine": {"cpu": "abacus", "cores": 1, "threads": 1, "device": device, "platform": "table"},
-        "versions": {},
-    }
-    run.write_result(result | more)
+    run, result = Run(path), make_result(ending)
+    machine = result["machine"] | {"device": device}
+    run.write_result(result | {"seconds": seconds, "machine": machine} | more)
     return run
 
 

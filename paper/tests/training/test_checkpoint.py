@@ -10,14 +10,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from tiny import tiny_recipe
+from tiny import make_older, tiny_recipe
 from torch import nn
 
 from nonloc.outcomes import CorruptDataError
 from nonloc_paper.runs import read_json, write_json
 from nonloc_paper.training.checkpoint import (
     MOST_WAITING,
-    UNVERIFIED,
     Checkpoint,
     Writer,
     latest_valid,
@@ -81,13 +80,6 @@ def change_manifest(run, number, **changes):
     """Change a manifest, and let it have the checksum of what it then says."""
     path = run.checkpoints_path / f"{number:08d}.json"
     write_json(path, read_json(path) | changes)
-
-
-def make_older(run, number, *missing, **changes):
-    """Give a checkpoint the manifest of an older version, which has no checksum."""
-    path = run.checkpoints_path / f"{number:08d}.json"
-    manifest = read_json(path) | {"format": UNVERIFIED} | changes
-    path.write_text(json.dumps({key: manifest[key] for key in manifest if key not in ("records", *missing)}))
 
 
 def test_one_made_before_it_told_the_machine_can_be_read(run):

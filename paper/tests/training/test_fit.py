@@ -14,6 +14,7 @@ from tiny import (
     after_step,
     assert_same_run,
     before_method,
+    make_older,
     saved_steps,
     send_sigterm,
     spoil,
@@ -24,10 +25,9 @@ from tiny import (
 )
 
 from nonloc.outcomes import CorruptDataError, DivergedError
-from nonloc_paper.runs import Run, read_json
+from nonloc_paper.runs import Run
 from nonloc_paper.training import machine
 from nonloc_paper.training import session as session_module
-from nonloc_paper.training.checkpoint import UNVERIFIED
 from nonloc_paper.training.fit import SECONDS_UNSAVED, Options
 from nonloc_paper.training.observe import observe
 from nonloc_paper.training.progress import Progress
@@ -233,14 +233,6 @@ def test_a_run_whose_checkpoints_are_all_damaged_begins_again_by_the_advice_of_i
     assert_same_run(run, whole)
 
 
-def make_older(run):
-    """Give all checkpoints the manifests of an older version, without checksum and hashes of the records."""
-    for path in run.checkpoints_path.glob("*.json"):
-        manifest = read_json(path)
-        del manifest["records"]
-        path.write_text(json.dumps(manifest | {"format": UNVERIFIED}))
-
-
 def assert_refused(run, message):
     before = files_of(run)
     with pytest.raises(CorruptDataError, match=message):
@@ -261,7 +253,7 @@ def test_a_run_that_lost_or_changed_its_records_does_not_go_on(run, name):
 
 def test_an_older_checkpoint_goes_on_unverified(whole, run):
     interrupt(run, 12)
-    make_older(run)
+    make_older(run, 12)
     with pytest.warns(RuntimeWarning, match="goes on unverified"):
         train(RECIPE, run)
     assert_same_run(run, whole)
@@ -269,7 +261,7 @@ def test_an_older_checkpoint_goes_on_unverified(whole, run):
 
 def test_an_older_checkpoint_must_agree_with_the_epochs(run):
     interrupt(run, 12)
-    make_older(run)
+    make_older(run, 12)
     whole = run.metrics_path.read_bytes()
     first, second = whole.splitlines(keepends=True)
     for content in (b"", first, second, first + first + second):

@@ -55,9 +55,9 @@ def test_a_new_epoch_begins_at_its_first_step():
 def test_resumed_losses_are_read_again_and_are_on_host_and_device_at_once():
     """A run may be resumed after the last step of an epoch, with nothing left to send."""
     losses = Losses(3, CPU)
-    losses._on_host = torch.zeros(3)
+    losses.on_host = torch.zeros(3)
     losses.resume([1.5, 2.5, 3.5])
-    assert losses.on_host().tolist() == losses._on_device.tolist() == [1.5, 2.5, 3.5]
+    assert losses.on_host.tolist() == losses._on_device.tolist() == [1.5, 2.5, 3.5]
     losses.send(3)
     assert losses.read() == [1.5, 2.5, 3.5]
 

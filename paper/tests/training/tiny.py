@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
@@ -13,7 +14,8 @@ import torch
 
 from nonloc.outcomes import Outcome
 from nonloc_paper.data.dataset import Dataset, Split
-from nonloc_paper.runs import Run
+from nonloc_paper.runs import Run, read_json
+from nonloc_paper.training.checkpoint import UNVERIFIED
 from nonloc_paper.training.fit import fit
 from nonloc_paper.training.recipe import Recipe
 from nonloc_paper.training.scheduler import Endings, fit_many
@@ -120,6 +122,13 @@ def send_sigterm(session: Session) -> None:
 def saved_steps(run: Run) -> list[int]:
     """The steps of the checkpoints, in order."""
     return sorted(int(path.stem) for path in run.checkpoints_path.glob("*.json"))
+
+
+def make_older(run: Run, number: int, *missing: str, **changes: Any) -> None:
+    """Give a checkpoint the manifest of an older version, without a checksum and hashes of the records."""
+    path = run.checkpoints_path / f"{number:08d}.json"
+    manifest = read_json(path) | {"format": UNVERIFIED} | changes
+    path.write_text(json.dumps({key: manifest[key] for key in manifest if key not in ("records", *missing)}))
 
 
 @contextmanager
