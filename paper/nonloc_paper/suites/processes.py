@@ -46,12 +46,12 @@ def train_all_by_processes(
         helpers.append(context.Process(target=_help, args=arguments, daemon=False))
     # Ctrl-C reaches all processes: it waits until a helper can end without a traceback of its imports.
     resource_tracker.ensure_running()  # else its own start, within that of a helper, would not let it wait
-    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     try:
         for helper in helpers:
             helper.start()
     finally:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
     is_stopped = True
     try:
         progress = train_all(recipes, folder, budget=budget, **common)
