@@ -132,10 +132,11 @@ def _by_eigenvectors(matrix: Tensor, norm: OwnNorm) -> CFLLimit:
 
 
 def _spectral_limit(values: Tensor) -> float:
-    """The largest h with |1 − hλ| ≤ 1 for all λ: min 2 Re λ / |λ|² over λ ≠ 0."""
+    """The largest h with |1 − hλ| ≤ 1 for all λ: min 2 Re λ / |λ|² over λ ≠ 0; inf where all are 0."""
     size = values.abs()
     moving = values[size > NOTHING * size.max()]
-    return max(0.0, float((2 * moving.real / moving.abs().square()).min()))
+    limits = 2 * moving.real / moving.abs().square()
+    return max(0.0, float(limits.min())) if len(limits) else float("inf")
 
 
 def _by_bound(affinity: Affinity | SparseAffinity) -> CFLLimit:

@@ -78,6 +78,19 @@ def test_a_signed_kernel_may_have_no_stable_step_at_all():
     assert "eigenvalue -2 < 0" in limit.reason
 
 
+@pytest.mark.parametrize(
+    ("rows", "limit", "kind"),
+    [
+        ([[0, 2, 0], [-1, 0, 0], [0, 0, 0]], 2.0, "exact"),  # L has the eigenvalues 0, 0 and 1
+        ([[0, 1, 0], [-2, 0, 0], [0, 0, 0]], 0.0, "exact"),  # 0, 0 and −1
+        ([[0, 1, -1], [0, 0, 0], [0, 0, 0]], 0.0, "certified"),  # 0 alone, and no full set of eigenvectors
+    ],
+)
+def test_a_signed_kernel_without_a_norm_is_judged_by_its_eigenvectors(rows, limit, kind):
+    actual = cfl_limit(chain(rows, "none"))
+    assert (actual.limit, actual.kind) == (pytest.approx(limit, rel=1e-12), kind)
+
+
 def test_the_rounding_of_a_signed_kernel_is_no_growth():
     """One position moves nothing, but K and its row sum may differ by a rounding."""
     for left, right in torch.randn(200, 2, 1, 1, 1, generator=generator(0), dtype=torch.float64):
