@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from nonloc.ops import NORMALIZATIONS, Affinity, SparseAffinity, adjoint, kernel_matrix, prepare
+from nonloc.ops import NORMALIZATIONS, Affinity, SparseAffinity, adjoint, kernel_matrix
 from nonloc.processes import DampedFlow, Diffusion, JumpProcess, certify, cfl_limit, kernel, simulate
 from problems import generator, relative
 
@@ -86,13 +86,6 @@ def test_laws_move_by_its_transpose():
     a = made("gaussian", "row", positions=1100)  # 2 × 1100² entries: more than one product keeps
     law = torch.rand(2, 1100, 1, dtype=torch.float64, generator=generator(6))
     assert relative(JumpProcess(a).rate(law), adjoint(a)(law) - law) <= 1e-12
-
-
-def test_a_graph_stays_sparse():
-    graph = SparseAffinity(torch.eye(3, dtype=torch.float64).to_sparse_csr())
-    z = torch.randn(1, 3, 2, dtype=torch.float64, generator=generator(7))
-    actual = kernel.prepare_many(graph, torch.float64).apply(z)
-    assert torch.equal(actual, prepare(graph, torch.float64).apply(z))
 
 
 ENTRY_POINTS = {
