@@ -44,9 +44,6 @@ class Driven(Process):
         """The part of `rate` that is linear in a change v [B, M, C], which is 0 where z is fixed."""
         return torch.where(self._moves, self._process.rate(torch.where(self._moves, v, 0)), 0)
 
-    def check_state(self, z: Tensor) -> None:
-        self._process.check_state(z)
-
     def checked_euler_step(self, step_size: float) -> float:
         return self._process.checked_euler_step(step_size)
 
