@@ -56,7 +56,7 @@ class Watch:
         """The first state from which on the simulation runs away, and a sentence that says why; None if it does not."""
         if self._growth.since is not None and self._growth.grown is not None:
             since, symptom = self._growth.since, "its changes grow"
-            advice = describe_limit(self._process, self._growth.grown, self._rate) or "; use a smaller one"
+            advice = describe_limit(self._process, self._growth.grown, self._rate)
             limit = f"beyond the limit of stability{advice}"
         elif self._range is not None and self._range.since is not None:
             since, symptom = (
@@ -178,7 +178,7 @@ def _norm(z: Tensor, weights: Tensor) -> Tensor:
 
 
 def describe_limit(process: Process, change: Tensor, rate: Rate) -> str:
-    """The limit of stability in words, with a step size that works; "" where it is not known.
+    """The limit of stability in words, with a step size that works where one is known.
 
     change  [B, M, C]: one that grew, so it has a part in what grows
     """
@@ -186,7 +186,9 @@ def describe_limit(process: Process, change: Tensor, rate: Rate) -> str:
     text = "" if estimate is None else f", which Lanczos estimates at {estimate:.4g}"
     if certified is not None and 0 < certified < float("inf"):
         return f"{text}; every step_size up to {round_down(certified):g} is certified to be stable"
-    return text and f"{text}; step_size = {round_down(MARGIN * (estimate or 0)):g} works"
+    if estimate is None:
+        return "; use a smaller one"
+    return f"{text}; step_size = {round_down(MARGIN * estimate):g} works"
 
 
 def estimate_euler_step(process: Process, change: Tensor, rate: Rate) -> float | None:
@@ -215,8 +217,6 @@ def estimate_euler_step(process: Process, change: Tensor, rate: Rate) -> float |
 
 
 def round_down(x: float) -> float:
-    """Round down to three significant digits; a bound that rounding alone has lowered is not lowered further."""
-    if x <= 0:
-        return x
+    """Round x > 0 down to three significant digits; a bound that rounding alone has lowered is not lowered further."""
     unit = 10.0 ** (floor(log10(x)) - 2)
     return float(f"{floor(x / unit * (1 + 1e-9)) * unit:.3g}")
