@@ -34,7 +34,6 @@ FORMS = ("diffusive", "original")
 LARGEST_WHOLE = 1536  # M · C up to which a stage is one matrix
 LARGEST_WORK = 2**33  # M · C³ up to which all eigenvalues are used
 # The least growth that counts where the norm is not the kernel's own: eigenvalues of such maps are less exact.
-CLEAR_RADIUS = 1 + 1e-6
 CLEAR_GROWTH = 1 + 1e-6
 CLEAR_REPETITION = 1 + 1e-3  # of a mean over finitely many passes
 HALF = "Half precision has few digits: certify in float32, as copy.deepcopy(stage).float() with x.float()"
@@ -154,10 +153,7 @@ def _checked_weights(weights: Any, affinity: Affinity | SparseAffinity) -> list[
             f"weights is {list(weights.shape)}, which may mean two things; use weights.tolist() for one number a "
             "sub-block, or torch.diag(weights) for one diagonal W"
         )
-    items = [
-        _checked_number(item, n) if _is_number(item) else _checked_matrix(item, n)
-        for n, item in enumerate(weights)
-    ]
+    items = [_checked_item(item, n) for n, item in enumerate(weights)]
     channels = next((len(one) for one in items if isinstance(one, Tensor)), 1)
     for n, one in enumerate(items):
         if isinstance(one, Tensor) and len(one) != channels:
@@ -168,28 +164,20 @@ def _checked_weights(weights: Any, affinity: Affinity | SparseAffinity) -> list[
     return [one.to(device) if isinstance(one, Tensor) else one * identity for one in items]
 
 
-def _checked_number(item: Any, n: int) -> float:
-    """w of weights[n], that stands for w I."""
-    if isinstance(item, Tensor):
-        _check_numbers(item, n)
-        item = item.item()
-    if not is_finite(item):
-        raise ValueError(f"weights[{n}] is {shown(item)}, not finite; there is nothing to certify")
-    return float(item)
-
-
-def _check_numbers(factor: Any, n: int) -> None:
-    if isinstance(factor, Tensor) and (factor.is_meta or factor.layout != torch.strided):
-        raise ValueError(
-            f"weights[{n}] must be numbers in a dense tensor, got {factor.layout} on {factor.device}"
-        )
-
-
-def _checked_matrix(item: Any, n: int) -> Tensor:
-    """W [C, C] of weights[n], a matrix or a pair of factors."""
+def _checked_item(item: Any, n: int) -> Tensor | float:
+    """W [C, C] of weights[n], a matrix or a pair of factors; w where it is a number, which stands for w I."""
     factors = item if isinstance(item, (tuple, list)) else (item,)
     for factor in factors:
-        _check_numbers(factor, n)
+        if isinstance(factor, Tensor) and (factor.is_meta or factor.layout != torch.strided):
+            raise ValueError(
+                f"weights[{n}] must be numbers in a dense tensor, got {factor.layout} on {factor.device}"
+            )
+    if _is_number(item):
+        number = item.item() if isinstance(item, Tensor) else item
+        if not is_finite(number):
+            raise ValueError(f"weights[{n}] is {shown(number)}, not finite; there is nothing to certify")
+        return float(number)
+    for factor in factors:
         if isinstance(factor, Tensor) and not factor.dtype.is_floating_point:
             raise ValueError(
                 f"weights[{n}] must be floating point and real, got {factor.dtype}; use .double()"
@@ -287,7 +275,7 @@ def _decided(stage: StageSample, growth: Growth, slack: float, norm: OwnNorm, re
     text = f"{reason} is {factor:.6g}"
     if radius is not None and radius <= 1 + slack:
         text += f"; repeated for ever it would not go on growing (spectral radius {radius:.6g})"
-    if norm.is_own or (radius is not None and radius > CLEAR_RADIUS):
+    if norm.is_own or (radius is not None and radius > CLEAR_GROWTH):
         return certificate("unstable", text, growth.witness / norm.roots.unsqueeze(1))
     return certificate("not decided", f"{text}. But {_lack(stage)}")
 
