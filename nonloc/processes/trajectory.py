@@ -16,11 +16,7 @@ from nonloc.processes.process import Process
 
 @dataclass(frozen=True)
 class SimulationOutcome(Outcome):
-    """The Outcome of a simulation.
-
-    "finished" means that all steps were taken, not that a steady state was reached. `step` is the number of a state
-    and `metrics["time"]` its time: of the last state, or of the first that ran away.
-    """
+    """The Outcome of a simulation, see `Trajectory`. `metrics["time"]` is the time of the state number `step`."""
 
     @property
     def sentence(self) -> str:
