@@ -15,7 +15,7 @@ from nonloc.ops.arithmetic import inverse_or_zero
 from nonloc.outcomes import DivergedError
 from nonloc.processes.driven import Driven
 from nonloc.processes.krylov import exponential_action, safe_norm
-from nonloc.processes.process import MOST_STEPS, Process
+from nonloc.processes.process import MOST_STEPS, Process, mask_of
 from nonloc.processes.solvers import solve_implicit
 from nonloc.processes.trajectory import Recorder, SimulationOutcome, Trajectory
 from nonloc.processes.watch import Watch
@@ -179,7 +179,7 @@ def _check_linear(process: Process, name: str) -> None:
 
 def _on_vectors(process: Process, step: Callable[[Step, Tensor], Tensor]) -> Step:
     """A step on samples as vectors [B, M · C], at least in float32; masked positions do not change."""
-    mask = None if process.affinity is None else process.affinity.mask
+    mask = mask_of(process)
 
     def move(z: Tensor) -> Tensor:
         def apply(v: Tensor) -> Tensor:
@@ -235,7 +235,7 @@ def _outcome(
 
 
 def _is_finite(process: Process, z: Tensor) -> bool:
-    mask = None if process.affinity is None else process.affinity.mask
+    mask = mask_of(process)
     # The process itself refuses a state of another shape, with a better message.
     if mask is not None and mask.shape[1:] == z.shape[1:2] and mask.shape[0] in (1, z.shape[0]):
         z = zero_masked(z, mask)

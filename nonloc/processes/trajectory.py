@@ -11,7 +11,7 @@ from torch import Tensor
 from nonloc.ops import Affinity, SparseAffinity
 from nonloc.ops.affinity import zero_masked
 from nonloc.outcomes import Outcome
-from nonloc.processes.process import Process
+from nonloc.processes.process import Process, mask_of
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class Recorder:
     def __init__(self, process: Process, z0: Tensor, saved: int) -> None:
         affinity = process.affinity
         self._energy = process.energy
-        self._mask = None if affinity is None else affinity.mask
+        self._mask = mask_of(process)
         # Squares of numbers in half precision overflow soon.
         self._dtype = torch.promote_types(z0.dtype, torch.float32)
         like = z0.new_empty(0, dtype=self._dtype)

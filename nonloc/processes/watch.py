@@ -14,7 +14,7 @@ from torch import Tensor
 
 from nonloc.ops.arithmetic import inverse_or_zero
 from nonloc.processes.krylov import lanczos
-from nonloc.processes.process import Process
+from nonloc.processes.process import Process, mask_of
 
 GROWTH = 1 + 1e-9
 # The weight of a valid position with π = 0, as a share of the largest. Such a position is influenced and influences
@@ -129,8 +129,7 @@ class GrowthWatch:
         if weights is None or bool((weights > 0).all()):
             return weights
         weights = torch.where(weights > 0, weights, SMALLEST_WEIGHT * weights.amax(-1, keepdim=True))
-        affinity = self._process.affinity
-        mask = None if affinity is None else affinity.mask
+        mask = mask_of(self._process)
         return weights if mask is None else torch.where(mask, weights, 0)
 
     def _is_larger(self, size: Tensor, state: Tensor) -> bool:
@@ -153,7 +152,7 @@ class RangeWatch:
     def __init__(self, process: Process, z0: Tensor, safe: float) -> None:
         self.since: int | None = None
         self.safe = safe
-        mask = None if process.affinity is None else process.affinity.mask
+        mask = mask_of(process)
         self._masked = None if mask is None else ~mask.unsqueeze(-1)
         rounding = ROUNDING * torch.finfo(z0.dtype).eps * self._fill(z0, 0).abs().amax((1, 2), keepdim=True)
         self._largest = WIDENING * self._spread(z0) + rounding.squeeze(1)
