@@ -289,10 +289,8 @@ def test_weights_are_forgiven_the_last_digit_of_their_own_dtype_alone(dtype, ver
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_a_stable_stage_that_half_precision_hides_is_decided_by_the_fix_that_is_named(dtype):
     torch.manual_seed(0)
-    stage, x = (
-        DiffusiveStage(4, 2, weight="stable", init="torch").to(dtype),
-        torch.randn(1, 4, 3, 3).to(dtype),
-    )
+    stage = DiffusiveStage(4, 2, weight="stable", init="torch").to(dtype)
+    x = torch.randn(1, 4, 3, 3).to(dtype)
     certificate = certify(stage, x)
     assert certificate.verdict == "not decided"
     assert certificate.reason.endswith("in float32, as copy.deepcopy(stage).float() with x.float()")
@@ -368,7 +366,6 @@ def test_a_witness_grows_in_the_stage_itself(kind, share, affinity):
         (lambda: certify(heat(), [torch.ones(2, 2), torch.ones(3, 3)]), r"weights\[1\] is \[3, 3\]"),
         (lambda: certify(heat(), torch.ones(3)), r"weights is \[3\].*tolist\(\).*torch.diag\(weights\)"),
         (lambda: certify(heat(), [True]), r"weights\[0\] must be W \[C, C\].*got bool"),
-        (lambda: certify(heat(), [0.5, math.inf]), "not finite"),
         (lambda: certify(heat(), 1.0, form="wang"), "form='wang' is unknown; choose one of diffusive"),
         (lambda: certify(DiffusiveStage(2, 1), 1.0), "x must be an input of the stage"),
         (lambda: certify(Affinity(points(4)[:0], points(4)[:0], "heat"), 1.0), "the batch is empty"),
