@@ -54,15 +54,12 @@ class Watch:
 
     def verdict(self) -> tuple[int, str] | None:
         """The first state from which on the simulation runs away, and a sentence that says why; None if it does not."""
-        if self._growth.since is not None and self._growth.grown is not None:
-            since, symptom = self._growth.since, "its changes grow"
-            advice = describe_limit(self._process, self._growth.grown, self._rate)
-            limit = f"beyond the limit of stability{advice}"
+        if self._growth.grown is not None:
+            (since, change), symptom = self._growth.grown, "its changes grow"
+            limit = f"beyond the limit of stability{describe_limit(self._process, change, self._rate)}"
         elif self._range is not None and self._range.since is not None:
-            since, symptom = (
-                self._range.since,
-                f"its values spread over more than {WIDENING} times their range",
-            )
+            since = self._range.since
+            symptom = f"its values spread over more than {WIDENING} times their range"
             limit = f"too large; with every step_size up to {round_down(self._range.safe):g} values keep their range"
         else:
             return None
@@ -83,14 +80,12 @@ class Watch:
 class GrowthWatch:
     """Watches the changes of one simulation.
 
-    since  the number of the first state that was reached by a change larger than the one before; None while there
-           is none, and for a process that is not known to be dissipative
-    grown  that change [B, M, C]
+    grown  the number of the first state that was reached by a change larger than the one before, and that change
+           [B, M, C]; None while there is none, and for a process that is not known to be dissipative
     """
 
     def __init__(self, process: Process, step_size: float, keeps_norm: bool) -> None:
-        self.since: int | None = None
-        self.grown: Tensor | None = None
+        self.grown: tuple[int, Tensor] | None = None
         self._process, self._step_size = process, step_size
         # Rounding is relative to the largest state that is right: that of one which runs away would hide its growth.
         self._keeps_norm = keeps_norm
@@ -103,7 +98,7 @@ class GrowthWatch:
 
     def look(self, number: int, before: Tensor, after: Tensor) -> None:
         """Look at the step from one state [B, M, C] to the next, which has this number."""
-        if self.since is not None or self._weights is None:
+        if self.grown is not None or self._weights is None:
             return
         if self._largest is None or not self._keeps_norm:
             self._largest = before
@@ -121,7 +116,7 @@ class GrowthWatch:
             self._rounding *= 1 if safe is None else 1 + self._step_size / safe
             self._size_before, size = (_norm(change, self._weights) for change in (last, self._change))
         if self._is_norm and self._is_larger(size, self._largest):
-            self.since, self.grown = number, self._change
+            self.grown = number, self._change
         self._size_before = size
 
     def _positive(self, weights: Tensor | None) -> Tensor | None:
