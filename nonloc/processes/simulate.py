@@ -166,11 +166,9 @@ def _check_linear(process: Process, name: str) -> None:
     if process.is_linear:
         return
     kind = type(process).__name__
-    reason, fix = (
-        ("its kernel follows the state", f"give {kind} a fixed affinity")
-        if process.follows_state
-        else (f"{kind}.is_linear is False", "set is_linear = True where rate is a linear map after all")
-    )
+    reason, fix = f"{kind}.is_linear is False", "set is_linear = True where rate is a linear map after all"
+    if process.follows_state:
+        reason, fix = "its kernel follows the state", f"give {kind} a fixed affinity"
     raise ValueError(
         f'stepper={name!r} needs a process that is linear in z, and this one is not ({reason}); use stepper="euler" '
         f"with a small step_size, or {fix}"

@@ -185,9 +185,8 @@ class JumpProcess(Process):
         """A ValueError where z [B, M, C] is negative beyond rounding: it is then no law."""
         check_signal(self.affinity, z)
         seen = zero_masked(z, self.affinity.mask)
-        if seen.numel() and bool(
-            (seen < -ROUNDING * torch.finfo(z.dtype).eps * seen.abs().amax(1, keepdim=True)).any()
-        ):
+        rounding = ROUNDING * torch.finfo(z.dtype).eps * seen.abs().amax(1, keepdim=True)
+        if bool((seen < -rounding).any()):
             raise ValueError(
                 f"a law must be ≥ 0, for it is made of probabilities, and the smallest value here is "
                 f"{float(seen.min()):.3g}; begin with p / p.sum(1, keepdim=True), p = z.clamp(min=0), or use "

@@ -265,11 +265,9 @@ def _decided(stage: StageSample, growth: Growth, slack: float, norm: OwnNorm, re
 
     if factor <= 1 + slack:
         if slack <= stage.tolerance:
-            size = (
-                "1 or less"
-                if factor <= CLEAR_GROWTH
-                else f"{factor:.6g}, which is 1 ± {slack:.1e} of rounding"
-            )
+            size = "1 or less"
+            if factor > CLEAR_GROWTH:
+                size = f"{factor:.6g}, which is 1 ± {slack:.1e} of rounding"
             return certificate("stable", f"{reason} is {size}")
         return certificate("not decided", f"{reason} is {factor:.6g}, known to ± {slack:.1e} alone")
     text = f"{reason} is {factor:.6g}"
