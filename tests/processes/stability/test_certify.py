@@ -366,6 +366,7 @@ def test_a_witness_grows_in_the_stage_itself(kind, share, affinity):
         (lambda: certify(heat(), [torch.ones(2, 2), torch.ones(3, 3)]), r"weights\[1\] is \[3, 3\]"),
         (lambda: certify(heat(), torch.ones(3)), r"weights is \[3\].*tolist\(\).*torch.diag\(weights\)"),
         (lambda: certify(heat(), [True]), r"weights\[0\] must be W \[C, C\].*got bool"),
+        (lambda: certify(heat(), [torch.full((1, 1), math.inf)]), "weights has entries that are not finite"),
         (lambda: certify(heat(), 1.0, form="wang"), "form='wang' is unknown; choose one of diffusive"),
         (lambda: certify(DiffusiveStage(2, 1), 1.0), "x must be an input of the stage"),
         (lambda: certify(Affinity(points(4)[:0], points(4)[:0], "heat"), 1.0), "the batch is empty"),
@@ -383,10 +384,13 @@ def test_what_is_wrong_is_refused(call, message):
         call()
 
 
-def test_many_channels_are_judged_by_bounds():
-    weight = 0.5 * torch.eye(400)
-    assert certify(heat(size=8), [weight]).verdict == "stable"
-    assert certify(heat(size=8), [-weight]).verdict == "unstable"
+def test_many_channels_are_judged_by_bounds(monkeypatch):
+    monkeypatch.setattr("nonloc.processes.stability.certify.LARGEST_WORK", 0)
+    weight = 0.5 * torch.eye(200)
+    stable, unstable = certify(heat(size=8), [weight]), certify(heat(size=8), [-weight])
+    assert (stable.verdict, stable.reason) == ("stable", "no sub-block enlarges any signal by itself")
+    assert unstable.verdict == "unstable"
+    assert unstable.reason.startswith("a signal was found")
 
 
 @pytest.mark.parametrize("exact_up_to", [1024, 0])
