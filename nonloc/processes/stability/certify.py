@@ -90,9 +90,9 @@ def certify_kernels(
         if not all(bool(weight.isfinite().all()) for weight in wide_weights):
             raise ValueError("weights has entries that are not finite; there is nothing to certify")
         # Sub-blocks that share an affinity share the samples, too: the same objects.
-        samples = {id(affinity): split_samples(affinity) for affinity in affinities}
+        samples = {affinity: split_samples(affinity) for affinity in dict.fromkeys(affinities)}
         certificates = []
-        for number, kernels in enumerate(zip(*(samples[id(one)] for one in affinities), strict=True)):
+        for number, kernels in enumerate(zip(*(samples[one] for one in affinities), strict=True)):
             stage = StageSample(list(kernels), wide_weights, form, precision)
             certificates.append(replace(_judge(stage, exact_up_to), sample=number))
     worst = max(certificates, key=lambda one: (SEVERITY.index(one.verdict), one.growth))
