@@ -220,7 +220,7 @@ def _judge_by_matrix(stage: StageSample) -> Certificate:
     matrices = [known[kernel] for kernel in stage.kernels]
     if stage.is_shared and symmetric and stage.positions * stage.channels**3 <= LARGEST_WORK:
         ends = torch.linalg.eigvalsh(matrices[0])
-        steps = grow.interval_bounds(float(ends[0]), float(ends[-1]), stage.weights)
+        steps = [grow.interval_bound(float(ends[0]), float(ends[-1]), weight) for weight in stage.weights]
         slack = stage.rounding(steps)
         growth = grow.spectral_growth(matrices[0], stage.weights)
         reason = f"the largest ‖Π (I − λ W_n)‖ over the {len(ends)} eigenvalues λ of {_operator(stage)}"
@@ -249,7 +249,7 @@ def _step_bounds(matrices: list[Tensor], weights: list[Tensor]) -> list[float] |
     for matrix, weight in zip(matrices, weights, strict=True):
         if torch.equal(matrix, matrix.T):
             values = torch.linalg.eigvalsh(matrix)
-            bounds += grow.interval_bounds(float(values[0]), float(values[-1]), [weight])
+            bounds.append(grow.interval_bound(float(values[0]), float(values[-1]), weight))
         elif grow.is_symmetric(weight):
             bounds.append(grow.symmetric_weight_bound(matrix, weight))
         else:
@@ -289,9 +289,9 @@ def _judge_by_bound(stage: StageSample) -> Certificate:
     common = balances[0] if _are_equal(balances) else None
     bound = float("inf")
     if common is not None and len(intervals) == len(stage.kernels):
-        steps = []
-        for interval, weight in zip(intervals, stage.weights, strict=True):
-            steps += grow.interval_bounds(*interval, [weight])
+        steps = [
+            grow.interval_bound(*one, weight) for one, weight in zip(intervals, stage.weights, strict=True)
+        ]
         bound = prod(max(1.0, step) for step in steps)
         slack = stage.rounding(steps)
         if bound <= 1 + slack <= 1 + stage.tolerance:
