@@ -69,7 +69,7 @@ def test_the_files_are_there_and_open(capsys, picture, tmp_path):
     assert saved["variance"] == record["variance"]
 
 
-@pytest.mark.parametrize("number", range(5))
+@pytest.mark.parametrize("number", [0, 3, 4])  # of the files that are new by then
 def test_an_interruption_leaves_whole_files(capsys, picture, tmp_path, monkeypatch, number):
     """It comes between the last byte of a file and its name; those that are not new yet stay as they were."""
     _, record = simulated(capsys, picture, tmp_path, "diffusion", "--animate")

@@ -28,12 +28,9 @@ class Output:
 
     def result(self, text: str, value: dict[str, Any]) -> None:
         """Print the result: as text, or `value` as JSON."""
-        print(
-            json.dumps(value, indent=2, ensure_ascii=not _is_unicode(), allow_nan=False)
-            if self.is_json
-            else text,
-            flush=True,
-        )
+        if self.is_json:
+            text = json.dumps(value, indent=2, ensure_ascii=not _is_unicode(), allow_nan=False)
+        print(text, flush=True)
 
 
 def add_output_arguments(parser: ArgumentParser) -> None:

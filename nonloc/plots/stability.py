@@ -117,7 +117,7 @@ def _of_stage(
     }
     if where is None and stage.form == "diffusive":
         size = max(float(torch.linalg.matrix_norm(matrix.double(), 2)) for matrix in matrices)
-        least = min(cfl_limit(kernel).limit for kernel in {id(one): one for one in kernels}.values())
+        least = min(cfl_limit(kernel).limit for kernel in set(kernels))
         where = least / size if size else None
     return certificates, where
 

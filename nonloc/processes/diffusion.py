@@ -155,15 +155,12 @@ class DampedFlow(_KernelProcess):
 def _check_follows(function: FollowingAffinity) -> None:
     """ValueError for what can be called and never returns an affinity: a class, a stage, a layer of torch."""
     fix = "give an Affinity, or a function z -> affinity such as lambda z: Affinity(z, z, 'heat')"
-    is_layer = isinstance(function, nn.Module) and not any(function.children())
-    is_layer = is_layer and type(function).__module__.startswith("torch.nn.")
+    kind = function if isinstance(function, type) else type(function)
     if hasattr(function, "affinity"):
-        raise ValueError(
-            f"affinity is a {type(function).__name__}, a stage; give lambda z: stage.affinity(z)"
-        )
-    if isinstance(function, type) or is_layer:
-        name = function.__name__ if isinstance(function, type) else type(function).__name__
-        raise ValueError(f"affinity is {name}, which returns no affinity of a state; {fix}")
+        raise ValueError(f"affinity is a {kind.__name__}, a stage; give lambda z: stage.affinity(z)")
+    is_layer = isinstance(function, nn.Module) and not any(function.children())
+    if function is kind or (is_layer and kind.__module__.startswith("torch.nn.")):
+        raise ValueError(f"affinity is {kind.__name__}, which returns no affinity of a state; {fix}")
     check_takes_one("affinity", function, "a state z", fix)
 
 

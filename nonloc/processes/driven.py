@@ -7,7 +7,7 @@ from torch import Tensor
 
 from nonloc.ops.affinity import shape_and_dtype, shape_or_type
 from nonloc.processes.jump.process import JumpProcess
-from nonloc.processes.process import Process
+from nonloc.processes.process import Process, mask_of
 
 
 class Driven(Process):
@@ -32,8 +32,8 @@ class Driven(Process):
         self._moves = torch.ones(1, z0.shape[1], 1, dtype=torch.bool, device=z0.device)
         if fixed is not None:
             self._moves = ~_checked_fixed(fixed, z0)
-        if self.affinity is not None and self.affinity.mask is not None:
-            self._moves = self._moves & self.affinity.mask.unsqueeze(-1)
+        if (mask := mask_of(process)) is not None:
+            self._moves = self._moves & mask.unsqueeze(-1)
 
     def rate(self, z: Tensor) -> Tensor:
         """rate(z) + f [B, M, C], 0 where z is fixed."""
@@ -43,9 +43,6 @@ class Driven(Process):
     def linear_rate(self, v: Tensor) -> Tensor:
         """The part of `rate` that is linear in a change v [B, M, C], which is 0 where z is fixed."""
         return torch.where(self._moves, self._process.rate(torch.where(self._moves, v, 0)), 0)
-
-    def check_state(self, z: Tensor) -> None:
-        self._process.check_state(z)
 
     def checked_euler_step(self, step_size: float) -> float:
         return self._process.checked_euler_step(step_size)

@@ -15,7 +15,7 @@ from nonloc._checks import check_choice, check_flag, check_positive, check_takes
 from nonloc._torch_compat import uncompiled
 from nonloc.ops import SparseAffinity
 from nonloc.ops.affinity import shape_and_dtype, shape_or_type
-from nonloc.processes.nearest import Nearest, check_scale, check_spread
+from nonloc.processes.nearest import Nearest, check_scale, check_spread, index_dtype
 
 try:
     import scipy.sparse as scipy_sparse
@@ -122,7 +122,7 @@ def horizon(
         raise ValueError(
             f"radius = {radius:g} joins no two points, so that nothing would move; the nearest are {nearest:.4g} apart"
         )
-    dtype = _index_dtype(2 * len(pairs) + size)
+    dtype = index_dtype(2 * len(pairs) + size)
     first, second = pairs[:, 0].astype(dtype), pairs[:, 1].astype(dtype)
     distances = np.linalg.norm(positions[first] - positions[second], axis=1)
     values = _radial(kernel, distances, float(radius), points)
@@ -346,7 +346,7 @@ def _radial(kernel: str | RadialKernel, distances: np.ndarray, radius: float, po
 
 def _affinity(matrix: Any, device: torch.device, normalize: str, measure: Tensor | None) -> SparseAffinity:
     """A scipy CSR array as a torch one, without a copy on the CPU."""
-    dtype = _index_dtype(matrix.nnz)
+    dtype = index_dtype(matrix.nnz)
     starts = torch.from_numpy(matrix.indptr.astype(dtype, copy=False))
     columns = torch.from_numpy(matrix.indices.astype(dtype, copy=False))
     graph = _csr(starts, columns, torch.from_numpy(matrix.data), matrix.shape)
@@ -364,10 +364,6 @@ def without_sparse_warnings() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Sparse (CSR tensor support|invariant checks)")
         yield
-
-
-def _index_dtype(entries: int) -> type[np.signedinteger]:
-    return np.int32 if entries < 2**31 else np.int64
 
 
 def _numpy_dtype(dtype: torch.dtype) -> type[np.floating]:

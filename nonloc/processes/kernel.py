@@ -58,13 +58,7 @@ class PreparedKernel:
         check_signal(self.affinity, z)
         dtype = compute_dtype(self.affinity, z)
         if dtype not in self._operators:
-            with torch.no_grad():
-                if self._is_fixed:
-                    operator = prepare_many(self.affinity, dtype)
-                    check_operator(operator, self.affinity)
-                else:
-                    operator = prepare(self.affinity, dtype).operator
-            self._operators[dtype] = operator
+            self._operators[dtype] = self._operator(dtype)
         return self._operators[dtype], zero_masked(z, self.affinity.mask).to(dtype)
 
     def energy(self, z: Tensor) -> Tensor:
@@ -90,6 +84,18 @@ class PreparedKernel:
     def balance(self) -> Tensor | None:
         """π [B, M] of detailed balance; None where there is no such π."""
         return self_adjoint_weights(self.affinity)
+
+    @torch.no_grad()
+    def _operator(self, dtype: torch.dtype) -> Operator:
+        affinity = self.affinity
+        if self._is_fixed and isinstance(affinity, Affinity) and stores_matrix(affinity, dtype):
+            kernel = stored_matrix(affinity, dtype)
+            operator = Operator(lambda z: kernel @ z, kernel.sum(-1, keepdim=True))
+        else:
+            operator = prepare(affinity, dtype).operator
+        if self._is_fixed:
+            check_operator(operator, affinity)
+        return operator
 
 
 def check_affinity(affinity: Any, name: str = "affinity", *, is_finite: bool = True) -> None:
@@ -136,18 +142,6 @@ def check_overflow(values: Tensor, affinity: AnyAffinity) -> None:
             f"the kernel overflows: with normalize={affinity.normalize!r} it has values that are not finite; scale the "
             'features down, or use normalize="row", which needs no room for exponentials'
         )
-
-
-def prepare_many(affinity: AnyAffinity, dtype: torch.dtype) -> Operator:
-    """Do what `nonloc.ops.prepare` does, but store the matrix up to 256 MiB where that is faster for many products.
-
-    The numbers are the same within rounding. There is no gradient.
-    """
-    with torch.no_grad():
-        if isinstance(affinity, SparseAffinity) or not stores_matrix(affinity, dtype):
-            return prepare(affinity, dtype).operator
-        kernel = stored_matrix(affinity, dtype)
-        return Operator(lambda z: kernel @ z, kernel.sum(-1, keepdim=True))
 
 
 def stores_matrix(affinity: Affinity, dtype: torch.dtype) -> bool:

@@ -35,7 +35,7 @@ class Nearest:
     def __init__(self, points: np.ndarray, k: int) -> None:
         size = points.shape[0]
         self.points = points
-        self.columns = np.empty((size, k + 1), dtype=np.int32 if 2 * size * (k + 1) < 2**31 else np.int64)
+        self.columns = np.empty((size, k + 1), dtype=index_dtype(2 * size * (k + 1)))
         self.squares = np.empty((size, k + 1))
         if _is_wide(points):
             self._tree, rows = None, np.arange(size)
@@ -153,6 +153,11 @@ class Nearest:
             is_near = _squared_distances(some[rows], self.points[columns]) <= np.square(reach[columns])
             pairs.append((start + rows[is_near], columns[is_near]))
         return np.concatenate([rows for rows, _ in pairs]), np.concatenate([columns for _, columns in pairs])
+
+
+def index_dtype(entries: int) -> type[np.signedinteger]:
+    """The dtype of the indices of a sparse matrix with so many entries."""
+    return np.int32 if entries < 2**31 else np.int64
 
 
 def check_spread(points: np.ndarray) -> None:

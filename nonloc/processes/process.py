@@ -79,3 +79,8 @@ class Process(ABC):
             prepared = PreparedKernel(self.affinity, "affinity", is_fixed=False)
             self.__dict__["_prepared"] = self.affinity, prepared
         return prepared.energy(z)
+
+
+def mask_of(process: Process) -> Tensor | None:
+    """The mask [B, M] of its affinity, None where it has none."""
+    return None if process.affinity is None else process.affinity.mask

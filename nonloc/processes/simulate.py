@@ -15,7 +15,7 @@ from nonloc.ops.arithmetic import inverse_or_zero
 from nonloc.outcomes import DivergedError
 from nonloc.processes.driven import Driven
 from nonloc.processes.krylov import exponential_action, safe_norm
-from nonloc.processes.process import MOST_STEPS, Process
+from nonloc.processes.process import MOST_STEPS, Process, mask_of
 from nonloc.processes.solvers import solve_implicit
 from nonloc.processes.trajectory import Recorder, SimulationOutcome, Trajectory
 from nonloc.processes.watch import Watch
@@ -166,11 +166,9 @@ def _check_linear(process: Process, name: str) -> None:
     if process.is_linear:
         return
     kind = type(process).__name__
-    reason, fix = (
-        ("its kernel follows the state", f"give {kind} a fixed affinity")
-        if process.follows_state
-        else (f"{kind}.is_linear is False", "set is_linear = True where rate is a linear map after all")
-    )
+    reason, fix = f"{kind}.is_linear is False", "set is_linear = True where rate is a linear map after all"
+    if process.follows_state:
+        reason, fix = "its kernel follows the state", f"give {kind} a fixed affinity"
     raise ValueError(
         f'stepper={name!r} needs a process that is linear in z, and this one is not ({reason}); use stepper="euler" '
         f"with a small step_size, or {fix}"
@@ -179,7 +177,7 @@ def _check_linear(process: Process, name: str) -> None:
 
 def _on_vectors(process: Process, step: Callable[[Step, Tensor], Tensor]) -> Step:
     """A step on samples as vectors [B, M · C], at least in float32; masked positions do not change."""
-    mask = None if process.affinity is None else process.affinity.mask
+    mask = mask_of(process)
 
     def move(z: Tensor) -> Tensor:
         def apply(v: Tensor) -> Tensor:
@@ -235,7 +233,7 @@ def _outcome(
 
 
 def _is_finite(process: Process, z: Tensor) -> bool:
-    mask = None if process.affinity is None else process.affinity.mask
+    mask = mask_of(process)
     # The process itself refuses a state of another shape, with a better message.
     if mask is not None and mask.shape[1:] == z.shape[1:2] and mask.shape[0] in (1, z.shape[0]):
         z = zero_masked(z, mask)

@@ -11,16 +11,12 @@ from torch import Tensor
 from nonloc.ops import Affinity, SparseAffinity
 from nonloc.ops.affinity import zero_masked
 from nonloc.outcomes import Outcome
-from nonloc.processes.process import Process
+from nonloc.processes.process import Process, mask_of
 
 
 @dataclass(frozen=True)
 class SimulationOutcome(Outcome):
-    """The Outcome of a simulation.
-
-    "finished" means that all steps were taken, not that a steady state was reached. `step` is the number of a state
-    and `metrics["time"]` its time: of the last state, or of the first that ran away.
-    """
+    """The Outcome of a simulation, see `Trajectory`. `metrics["time"]` is the time of the state number `step`."""
 
     @property
     def sentence(self) -> str:
@@ -97,7 +93,7 @@ class Recorder:
     def __init__(self, process: Process, z0: Tensor, saved: int) -> None:
         affinity = process.affinity
         self._energy = process.energy
-        self._mask = None if affinity is None else affinity.mask
+        self._mask = mask_of(process)
         # Squares of numbers in half precision overflow soon.
         self._dtype = torch.promote_types(z0.dtype, torch.float32)
         like = z0.new_empty(0, dtype=self._dtype)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from nonloc.ops.arithmetic import inverse_or_zero
 from nonloc.processes.krylov import lanczos
-from nonloc.processes.process import Process
+from nonloc.processes.process import Process, mask_of
 
 GROWTH = 1 + 1e-9
 # The weight of a valid position with π = 0, as a share of the largest. Such a position is influenced and influences
@@ -54,15 +54,12 @@ class Watch:
 
     def verdict(self) -> tuple[int, str] | None:
         """The first state from which on the simulation runs away, and a sentence that says why; None if it does not."""
-        if self._growth.since is not None and self._growth.grown is not None:
-            since, symptom = self._growth.since, "its changes grow"
-            advice = describe_limit(self._process, self._growth.grown, self._rate) or "; use a smaller one"
-            limit = f"beyond the limit of stability{advice}"
+        if self._growth.grown is not None:
+            (since, change), symptom = self._growth.grown, "its changes grow"
+            limit = f"beyond the limit of stability{describe_limit(self._process, change, self._rate)}"
         elif self._range is not None and self._range.since is not None:
-            since, symptom = (
-                self._range.since,
-                f"its values spread over more than {WIDENING} times their range",
-            )
+            since = self._range.since
+            symptom = f"its values spread over more than {WIDENING} times their range"
             limit = f"too large; with every step_size up to {round_down(self._range.safe):g} values keep their range"
         else:
             return None
@@ -83,14 +80,12 @@ class Watch:
 class GrowthWatch:
     """Watches the changes of one simulation.
 
-    since  the number of the first state that was reached by a change larger than the one before; None while there
-           is none, and for a process that is not known to be dissipative
-    grown  that change [B, M, C]
+    grown  the number of the first state that was reached by a change larger than the one before, and that change
+           [B, M, C]; None while there is none, and for a process that is not known to be dissipative
     """
 
     def __init__(self, process: Process, step_size: float, keeps_norm: bool) -> None:
-        self.since: int | None = None
-        self.grown: Tensor | None = None
+        self.grown: tuple[int, Tensor] | None = None
         self._process, self._step_size = process, step_size
         # Rounding is relative to the largest state that is right: that of one which runs away would hide its growth.
         self._keeps_norm = keeps_norm
@@ -103,7 +98,7 @@ class GrowthWatch:
 
     def look(self, number: int, before: Tensor, after: Tensor) -> None:
         """Look at the step from one state [B, M, C] to the next, which has this number."""
-        if self.since is not None or self._weights is None:
+        if self.grown is not None or self._weights is None:
             return
         if self._largest is None or not self._keeps_norm:
             self._largest = before
@@ -121,7 +116,7 @@ class GrowthWatch:
             self._rounding *= 1 if safe is None else 1 + self._step_size / safe
             self._size_before, size = (_norm(change, self._weights) for change in (last, self._change))
         if self._is_norm and self._is_larger(size, self._largest):
-            self.since, self.grown = number, self._change
+            self.grown = number, self._change
         self._size_before = size
 
     def _positive(self, weights: Tensor | None) -> Tensor | None:
@@ -129,8 +124,7 @@ class GrowthWatch:
         if weights is None or bool((weights > 0).all()):
             return weights
         weights = torch.where(weights > 0, weights, SMALLEST_WEIGHT * weights.amax(-1, keepdim=True))
-        affinity = self._process.affinity
-        mask = None if affinity is None else affinity.mask
+        mask = mask_of(self._process)
         return weights if mask is None else torch.where(mask, weights, 0)
 
     def _is_larger(self, size: Tensor, state: Tensor) -> bool:
@@ -153,7 +147,7 @@ class RangeWatch:
     def __init__(self, process: Process, z0: Tensor, safe: float) -> None:
         self.since: int | None = None
         self.safe = safe
-        mask = None if process.affinity is None else process.affinity.mask
+        mask = mask_of(process)
         self._masked = None if mask is None else ~mask.unsqueeze(-1)
         rounding = ROUNDING * torch.finfo(z0.dtype).eps * self._fill(z0, 0).abs().amax((1, 2), keepdim=True)
         self._largest = WIDENING * self._spread(z0) + rounding.squeeze(1)
@@ -178,7 +172,7 @@ def _norm(z: Tensor, weights: Tensor) -> Tensor:
 
 
 def describe_limit(process: Process, change: Tensor, rate: Rate) -> str:
-    """The limit of stability in words, with a step size that works; "" where it is not known.
+    """The limit of stability in words, with a step size that works where one is known.
 
     change  [B, M, C]: one that grew, so it has a part in what grows
     """
@@ -186,7 +180,9 @@ def describe_limit(process: Process, change: Tensor, rate: Rate) -> str:
     text = "" if estimate is None else f", which Lanczos estimates at {estimate:.4g}"
     if certified is not None and 0 < certified < float("inf"):
         return f"{text}; every step_size up to {round_down(certified):g} is certified to be stable"
-    return text and f"{text}; step_size = {round_down(MARGIN * (estimate or 0)):g} works"
+    if estimate is None:
+        return "; use a smaller one"
+    return f"{text}; step_size = {round_down(MARGIN * estimate):g} works"
 
 
 def estimate_euler_step(process: Process, change: Tensor, rate: Rate) -> float | None:
@@ -215,8 +211,6 @@ def estimate_euler_step(process: Process, change: Tensor, rate: Rate) -> float |
 
 
 def round_down(x: float) -> float:
-    """Round down to three significant digits; a bound that rounding alone has lowered is not lowered further."""
-    if x <= 0:
-        return x
+    """Round x > 0 down to three significant digits; a bound that rounding alone has lowered is not lowered further."""
     unit = 10.0 ** (floor(log10(x)) - 2)
     return float(f"{floor(x / unit * (1 + 1e-9)) * unit:.3g}")

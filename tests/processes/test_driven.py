@@ -4,10 +4,9 @@ import pytest
 import torch
 from generators import generator_matrix, path_graph
 
-from nonloc.processes import DampedFlow, Diffusion, JumpProcess, neighbors, simulate
+from nonloc.processes import STEPPERS, DampedFlow, Diffusion, JumpProcess, neighbors, simulate
 from problems import affinity, generator, relative, signal
 
-STEPPERS = ("euler", "exact", "implicit")
 each_stepper = pytest.mark.parametrize("stepper", STEPPERS)
 
 

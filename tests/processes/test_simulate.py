@@ -134,12 +134,10 @@ def test_progress_is_shown_when_asked_for(capsys):
         ({"z0": torch.ones(2, 5, 1)}, r"must have the affinity.s batch and positions, \[2, 6, C\]"),
         ({"num_steps": -1}, "num_steps must be a whole number ≥ 0, got -1"),
         ({"save_every": 0}, "save_every must be a whole number ≥ 1, got 0"),
-        ({"step_size": float("inf")}, "step_size must be a finite number > 0, got inf$"),
         ({"step_size": float("nan")}, "step_size must be a finite number > 0, got nan$"),
         ({"step_size": -0.1}, r"step_size must be > 0.*Diffusion\(affinity, backwards=True\)"),
         ({"step_size": torch.tensor(0.5)}, r"step_size must be a finite number.*use float\(step_size\)"),
         ({"num_steps": 10**20}, "num_steps must be at most 10,000,000,000, got 1"),
-        ({"num_steps": 10**20, "save_every": 10**19}, "num_steps must be at most 10,000,000,000"),
         (
             {"num_steps": 10**10, "z0": torch.ones(2, 6, 10**5)},
             "states need .* GiB, which cpu does not have; use a larger save_every",

@@ -8,8 +8,10 @@ from problems import generator
 
 
 def system(size=80, batch=2):
+    """A [B, N, N] that is not symmetric, with eigenvalues around −1.5, and z [B, N]."""
     a = torch.randn(batch, size, size, dtype=torch.float64, generator=generator(0)) / size**0.5
-    return a, torch.randn(batch, size, dtype=torch.float64, generator=generator(1))
+    z = torch.randn(batch, size, dtype=torch.float64, generator=generator(1))
+    return a - 1.5 * torch.eye(size, dtype=torch.float64), z
 
 
 def solve(a, z, step, weights=None):
@@ -43,13 +45,11 @@ def test_conjugate_gradients_in_the_weights(step):
 @pytest.mark.parametrize("step", [0.01, 1.0, 10.0])
 def test_gmres_without_weights(step):
     a, z = system()
-    a = a - 1.5 * torch.eye(80, dtype=torch.float64)
     assert residual(a, z, step, solve(a, z, step)) <= 1e-12
 
 
 def test_gmres_takes_over_where_the_weights_see_too_little():
     a, z = system()
-    a = a - 1.5 * torch.eye(80, dtype=torch.float64)
     half = torch.ones(1, 80, dtype=torch.float64)
     half[:, 40:] = 0
     assert residual(a, z, 1.0, solve(a, z, 1.0, half)) <= 1e-12
@@ -73,7 +73,6 @@ def test_a_singular_system_is_not_solved_by_rounding_and_the_error_names_the_res
 
 def test_a_zero_sample_is_its_own_solution():
     a, z = system()
-    a = a - 1.5 * torch.eye(80, dtype=torch.float64)
     z[1] = 0
     x = solve(a, z, 1.0)
     assert bool((x[1] == 0).all())

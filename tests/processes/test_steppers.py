@@ -5,8 +5,7 @@ import torch
 from generators import generator_matrix, path_graph, vectors
 
 from nonloc.ops import NORMALIZATIONS, Affinity, SparseAffinity
-from nonloc.processes import DampedFlow, Diffusion, Process, neighbors, simulate
-from nonloc.processes.simulate import STEPPERS
+from nonloc.processes import STEPPERS, DampedFlow, Diffusion, Process, neighbors, simulate
 from problems import affinity, features, generator, relative, signal, symmetric
 
 C = 3
@@ -16,7 +15,6 @@ WEIGHTS = {
     "definite": torch.tensor([[1.0, 0.3, 0.0], [0.3, 0.5, 0.1], [0.0, 0.1, 0.2]], dtype=torch.float64),
     "rotating": torch.tensor([[0.1, 1.0, 0.0], [-1.0, 0.1, 0.3], [0.0, 0.2, 0.5]], dtype=torch.float64),
 }
-each_weight = pytest.mark.parametrize("weight", WEIGHTS.values(), ids=WEIGHTS)
 
 
 @pytest.mark.parametrize(
@@ -45,7 +43,7 @@ def test_exact_is_the_dense_exponential(kind, process, weight, backwards, h):
 
 
 @pytest.mark.parametrize("backwards", [False, True])
-@each_weight
+@pytest.mark.parametrize("weight", WEIGHTS.values(), ids=WEIGHTS)
 @pytest.mark.parametrize("kind", ["heat", "concat"])
 def test_implicit_is_the_dense_solution(kind, weight, backwards):
     p = Diffusion(affinity(kind, positions=12), weight=weight, backwards=backwards)

@@ -228,9 +228,3 @@ def test_the_step_that_is_named_works(process, works):
     run = simulate(process, z, num_steps=200, step_size=named)
     assert run.outcome.ending == "finished"
     assert float(run.variance[-1].max()) < float(run.variance[0].max())
-
-
-def test_nothing_is_said_of_a_process_that_may_grow():
-    process = Diffusion(symmetric(batch=1), backwards=True)
-    assert estimate_euler_step(process, signal(process.affinity, 2), process.rate) is None
-    assert process.certified_euler_step() is None

@@ -7,13 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks import double_loop
-from nonloc.ops import (
-    aggregate,
-    diffuse,
-    dirichlet_energy,
-    kernel_matrix,
-    row_sums,
-)
+from nonloc.ops import aggregate, diffuse, dirichlet_energy, kernel_matrix, row_sums
 from problems import EXACT, relative
 from strategies import problems
 

@@ -185,9 +185,8 @@ class JumpProcess(Process):
         """A ValueError where z [B, M, C] is negative beyond rounding: it is then no law."""
         check_signal(self.affinity, z)
         seen = zero_masked(z, self.affinity.mask)
-        if seen.numel() and bool(
-            (seen < -ROUNDING * torch.finfo(z.dtype).eps * seen.abs().amax(1, keepdim=True)).any()
-        ):
+        rounding = ROUNDING * torch.finfo(z.dtype).eps * seen.abs().amax(1, keepdim=True)
+        if bool((seen < -rounding).any()):
             raise ValueError(
                 f"a law must be ≥ 0, for it is made of probabilities, and the smallest value here is "
                 f"{float(seen.min()):.3g}; begin with p / p.sum(1, keepdim=True), p = z.clamp(min=0), or use "
@@ -200,7 +199,7 @@ class JumpProcess(Process):
 
     def inner_weights(self) -> Tensor | None:
         """1/π where Ω is symmetric: Kᵀ − I is then self-adjoint and dissipative in Σ_i u_i v_i / π_i."""
-        law = self._dividing_law()
+        law = self._dividing_law
         if law is None:
             return None
         # Nothing arrives where π = 0, and nothing leaves: any weight serves there.
@@ -214,7 +213,7 @@ class JumpProcess(Process):
         """½ Σ_ij π_i K_ij (f_i − f_j)² [B] of the density f = p/π, where Ω is symmetric and walkers leave no position
         with π = 0, else None."""
         check_signal(self.affinity, z)
-        law = self._dividing_law()
+        law = self._dividing_law
         if law is None:
             return None
         law = law.unsqueeze(-1)
@@ -229,18 +228,15 @@ class JumpProcess(Process):
         transitions = self._transitions(compute_dtype(self.affinity, law))
         return transitions.change(law.to(transitions.dtype)).to(law.dtype)
 
+    @cached_property
     def _dividing_law(self) -> Tensor | None:
         """π where densities p/π have a meaning: Ω is symmetric, and a walker at a position with π ≈ 0 stays there."""
-        if not self._is_symmetric:
+        # Cheap to check. It makes the stationary law known; computing a law for a trajectory would not be cheap.
+        if not has_symmetric_kernel(self.affinity):
             return None
         law = self.stationary_law()
         is_nothing = law <= SMALLEST_SHARE * law.amax(-1, keepdim=True)
         return None if bool((is_nothing & (self._wide.sums.squeeze(-1) != 0)).any()) else law
-
-    @cached_property
-    def _is_symmetric(self) -> bool:
-        # Cheap to check. It makes the stationary law known; computing a law for a trajectory would not be cheap.
-        return has_symmetric_kernel(self.affinity)
 
     @property
     def _wide(self) -> Transitions:

@@ -34,7 +34,6 @@ FORMS = ("diffusive", "original")
 LARGEST_WHOLE = 1536  # M · C up to which a stage is one matrix
 LARGEST_WORK = 2**33  # M · C³ up to which all eigenvalues are used
 # The least growth that counts where the norm is not the kernel's own: eigenvalues of such maps are less exact.
-CLEAR_RADIUS = 1 + 1e-6
 CLEAR_GROWTH = 1 + 1e-6
 CLEAR_REPETITION = 1 + 1e-3  # of a mean over finitely many passes
 HALF = "Half precision has few digits: certify in float32, as copy.deepcopy(stage).float() with x.float()"
@@ -91,9 +90,9 @@ def certify_kernels(
         if not all(bool(weight.isfinite().all()) for weight in wide_weights):
             raise ValueError("weights has entries that are not finite; there is nothing to certify")
         # Sub-blocks that share an affinity share the samples, too: the same objects.
-        samples = {id(affinity): split_samples(affinity) for affinity in affinities}
+        samples = {affinity: split_samples(affinity) for affinity in dict.fromkeys(affinities)}
         certificates = []
-        for number, kernels in enumerate(zip(*(samples[id(one)] for one in affinities), strict=True)):
+        for number, kernels in enumerate(zip(*(samples[one] for one in affinities), strict=True)):
             stage = StageSample(list(kernels), wide_weights, form, precision)
             certificates.append(replace(_judge(stage, exact_up_to), sample=number))
     worst = max(certificates, key=lambda one: (SEVERITY.index(one.verdict), one.growth))
@@ -154,10 +153,7 @@ def _checked_weights(weights: Any, affinity: Affinity | SparseAffinity) -> list[
             f"weights is {list(weights.shape)}, which may mean two things; use weights.tolist() for one number a "
             "sub-block, or torch.diag(weights) for one diagonal W"
         )
-    items = [
-        _checked_number(item, n) if _is_number(item) else _checked_matrix(item, n)
-        for n, item in enumerate(weights)
-    ]
+    items = [_checked_item(item, n) for n, item in enumerate(weights)]
     channels = next((len(one) for one in items if isinstance(one, Tensor)), 1)
     for n, one in enumerate(items):
         if isinstance(one, Tensor) and len(one) != channels:
@@ -168,28 +164,20 @@ def _checked_weights(weights: Any, affinity: Affinity | SparseAffinity) -> list[
     return [one.to(device) if isinstance(one, Tensor) else one * identity for one in items]
 
 
-def _checked_number(item: Any, n: int) -> float:
-    """w of weights[n], that stands for w I."""
-    if isinstance(item, Tensor):
-        _check_numbers(item, n)
-        item = item.item()
-    if not is_finite(item):
-        raise ValueError(f"weights[{n}] is {shown(item)}, not finite; there is nothing to certify")
-    return float(item)
-
-
-def _check_numbers(factor: Any, n: int) -> None:
-    if isinstance(factor, Tensor) and (factor.is_meta or factor.layout != torch.strided):
-        raise ValueError(
-            f"weights[{n}] must be numbers in a dense tensor, got {factor.layout} on {factor.device}"
-        )
-
-
-def _checked_matrix(item: Any, n: int) -> Tensor:
-    """W [C, C] of weights[n], a matrix or a pair of factors."""
+def _checked_item(item: Any, n: int) -> Tensor | float:
+    """W [C, C] of weights[n], a matrix or a pair of factors; w where it is a number, which stands for w I."""
     factors = item if isinstance(item, (tuple, list)) else (item,)
     for factor in factors:
-        _check_numbers(factor, n)
+        if isinstance(factor, Tensor) and (factor.is_meta or factor.layout != torch.strided):
+            raise ValueError(
+                f"weights[{n}] must be numbers in a dense tensor, got {factor.layout} on {factor.device}"
+            )
+    if _is_number(item):
+        number = item.item() if isinstance(item, Tensor) else item
+        if not is_finite(number):
+            raise ValueError(f"weights[{n}] is {shown(number)}, not finite; there is nothing to certify")
+        return float(number)
+    for factor in factors:
         if isinstance(factor, Tensor) and not factor.dtype.is_floating_point:
             raise ValueError(
                 f"weights[{n}] must be floating point and real, got {factor.dtype}; use .double()"
@@ -232,7 +220,7 @@ def _judge_by_matrix(stage: StageSample) -> Certificate:
     matrices = [known[kernel] for kernel in stage.kernels]
     if stage.is_shared and symmetric and stage.positions * stage.channels**3 <= LARGEST_WORK:
         ends = torch.linalg.eigvalsh(matrices[0])
-        steps = grow.interval_bounds(float(ends[0]), float(ends[-1]), stage.weights)
+        steps = [grow.interval_bound(float(ends[0]), float(ends[-1]), weight) for weight in stage.weights]
         slack = stage.rounding(steps)
         growth = grow.spectral_growth(matrices[0], stage.weights)
         reason = f"the largest ‖Π (I − λ W_n)‖ over the {len(ends)} eigenvalues λ of {_operator(stage)}"
@@ -261,7 +249,7 @@ def _step_bounds(matrices: list[Tensor], weights: list[Tensor]) -> list[float] |
     for matrix, weight in zip(matrices, weights, strict=True):
         if torch.equal(matrix, matrix.T):
             values = torch.linalg.eigvalsh(matrix)
-            bounds += grow.interval_bounds(float(values[0]), float(values[-1]), [weight])
+            bounds.append(grow.interval_bound(float(values[0]), float(values[-1]), weight))
         elif grow.is_symmetric(weight):
             bounds.append(grow.symmetric_weight_bound(matrix, weight))
         else:
@@ -277,17 +265,15 @@ def _decided(stage: StageSample, growth: Growth, slack: float, norm: OwnNorm, re
 
     if factor <= 1 + slack:
         if slack <= stage.tolerance:
-            size = (
-                "1 or less"
-                if factor <= CLEAR_GROWTH
-                else f"{factor:.6g}, which is 1 ± {slack:.1e} of rounding"
-            )
+            size = "1 or less"
+            if factor > CLEAR_GROWTH:
+                size = f"{factor:.6g}, which is 1 ± {slack:.1e} of rounding"
             return certificate("stable", f"{reason} is {size}")
         return certificate("not decided", f"{reason} is {factor:.6g}, known to ± {slack:.1e} alone")
     text = f"{reason} is {factor:.6g}"
     if radius is not None and radius <= 1 + slack:
         text += f"; repeated for ever it would not go on growing (spectral radius {radius:.6g})"
-    if norm.is_own or (radius is not None and radius > CLEAR_RADIUS):
+    if norm.is_own or (radius is not None and radius > CLEAR_GROWTH):
         return certificate("unstable", text, growth.witness / norm.roots.unsqueeze(1))
     return certificate("not decided", f"{text}. But {_lack(stage)}")
 
@@ -303,9 +289,9 @@ def _judge_by_bound(stage: StageSample) -> Certificate:
     common = balances[0] if _are_equal(balances) else None
     bound = float("inf")
     if common is not None and len(intervals) == len(stage.kernels):
-        steps = []
-        for interval, weight in zip(intervals, stage.weights, strict=True):
-            steps += grow.interval_bounds(*interval, [weight])
+        steps = [
+            grow.interval_bound(*one, weight) for one, weight in zip(intervals, stage.weights, strict=True)
+        ]
         bound = prod(max(1.0, step) for step in steps)
         slack = stage.rounding(steps)
         if bound <= 1 + slack <= 1 + stage.tolerance:

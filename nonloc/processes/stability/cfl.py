@@ -132,10 +132,11 @@ def _by_eigenvectors(matrix: Tensor, norm: OwnNorm) -> CFLLimit:
 
 
 def _spectral_limit(values: Tensor) -> float:
-    """The largest h with |1 − hλ| ≤ 1 for all λ: min 2 Re λ / |λ|² over λ ≠ 0."""
+    """The largest h with |1 − hλ| ≤ 1 for all λ: min 2 Re λ / |λ|² over λ ≠ 0; inf where all are 0."""
     size = values.abs()
     moving = values[size > NOTHING * size.max()]
-    return max(0.0, float((2 * moving.real / moving.abs().square()).min()))
+    limits = 2 * moving.real / moving.abs().square()
+    return max(0.0, float(limits.min())) if len(limits) else float("inf")
 
 
 def _by_bound(affinity: Affinity | SparseAffinity) -> CFLLimit:
@@ -148,7 +149,7 @@ def _by_bound(affinity: Affinity | SparseAffinity) -> CFLLimit:
     own = balance is not None and bool((balance > 0)[degrees != 0].all())
     low, high = _extreme_eigenvalues(operator, balance) if balance is not None else (0.0, 0.0)
     estimate = None if balance is None else 2 / high if high > 0 else float("inf")
-    is_signed = balance is not None and low < -1e-8 * max(high, -low) and has_negative_entries(affinity)
+    is_signed = low < -1e-8 * max(high, -low) and has_negative_entries(affinity)
     # Entries of K may cancel in L, and leave their rounding.
     if is_signed and low < -NOTHING * kernel_size(affinity):
         reason = f"the signed kernel has a signal with Σ π z Lz = {low:.3g} Σ π |z|²: every step enlarges it"

@@ -101,12 +101,11 @@ def dense_growth(matrices: Sequence[Tensor], weights: Sequence[Tensor]) -> Growt
     return Growth(factor, radius, directions[:, -1].view(positions, channels))
 
 
-def interval_bounds(low: float, high: float, weights: Sequence[Tensor]) -> list[float]:
-    """sup ‖I − λ W_n‖ over λ in [low, high], for each n: exact, at an end of the interval."""
-    ends = torch.tensor([low, high], dtype=weights[0].dtype, device=weights[0].device)
-    identity = torch.eye(weights[0].shape[0], dtype=ends.dtype, device=ends.device)
-    steps = (identity - ends.view(-1, 1, 1) * weight for weight in weights)
-    return [float(torch.linalg.matrix_norm(step, 2).max()) for step in steps]
+def interval_bound(low: float, high: float, weight: Tensor) -> float:
+    """sup ‖I − λ W‖ over λ in [low, high]: exact, at an end of the interval."""
+    ends = torch.tensor([low, high], dtype=weight.dtype, device=weight.device)
+    identity = torch.eye(len(weight), dtype=weight.dtype, device=weight.device)
+    return float(torch.linalg.matrix_norm(identity - ends.view(-1, 1, 1) * weight, 2).max())
 
 
 def symmetric_weight_bound(matrix: Tensor, weight: Tensor) -> float:

@@ -8,11 +8,7 @@ import torch
 from chains import order
 
 from nonloc.ops import diffuse
-from nonloc.processes import (
-    local_laplacian,
-    quadrature,
-    reversal_growth,
-)
+from nonloc.processes import local_laplacian, quadrature, reversal_growth
 from problems import relative
 
 MESHES = (16, 32, 64, 128)

@@ -78,6 +78,19 @@ def test_a_signed_kernel_may_have_no_stable_step_at_all():
     assert "eigenvalue -2 < 0" in limit.reason
 
 
+@pytest.mark.parametrize(
+    ("rows", "limit", "kind"),
+    [
+        ([[0, 2, 0], [-1, 0, 0], [0, 0, 0]], 2.0, "exact"),  # L has the eigenvalues 0, 0 and 1
+        ([[0, 1, 0], [-2, 0, 0], [0, 0, 0]], 0.0, "exact"),  # 0, 0 and −1
+        ([[0, 1, -1], [0, 0, 0], [0, 0, 0]], 0.0, "certified"),  # 0 alone, and no full set of eigenvectors
+    ],
+)
+def test_a_signed_kernel_without_a_norm_is_judged_by_its_eigenvectors(rows, limit, kind):
+    actual = cfl_limit(chain(rows, "none"))
+    assert (actual.limit, actual.kind) == (pytest.approx(limit, rel=1e-12), kind)
+
+
 def test_the_rounding_of_a_signed_kernel_is_no_growth():
     """One position moves nothing, but K and its row sum may differ by a rounding."""
     for left, right in torch.randn(200, 2, 1, 1, 1, generator=generator(0), dtype=torch.float64):
@@ -276,10 +289,8 @@ def test_weights_are_forgiven_the_last_digit_of_their_own_dtype_alone(dtype, ver
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_a_stable_stage_that_half_precision_hides_is_decided_by_the_fix_that_is_named(dtype):
     torch.manual_seed(0)
-    stage, x = (
-        DiffusiveStage(4, 2, weight="stable", init="torch").to(dtype),
-        torch.randn(1, 4, 3, 3).to(dtype),
-    )
+    stage = DiffusiveStage(4, 2, weight="stable", init="torch").to(dtype)
+    x = torch.randn(1, 4, 3, 3).to(dtype)
     certificate = certify(stage, x)
     assert certificate.verdict == "not decided"
     assert certificate.reason.endswith("in float32, as copy.deepcopy(stage).float() with x.float()")
@@ -355,7 +366,7 @@ def test_a_witness_grows_in_the_stage_itself(kind, share, affinity):
         (lambda: certify(heat(), [torch.ones(2, 2), torch.ones(3, 3)]), r"weights\[1\] is \[3, 3\]"),
         (lambda: certify(heat(), torch.ones(3)), r"weights is \[3\].*tolist\(\).*torch.diag\(weights\)"),
         (lambda: certify(heat(), [True]), r"weights\[0\] must be W \[C, C\].*got bool"),
-        (lambda: certify(heat(), [0.5, math.inf]), "not finite"),
+        (lambda: certify(heat(), [torch.full((1, 1), math.inf)]), "weights has entries that are not finite"),
         (lambda: certify(heat(), 1.0, form="wang"), "form='wang' is unknown; choose one of diffusive"),
         (lambda: certify(DiffusiveStage(2, 1), 1.0), "x must be an input of the stage"),
         (lambda: certify(Affinity(points(4)[:0], points(4)[:0], "heat"), 1.0), "the batch is empty"),
@@ -373,10 +384,13 @@ def test_what_is_wrong_is_refused(call, message):
         call()
 
 
-def test_many_channels_are_judged_by_bounds():
-    weight = 0.5 * torch.eye(400)
-    assert certify(heat(size=8), [weight]).verdict == "stable"
-    assert certify(heat(size=8), [-weight]).verdict == "unstable"
+def test_many_channels_are_judged_by_bounds(monkeypatch):
+    monkeypatch.setattr("nonloc.processes.stability.certify.LARGEST_WORK", 0)
+    weight = 0.5 * torch.eye(200)
+    stable, unstable = certify(heat(size=8), [weight]), certify(heat(size=8), [-weight])
+    assert (stable.verdict, stable.reason) == ("stable", "no sub-block enlarges any signal by itself")
+    assert unstable.verdict == "unstable"
+    assert unstable.reason.startswith("a signal was found")
 
 
 @pytest.mark.parametrize("exact_up_to", [1024, 0])
