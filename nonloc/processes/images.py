@@ -47,5 +47,10 @@ def to_image(signal: Tensor, height: int, width: int) -> Tensor:
 
 
 def psnr(image: Tensor, truth: Tensor, peak: float = 1.0) -> float:
-    """Peak signal-to-noise ratio in dB."""
+    """Peak signal-to-noise ratio in dB, of an image and a truth of one shape."""
+    if image.shape != truth.shape:
+        raise ValueError(
+            f"image {list(image.shape)} and truth {list(truth.shape)} must have one shape; to_image(z, height, width) "
+            "makes an image of a state"
+        )
     return float(10 * torch.log10(peak**2 / (image - truth).square().mean()))

@@ -52,3 +52,10 @@ def test_wrong_arguments(image, radius, message):
 
 def test_psnr_of_a_known_error():
     assert psnr(torch.full((1, 2, 2), 0.1), torch.zeros(1, 2, 2)) == pytest.approx(20.0, abs=1e-5)
+
+
+@pytest.mark.parametrize("shape", [(1, 2, 2), (2, 2), (1, 4, 3)])
+def test_psnr_takes_no_images_of_two_shapes(shape):
+    """Two of these would be broadcast."""
+    with pytest.raises(ValueError, match=r"image \[3, 2, 2\] and truth .* must have one shape"):
+        psnr(torch.zeros(3, 2, 2), torch.zeros(shape))
