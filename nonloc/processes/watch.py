@@ -87,9 +87,7 @@ class GrowthWatch:
     def __init__(self, process: Process, step_size: float, keeps_norm: bool) -> None:
         self.grown: tuple[int, Tensor] | None = None
         self._process, self._step_size = process, step_size
-        # Rounding is relative to the largest state that is right: that of one which runs away would hide its growth.
         self._keeps_norm = keeps_norm
-        self._largest: Tensor | None = None
         self._rounding = ROUNDING
         # The weights of the mean are cheap; whether they are also those of the norm is asked when it matters.
         self._weights = self._positive(process.mean_weights())
@@ -100,14 +98,13 @@ class GrowthWatch:
         """Look at the step from one state [B, M, C] to the next, which has this number."""
         if self.grown is not None or self._weights is None:
             return
-        if self._largest is None or not self._keeps_norm:
-            self._largest = before
         last, self._change = self._change, after - before
         if last is None:
+            self._first, self._first_change = before, self._change
             self._size_before = _norm(self._change, self._weights)
             return
         size = _norm(self._change, self._weights)
-        if self._is_larger(size, self._largest) and not self._is_norm:
+        if self._is_larger(size, number, before) and not self._is_norm:
             self._weights, self._is_norm = self._positive(self._process.inner_weights()), True
             if self._weights is None:
                 return
@@ -115,7 +112,7 @@ class GrowthWatch:
             safe = self._process.range_euler_step()
             self._rounding *= 1 if safe is None else 1 + self._step_size / safe
             self._size_before, size = (_norm(change, self._weights) for change in (last, self._change))
-        if self._is_norm and self._is_larger(size, self._largest):
+        if self._is_norm and self._is_larger(size, number, before):
             self.grown = number, self._change
         self._size_before = size
 
@@ -127,12 +124,18 @@ class GrowthWatch:
         mask = mask_of(self._process)
         return weights if mask is None else torch.where(mask, weights, 0)
 
-    def _is_larger(self, size: Tensor, state: Tensor) -> bool:
+    def _is_larger(self, size: Tensor, number: int, before: Tensor) -> bool:
         """Whether a change is larger than the one before in any sample, by more than rounding of the state."""
         if not bool((size > GROWTH * self._size_before).any()):
             return False
+        # Rounding is relative to the largest state that is right: that of one which runs away would hide its growth.
+        # From the first state, changes that do not grow lead no farther than so many first changes.
         assert self._weights is not None
-        floor_ = self._rounding * torch.finfo(state.dtype).eps * _norm(state, self._weights)
+        largest = _norm(self._first, self._weights)
+        if not self._keeps_norm:
+            farthest = largest + number * _norm(self._first_change, self._weights)
+            largest = torch.minimum(farthest, _norm(before, self._weights))
+        floor_ = self._rounding * torch.finfo(before.dtype).eps * largest
         return bool((size > GROWTH * self._size_before + floor_).any())
 
 

@@ -109,6 +109,20 @@ def test_the_rounding_of_a_state_that_runs_away_does_not_hide_it(dtype):
     assert run.outcome.ending == "diverged"
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("given", ["source", "fixed"])
+@pytest.mark.parametrize(("step_size", "ending"), [(0.5, "finished"), (0.75, "diverged")])
+def test_so_it_is_beside_a_source_and_fixed_values(given, step_size, ending, dtype):
+    """Up to about 0.5 steps are stable here; the states stay finite."""
+    value = {"source": torch.ones(1, 8, 1, dtype=dtype), "fixed": torch.arange(8) == 0}[given]
+    z = torch.randn(1, 8, 2, generator=generator(1)).to(dtype)
+    run = simulate(
+        Diffusion(path_graph(8)), z, num_steps=14, step_size=step_size, throw=False, **{given: value}
+    )
+    assert bool(run.final.isfinite().all())
+    assert run.outcome.ending == ending
+
+
 def test_the_damped_flow_is_watched_too():
     """K = I: z − 3 z doubles z, where the flow itself fades away."""
     x = torch.zeros(1, 2, 1, dtype=torch.float64)
