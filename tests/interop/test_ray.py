@@ -1,4 +1,7 @@
-"""nonloc reproduce --engine ray: the same records as without it, also where a worker is killed, or the command."""
+"""nonloc reproduce --engine ray: the same records as without it, also where a worker is killed, or the command.
+
+Data that a run lacks are an error of that run.
+"""
 
 import json
 import os
@@ -127,3 +130,28 @@ def test_an_interrupted_command_goes_on(tmp_path, expected, cluster):
     process = reproduce(tmp_path)
     assert process.wait() == 0
     assert records(tmp_path) == expected
+
+
+WITH_AND_WITHOUT_DATA = """
+import json, sys
+from nonloc_paper.suites.ray_engine import train_all_by_ray
+from nonloc_paper.training.recipe import Recipe
+size = json.loads(sys.argv[1])
+networks = ("preresnet20/diffusive-1@2", "cifar10"), ("restorer4/diffusive-2@1", "motifs")
+recipes = [Recipe(*each, seed=seed, **size) for seed in (0, 1) for each in networks]
+progress = train_all_by_ray(recipes, "runs", data_dir=".", device="cpu")
+sides = [[recipe.data for recipe in side] for side in (progress.done, progress.left)]
+print(json.dumps([*sides, progress.reason, [[type(error).__name__, str(error)] for error in progress.errors]]))
+"""
+
+
+def test_missing_data_are_an_error_of_each_run_that_lacks_them(tmp_path, cluster):
+    environment, _ = cluster
+    size = {name: int(value) for name, _, value in (word.partition("=") for word in SMALL)}
+    words = [sys.executable, "-c", WITH_AND_WITHOUT_DATA, json.dumps(size)]
+    done = subprocess.run(words, capture_output=True, text=True, env=environment, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    finished, left, reason, errors = json.loads(done.stdout)
+    assert (finished, left, reason) == (["motifs"] * 2, ["cifar10"] * 2, "")
+    assert [name for name, _ in errors] == ["MissingDataError"] * 2
+    assert all("nonloc data" in message for _, message in errors)
