@@ -65,10 +65,12 @@ class SpectralGap:
 class MixingTime:
     """The first time at which max_i ½ Σ_j |P_t(i, j) − π_j| ≤ epsilon, over the starts i that are not left for ever.
 
-    bound     [B]   log(1 / (ε √π_min)) / gap, which is never too small; infinite where the gap is 0
+    bound     [B]   log(1 / (ε √π_min)) / gap, which is never too small: an exact gap is counted less its rounding,
+                    M 2⁻⁴⁸. Infinite where nothing is left of it
     exact     [B]   the time itself (continuous: to 1e-6), where the gap is "exact"; else None. Infinite where it
                     never comes (the gap is then 0), and for every epsilon where there are several closed classes; NaN
-                    where epsilon is so small that rounding hides when it comes
+                    where it has not come after 2⁵⁰ jumps: the gap is that small, or epsilon so small that rounding
+                    hides it
     kind      "certified": the bound holds; "estimate": its gap was estimated from above, so it may be too small
     discrete  whether times are steps of the chain with h = 1
 
@@ -114,7 +116,8 @@ def mixing_time(transitions: Transitions, law: Tensor, gap: SpectralGap, epsilon
         raise ValueError(f"epsilon must be a number between 0 and 1, a distance of laws, got {epsilon!r}")
     epsilon = float(epsilon)
     smallest = torch.where(law > 0, law, torch.inf).amin(-1)
-    bound = -(epsilon * smallest.sqrt()).log() / gap.value
+    rounding = ROUNDING * transitions.positions if gap.kind == "exact" else 0.0
+    bound = -(epsilon * smallest.sqrt()).log() / (gap.value - rounding).clamp(min=0)
     if gap.kind != "exact":
         return MixingTime(bound, None, "estimate", epsilon, gap.absolute)
     never = _has_several_classes(transitions, law, by_matrix=True)
@@ -123,8 +126,6 @@ def mixing_time(transitions: Transitions, law: Tensor, gap: SpectralGap, epsilon
         for matrix, one_law, one_never in zip(transitions.matrix(), law, never, strict=True)
     ]
     exact = torch.tensor(times, dtype=law.dtype, device=law.device)
-    # NaN: not after 2^50 jumps. That is never where the gap is 0; elsewhere rounding keeps the laws apart.
-    exact = torch.where(exact.isnan() & (gap.value == 0), torch.inf, exact)
     return MixingTime(bound, exact, "certified", epsilon, gap.absolute)
 
 
@@ -201,7 +202,9 @@ def _exact_time(matrix: Tensor, law: Tensor, epsilon: float, discrete: bool) -> 
     while not is_mixed(powers[-1][1]):
         time, power = powers[-1]
         if time >= 2**LONGEST_TIME:
-            return math.nan
+            # A walk in step is kept out of some positions for ever.
+            is_in_step = discrete and bool((power[starts][:, starts] == 0).any())
+            return math.inf if is_in_step else math.nan
         power = power @ power
         powers.append((2 * time, power / power.sum(-1, keepdim=True)))
     if not discrete:

@@ -156,6 +156,23 @@ def test_a_chain_that_is_not_reversible_may_mix_without_a_gap():
     assert float(mixing.exact) == next(n for n in range(5) if distance(law, power[n]) <= 0.25) == 4
 
 
+@pytest.mark.parametrize("discrete", [False, True])
+@pytest.mark.parametrize("rate", [2e-13, 2e-14])
+def test_a_gap_near_rounding_has_a_bound_that_is_not_too_small(rate, discrete):
+    a, b, epsilon = 0.375 * rate, 0.625 * rate, 0.01
+    mixing = JumpProcess(two_states(a, b)).mixing_time(epsilon, discrete=discrete)
+    assert float(mixing.exact) == pytest.approx(math.log(0.625 / epsilon) / rate, rel=1e-12)
+    assert float(mixing.bound) >= math.log(1 / (epsilon * math.sqrt(0.375))) / rate
+
+
+@pytest.mark.parametrize("discrete", [False, True])
+def test_what_mixes_too_late_to_be_followed_is_not_said_to_mix_never(discrete):
+    """After 5 · 10¹⁵ jumps, and 2⁵⁰ are 10¹⁵. The gap is within rounding of 0, as it is where a walk never mixes."""
+    mixing = JumpProcess(two_states(3e-16, 5e-16)).mixing_time(0.01, discrete=discrete)
+    assert math.isnan(float(mixing.exact))
+    assert float(mixing.bound) == math.inf
+
+
 def test_an_epsilon_below_rounding_has_a_bound_and_no_time():
     mixing = JumpProcess(two_states(0.3, 0.5)).mixing_time(1e-300)
     assert math.isnan(float(mixing.exact))
