@@ -7,10 +7,10 @@ from typing import Any, Self
 import numpy as np
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
 from nonloc._checks import check_whole, is_finite, shown
-from nonloc.estimators.point_graph import PointGraph
+from nonloc.estimators.point_graph import PointGraph, checked_data
 from nonloc.estimators.slow_modes import slow_modes
 from nonloc.estimators.sparse_matrices import scaled
 from nonloc.ops import SparseAffinity
@@ -68,7 +68,7 @@ class DiffusionMap(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
 
     def fit(self, X: Any, y: Any = None) -> Self:
         """Find the coordinates of points X [M, d]."""
-        points = validate_data(self, X, dtype=np.float64, ensure_min_samples=2)
+        points = checked_data(self, X, ensure_min_samples=2)
         count = check_whole("n_components", self.n_components)
         if count >= len(points):
             raise ValueError(
@@ -95,7 +95,7 @@ class DiffusionMap(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
     def transform(self, X: Any) -> np.ndarray:
         """The coordinates of points X [N, d], [N, n_components]."""
         check_is_fitted(self)
-        points = validate_data(self, X, dtype=np.float64, reset=False)
+        points = checked_data(self, X, reset=False)
         means = self._graph.averages(points, self._density, self.eigenvectors_)
         return means * self.eigenvalues_ ** (self.diffusion_time - 1)
 

@@ -11,10 +11,10 @@ from scipy.sparse.csgraph import connected_components
 from scipy.sparse.linalg import cg
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
 from nonloc._checks import is_finite, shown
-from nonloc.estimators.point_graph import PointGraph
+from nonloc.estimators.point_graph import PointGraph, checked_data
 from nonloc.estimators.sparse_matrices import factored, scaled
 
 TOLERANCE = 1e-13  # of a residual, relative to the right side
@@ -58,7 +58,7 @@ class LabelDiffusion(ClassifierMixin, BaseEstimator):
 
     def fit(self, X: Any, y: Any) -> Self:
         """Diffuse labels y [M], −1 where it is not known, over points X [M, d]."""
-        points, labels = validate_data(self, X, y, dtype=np.float64, ensure_min_samples=2)
+        points, labels = checked_data(self, X, y, ensure_min_samples=2)
         if self.alpha is not None and not (is_finite(self.alpha) and 0 < self.alpha < 1):
             raise ValueError(f"alpha must be None, or a number between 0 and 1, got {shown(self.alpha)}")
         listed = labels.tolist()
@@ -90,7 +90,7 @@ class LabelDiffusion(ClassifierMixin, BaseEstimator):
     def predict_proba(self, X: Any) -> np.ndarray:
         """The share of each class at points X [N, d], [N, n_classes]."""
         check_is_fitted(self)
-        points = validate_data(self, X, dtype=np.float64, reset=False)
+        points = checked_data(self, X, reset=False)
         return self._graph.averages(points, np.ones(len(self.transduction_)), self.label_distributions_)
 
     def predict(self, X: Any) -> np.ndarray:

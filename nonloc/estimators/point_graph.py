@@ -5,11 +5,21 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from sklearn.base import BaseEstimator
+from sklearn.utils.validation import validate_data
 
 from nonloc._checks import check_whole
-from nonloc.processes.nearest import Nearest, check_scale, check_spread
+from nonloc.processes.nearest import Nearest, check_no_mask, check_scale, check_spread
 
 MOST_THIN = 2.5  # dimensions
+
+
+def checked_data(estimator: BaseEstimator, X: Any, *labels: Any, **options: Any) -> Any:
+    """scikit-learn's `validate_data` of points, in float64, and of their labels; it loses masks without a word."""
+    check_no_mask("X", X)
+    for y in labels:
+        check_no_mask("y", y)
+    return validate_data(estimator, X, *labels, dtype=np.float64, **options)
 
 
 class PointGraph:

@@ -15,7 +15,7 @@ from nonloc._checks import check_choice, check_flag, check_positive, check_takes
 from nonloc._torch_compat import uncompiled
 from nonloc.ops import SparseAffinity
 from nonloc.ops.affinity import shape_and_dtype, shape_or_type
-from nonloc.processes.nearest import Nearest, check_scale, check_spread, index_dtype
+from nonloc.processes.nearest import Nearest, check_no_mask, check_scale, check_spread, index_dtype
 
 try:
     import scipy.sparse as scipy_sparse
@@ -295,6 +295,7 @@ def _from_scipy(
 def _checked_points(points: Tensor | np.ndarray) -> tuple[Tensor, np.ndarray]:
     """The points [M, d] as a tensor, and in float64 on the CPU."""
     _require_scipy()
+    check_no_mask("points", points)
     if isinstance(points, np.ndarray):
         # torch takes neither negative strides, as of points[::-1], nor the other byte order.
         points = torch.tensor(np.ascontiguousarray(points, points.dtype.newbyteorder("=")))

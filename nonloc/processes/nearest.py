@@ -160,6 +160,14 @@ def index_dtype(entries: int) -> type[np.signedinteger]:
     return np.int32 if entries < 2**31 else np.int64
 
 
+def check_no_mask(name: str, values: object) -> None:
+    """ValueError for an array of numpy with masked entries: their mask would be lost."""
+    if np.ma.is_masked(values):
+        raise ValueError(
+            f"{name} has masked entries, and their mask would be lost; leave them out, or give {name}.filled(value)"
+        )
+
+
 def check_spread(points: np.ndarray) -> None:
     """ValueError where distances between points [M, d] overflow."""
     with np.errstate(over="ignore"):

@@ -155,6 +155,15 @@ def test_wrong_arguments_name_the_fix(options, message):
         DiffusionMap(**options).fit(x)
 
 
+def test_points_whose_mask_would_be_lost_are_refused():
+    x = RNG(0).standard_normal((5, 2))
+    for ask in (DiffusionMap().fit, DiffusionMap().fit(x).transform):
+        with pytest.raises(ValueError, match=r"X has masked entries.*X\.filled\(value\)"):
+            ask(np.ma.masked_greater(x, 0))
+    nothing_masked = DiffusionMap().fit(np.ma.asarray(x)).embedding_
+    assert np.array_equal(nothing_masked, DiffusionMap().fit(x).embedding_)
+
+
 def test_distances_that_overflow_are_refused():
     x = RNG(0).standard_normal((5, 2))
     for ask in (DiffusionMap().fit, DiffusionMap().fit(x).transform):

@@ -114,6 +114,7 @@ def test_where_conjugate_gradients_do_not_converge_factors_do(monkeypatch):
         ({"n_neighbors": 1.5}, [0, 1, -1], "n_neighbors must be a whole number ≥ 1, got 1.5"),
         ({}, [-1, -1, -1], "y has no label, only -1"),
         ({}, [0.1, 0.2, 0.3], "Unknown label type"),
+        ({}, np.ma.masked_equal([0, 1, 2], 2), r"y has masked entries.*y\.filled\(value\)"),
         ({}, ["a", "b", "-1"], "by the number -1.*dtype object"),
         ({}, np.array(["a", "b", None], dtype=object), "by the number -1"),
     ],
