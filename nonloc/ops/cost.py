@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from nonloc._checks import check_choice, check_whole, is_whole, shown
 from nonloc._torch_compat import FakeTensorMode
-from nonloc.ops.affinity import KINDS, Affinity, check_dtype
+from nonloc.ops.affinity import KINDS, SYMMETRIC, Affinity, check_dtype
 from nonloc.ops.functional import choose_backend, compute_dtype
 from nonloc.ops.fused import BACKENDS as GPU_BACKENDS
 from nonloc.ops.fused import lacks, padded_channels, padded_width
@@ -129,8 +129,9 @@ def estimate(
 
     The bytes are those of tensors: on the CPU, with torch's present number of threads; of "fused", on a GPU.
     They are an estimate: in 98 % of 2,000 random cases of more than 2 MiB (both exact backends, one thread) within
-    15 % of a tally of all tensors that torch made; 0.55 times at least, of "dot" whose features are wider than the
-    states, and 1.7 at most, of "delta" with "reference". Below 2 MiB, small tensors weigh more.
+    15 % of a tally of all tensors that torch made, and 1.7 times it at most, of "delta" with "reference". Below 2 MiB,
+    small tensors weigh more. Not counted: how "symmetric" and "sinkhorn" look for negative entries of "dot" where
+    features are not all ≥ 0, some tens of MiB.
     By default glibc keeps freed memory: a process may then grow to 1 to 3 times the estimate.
     MALLOC_MMAP_THRESHOLD_=131072 in the environment makes it return what is free.
     Multiply-adds are those of matrix products; "sinkhorn" is counted with 25 steps.
@@ -198,6 +199,7 @@ def _of_stage(stage: Any, shape: Sequence[int] | None, dtype: torch.dtype | None
         blocks=stage.num_blocks,
         kernels=1 if stage.shares_affinity and is_whole_stage else stage.num_blocks,
         dtype=dtype,
+        affinities=1 if stage.shares_affinity else stage.num_blocks,
         uses_differences=stage.uses_differences,
         is_pair=stage.weight != "full",
         has_norm=getattr(empty.maps[0], "norm", None) is not None,
@@ -240,6 +242,7 @@ class _Sizes:
 
     hidden, is_pair  r, and whether W is a pair of matrices
     kernels          how many kernels are prepared: 1, or one for each sub-block
+    affinities       how many are made, 1 or one for each sub-block; of one, too, several kernels may be prepared
     is_transposed    whether states are views of another layout, which products copy
     embedding        parameters of the maps to left and right
     sides            how many of left and right the stage makes
@@ -250,6 +253,7 @@ class _Sizes:
     blocks: int
     kernels: int
     dtype: torch.dtype
+    affinities: int = 1
     uses_differences: bool = True
     is_pair: bool = False
     has_norm: bool = False
@@ -367,13 +371,24 @@ def _factored(affinity: Affinity, s: _Sizes) -> Cost:
         # Tensors [B, M, r] while K is applied, and stored for backward; copies of a transposed state.
         by_kind = {"dot": (3, 1 + scaling, 1), "concat": (6, 6 + scaling / 2, 0.5), "delta": (2, 0, 0)}
         applied, wide, copies = by_kind[affinity.kind]
-        forward = t.forward(s, applied)
-        backward = s.blocks * t.saved(s, wide, copies) + 0.5 * s.kernels * t.features
+        # The features of an affinity are there while the next one's are made.
+        forward = max(t.forward(s, applied), (s.affinities > 1) * 2 * (t.features + t.state))
+        saved = t.saved(s, wide, copies)
+        backward = s.blocks * saved + 0.5 * s.kernels * t.features
+        if affinity.kind == "dot":
+            # Gradients of both sides by one product wait to be added to those by the products behind it.
+            has_one = s.affinities == s.blocks  # product with the state
+            is_alone = has_one and affinity.normalize in ("none", "count") and not s.uses_differences
+            sides = 2 if is_alone else 3 if s.sides == 1 or affinity.normalize in SYMMETRIC else 4
+            gradients = sides * b * (m + affinity.right.shape[1]) * d / 2
+            if s.sides == 2 and has_one and not is_alone:
+                gradients -= t.features  # which go before the gradients of the row sums are added
+            backward = max(backward, (s.blocks - 1) * saved + gradients - t.working(s) / 2)
         product = (b * (m + affinity.right.shape[1]) * d) if affinity.kind == "dot" else b * m * wide
         macs = product * (s.blocks * s.hidden + s.kernels)
         more = 2 * macs + s.kernels * steps * product
         macs += s.kernels * steps * product
-    backward += t.working(s) + s.kernels * t.features
+    backward += t.working(s) + s.affinities * t.features
     return _cost(t.bytes, forward, backward, macs + t.maps, more + 2 * t.maps)
 
 

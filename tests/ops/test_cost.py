@@ -55,6 +55,9 @@ MANY = {"batch": 1, "channels": 8, "embed": 8, "num_blocks": 1}
     ("backend", "kind", "normalize", "sizes"),
     [
         *((backend, *cell, SMALL) for backend in EXACT for cell in MEASURED),
+        ("factored", "dot", "row", SMALL | {"embed": 128}),
+        ("factored", "dot", "none", SMALL | {"embed": 128, "num_blocks": 1}),
+        ("factored", "dot", "symmetric", SMALL | {"embed": 128}),
         # The interpreter is slow, and a long profile loses events.
         pytest.param("fused", "heat", "row", SMALL | {"positions": 64}, marks=interpreted),
         pytest.param("stored", "gaussian", "row", SMALL | {"positions": 64}, marks=interpreted),
@@ -101,6 +104,24 @@ def test_bytes_of_a_stage_are_within_a_quarter_of_measured(name):
         forward, both = (stage_peak(STAGES[name](backend=backend), SHAPE, g) for g in (False, True))
         assert 0.8 <= costs[backend].forward_bytes / forward <= 1.25, backend
         assert 0.8 <= costs[backend].backward_bytes / both <= 1.25, backend
+
+
+WIDE = {"affinity": "dot", "embed": 128, "backend": "factored"}
+
+
+@pytest.mark.parametrize(
+    "stage",
+    [
+        DiffusiveStage(16, 2, **WIDE),
+        DiffusiveStage(16, 3, share_affinity=False, **WIDE),
+        OriginalStage(16, 3, share_affinity=True, normalize="count", subsample=2, **WIDE),
+    ],
+    ids=["one affinity", "an affinity each", "sub-sampled"],
+)
+def test_features_of_dot_that_are_wider_than_the_states_are_counted(stage):
+    costs = estimate(stage, shape=SHAPE)["factored"]
+    assert 0.8 <= costs.forward_bytes / stage_peak(stage, SHAPE, False) <= 1.25
+    assert 0.8 <= costs.backward_bytes / stage_peak(stage, SHAPE, True) <= 1.25
 
 
 RESIDENT = """
