@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn.functional import pad, unfold
 
 from nonloc._checks import is_whole
+from nonloc.ops.affinity import shape_and_dtype
 
 
 def patch_features(image: Tensor, radius: int = 1) -> Tensor:
@@ -16,10 +17,7 @@ def patch_features(image: Tensor, radius: int = 1) -> Tensor:
 
     Scaled by one over the root of their length: |l_i − l_j|² is then the mean squared difference of two patches.
     """
-    if image.dim() != 3 or not image.dtype.is_floating_point or image.numel() == 0:
-        raise ValueError(
-            f"image must be a floating point tensor [C, H, W] with pixels, got {image.dtype} {list(image.shape)}"
-        )
+    _check_image(image)
     if not is_whole(radius) or radius < 0:
         raise ValueError(f"radius must be a whole number ≥ 0, got {radius!r}; 1 means patches of 3 × 3")
     if radius >= min(image.shape[1:]):
@@ -36,6 +34,7 @@ def patch_features(image: Tensor, radius: int = 1) -> Tensor:
 
 def to_signal(image: Tensor) -> Tensor:
     """[C, H, W] -> z [1, H·W, C]."""
+    _check_image(image)
     return image.flatten(1).mT.unsqueeze(0)
 
 
@@ -54,3 +53,12 @@ def psnr(image: Tensor, truth: Tensor, peak: float = 1.0) -> float:
             "makes an image of a state"
         )
     return float(10 * torch.log10(peak**2 / (image - truth).square().mean()))
+
+
+def _check_image(image: Tensor) -> None:
+    if isinstance(image, Tensor) and image.dim() == 3 and image.dtype.is_floating_point and image.numel():
+        return
+    fix = "; a grey image becomes one by image[None]" if getattr(image, "ndim", 3) == 2 else ""
+    raise ValueError(
+        f"image must be a floating point tensor [C, H, W] with pixels, got {shape_and_dtype(image)}{fix}"
+    )

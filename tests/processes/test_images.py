@@ -38,7 +38,8 @@ def test_without_a_radius_the_feature_is_the_pixel():
 @pytest.mark.parametrize(
     ("image", "radius", "message"),
     [
-        (torch.rand(3, 3), 1, r"image must be .* \[C, H, W\]"),
+        (torch.rand(3, 3), 1, r"\[3, 3\] torch.float32; a grey image becomes one by image\[None\]"),
+        (torch.rand(3, 4, 4).numpy(), 1, "image must be a floating point tensor .*, got ndarray"),
         (torch.zeros(3, 4, 4, dtype=torch.uint8), 1, "floating point"),
         (torch.rand(3, 4, 4), -1, "radius must be a whole number"),
         (torch.rand(3, 4, 4), 4, "does not fit an image of 4 × 4 pixels; use radius=3 or less"),
@@ -48,6 +49,13 @@ def test_without_a_radius_the_feature_is_the_pixel():
 def test_wrong_arguments(image, radius, message):
     with pytest.raises(ValueError, match=message):
         patch_features(image, radius)
+
+
+@pytest.mark.parametrize("shape", [(4, 5), (2, 3, 4, 5)])
+def test_a_signal_is_made_of_one_image_with_channels(shape):
+    """Of a grey image [H, W] the rows would be channels."""
+    with pytest.raises(ValueError, match=r"image must be .* \[C, H, W\]"):
+        to_signal(torch.rand(shape))
 
 
 def test_psnr_of_a_known_error():
