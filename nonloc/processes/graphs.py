@@ -297,14 +297,15 @@ def _checked_points(points: Tensor | np.ndarray) -> tuple[Tensor, np.ndarray]:
     _require_scipy()
     check_no_mask("points", points)
     if isinstance(points, np.ndarray):
-        # torch takes neither negative strides, as of points[::-1], nor the other byte order.
-        points = torch.tensor(np.ascontiguousarray(points, points.dtype.newbyteorder("=")))
+        # torch takes neither negative strides, as of points[::-1], nor the other byte order, nor objects and text.
+        dtype = points.dtype.newbyteorder("=")
+        _check_dtype(dtype, dtype in (np.float32, np.float64))
+        points = torch.tensor(np.ascontiguousarray(points, dtype))
     if not isinstance(points, Tensor) or points.dim() != 2:
         fixes = {1: "points[:, None] are points on a line", 3: "there is no batch here, use points[0]"}
         fix = fixes.get(points.dim() if isinstance(points, Tensor) else 2, "use torch.as_tensor(points)")
         raise ValueError(f"points must be a tensor or an array [M, d], got {shape_or_type(points)}; {fix}")
-    if points.dtype not in (torch.float32, torch.float64):
-        raise ValueError(f"points must be float32 or float64, got {points.dtype}; make them float64")
+    _check_dtype(points.dtype, points.dtype in (torch.float32, torch.float64))
     if points.is_meta or points.layout != torch.strided:
         raise ValueError(f"points must be numbers in a dense tensor, got {points.layout} on {points.device}")
     if points.shape[0] == 0 or points.shape[1] == 0:
@@ -318,6 +319,11 @@ def _checked_points(points: Tensor | np.ndarray) -> tuple[Tensor, np.ndarray]:
         )
     check_spread(array)
     return points, array
+
+
+def _check_dtype(dtype: torch.dtype | np.dtype[Any], is_known: bool) -> None:
+    if not is_known:
+        raise ValueError(f"points must be float32 or float64, got {dtype}; make them float64")
 
 
 def _radial(kernel: str | RadialKernel, distances: np.ndarray, radius: float, points: Tensor) -> np.ndarray:
