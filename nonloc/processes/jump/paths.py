@@ -240,7 +240,9 @@ def _start(transitions: Transitions, sample: int, start: int | Tensor | None, dr
             )
         positions = start.long()
     elif not is_whole(start):
-        raise ValueError(f"start must be a position, a tensor or None, got {type(start).__name__}")
+        raise ValueError(
+            f"start must be a position, a tensor or None, got {type(start).__name__}; of a list, torch.as_tensor(start)"
+        )
     else:
         # What is beyond 64 bits is outside, too.
         positions = torch.full((draw.walkers,), min(max(start, -1), size), device=draw.device)
