@@ -1,6 +1,6 @@
 """nonloc reproduce --engine ray: the same records as without it, also where a worker is killed, or the command.
 
-Data that a run lacks are an error of that run.
+Data that a run lacks are an error of that run, and a run that is too large for the cluster is told of.
 """
 
 import json
@@ -133,10 +133,11 @@ def test_an_interrupted_command_goes_on(tmp_path, expected, cluster):
 
 
 WITH_AND_WITHOUT_DATA = """
-import json, sys
+import json, sys, torch
 from nonloc_paper.suites.ray_engine import train_all_by_ray
 from nonloc_paper.training.recipe import Recipe
 size = json.loads(sys.argv[1])
+torch.set_num_threads(1)  # a machine of the cluster has one core
 networks = ("preresnet20/diffusive-1@2", "cifar10"), ("restorer4/diffusive-2@1", "motifs")
 recipes = [Recipe(*each, seed=seed, **size) for seed in (0, 1) for each in networks]
 progress = train_all_by_ray(recipes, "runs", data_dir=".", device="cpu")
@@ -155,3 +156,17 @@ def test_missing_data_are_an_error_of_each_run_that_lacks_them(tmp_path, cluster
     assert (finished, left, reason) == (["motifs"] * 2, ["cifar10"] * 2, "")
     assert [name for name, _ in errors] == ["MissingDataError"] * 2
     assert all("nonloc data" in message for _, message in errors)
+
+
+def test_a_run_that_no_machine_can_take_is_told_of(tmp_path, cluster):
+    environment, _ = cluster
+    process = reproduce(tmp_path, "--engine", "ray", "--threads", "2", environment=environment)
+    assert process.stderr is not None
+    messages = []
+    while not messages or "no machine of the cluster has 2 cores" not in messages[-1]:
+        messages.append(process.stderr.readline())
+        assert messages[-1], messages
+    process.send_signal(signal.SIGTERM)
+    output, _ = process.communicate()
+    assert process.returncode == 128 + signal.SIGTERM
+    assert len(json.loads(output)["left"]) == 8

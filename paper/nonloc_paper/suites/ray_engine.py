@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
 from pathlib import Path
@@ -65,11 +66,11 @@ def train_all_by_ray(
             if device is None:
                 device = "cuda" if ray.cluster_resources().get("GPU") else "cpu"
             gpus = 1 / side_by_side if device.startswith("cuda") else 0
-            task = ray.remote(_train).options(
-                num_cpus=1 if gpus else threads, num_gpus=gpus, max_retries=RETRIES
-            )
+            cpus = 1 if gpus else threads
+            task = ray.remote(_train).options(num_cpus=cpus, num_gpus=gpus, max_retries=RETRIES)
             # After ray.init, which installs handlers of signals, too.
             with Stopping(budget) as stopping:
+                _warn_of_too_little(ray, cpus, gpus)
                 waiting = {task.remote(one, where, data_dir, device, threads, until): one for one in recipes}
                 endings, errors = _wait_for(ray, waiting, stopping, tell)
         finally:
@@ -89,6 +90,15 @@ def train_all_by_ray(
         errors=tuple(error for progress, _, _ in endings for error in progress.errors) + tuple(errors),
         spent=spent,
     )
+
+
+def _warn_of_too_little(ray: Any, cpus: int, gpus: float) -> None:
+    """Warn where no machine can take a task. That is no error: clusters may grow."""
+    machines = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    if not any(one.get("CPU", 0) >= cpus and one.get("GPU", 0) >= gpus for one in machines):
+        what = "a GPU" if gpus else f"{cpus} cores, as many as torch has threads here"
+        fix = "choose --device cpu" if gpus else "fewer --threads ask for less"
+        warnings.warn(f"no machine of the cluster has {what}: runs wait until one joins; {fix}", stacklevel=3)
 
 
 def _wait_for(
