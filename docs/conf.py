@@ -47,7 +47,7 @@ nb_execution_mode = "force"
 # A kernel, and its client, that are silent unless they fail.
 os.environ["JUPYTER_PATH"] = str(Path(__file__).parent / "_jupyter")
 logging.getLogger("traitlets").setLevel(logging.WARNING)
-nb_execution_timeout = 120
+nb_execution_timeout = 600
 nb_execution_raise_on_error = True
 nb_execution_in_temp = True
 
