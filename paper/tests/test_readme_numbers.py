@@ -373,34 +373,15 @@ def test_the_differences():
             assert re.findall(r"inside|outside", cell) == [where] * (inside is not None)
 
 
-def words(backbone):
-    """Return (kind, minus what, up to so many blocks) -> the words of the sentence on a backbone."""
-    found = {}
-    for key, (values, lost, _) in known_differences()[backbone].items():
-        if len(values) > 1:
-            _, low, high, *_ = summed_up(values, lost)
-            clear = "err less than" if high < 0 else "err more than"
-            found[key] = clear if high < 0 or low > 0 else "do not clearly differ from"
-    return found
-
-
-def test_the_words_on_accuracy():
-    for backbone in filter(words, known_differences()):
-        group, name = backbone.split(", ")
-        sentence = re.search(rf"\*\*Accuracy, {group}\*\*, {name}, mean over 2 to 4 blocks\. (.*)\.", TEXT)[1]
-        found = {}
-        known = "err less than|err more than|do not clearly differ from"
-        more = rf"(?: \((also )?over 2 to 6 blocks(?: they ({known}) it)?\))?"
-        part = rf"({known}) (?:the (baseline)|(original) blocks){more}"
-        for text in sentence.split(". "):
-            form, affinity, rest = re.match(r"(\w+) blocks(?: with (\w+ \w+))? (.*)", text).groups()
-            kind = form.lower() + (f", {affinity}" if affinity else "")
-            assert re.fullmatch(rf"{part}(?: and {part})?", rest)
-            for word, baseline, original, also, other in re.findall(part, rest):
-                found[kind, baseline or original, 4] = word
-                if also or other:
-                    found[kind, baseline or original, 6] = other or word
-        assert found == words(backbone)
+def accuracy(some):
+    """Return the numbers of the sentence on a backbone, in its order, and which of its means may be chance."""
+    shown, chances = [], []
+    for other, last in (("baseline", 4), ("baseline", 6), ("original", 4)):
+        known = [values for (_, *what), (values, *_) in some.items() if what == [other, last]]
+        found = [summed_up(values) for values in known if len(values) > 1]
+        shown += [2, last, *(mean for mean, *_ in found)] if found else []
+        chances += [low <= 0 <= high for _, low, high, *_ in found]
+    return shown, chances
 
 
 def corners():
@@ -492,6 +473,8 @@ def test_the_sentences():
         and run[2]["stage"]["init_std"] == 0.01
         and not run[2]["stage"]["scaled"]
     ]
+    known = {title: accuracy(some) for title, some in known_differences().items()}
+    known = {title: shown for title, shown in known.items() if shown[0]}
     expected = {
         "Divide the logits by √d": [
             *diverged(map_lines("ten_epochs_scaled", "ten_epochs_recomputed_scaled")),
@@ -507,7 +490,10 @@ def test_the_sentences():
             *(0.1, *lost_runs(small), 0.01, *lost_runs(four[0.01]), 0.07, *lost_runs(four[0.07])),
             *(x for some in places for x in lost_runs(some)),
         ],
-        **{f"Accuracy, {title.partition(',')[0]}": [] for title in known_differences() if words(title)},
+        **{
+            f"Accuracy, {title.partition(',')[0]}": [int(title[0]), *shown[0]]
+            for title, shown in known.items()
+        },
         **({"Own embeddings or a fresh state": corners()[0]} if corners() else {}),
         **({"Rate 0.01": rate()[0]} if rate() else {}),
     }
@@ -516,8 +502,13 @@ def test_the_sentences():
     assert list(shown) == list(expected)
     assert [text for text in shown.values() if not text.endswith(".") or ".." in text] == []
     for title, text in shown.items():
-        if not title.startswith("Accuracy"):
-            assert_shown(title + text, expected[title])
+        assert_shown(title + text, expected[title])
+    for title, (_, chances) in known.items():
+        group, name = title.split(", ")
+        text = shown[f"Accuracy, {group}"]
+        assert text.startswith(f", {name}, ")
+        means = re.findall(r"[+−]\d\.\d\d( \(may be chance\))?", text)
+        assert [bool(mean) for mean in means] == chances
     if corners():
         assert re.findall(r"gains|undecided", shown["Own embeddings or a fresh state"]) == corners()[1]
     if rate():

@@ -53,7 +53,7 @@ WORDS_OF_RATE = {
 }
 PUBLISHED_FOUR = SAME_PLACE["original-4"]
 PROGRAMS = ("torch", "Triton", "Python")
-UNCLEAR = "do not clearly differ from"
+CHANCE = "may be chance"  # said of a difference whose interval contains 0
 
 
 def advice(runs: Table1Runs, trained: TrainabilityMap, differences: Differences) -> list[str]:
@@ -225,26 +225,17 @@ def mean_differences_table(differences: Differences) -> Table:
 
 
 def _accuracy(place: Place, found: dict[Compared, Contrast]) -> str:
-    """Which blocks err less or more than others, a sentence for each kind; `mean_differences_table` has the numbers."""
-    sentences = []
-    for kind in KINDS:
-        parts: dict[str, str] = {}
-        for one, contrast in found.items():
-            measured = contrast.interval
-            if one.kind != kind or measured is None or measured.n < 2:
-                continue
-            verb = "err less than" if measured.high < 0 else "err more than" if measured.low > 0 else UNCLEAR
-            if one.other not in parts:
-                parts[one.other] = f"{verb} {'the baseline' if one.other == BASELINE else 'original blocks'}"
-            elif parts[one.other].startswith(verb):
-                parts[one.other] += f" (also over {one.span})"
-            else:
-                parts[one.other] += f" (over {one.span} they {verb} it)"
-        if parts:
-            name, _, affinity = kind.partition(", ")
-            blocks = f"{name.capitalize()} blocks{' with ' * bool(affinity)}{affinity}"
-            sentences.append(f"{blocks} {' and '.join(parts.values())}.")
-    lead = f"**Accuracy, {group_size(place.backbone)}**, {place.name}, mean over {next(iter(found)).span}."
+    """The means of the differences that two seeds or more have; `mean_differences_table` has their intervals."""
+    means: dict[str, list[str]] = {}
+    for one, contrast in found.items():
+        measured = contrast.interval
+        if measured is not None and measured.n > 1:
+            chance = f" ({CHANCE})" if measured.low <= 0 <= measured.high else ""
+            other = "the baseline" if one.other == BASELINE else "original ones"
+            parts = means.setdefault(f"{one.span} minus {other}", [])
+            parts.append(f"{one.kind.replace(', ', ' with ')} {signed(measured.mean)}{chance}")
+    sentences = [f"{what}: {join_words(parts)}." for what, parts in means.items()]
+    lead = f"**Accuracy, {group_size(place.backbone)}**, {place.name}, points of error."
     return " ".join([lead, *sentences]) if sentences else ""
 
 

@@ -69,7 +69,7 @@ WORDS = [
     "channels of the paper's text, and errs more than published. With 3 its error on CIFAR-10 is near the published "
     "one.",
     "Errors are in % of the test images, their differences in points. Brackets are 95 % intervals, and n counts seeds. "
-    "A difference is clear where its interval lies on one side of 0.",
+    "A difference *may be chance* where its interval contains 0.",
 ]
 ABOUT_DIFFERENCES = (
     "Mean over the blocks, in points of error, below 0 is better: paired by seed, with its 95 % interval, n. With 3 "
