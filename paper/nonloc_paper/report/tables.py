@@ -82,9 +82,9 @@ class Table:
                 )
                 continue
             shown = "" if key is None else f' data-key="{_html_cell(line[key])}"'
-            body += f'<tr><th scope="row"{_class(long=len(line[0]) > LONG)}{shown}>{name}</th>'
+            body += f'<tr><th scope="row"{shown}>{name}</th>'
             for place, (label, cell) in enumerate(zip(self.header[1:], line[1:], strict=True), start=1):
-                kind = _class(key=place == key, empty=cell in ("", "–"), long=len(cell) > LONG)
+                kind = _class(key=place == key, empty=cell in ("", "–"))
                 body += f'<td{kind} data-label="{_html_cell(label)}">{_html_cell(cell)}</td>'
             body += "</tr>"
         return (
@@ -112,8 +112,9 @@ def _class(**names: bool) -> str:
 
 
 def _html_cell(text: str) -> str:
-    """The text escaped; on a narrow page "n = 5" stays in one line."""
-    return escape(text).replace(" = ", "\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}")
+    """The text escaped; where a cell is broken into lines, "n = 5", ranges and what is in brackets stay whole."""
+    whole = r" = |[+−\d.]+ to [+−\d.]+|\([^()]{,25}\)|\[[^][]{,25}\](, n = \d+)?"
+    return re.sub(whole, lambda part: part[0].replace(" ", "\N{NO-BREAK SPACE}"), escape(text))
 
 
 def results_table(collection: Collection, score: str) -> Table:
@@ -132,7 +133,6 @@ def results_table(collection: Collection, score: str) -> Table:
     return rows_by(columns, rows)
 
 
-LONG = 28  # characters: on a page such a cell is broken into lines
 Columns = dict[str, Callable[[RowRecord], str]]
 
 
