@@ -48,7 +48,8 @@ def test_euler_does_not_enlarge_the_variance_up_to_the_limit(problem, fraction):
     step = fraction * stable_step(problem.affinity)
     run = simulate(Diffusion(problem.affinity), problem.z, num_steps=2, step_size=step)
     spread = torch.stack([norm(deviation(z, weights), weights) for z in run.states])
-    assert bool((spread[1:] <= NO_GROWTH * spread[:-1]).all())
+    # Rounding is that of the state, also where a step leaves nothing but its mean.
+    assert bool((spread[1:] <= spread[:-1] + 1e-13 * norm(problem.z, weights)).all())
 
 
 @given(problems(**BALANCED, least=2, masked=False), st.floats(1.01, 3))
