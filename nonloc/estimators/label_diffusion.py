@@ -101,7 +101,9 @@ class LabelDiffusion(ClassifierMixin, BaseEstimator):
 
 def _clamped(weights: Any, known: np.ndarray, is_labelled: np.ndarray, is_thin: bool) -> np.ndarray:
     """f [M, C] that is `known` at labelled points, and the mean of its neighbours at others that a path joins to one;
-    0 elsewhere."""
+    0 elsewhere. Weights that are lost beside the others of their points are dropped: they join nothing."""
+    weights.data[scaled(weights, _inverse_roots(weights)).data < TOLERANCE] = 0
+    weights.eliminate_zeros()
     parts = connected_components(weights, directed=False)[1]
     moves = ~is_labelled & (np.bincount(parts, is_labelled)[parts] > 0)
     half = np.sqrt(weights.sum(axis=1)[moves])
@@ -116,9 +118,7 @@ def _clamped(weights: Any, known: np.ndarray, is_labelled: np.ndarray, is_thin: 
 
 def _with_source(weights: Any, known: np.ndarray, alpha: float) -> np.ndarray:
     """f [M, C] with f = α K f + (1 − α) known, where K is normalised on both sides; 0 where it is lost in rounding."""
-    half = np.sqrt(weights.sum(axis=1))
-    inverse = np.divide(1, half, out=np.zeros_like(half), where=half > 0)
-    kernel, source = alpha * scaled(weights, inverse), (1 - alpha) * known
+    kernel, source = alpha * scaled(weights, _inverse_roots(weights)), (1 - alpha) * known
     # Each step makes the error, at first at most |known|, smaller by this factor, but for a factor 2 of all steps.
     factor = alpha / (1 + np.sqrt(1 - alpha**2))
     steps = int(np.ceil(np.log(TOLERANCE / 2) / np.log(factor)))
@@ -129,6 +129,12 @@ def _with_source(weights: Any, known: np.ndarray, alpha: float) -> np.ndarray:
     # The inverse of 1 − α K is at most 1 / (1 − α), so a residual moves f by no more than this, too.
     rounding = TOLERANCE * np.linalg.norm(known)
     return np.where(rest.sum(axis=1, keepdims=True) > 10 * rounding, rest, 0).clip(0)
+
+
+def _inverse_roots(weights: Any) -> np.ndarray:
+    """1/√ of the row sums [M], and 0 where nothing is joined."""
+    half = np.sqrt(weights.sum(axis=1))
+    return np.divide(1, half, out=np.zeros_like(half), where=half > 0)
 
 
 def _iterated(kernel: Any, source: np.ndarray, bound: float, steps: int) -> np.ndarray:

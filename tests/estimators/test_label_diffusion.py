@@ -99,6 +99,14 @@ def test_what_no_label_reaches_gets_the_frequencies_of_labels(alpha):
     assert np.abs(found.label_distributions_.sum(1) - 1).max() < 1e-14
 
 
+def test_weights_that_are_lost_in_rounding_reach_nothing():
+    """Two points joined to the others by exp(−64): they had the label of the last class, wherever it was."""
+    x = [[0.0], [1.0], [2.0], [10.0], [10.5]]
+    with pytest.warns(UserWarning, match="2 points are reached by no label"):
+        found = LabelDiffusion(n_neighbors=2, scale=1.0).fit(x, [1, -1, 0, -1, -1])
+    assert found.label_distributions_[3:].tolist() == [[0.5, 0.5]] * 2
+
+
 def test_where_conjugate_gradients_do_not_converge_factors_do(monkeypatch):
     x = CLOUDS["thick"]
     y = some_labels(x)
