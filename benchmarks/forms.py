@@ -27,7 +27,7 @@ def measure(options: Namespace, talk: Callable[[str], None]) -> list[dict[str, A
 def costs(
     device: torch.device,
     *,
-    rounds: int = 7,
+    rounds: int,
     steps: int | None = None,
     batch_size: int | None = None,
     network: str = "preresnet20/{}-{}@2",

@@ -160,7 +160,7 @@ def measure_network(
     *,
     batch_size: int = 128,
     side_by_side: Sequence[int] = SIDE_BY_SIDE,
-    repeats: int = 7,
+    repeats: int,
     steps: int | None = None,
 ) -> list[dict[str, Any]]:
     """Return a row for each way to train, timed in turns; one row without times if the losses disagree.
