@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import importlib
 import sys
-from argparse import ArgumentError
 from pathlib import Path
 
+from nonloc.cli.entry import CORRECTABLE
 from nonloc.cli.output import Output, add_output_arguments
 from nonloc.cli.parser import Parser, with_underscores
 from nonloc.outcomes import EXIT_DONE, EXIT_FAILED, EXIT_USAGE, NonlocError
@@ -87,6 +87,9 @@ def main(arguments: list[str] | None = None) -> int:
         on_cpu = subject in ("stage", "modules") and device.type == "cpu"
         name = f"{subject}_cpu" if on_cpu else subject
         module = importlib.import_module(f"benchmarks.{'stage_cpu' if name == 'stage_cpu' else subject}")
+        folder = None if options.output is None else Path(options.output)
+        if folder is not None:
+            folder.mkdir(parents=True, exist_ok=True)  # before minutes of measuring
         rows = module.measure(options, output.talk)
         text = module.table(rows)
         value = {
@@ -95,15 +98,13 @@ def main(arguments: list[str] | None = None) -> int:
             "machine": machine(device),
             "versions": versions(device),
         }
-        if options.output is not None:
-            folder = Path(options.output)
-            folder.mkdir(parents=True, exist_ok=True)
+        if folder is not None:
             write_json(folder / f"{name}.json", value, indent=1)
             if subject in WITH_TABLE:
                 write_atomically(folder / f"{name}.md", f"{text}\n".encode())
         output.result(text, value)
         return EXIT_DONE if all(row.get("passed", True) for row in rows) else EXIT_FAILED
-    except (ArgumentError, ValueError, ImportError, NonlocError) as error:
+    except CORRECTABLE as error:
         print(f"benchmarks: error: {error}", file=sys.stderr)
         return error.exit_code if isinstance(error, NonlocError) else EXIT_USAGE
 

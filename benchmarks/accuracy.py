@@ -142,7 +142,7 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
             row["kind"],
             row["normalize"],
             # The others are in float64.
-            f"{row['backend']}, float32" if row.get("dtype") == "float32" else row["backend"],
+            f"{row['backend']}, float32" if row["dtype"] == "float32" else row["backend"],
             f"{row['value']:.1e}",
             f"{row['gradient']:.1e}",
             "yes" if row["passed"] else "NO",

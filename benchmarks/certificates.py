@@ -109,8 +109,7 @@ def _scaled_to_boundary(
     low, high = 0.0, 1.0
     norm = certify(affinity, [high * w for w in weights]).growth
     if norm > 1:
-        small = certify(affinity, [1e-3 * w for w in weights])
-        if small.growth > 1 + ROUNDING:
+        if certify(affinity, [1e-3 * w for w in weights]).growth > 1 + ROUNDING:
             return weights
         low = 1e-3
     else:

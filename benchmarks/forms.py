@@ -27,7 +27,7 @@ def measure(options: Namespace, talk: Callable[[str], None]) -> list[dict[str, A
 def costs(
     device: torch.device,
     *,
-    rounds: int = 7,
+    rounds: int,
     steps: int | None = None,
     batch_size: int | None = None,
     network: str = "preresnet20/{}-{}@2",
@@ -54,9 +54,9 @@ def costs(
                 recipe = base.with_(network=network.format(form, blocks))
                 ways[form, blocks, PLAIN] = PlainLoop(recipe, dataset, device)
                 own = LibrarySteps(recipe, dataset, device, Path(folder, f"{form}-{blocks}"))
+                open_ways.callback(own.close)
                 ways[form, blocks, "captured" if on_cuda else "the library's step"] = own
         for way in ways.values():
-            open_ways.callback(way.close)
             time_calls(way.step, WARM_UP_STEPS, device)
         counts = [steps or (50 if on_cuda else 2)] * len(ways)
         times = time_in_turns([way.step for way in ways.values()], counts, rounds, device)

@@ -54,17 +54,18 @@ def measure_size(
 
     num_blocks  not 0: of a stage of that many sub-blocks instead, d = r = C / 2, with gradients to all W as well
     """
-    job = json.dumps([kind, normalize, positions, channels, backend, num_blocks, torch.get_num_threads()])
+    row = {"kind": kind, "normalize": normalize, "positions": positions}
+    row |= {"channels": channels, "backend": backend, "num_blocks": num_blocks}
     done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.memory", job],
+        [sys.executable, "-m", "benchmarks.memory", json.dumps(row), str(torch.get_num_threads())],
         env=os.environ | RETURN_FREED,
         capture_output=True,
         text=True,
         check=False,
     )
     if done.returncode != 0:
-        raise RuntimeError(f"measuring {job} failed:\n{done.stderr.strip()}")
-    return json.loads(done.stdout.splitlines()[-1])
+        raise RuntimeError(f"measuring {row} failed:\n{done.stderr.strip()}")
+    return row | json.loads(done.stdout.splitlines()[-1])
 
 
 def exponent(sizes: Sequence[float], values: Sequence[float]) -> float:
@@ -109,20 +110,13 @@ def _work(kind: str, normalize: str, positions: int, channels: int, backend: str
     out.square().sum().backward()
 
 
-def main(job: str) -> None:
-    kind, normalize, positions, channels, backend, num_blocks, threads = json.loads(job)
-    torch.set_num_threads(threads)
+def main(job: str, threads: str) -> None:
+    row = json.loads(job)
+    torch.set_num_threads(int(threads))
     torch.manual_seed(0)
-    _work(kind, normalize, 64, channels, backend, num_blocks)  # libraries and thread pools, not to be counted
-    seconds, peak, _ = measured(lambda: _work(kind, normalize, positions, channels, backend, num_blocks))
-    row = {
-        "kind": kind,
-        "normalize": normalize,
-        "backend": backend,
-        "positions": positions,
-        "channels": channels,
-    }
-    print(json.dumps(row | {"peak_bytes": peak, "seconds": seconds, "num_blocks": num_blocks}))
+    _work(**row | {"positions": 64})  # libraries and thread pools, not to be counted
+    seconds, peak, _ = measured(lambda: _work(**row))
+    print(json.dumps({"peak_bytes": peak, "seconds": seconds}))
 
 
 def table(rows: Sequence[dict[str, Any]]) -> str:
@@ -142,4 +136,4 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

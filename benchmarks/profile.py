@@ -120,7 +120,7 @@ def table(rows: Sequence[dict[str, Any]], most: int = 25) -> str:
     return "\n\n".join(parts)
 
 
-def _short(name: str, length: int = 80) -> str:
+def _short(name: str) -> str:
     """A kernel's name without what would break a Markdown table or fill a page."""
     name = re.sub(r"\s+", " ", name.replace("|", "/")).removeprefix("void ")
-    return name if len(name) <= length else f"{name[: length - 1]}…"
+    return name if len(name) <= 80 else f"{name[:79]}…"

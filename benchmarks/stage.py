@@ -184,7 +184,7 @@ def measure_shape(
     shape: Shape,
     device: torch.device,
     *,
-    repeats: int = 7,
+    repeats: int,
     talk: Talk = print,
     compiling: list[float] | None = None,
 ) -> list[dict[str, Any]]:

@@ -6,6 +6,7 @@ import tempfile
 import warnings
 from argparse import Namespace
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -80,9 +81,6 @@ class PlainLoop:
         self.optimizer.step()
         self.losses.append(loss.detach())
         self.done += 1
-
-    def close(self) -> None:
-        """Nothing is open."""
 
 
 class LibrarySteps:
@@ -162,7 +160,7 @@ def measure_network(
     *,
     batch_size: int = 128,
     side_by_side: Sequence[int] = SIDE_BY_SIDE,
-    repeats: int = 7,
+    repeats: int,
     steps: int | None = None,
 ) -> list[dict[str, Any]]:
     """Return a row for each way to train, timed in turns; one row without times if the losses disagree.
@@ -179,8 +177,9 @@ def measure_network(
     name = "captured" if on_cuda else "the library's step"
     row: dict[str, Any] = {"network": network, "way": name, "runs": 1, "batch_size": batch_size}
     row |= {"precision": "float32", "milliseconds": None, "range": None, "memory": None, "gain": None}
-    with tempfile.TemporaryDirectory() as folder:
-        difference = _difference(recipe, dataset, device, Path(folder))
+    with ExitStack() as opened:
+        folder = Path(opened.enter_context(tempfile.TemporaryDirectory()))
+        difference = _difference(recipe, dataset, device, folder)
         # NaN does not pass either.
         row |= {"difference": difference, "passed": difference <= LIMIT}
         if not row["passed"]:
@@ -189,23 +188,19 @@ def measure_network(
             recipe = recipe.with_(precision="bfloat16", channels_last=True)
         rows: list[dict[str, Any]] = []
         ways: list[Steps] = []
-        try:
-            for runs in (0, 1, *(side_by_side if on_cuda else ())):
-                before = _reserved(device)
-                ways.append(
-                    LibrarySteps(recipe, dataset, device, Path(folder, str(runs)), runs)
-                    if runs
-                    else PlainLoop(recipe, dataset, device)
-                )
-                time_calls(ways[-1].step, WARM_UP_STEPS, device)
-                way = "plain loop" if not runs else name if runs == 1 else f"{name}, {runs} side by side"
-                memory = _reserved(device) - before if on_cuda else None
-                rows.append(row | {"way": way, "runs": max(1, runs), "memory": memory})
-            counts = [steps or (50 if on_cuda else 2)] * len(ways)
-            times = time_in_turns([one.step for one in ways], counts, repeats, device)
-        finally:
-            for one in ways:
-                one.close()
+        for runs in (0, 1, *(side_by_side if on_cuda else ())):
+            before = _reserved(device)
+            if runs:
+                ways.append(own := LibrarySteps(recipe, dataset, device, folder / str(runs), runs))
+                opened.callback(own.close)
+            else:
+                ways.append(PlainLoop(recipe, dataset, device))
+            time_calls(ways[-1].step, WARM_UP_STEPS, device)
+            way = "plain loop" if not runs else name if runs == 1 else f"{name}, {runs} side by side"
+            memory = _reserved(device) - before if on_cuda else None
+            rows.append(row | {"way": way, "runs": max(1, runs), "memory": memory})
+        counts = [steps or (50 if on_cuda else 2)] * len(ways)
+        times = time_in_turns([one.step for one in ways], counts, repeats, device)
     for row, mine in zip(rows, times, strict=True):
         row["precision"] = recipe.precision
         row["milliseconds"], row["range"] = median_and_range([one / row["runs"] for one in mine])

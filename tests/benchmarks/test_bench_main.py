@@ -13,6 +13,7 @@ from benchmarks.shared import markdown
         (["speed"], "invalid choice: 'speed'"),
         (["backends", "--repeats", "0"], "--repeats must be at least 1"),
         (["backends", "--device", "foo"], "device='foo' is unknown"),
+        (["backends", "--output", __file__], "File exists"),  # and nothing was measured
     ],
 )
 def test_wrong_usage_is_exit_2(words, message, capsys):

@@ -16,6 +16,7 @@ from nonloc.ops import Affinity, propagate
 from nonloc.processes import certify
 from nonloc.processes.jump.process import JumpProcess
 from nonloc.processes.stability.own_norm import own_norm
+from problems import capture
 
 C = 4
 # Keywords, and the limit w of their kernel.
@@ -274,16 +275,11 @@ def test_cuda_value_and_gradient_in_a_captured_graph(shape):
     inside = torch.linalg.inv(torch.eye(shape[-1], dtype=torch.float64, device="cuda") + exact.mT @ exact)
     product = exact @ inside @ exact.mT
     expected = [product.detach(), *torch.autograd.grad((product * cotangent.double()).sum(), exact)]
-    actual = both()
     if shape[0] < 256:
-        with torch.cuda.stream(torch.cuda.Stream()):
-            both()
-        torch.cuda.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            actual = both()
+        graph, actual = capture(both)
         graph.replay()
-        torch.cuda.synchronize()
+    else:
+        actual = both()
     for one, other in zip(actual, expected, strict=True):
         assert float((one.double() - other).norm() / other.norm()) < 1e-5
 

@@ -226,6 +226,12 @@ def test_auto_is_the_backend_that_the_stage_takes(shape):
     assert (half.auto, half.auto_on_cuda) == (costs.auto, "fused")
 
 
+def test_on_cuda_auto_goes_by_the_sub_blocks_of_one_operation():
+    stages = [DiffusiveStage(256, 4, share_affinity=share) for share in (True, False)]
+    costs = [estimate(stage, shape=(8, 256, 16, 16), dtype=torch.bfloat16) for stage in stages]
+    assert [one.auto_on_cuda for one in costs] == ["stored", "attention"]
+
+
 def test_the_stage_is_not_changed_and_may_be_empty():
     def frozen_stage():
         stage = OriginalStage(8, 2, batch_norm=True, backend="factored")

@@ -176,7 +176,7 @@ NAN[3, 1] = torch.nan
         (lambda: neighbors(cloud(5), 0), "k must be a whole number ≥ 1, got 0"),
         (lambda: neighbors(NAN, 2), r"1 points with NaN or infinite coordinates \(the first is 3\)"),
         (lambda: neighbors(cloud(5).tolist(), 2), r"an array \[M, d\], got list; use torch.as_tensor"),
-        (lambda: neighbors(np.ones((5, 2), dtype=int), 2), "float32 or float64, .*; make them float64"),
+        (lambda: neighbors(cloud(5).half(), 2), "float32 or float64, .*; make them float64"),
         (lambda: neighbors(np.array([["a", "b"]]), 2), "points must be float32 or float64, got <U1"),
         (lambda: neighbors(cloud(5)[:, 0], 2), r"got \[5\]; points\[:, None\]"),
         (lambda: neighbors(torch.zeros(0, 2), 1), "points need M ≥ 1"),

@@ -123,6 +123,12 @@ def test_so_it_is_beside_a_source_and_fixed_values(given, step_size, ending, dty
     assert run.outcome.ending == ending
 
 
+def test_the_rounding_of_what_a_source_has_made_of_zeros_makes_no_alarm():
+    source = torch.tensor([1.0, 0.0, 0.0, -1.0]).view(1, 4, 1)
+    run = simulate(Diffusion(path_graph(4)), 0 * source, num_steps=200, step_size=0.3, source=source)
+    assert run.outcome.ending == "finished"
+
+
 def test_the_damped_flow_is_watched_too():
     """K = I: z − 3 z doubles z, where the flow itself fades away."""
     x = torch.zeros(1, 2, 1, dtype=torch.float64)

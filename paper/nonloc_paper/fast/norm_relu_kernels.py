@@ -534,7 +534,6 @@ class Tiling:
     block_rows: int
     block_channels: int
     tiles_per_part: int
-    warps: int = 8
 
     @property
     def part_rows(self) -> int:
@@ -551,7 +550,7 @@ class Tiling:
             "TILES": self.tiles_per_part,
             "BLOCK_R": self.block_rows,
             "BLOCK_C": self.block_channels,
-            "num_warps": self.warps,
+            "num_warps": 8,
         }
 
 

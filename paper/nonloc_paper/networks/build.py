@@ -8,7 +8,7 @@ from torch import nn
 
 from nonloc._checks import check_memory
 from nonloc.nn.options import StageOptions
-from nonloc.nn.stage import DiffusiveStage, OriginalStage
+from nonloc.nn.stage import STAGE_OF_FORM
 from nonloc_paper.networks.preresnet import PreResNet
 from nonloc_paper.networks.restorer import Restorer
 from nonloc_paper.networks.spec import NetworkSpec
@@ -39,11 +39,11 @@ def build(spec: str | NetworkSpec, num_classes: int = 10, **stage_options: Any) 
 
     def make_stage(channels: int) -> nn.Module:
         hidden, embed = keywords.get("hidden", channels // 2), keywords.get("embed", 0)
-        affinities = 1 if options.shares_affinity(spec.form or "") else spec.num_blocks
+        form = spec.form or ""
+        affinities = 1 if options.shares_affinity(form) else spec.num_blocks
         needed = len(spec.places) * channels * (spec.num_blocks * hidden + affinities * embed) * BYTES
         check_memory(f"{spec} with hidden={hidden}, embed={embed or None}", needed, "use smaller ones")
-        stage_type = DiffusiveStage if spec.form == "diffusive" else OriginalStage
-        return stage_type(channels, spec.num_blocks, **keywords)
+        return STAGE_OF_FORM[form](channels, spec.num_blocks, **keywords)
 
     wanted = dict.fromkeys(spec.places, make_stage)
     if spec.family == "restorer":

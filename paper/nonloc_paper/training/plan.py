@@ -49,7 +49,7 @@ class EpochPlan:
     seeds_on_device: Tensor
 
     @classmethod
-    def make(cls, recipe: Recipe, epoch: int, images: int, steps: int, device: torch.device) -> EpochPlan:
+    def make(cls, recipe: Recipe, images: int, steps: int, device: torch.device, epoch: int) -> EpochPlan:
         """Plan an epoch of `steps` steps over `images` images, without waiting for the device."""
         seeds = tuple(step_seed(recipe.seed, epoch, step) for step in range(steps))
         order, seeds_on_device = epoch_order(recipe.seed, epoch, images), torch.tensor(seeds)

@@ -160,15 +160,8 @@ class Session:
         self.epoch = 0
         self.step_in_epoch = 0
         # The plan of the epoch before may still be in use while the next one is made.
-        self._plan = lru_cache(2)(
-            partial(
-                EpochPlan.make,
-                recipe,
-                images=len(self.task.train),
-                steps=self.steps_per_epoch,
-                device=device,
-            )
-        )
+        plan = partial(EpochPlan.make, recipe, len(self.task.train), self.steps_per_epoch, device)
+        self._plan = lru_cache(2)(plan)
         self.losses = Losses(self.steps_per_epoch, device)
         self._writer = Writer(in_background=device.type == "cuda")
         self.place = place(device)

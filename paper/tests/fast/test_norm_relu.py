@@ -32,7 +32,7 @@ def tile(kernels, monkeypatch):
     """Set the tiling (rows, channels, tiles in a part) of all launches."""
 
     def set_tiling(*sizes):
-        tiling = kernels.Tiling(*sizes, warps=4)
+        tiling = kernels.Tiling(*sizes)
         monkeypatch.setattr(kernels, "make_tiling", lambda *given, **options: tiling)
 
     return set_tiling

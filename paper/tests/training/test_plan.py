@@ -21,7 +21,7 @@ CPU = torch.device("cpu")
 
 
 def test_the_batches_are_the_order_of_the_epoch_cut_into_pieces():
-    plan = EpochPlan.make(tiny_recipe(seed=4), 2, 40, 5, CPU)
+    plan = EpochPlan.make(tiny_recipe(seed=4), 40, 5, CPU, 2)
     batches = [plan.batch(step) for step in range(5)]
     assert [len(batch.indices) for batch in batches] == [9, 9, 9, 9, 4]
     assert torch.equal(torch.cat([batch.indices for batch in batches]), epoch_order(4, 2, 40))

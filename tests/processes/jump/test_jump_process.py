@@ -81,6 +81,7 @@ def test_implicit_steps_use_the_inner_product_of_1_over_pi():
     matrix = process.transition_matrix() - torch.eye(6, dtype=torch.float64)
     form = weights.unsqueeze(-1) * matrix.mT
     assert relative(form, form.mT) < 1e-14
+    assert JumpProcess(affinity("heat")).inner_weights() is None
     law = law_of(process.affinity)
     actual = simulate(process, law, num_steps=1, step_size=5.0, stepper="implicit").final
     assert relative(actual - 5.0 * process.rate(actual), law) < 1e-11
