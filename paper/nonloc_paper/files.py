@@ -41,18 +41,14 @@ def write_atomically(path: Path, content: bytes) -> None:
         break
     sync_folder(path.parent)
     for entry in path.parent.glob("*" + TEMPORARY):
-        unique = _UNIQUE.fullmatch(entry.name)
-        if unique and unique["name"] == path.name:
+        if replaced_name(entry.name) == path.name:
             remove_leftover(entry)
 
 
 def replaced_name(name: str) -> str | None:
     """Return which file the temporary file `name` replaces; None if `name` is not a temporary file."""
     unique = _UNIQUE.fullmatch(name)
-    if unique:
-        return unique["name"]
-    # An older form of the name.
-    return name.removesuffix(TEMPORARY) if name.endswith(TEMPORARY) else None
+    return unique["name"] if unique else None
 
 
 def remove_leftover(temporary: Path) -> None:

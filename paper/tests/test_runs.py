@@ -166,7 +166,7 @@ def test_files_and_folders_with_other_things_are_not_runs(tmp_path, name):
 @pytest.mark.parametrize(
     "names",
     [
-        ("lock", f"recipe.json{TEMPORARY}", f"recipe.json.4711-0123abcd{TEMPORARY}"),
+        ("lock", f"recipe.json.4711-0123abcd{TEMPORARY}"),
         ("metrics.jsonl", "spectra.jsonl", "observations.json", "observations.safetensors"),
         ("spectrum.json", "stability.json", f"stability.json.4711-0123abcd{TEMPORARY}"),
     ],
