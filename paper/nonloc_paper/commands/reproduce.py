@@ -137,15 +137,11 @@ def run(options: Namespace) -> int:
     if options.keep:
         if options.kept is None:
             raise ValueError("--keep needs a folder to keep runs in; name it with --kept DIR")
-        if real_path(options.kept) in (real_path(folder), *real_path(folder).parents):
+        work, kept = real_path(folder), real_path(options.kept)
+        if kept in (work, *work.parents) or work in kept.parents:
             raise ValueError(
-                f"--output {folder} lies in --kept {options.kept}, and would be taken for records; "
-                "work in another folder"
-            )
-        if real_path(folder) in real_path(options.kept).parents:
-            raise ValueError(
-                f"--kept {options.kept} lies in --output {folder}, whose runs would be there twice; "
-                "keep them in another folder"
+                f"of --output {folder} and --kept {options.kept} one lies in the other, whose runs would be there "
+                "twice; name two folders apart"
             )
         check_keep(
             suite, options.kept, changes=plan["changes"], weights=options.weights, runs=folder / "runs"

@@ -142,8 +142,8 @@ def test_what_was_spent_in_the_folder_comes_with_its_runs_once(kept, tmp_path, c
     [
         (["--set", "learning_rate=0.5"], "keep it in another folder"),
         (["--kept", "null"], "--keep needs a folder"),
-        (["--kept", "{work}/kept"], "would be there twice; keep them in another folder"),
-        (["--kept", "{work}/.."], "would be taken for records; work in another folder"),
+        (["--kept", "{work}/kept"], "one lies in the other"),
+        (["--kept", "{work}/.."], "one lies in the other"),
     ],
 )
 def test_what_cannot_be_kept_is_refused_before_anything_is_trained(kept, tmp_path, capsys, words, message):
