@@ -9,11 +9,12 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from multiprocessing import resource_tracker
+from pathlib import Path
 from typing import Any
 
 import torch
 
-from nonloc_paper.suites.train_all import SuiteProgress, train_all
+from nonloc_paper.suites.train_all import SuiteProgress, is_finished, train_all
 from nonloc_paper.training.recipe import Recipe
 
 
@@ -32,13 +33,13 @@ def train_all_by_processes(
     Locks keep them apart. What a process leaves that ends early, this one does.
     """
     common: dict[str, Any] = {"data_dir": data_dir, "device": device, **options}
-    if processes == 1 or len(recipes) < 2:
+    processes = min(processes, sum(not is_finished(Path(folder) / recipe.name) for recipe in recipes))
+    if processes < 2:
         return train_all(recipes, folder, budget=budget, **common)
     until = None if budget is None else time.time() + budget
     # A forked process must not use torch's threads, and none may use CUDA.
     context = multiprocessing.get_context("spawn")
     helpers = []
-    processes = min(processes, len(recipes))
     for number in range(1, processes):
         start = number * len(recipes) // processes
         order = [*recipes[start:], *recipes[:start]]

@@ -16,8 +16,7 @@ import torch
 from nonloc._checks import check_whole
 from nonloc.outcomes import NonlocError
 from nonloc_paper.paths import real_path
-from nonloc_paper.runs import Run
-from nonloc_paper.suites.train_all import SuiteProgress, train_all
+from nonloc_paper.suites.train_all import SuiteProgress, is_finished, train_all
 from nonloc_paper.training.machine import machine
 from nonloc_paper.training.recipe import Recipe
 from nonloc_paper.training.scheduler import SIDE_BY_SIDE
@@ -79,7 +78,7 @@ def train_all_by_ray(
     spent: dict[str, float] = {}
     for _, name, seconds in endings:
         spent[name] = spent.get(name, 0.0) + seconds * (gpus or 1)
-    done = tuple(recipe for recipe in recipes if _is_finished(where / recipe.name))
+    done = tuple(recipe for recipe in recipes if is_finished(where / recipe.name))
     left = tuple(recipe for recipe in recipes if recipe not in done)
     return SuiteProgress(
         done=done,
@@ -123,13 +122,6 @@ def _wait_for(
             except ray.exceptions.RayError as error:
                 errors.append(NonlocError(f"{recipe.name}: Ray could not run it: {error}"))
     return endings, errors
-
-
-def _is_finished(path: Path) -> bool:
-    try:
-        return Run(path).is_finished
-    except (ValueError, OSError):  # something else has this name: its task has returned the error
-        return False
 
 
 def _train(

@@ -132,6 +132,14 @@ def train_all(
     )
 
 
+def is_finished(path: Path) -> bool:
+    """Return whether there is a finished run; where something else has its name, training reports it."""
+    try:
+        return Run(path).is_finished
+    except (ValueError, OSError):
+        return False
+
+
 def seconds_of_whole_runs(runs: Iterable[Run], device: str) -> list[float]:
     """Return the seconds of the runs that ran to their end on this device, and nowhere else.
 

@@ -43,6 +43,13 @@ def test_why_this_process_stopped_is_told_and_what_another_did_is_counted(monkey
     assert (progress.reason, progress.errors) == ("Spent.", stopped.errors)
 
 
+def test_one_unfinished_run_needs_no_second_process(tmp_path, monkeypatch):
+    go(tmp_path, RECIPES[1:])
+    monkeypatch.setattr(processes.multiprocessing, "get_context", None)
+    progress = train_all_by_processes(RECIPES, tmp_path, processes=2, device="cpu", progress=False)
+    assert progress.done == tuple(RECIPES)
+
+
 INTERRUPTED = """
 import os, signal
 signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
