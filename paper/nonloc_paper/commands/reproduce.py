@@ -34,7 +34,7 @@ from nonloc_paper.suites.archive import (
     restore,
 )
 from nonloc_paper.suites.demo import QUICK_EPOCHS, QUICK_ROWS
-from nonloc_paper.suites.rows import read_plan, write_plan
+from nonloc_paper.suites.rows import MOST_THREADS, read_plan, write_plan
 from nonloc_paper.training.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ def run(options: Namespace) -> int:
             "--set stage: no row that is chosen has nonlocal stages; leave it out, or choose other --rows"
         )
     if options.threads is not None:
-        suite = suite.with_threads(options.threads)
+        check_whole("threads", options.threads, most=MOST_THREADS)
     budget = None if options.budget is None else parse_duration(options.budget)
     folder = Path(options.output if options.output is not None else suite.name)
     if options.kept is not None and not Path(options.kept).is_dir():
@@ -333,8 +333,9 @@ def _train(
 
     from nonloc_paper.suites.processes import train_all_by_processes
 
-    if suite.threads is not None:
-        torch.set_num_threads(suite.threads)
+    threads = suite.threads if options.threads is None else options.threads
+    if threads is not None:
+        torch.set_num_threads(threads)
     # Seed by seed and not row by row: what a budget cuts off is then seeds, and rows can be compared early.
     recipes = sorted(
         (recipe for row in suite.rows for recipe in suite.recipes(row)), key=lambda recipe: recipe.seed

@@ -98,11 +98,6 @@ class Suite:
         check_whole("seeds", seeds, most=MOST_SEEDS)
         return replace(self, seeds=seeds, rows=tuple(replace(row, seeds=None) for row in self.rows))
 
-    def with_threads(self, threads: int) -> Suite:
-        """Return the same suite, to be run with so many processor threads."""
-        check_whole("threads", threads, most=MOST_THREADS)
-        return replace(self, threads=threads)
-
     def with_changes(self, changes: Mapping[str, Any]) -> Suite:
         """Return the same suite with some fields of all recipes changed; `stage` may be a dict of options."""
         if "seed" in changes:
