@@ -18,6 +18,7 @@ from typing import Any, overload
 
 import torch
 from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from nonloc._checks import check_choice, check_whole, is_whole, shown
 from nonloc._torch_compat import FakeTensorMode
@@ -182,7 +183,8 @@ def _of_stage(stage: Any, shape: Sequence[int] | None, dtype: torch.dtype | None
     try:
         with FakeTensorMode(allow_non_fake_inputs=True), torch.device("cpu"), torch.no_grad():
             empty = _without_contents(stage, dtype)
-            affinity = empty.affinity(torch.empty(*shape, dtype=dtype))
+            with FlopCounterMode(display=False) as counter:
+                affinity = empty.affinity(torch.empty(*shape, dtype=dtype))
             # Without factors, as with a bias or sub-sampling, sub-blocks apply the kernel one by one.
             is_one_operation = stage.subsample is None and all(
                 one.factors() is not None for one in empty.maps
@@ -194,7 +196,7 @@ def _of_stage(stage: Any, shape: Sequence[int] | None, dtype: torch.dtype | None
             f"the affinity of this {type(stage).__name__} is a graph, or looks at numbers: shapes alone do not tell "
             "what it costs. Run it once and measure"
         ) from reason
-    embeddings = [p.numel() for p in empty.embeddings[0].parameters() if p.dim() > 1]
+    embedding = counter.get_total_flops() // 2
     sizes = _Sizes(
         channels=stage.channels,
         hidden=empty.maps[0].rank,
@@ -206,8 +208,9 @@ def _of_stage(stage: Any, shape: Sequence[int] | None, dtype: torch.dtype | None
         is_pair=stage.weight != "full",
         has_norm=getattr(empty.maps[0], "norm", None) is not None,
         is_transposed=stage.layout != "positions" and shape[0] > 1,
-        embedding=sum(embeddings),
-        sides=0 if not embeddings else 1 if affinity.right is affinity.left else 2,
+        pools_after=stage.pool_after,
+        embedding=embedding,
+        sides=0 if not embedding else 1 if affinity.right is affinity.left else 2,
     )
     return _costs(affinity, sizes)
 
@@ -246,7 +249,8 @@ class _Sizes:
     kernels          how many kernels are prepared: 1, or one for each sub-block
     at_once          how many sub-blocks one operation takes
     is_transposed    whether states are views of another layout, which products copy
-    embedding        parameters of the maps to left and right
+    pools_after      whether W_g is applied before the keys are pooled
+    embedding        multiply-adds of the maps to left and right
     sides            how many of left and right the stage makes
     """
 
@@ -260,6 +264,7 @@ class _Sizes:
     is_pair: bool = False
     has_norm: bool = False
     is_transposed: bool = False
+    pools_after: bool = False
     embedding: int = 0
     sides: int = 0
 
@@ -293,9 +298,11 @@ class _Terms:
         self.state, self.hidden = b * m * s.channels, b * m * s.hidden
         self.inner = self.hidden if s.is_pair else 0  # W_g z
         self.features = b * self.d * (m * min(s.sides, 1) + givers * max(s.sides - 1, 0))
-        self.weights = s.blocks * s.channels * s.hidden * (1 + s.is_pair)
+        outer = s.blocks * s.channels * s.hidden
+        self.weights = outer * (1 + s.is_pair)
         self.per_kernel = s.blocks // s.kernels
-        self.maps = b * m * self.weights + s.kernels * s.embedding * b * (m + givers) // 2
+        self.embeddings = s.kernels * s.embedding
+        self.maps = b * outer * (m + s.is_pair * (m if s.pools_after else givers)) + self.embeddings
         self.bytes = compute_dtype(affinity).itemsize
 
     def forward(self, s: _Sizes, wide: float) -> float:
@@ -410,7 +417,7 @@ def _fused(affinity: Affinity, s: _Sizes) -> Cost:
     passes = -(-t.per_kernel * r // WIDEST_PRODUCT)  # over the sub-blocks, in the affinity's gradient
     macs = t.kernel * (s.blocks * (d + r) + s.kernels * d * (affinity.kind == "heat"))
     again = (s.blocks - s.kernels) * (d + r) + 2 * s.blocks * r + s.kernels * (d + r + 4 * d * passes)
-    maps += t.maps - b * m * t.weights  # the embeddings
+    maps += t.embeddings
     return _cost(s.dtype.itemsize, forward, backward, macs + maps, t.kernel * again + 2 * maps)
 
 
