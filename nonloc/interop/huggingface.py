@@ -7,11 +7,9 @@ from typing import Any
 
 from torch import nn
 
-from nonloc._checks import check_choice
 from nonloc.nn.insert import Inserted
 from nonloc.nn.insert import insert as insert_stages
 from nonloc.nn.inspect import Inputs
-from nonloc.nn.stage import STAGE_OF_FORM
 
 # The entry of the model's configuration.
 ENTRY = "nonloc_stages"
@@ -75,7 +73,7 @@ def from_pretrained(kind: type[Any], path: Any, **keywords: Any) -> Any:
     def initialize(self: Any, config: Any, *args: Any, **options: Any) -> None:
         kind.__init__(self, config, *args, **options)
         if stages := getattr(config, ENTRY, None):
-            insert_stages(self, {name: _make(name, one) for name, one in stages.items()})
+            insert_stages(self, stages)
 
     # The weights are loaded right after __init__, so the stages must be made in it.
     with_stages = type(kind.__name__, (kind,), {"__init__": initialize, "__module__": kind.__module__})
@@ -84,10 +82,3 @@ def from_pretrained(kind: type[Any], path: Any, **keywords: Any) -> Any:
     model = loaded[0] if isinstance(loaded, tuple) else loaded
     model.__class__ = kind
     return loaded
-
-
-def _make(name: str, options: Mapping[str, Any]) -> nn.Module:
-    rest = dict(options)
-    form, channels = rest.pop("form", None), rest.pop("channels", None)
-    check_choice(f"{name!r}: form", form, STAGE_OF_FORM)
-    return STAGE_OF_FORM[form](channels, rest.pop("num_blocks", 1), **rest)

@@ -188,16 +188,16 @@ def _make(name: str, base: nn.Module, value: Value, output: Output | None) -> nn
     if isinstance(value, nn.Module):
         return value
     if isinstance(value, Mapping):
-        keywords = dict(value)
+        keywords = {"num_blocks": 1, **value}
         check_choice(f"{name!r}: form", form := keywords.pop("form", None), STAGE_OF_FORM)
         stage_type = STAGE_OF_FORM[form]
         known = inspect.signature(stage_type).parameters
         if message := unknown_keyword(stage_type.__name__, known, keywords):
             raise ValueError(f"{name!r}: {message}")
-        if "channels" in keywords:
-            raise ValueError(f"{name!r}: channels are those of the submodule; drop them from the dict")
-        channels = _find_channels(name, base, output, keywords.get("layout") or "channels_first")
-        return stage_type(channels, keywords.pop("num_blocks", 1), **keywords)
+        if "channels" not in keywords:
+            layout = keywords.get("layout") or "channels_first"
+            keywords["channels"] = _find_channels(name, base, output, layout)
+        return stage_type(**keywords)
     if not callable(value):
         got = type(value).__name__
         raise ValueError(f"{name!r}: give a module, a factory channels -> module, or a dict; got {got}")

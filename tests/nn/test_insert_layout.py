@@ -214,7 +214,7 @@ CONV, X = nn.Conv2d(3, 6, 1), random(2, 3)
         (Counted(), OriginalBlock, random(2, 3, 4, 4), "puts out torch.int64"),
         (CONV, DiffusiveStage, None, "DiffusiveStage cannot be called with the channels alone.*num_bl"),
         (CONV, {"form": "original", "blocks": 2}, None, "'0': OriginalStage has no keyword 'blocks'"),
-        (CONV, {"form": "original", "channels": 6}, None, "'0': channels are those of the submodule"),
+        (CONV, {"form": "original", "channels": 4}, None, "has 4 channels, '0' puts out 6"),
     ],
 )
 def test_what_would_fail_later_is_refused_before_anything_is_changed(base, value, x, message):
