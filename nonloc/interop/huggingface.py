@@ -72,8 +72,12 @@ def from_pretrained(kind: type[Any], path: Any, **keywords: Any) -> Any:
 
     def initialize(self: Any, config: Any, *args: Any, **options: Any) -> None:
         kind.__init__(self, config, *args, **options)
-        if stages := getattr(config, ENTRY, None):
-            insert_stages(self, stages)
+        stages = dict(getattr(config, ENTRY, None) or {})
+        while stages:
+            # Names of later calls may lead through the stages of earlier ones.
+            names = dict(self.named_modules(remove_duplicate=False))
+            known = {name: stages.pop(name) for name in list(stages) if name in names}
+            insert_stages(self, known or stages)
 
     # The weights are loaded right after __init__, so the stages must be made in it.
     with_stages = type(kind.__name__, (kind,), {"__init__": initialize, "__module__": kind.__module__})

@@ -48,7 +48,8 @@ def test_a_stage_follows_the_first_tensor(model, x, place):
 
 def test_stages_are_saved_and_come_back(model, x, tmp_path):
     huggingface.insert(model, {PLACE: STAGE}, example=x)
-    huggingface.insert(model, {"swin.encoder.layers.1": {**STAGE, "form": "original"}}, example=x)
+    later = {"swin.encoder.layers.1": {**STAGE, "form": "original"}, f"{PLACE}.stage": STAGE}
+    huggingface.insert(model, later, example=x)
     model.save_pretrained(tmp_path)
     assert json.loads((tmp_path / "config.json").read_text())["nonloc_stages"][PLACE] == {
         **STAGE,
