@@ -113,14 +113,12 @@ def insert(model: nn.Module, where: Mapping[str, Value], *, example: Inputs | No
     for name, stage in made.items():
         if (other := modules.setdefault(id(stage), name)) != name:
             raise ValueError(f"{other!r} and {name!r} got one module and would share its weights; make two")
-    for name, stage in made.items():
-        _check_batch_first(name, stage, named)
-        _check_fits(name, bases[name], stage, outputs.get(name))
-    for name, parent in parents.items():
-        if (other := places.setdefault((id(parent), name.rpartition(".")[2]), name)) != name:
+        if (other := places.setdefault((id(parents[name]), name.rpartition(".")[2]), name)) != name:
             raise ValueError(
                 f"{other!r} and {name!r} are one place, since the model has the module around it twice; name it once"
             )
+        _check_batch_first(name, stage, named)
+        _check_fits(name, bases[name], stage, outputs.get(name))
     after = {}
     for name, stage in made.items():
         _move_like(stage, bases[name], outputs.get(name))
