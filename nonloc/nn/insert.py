@@ -108,11 +108,12 @@ def insert(model: nn.Module, where: Mapping[str, Value], *, example: Inputs | No
     made = {name: _make(name, bases[name], value, outputs.get(name)) for name, value in where.items()}
     # Parents are looked up before any of them is replaced: an entry may lie inside another one.
     parents = {name: model.get_submodule(name.rpartition(".")[0]) for name in made}
-    modules: dict[int, str] = {}
+    owners: dict[int, str] = {}
     places: dict[tuple[int, str], str] = {}
     for name, stage in made.items():
-        if (other := modules.setdefault(id(stage), name)) != name:
-            raise ValueError(f"{other!r} and {name!r} got one module and would share its weights; make two")
+        for one in (stage, *stage.parameters()):
+            if (other := owners.setdefault(id(one), name)) != name:
+                raise ValueError(f"{other!r} and {name!r} got one module and would share weights; make two")
         if (other := places.setdefault((id(parents[name]), name.rpartition(".")[2]), name)) != name:
             raise ValueError(
                 f"{other!r} and {name!r} are one place, since the model has the module around it twice; name it once"

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint_sequential
 
+from nonloc.nn.affinity import Heat
 from nonloc.nn.insert import After, Inserted, insert
 from nonloc.nn.stage import DiffusiveStage, OriginalBlock, stages
 
@@ -356,12 +357,14 @@ def on_tokens(channels):
 
 
 ONE, RELU, TWICE = stage(), nn.ReLU(), nn.Sequential(Residual(8, 8))
+HEAT = {"form": "diffusive", "affinity": Heat(8)}
 
 
 @pytest.mark.parametrize(
     ("model", "where", "x", "message"),
     [
         (nn.Sequential(nn.Conv2d(3, 8, 1), RELU), {"0": ONE, "1": ONE}, None, "'0' and '1' got one module"),
+        (nn.Sequential(nn.Linear(3, 8), nn.Linear(8, 8)), {"0": HEAT, "1": HEAT}, None, "got one module"),
         (
             nn.Sequential(nn.LSTM(3, 4, batch_first=True)),
             {"0": OriginalBlock},
@@ -395,7 +398,7 @@ ONE, RELU, TWICE = stage(), nn.ReLU(), nn.Sequential(Residual(8, 8))
             "no more with a stage after 'linear2'.*'weight'",
         ),
     ],
-    ids=["one module", "channels last", "tuple", "two shapes", "one place", "an alias", "weights read"],
+    ids=["module", "affinity", "channels last", "tuple", "shapes", "one place", "an alias", "weights read"],
 )
 def test_a_place_that_cannot_take_its_stage_is_refused(model, where, x, message):
     before = repr(model)
