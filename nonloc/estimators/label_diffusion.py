@@ -161,7 +161,7 @@ def _as_shares(rest: np.ndarray, frequencies: np.ndarray) -> np.ndarray:
     if lost:
         warnings.warn(
             f"{lost} points are reached by no label, and get the frequencies of the labels; use a larger n_neighbors, "
-            "or alpha=None or near 1",
+            "a smaller scale, or a larger alpha where it is a number",
             stacklevel=3,
         )
     return np.where(sums > 0, rest, frequencies) / np.where(sums > 0, sums, 1)

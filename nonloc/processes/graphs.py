@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nonloc._checks import check_choice, check_flag, check_positive, check_takes_one, check_whole, shown
+from nonloc._checks import check_choice, check_flag, check_positive, check_takes_one, check_whole
 from nonloc._torch_compat import uncompiled
 from nonloc.ops import SparseAffinity
 from nonloc.ops.affinity import shape_and_dtype, shape_or_type
@@ -109,6 +109,8 @@ def horizon(
     check_positive("radius", radius)
     if callable(kernel):
         check_takes_one("kernel", kernel, "the distances", "give a function such as lambda r: torch.exp(-r)")
+    else:
+        check_choice("kernel", kernel, HORIZON_KERNELS)
     tree = scipy_spatial.cKDTree(positions)
     # Counting is cheap even where many points share a place, and storing all their pairs is not.
     if size * size > MOST_ENTRIES and (joined := int(tree.count_neighbors(tree, radius))) > MOST_ENTRIES:
@@ -343,12 +345,7 @@ def _radial(kernel: str | RadialKernel, distances: np.ndarray, radius: float, po
         return values.detach().cpu().to(points.dtype).numpy()
     if kernel == "constant":
         return np.ones(len(distances), dtype=_numpy_dtype(points.dtype))
-    if kernel == "linear":
-        return (1 - distances / radius).clip(min=0).astype(_numpy_dtype(points.dtype))
-    raise ValueError(
-        f"kernel={shown(kernel)} is unknown; choose one of {', '.join(HORIZON_KERNELS)}, or give a function of the "
-        "distance"
-    )
+    return (1 - distances / radius).clip(min=0).astype(_numpy_dtype(points.dtype))
 
 
 def _affinity(matrix: Any, device: torch.device, normalize: str, measure: Tensor | None) -> SparseAffinity:
