@@ -7,7 +7,6 @@ from typing import Any, Self
 
 import numpy as np
 from scipy.sparse import eye_array
-from scipy.sparse.csgraph import connected_components
 from scipy.sparse.linalg import cg
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
@@ -18,6 +17,8 @@ from nonloc.estimators.point_graph import PointGraph, checked_data
 from nonloc.estimators.sparse_matrices import factored, scaled
 
 TOLERANCE = 1e-13  # of a residual, relative to the right side
+RIDGE = 16 * np.finfo(np.float64).eps
+MOST_LOST = 0.01  # of f, which sums to 1
 MOST_STEPS = 1000  # of an iteration, which needs more as alpha comes near 1
 
 
@@ -40,8 +41,8 @@ class LabelDiffusion(ClassifierMixin, BaseEstimator):
     transduction_         [M]             the label of each fitted point
     scale_                the scale of the kernel
 
-    Points that no label reaches get the frequencies of the labels. New points get the mean of f over their row
-    of the same kernel.
+    Points that no label reaches, or none by more than rounding, get the frequencies of the labels. New points get the
+    mean of f over their row of the same kernel.
 
     >>> from nonloc.estimators import LabelDiffusion
     >>> points, labels = [[0.0], [1.0], [10.0], [11.0]], [0, -1, 1, -1]
@@ -100,25 +101,26 @@ class LabelDiffusion(ClassifierMixin, BaseEstimator):
 
 
 def _clamped(weights: Any, known: np.ndarray, is_labelled: np.ndarray, is_thin: bool) -> np.ndarray:
-    """f [M, C] that is `known` at labelled points, and the mean of its neighbours at others that a path joins to one;
-    0 elsewhere. Weights that are lost beside the others of their points are dropped: they join nothing."""
-    weights.data[scaled(weights, _inverse_roots(weights)).data < TOLERANCE] = 0
-    weights.eliminate_zeros()
-    parts = connected_components(weights, directed=False)[1]
-    moves = ~is_labelled & (np.bincount(parts, is_labelled)[parts] > 0)
-    half = np.sqrt(weights.sum(axis=1)[moves])
-    matrix = _identity_minus(scaled(weights[moves][:, moves], 1 / half))
-    # The classes sum to 1, so the last one is what the others leave.
-    right = (weights[moves] @ known[:, :-1]) / half[:, None]
-    others = (_solve(matrix, right, is_thin) / half[:, None]).clip(0, 1)
+    """f [M, C] that is `known` at labelled points, and the mean of its neighbours at others; 0 where no path joins a
+    point to a label, or where its weights are lost in rounding."""
+    degrees = weights.sum(axis=1)
+    moves = ~is_labelled & (degrees > 0)
+    half = np.sqrt(degrees[moves])
+    # The ridge serves parts that are joined to no label, for which the matrix is singular.
+    matrix = _identity_minus((1 - RIDGE) * scaled(weights[moves][:, moves], 1 / half))
+    others = _solve(matrix, (weights[moves] @ known) / half[:, None], is_thin) / half[:, None]
+    # The classes sum to 1, unless f is lost.
+    is_known = np.abs(others.sum(axis=1) - 1) < MOST_LOST
     rest = known.copy()
-    rest[moves] = np.column_stack([others, (1 - others.sum(axis=1)).clip(0, 1)])
+    rest[moves] = np.where(is_known[:, None], others.clip(0), 0)
     return rest
 
 
 def _with_source(weights: Any, known: np.ndarray, alpha: float) -> np.ndarray:
     """f [M, C] with f = α K f + (1 − α) known, where K is normalised on both sides; 0 where it is lost in rounding."""
-    kernel, source = alpha * scaled(weights, _inverse_roots(weights)), (1 - alpha) * known
+    half = np.sqrt(weights.sum(axis=1))
+    inverse = np.divide(1, half, out=np.zeros_like(half), where=half > 0)
+    kernel, source = alpha * scaled(weights, inverse), (1 - alpha) * known
     # Each step makes the error, at first at most |known|, smaller by this factor, but for a factor 2 of all steps.
     factor = alpha / (1 + np.sqrt(1 - alpha**2))
     steps = int(np.ceil(np.log(TOLERANCE / 2) / np.log(factor)))
@@ -129,12 +131,6 @@ def _with_source(weights: Any, known: np.ndarray, alpha: float) -> np.ndarray:
     # The inverse of 1 − α K is at most 1 / (1 − α), so a residual moves f by no more than this, too.
     rounding = TOLERANCE * np.linalg.norm(known)
     return np.where(rest.sum(axis=1, keepdims=True) > 10 * rounding, rest, 0).clip(0)
-
-
-def _inverse_roots(weights: Any) -> np.ndarray:
-    """1/√ of the row sums [M], and 0 where nothing is joined."""
-    half = np.sqrt(weights.sum(axis=1))
-    return np.divide(1, half, out=np.zeros_like(half), where=half > 0)
 
 
 def _iterated(kernel: Any, source: np.ndarray, bound: float, steps: int) -> np.ndarray:
