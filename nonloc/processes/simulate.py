@@ -12,6 +12,7 @@ from torch import Tensor
 from nonloc._checks import check_choice, check_flag, check_whole, is_finite, is_number, shown
 from nonloc.ops.affinity import check_batched, zero_masked
 from nonloc.ops.arithmetic import inverse_or_zero
+from nonloc.ops.functional import check_signal
 from nonloc.outcomes import DivergedError
 from nonloc.processes.driven import Driven
 from nonloc.processes.krylov import exponential_action, safe_norm
@@ -233,11 +234,7 @@ def _outcome(
 
 
 def _is_finite(process: Process, z: Tensor) -> bool:
-    mask = mask_of(process)
-    # The process itself refuses a state of another shape, with a better message.
-    if mask is not None and mask.shape[1:] == z.shape[1:2] and mask.shape[0] in (1, z.shape[0]):
-        z = zero_masked(z, mask)
-    return bool(torch.isfinite(z).all())
+    return bool(torch.isfinite(zero_masked(z, mask_of(process))).all())
 
 
 def _steps(num_steps: int, progress: bool) -> Iterable[int]:
@@ -254,7 +251,10 @@ def _check(process: Process, z0: Tensor, num_steps: int, step_size: float, save_
         raise ValueError(
             f"process must be a Process, got {type(process).__name__}; for example Diffusion(affinity)"
         )
-    check_batched("z0", z0, "C")
+    if process.affinity is None:
+        check_batched("z0", z0, "C")
+    else:
+        check_signal(process.affinity, z0, "z0")
     if z0.is_meta:
         raise ValueError("z0 is on the meta device and has no numbers; give a state that has")
     check_whole("num_steps", num_steps, least=0, most=MOST_STEPS)

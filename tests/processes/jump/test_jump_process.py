@@ -36,7 +36,7 @@ def test_a_step_that_is_no_probability_is_refused(step_size):
 
 
 def test_a_law_of_another_size_is_refused():
-    with pytest.raises(ValueError, match=r"z \[.*must have the affinity.s batch and positions, \[2, 6, C\]"):
+    with pytest.raises(ValueError, match=r"z0 \[.*must have the affinity.s batch and positions, \[2, 6, C\]"):
         simulate(JumpProcess(symmetric()), torch.ones(2, 5, 1), num_steps=1)
 
 
