@@ -53,7 +53,9 @@ def main() -> None:
             forward, training = cost.forward_bytes / 2**20, cost.backward_bytes / 2**20
             macs = (cost.forward_macs + cost.backward_macs) / 1e9
             needed.setdefault(name, {})[backend] = training
-            chosen = "  auto takes this" if backend == costs.auto else ""
+            takers = {"a CPU": costs.auto, "a GPU": costs.auto_on_cuda}
+            taken = " and ".join(device for device, auto in takers.items() if auto == backend)
+            chosen = f"  auto takes this on {taken}" if taken else ""
             print(f"{name:<38} {backend:<10} {forward:>7.0f} MiB {training:>6.0f} MiB {macs:>8.1f}{chosen}")
     save_picture(needed)
     print("will_it_fit.png")
