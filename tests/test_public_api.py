@@ -57,3 +57,11 @@ def test_a_name_of_the_paper_says_where_it_is(name):
 def test_cheap_modules_do_not_import_torch():
     code = f"import sys, {', '.join(CHEAP)}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_stage_on_the_cpu_does_not_import_triton():
+    code = (
+        "import sys, torch; from nonloc import DiffusiveStage, estimate\n"
+        "DiffusiveStage(4, 1)(torch.zeros(1, 4, 3, 3)); sys.exit('triton' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -18,7 +18,6 @@ from typing import Any, overload
 
 import torch
 from torch import Tensor, nn
-from torch.utils.flop_counter import FlopCounterMode
 
 from nonloc._checks import check_choice, check_whole, is_whole, shown
 from nonloc._torch_compat import FakeTensorMode
@@ -165,6 +164,8 @@ def estimate(
 
 
 def _of_stage(stage: Any, shape: Sequence[int] | None, dtype: torch.dtype | None) -> Costs:
+    from torch.utils.flop_counter import FlopCounterMode  # it imports Triton
+
     lacking = [name for name in ("affinity", "backend", "layout") if not hasattr(stage, name)]
     if lacking:
         raise ValueError(
