@@ -264,16 +264,23 @@ def _check_fits(name: str, base: nn.Module, stage: nn.Module, output: Output | N
                 f"{name!r} puts out {list(output.shape)}, which has no positions for a stage to join; name a "
                 "submodule before the pooling or the head"
             )
+    channels, layout = getattr(stage, "channels", None), getattr(stage, "layout", None)
+    expected = last_channels(base) if output is None else output.channels(layout)
+    if isinstance(channels, int) and expected is not None and channels != expected:
+        source = "by its last layer; pass example= to measure it"
+        hint = ""
+        if output is not None:
+            source = f"in {list(output.shape)}"
+            other = "channels_first" if layout == "positions" else "positions"
+            hint = f'; with layout="{other}" it would be {output.channels(other)}' if layout else ""
+        raise ValueError(
+            f"the module for {name!r} has {channels} channels, {name!r} puts out {expected} ({source}){hint}"
+        )
+    if isinstance(stage, NonlocalModule) and output is not None:
         try:
             stage.check_shape(output.shape)
         except ValueError as error:
             raise ValueError(f"{name!r} puts out what its stage does not take: {error}") from error
-    channels, expected = getattr(stage, "channels", None), last_channels(base)
-    if output is None and isinstance(channels, int) and expected not in (None, channels):
-        raise ValueError(
-            f"the module for {name!r} has {channels} channels, {name!r} puts out {expected} (by its last layer; pass "
-            "example= to measure it)"
-        )
 
 
 def _put(parents: Mapping[str, nn.Module], modules: Mapping[str, nn.Module]) -> None:

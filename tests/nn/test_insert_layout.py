@@ -161,10 +161,16 @@ def test_a_width_that_happens_to_be_the_channels_of_a_layer_is_not_taken_for_the
         assert (done.channels, done.positions) == (channels, 128 // channels)
 
 
-def test_mismatch_names_the_other_layout():
-    stage = DiffusiveStage(WIDTH, 1, layout="channels_first")
-    with pytest.raises(ValueError, match=r"'blocks.1' puts out what .* has 17; use layout=\"positions\""):
-        insert(Tokens(), {"blocks.1": stage}, example=random(2, 3, 8, 8))
+@pytest.mark.parametrize(
+    ("layout", "message"),
+    [
+        ("channels_first", r'has 5 channels, .* puts out 17 .*; with layout="positions" it would be 8'),
+        ("positions", r'puts out 8 .*; with layout="channels_first" it would be 17'),
+    ],
+)
+def test_mismatch_names_the_other_layout(layout, message):
+    with pytest.raises(ValueError, match=message):
+        insert(Tokens(), {"blocks.1": DiffusiveStage(5, 1, layout=layout)}, example=random(2, 3, 8, 8))
 
 
 LAYER = nn.TransformerEncoderLayer(6, 2, 8)
