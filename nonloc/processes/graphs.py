@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nonloc._checks import check_choice, check_flag, check_positive, check_takes_one, check_whole
+from nonloc._checks import check_choice, check_flag, check_positive, check_takes_one, check_whole, shown
 from nonloc._torch_compat import uncompiled
 from nonloc.ops import SparseAffinity
 from nonloc.ops.affinity import shape_and_dtype, shape_or_type
@@ -109,8 +109,11 @@ def horizon(
     check_positive("radius", radius)
     if callable(kernel):
         check_takes_one("kernel", kernel, "the distances", "give a function such as lambda r: torch.exp(-r)")
-    else:
-        check_choice("kernel", kernel, HORIZON_KERNELS)
+    elif not isinstance(kernel, str) or kernel not in HORIZON_KERNELS:
+        raise ValueError(
+            f"kernel={shown(kernel)} is unknown; choose one of {', '.join(HORIZON_KERNELS)}, or give a function of the "
+            "distance"
+        )
     tree = scipy_spatial.cKDTree(positions)
     # Counting is cheap even where many points share a place, and storing all their pairs is not.
     if size * size > MOST_ENTRIES and (joined := int(tree.count_neighbors(tree, radius))) > MOST_ENTRIES:

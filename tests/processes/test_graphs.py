@@ -188,7 +188,7 @@ NAN[3, 1] = torch.nan
         (lambda: horizon(cloud(5)[None], 0.5), r"got \[1, 5, 2\]; there is no batch here, use points\[0\]"),
         (lambda: horizon(cloud(5), 0.0), "radius must be a finite number > 0, got 0.0"),
         (lambda: neighbors(np.ma.masked_less(cloud(5).numpy(), 0.5), 2), "points has masked entries"),
-        (lambda: horizon(cloud(5), 1.0, kernel="cubic"), "kernel='cubic' is unknown; choose one of constant"),
+        (lambda: horizon(cloud(5), 1.0, kernel="cubic"), "kernel='cubic' is unknown; .* or give a function"),
         (lambda: horizon(cloud(5), 1.0, kernel=lambda r: r.sum()), "one value for each of the"),
         (
             lambda: horizon(cloud(5), 1.0, kernel=lambda r: 1 / r),
