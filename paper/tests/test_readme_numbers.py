@@ -374,14 +374,16 @@ def test_the_differences():
 
 
 def accuracy(some):
-    """Return the numbers of the sentence on a backbone, in its order, and which of its means may be chance."""
-    shown, chances = [], []
+    """Return the numbers of the sentence on a backbone, in its order, and the words beside each mean."""
+    shown, words = [], []
     for other, last in (("baseline", 4), ("baseline", 6), ("original", 4)):
-        known = [values for (_, *what), (values, *_) in some.items() if what == [other, last]]
-        found = [summed_up(values) for values in known if len(values) > 1]
-        shown += [2, last, *(mean for mean, *_ in found)] if found else []
-        chances += [low <= 0 <= high for _, low, high, *_ in found]
-    return shown, chances
+        known = {kind: values for (kind, *what), (values, *_) in some.items() if what == [other, last]}
+        found = {kind: summed_up(values) for kind, values in known.items() if len(values) > 1}
+        shown += [2, last, *(mean for mean, *_ in found.values())] if found else []
+        words += ["the baseline" if other == "baseline" else "original ones"] * bool(found)
+        for kind, (_, low, high, *_) in found.items():
+            words += [kind.replace(", ", " with "), *(["may be chance"] if low <= 0 <= high else [])]
+    return shown, words
 
 
 def corners():
@@ -503,12 +505,12 @@ def test_the_sentences():
     assert [text for text in shown.values() if not text.endswith(".") or ".." in text] == []
     for title, text in shown.items():
         assert_shown(title + text, expected[title])
-    for title, (_, chances) in known.items():
+    for title, (_, words) in known.items():
         group, name = title.split(", ")
         text = shown[f"Accuracy, {group}"]
         assert text.startswith(f", {name}, ")
-        means = re.findall(r"[+−]\d\.\d\d( \(may be chance\))?", text)
-        assert [bool(mean) for mean in means] == chances
+        kinds = "original ones|original|proposed with (?:own affinities|one affinity)"
+        assert re.findall(rf"the baseline|{kinds}|may be chance", text) == words
     if corners():
         assert re.findall(r"gains|undecided", shown["Own embeddings or a fresh state"]) == corners()[1]
     if rate():
