@@ -1,6 +1,6 @@
 """nonloc reproduce --engine ray: the same records as without it, also where a worker is killed, or the command.
 
-Data that a run lacks are an error of that run, and a run that is too large for the cluster is told of.
+Data that a run lacks are an error of that run, and a run that is too large for the cluster is a warning.
 """
 
 import json
@@ -158,7 +158,7 @@ def test_missing_data_are_an_error_of_each_run_that_lacks_them(tmp_path, cluster
     assert all("nonloc data" in message for _, message in errors)
 
 
-def test_a_run_that_no_machine_can_take_is_told_of(tmp_path, cluster):
+def test_a_run_that_no_machine_can_take_is_a_warning(tmp_path, cluster):
     environment, _ = cluster
     process = reproduce(tmp_path, "--engine", "ray", "--threads", "2", environment=environment)
     assert process.stderr is not None

@@ -140,7 +140,7 @@ def run(options: Namespace) -> int:
         work, kept = real_path(folder), real_path(options.kept)
         if kept in (work, *work.parents) or work in kept.parents:
             raise ValueError(
-                f"of --output {folder} and --kept {options.kept} one lies in the other, whose runs would be there "
+                f"of --output {folder} and --kept {options.kept} one lies in the other, so runs would be there "
                 "twice; name two folders apart"
             )
         check_keep(
