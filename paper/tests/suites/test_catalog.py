@@ -29,6 +29,7 @@ FROZEN = {
     "corners-n3": "bada7f3b7beb2263",
     "rate-n3": "2e00432e43f928a6",
     "starts-n3": "b61d925c31db5498",
+    "places-n3": "cf37046ca8a8121a",
 }
 
 
