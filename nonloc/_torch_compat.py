@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache, wraps
 from importlib.util import find_spec
 from types import ModuleType
@@ -190,23 +190,32 @@ def is_untouched(
     return not is_replaced
 
 
-def attention_order(kernels: list[SDPBackend]) -> AbstractContextManager[None]:
+def attention_order(kernels: tuple[SDPBackend, ...]) -> AbstractContextManager[None]:
     """Have attention take the first of these kernels that applies."""
     # Torch's own way does the same in more calls, and is the one that the compiler knows.
     if torch.compiler.is_compiling():
-        return sdpa_kernel(kernels, set_priority=True)
-    return _attention_order(kernels)
+        return sdpa_kernel(list(kernels), set_priority=True)
+    return _AttentionOrder(kernels)
 
 
-@contextmanager
-def _attention_order(kernels: list[SDPBackend]) -> Iterator[None]:
-    before = torch._C._get_sdp_priority_order()
+class _AttentionOrder(AbstractContextManager[None]):
+    # As a generator, which finds the numbers at each call, it takes 4 % of the host's time of one sub-block.
+    def __init__(self, kernels: tuple[SDPBackend, ...]) -> None:
+        self.numbers = _numbers(kernels)
+
+    def __enter__(self) -> None:
+        self.before = torch._C._get_sdp_priority_order()
+        torch._C._set_sdp_priority_order(self.numbers)
+
+    def __exit__(self, *_: object) -> None:
+        torch._C._set_sdp_priority_order(self.before)
+
+
+@cache
+def _numbers(kernels: tuple[SDPBackend, ...]) -> list[int]:
+    """Torch's numbers of all kernels, these first."""
     first = [one.value for one in kernels]
-    torch._C._set_sdp_priority_order([*first, *(one for one in before if one not in first)])
-    try:
-        yield
-    finally:
-        torch._C._set_sdp_priority_order(before)
+    return [*first, *(one for one in torch._C._get_sdp_priority_order() if one not in first)]
 
 
 def copy_all(targets: list[Tensor], sources: list[Tensor]) -> None:

@@ -156,9 +156,10 @@ class Affinity:
             raise ValueError(f"kind={self.kind!r} has no scale; leave it at 1.0, got {self.scale}")
 
     def _check_mask(self) -> None:
-        mask, expected = self.mask, list(self.left.shape[:2])
+        mask = self.mask
         if mask is None:
             return
+        expected = list(self.left.shape[:2])
         if not self.is_square:
             raise ValueError(
                 "mask needs left and right to have the same positions; drop it or do not sub-sample"

@@ -430,12 +430,12 @@ def check_signal(
     affinity: Affinity | SparseAffinity, z: Tensor, name: str = "z", positions: int | None = None
 ) -> None:
     """ValueError unless z is a signal [B, M, C] on the affinity's device and positions, or on so many."""
-    positions = affinity.positions if positions is None else positions
     check_batched(name, z, "C")
     if isinstance(affinity, SparseAffinity):
-        batch, device = z.shape[0], affinity.matrix.device
+        batch, own, device = z.shape[0], affinity.positions, affinity.matrix.device
     else:
-        batch, device = affinity.batch, affinity.left.device
+        (batch, own, _), device = affinity.left.shape, affinity.left.device
+    positions = own if positions is None else positions
     if z.shape[0] != batch or z.shape[1] != positions:
         raise ValueError(
             f"{name} {list(z.shape)} must have the affinity's batch and positions, [{batch}, {positions}, C]; several "
@@ -457,9 +457,7 @@ def check_weight(name: str, w: Tensor, device: torch.device) -> None:
 def _weight_pairs(weights: Weights, z: Tensor) -> list[tuple[Tensor, Tensor | None]]:
     """Each item as (outer, inner): W = outer, or W = outer inner."""
     channels, device = z.shape[-1], z.device
-    is_one = not isinstance(weights, (Tensor, Iterable)) or (
-        isinstance(weights, Tensor) and weights.dim() < 3
-    )
+    is_one = not isinstance(weights, Iterable) or (isinstance(weights, Tensor) and weights.dim() < 3)
     items = [weights] if is_one else list(weights)
     is_wrong = is_one
     for item in items:

@@ -143,11 +143,10 @@ def lacks(affinity: Affinity | SparseAffinity, z: Tensor | None = None, backend:
         return f"features of d ≤ {widest}, not {width}"
     if backend == "stored" and positions > WIDEST_ROW:
         return f"at most {WIDEST_ROW:,} positions, not {positions:,}"
-    dtype, others = affinity.left.dtype, [affinity.right.dtype]
-    if z is not None and z.dtype != torch.float32:
-        others.append(z.dtype)
-    if any(one != dtype for one in others) or dtype not in (torch.float32, torch.float16, torch.bfloat16):
-        names = " and ".join(sorted({str(one).removeprefix("torch.") for one in (dtype, *others)}))
+    dtype, other = affinity.left.dtype, affinity.right.dtype
+    state = dtype if z is None or z.dtype == torch.float32 else z.dtype
+    if not dtype == other == state or dtype not in (torch.float32, torch.float16, torch.bfloat16):
+        names = " and ".join(sorted({str(one).removeprefix("torch.") for one in (dtype, other, state)}))
         return f"features in one dtype of float32, float16 and bfloat16, and z in that or in float32, not {names}"
     if backend == "attention" and dtype == torch.float32:
         return "features in float16 or bfloat16, not float32"

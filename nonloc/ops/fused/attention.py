@@ -16,12 +16,12 @@ from nonloc.ops.fused.operators import check_first_derivative
 
 WIDEST = 256  # d of the features and r of the hidden channels
 # cuDNN's is the fastest on an H200, where it applies (`docs/performance.md`).
-KERNELS = [
+KERNELS = (
     SDPBackend.CUDNN_ATTENTION,
     SDPBackend.FLASH_ATTENTION,
     SDPBackend.EFFICIENT_ATTENTION,
     SDPBackend.MATH,
-]
+)
 
 
 def propagate(
@@ -60,6 +60,6 @@ def product(affinity: Affinity, z: Tensor) -> Tensor:
 
 def _guarded(x: Tensor) -> Tensor:
     """x; a second derivative, which torch's attention lacks, is an error that names the fix."""
-    if not torch.compiler.is_compiling() and x.grad_fn is not None:
-        x.grad_fn.register_prehook(lambda _: check_first_derivative())
+    if not torch.compiler.is_compiling() and (node := x.grad_fn) is not None:
+        node.register_prehook(lambda _: check_first_derivative())
     return x
