@@ -287,7 +287,14 @@ def make_affinity(name_or_module: AffinityLike, channels: int, **keywords: Any) 
             "the channels",
             "give a function such as lambda channels: Heat(channels, 8)",
         )
-        module = name_or_module(channels)
+        try:
+            module = name_or_module(channels)
+        except Exception as error:
+            raise ValueError(
+                f"the affinity factory failed for {channels} channels ({type(error).__name__}: {error}); it is given "
+                "the channels and returns a module. A function of x belongs in a module's forward: "
+                "affinity=MyModule()"
+            ) from error
     else:
         raise ValueError(
             f"affinity must be one of {', '.join(AFFINITIES)}, a module, or a factory channels -> module; "

@@ -69,7 +69,8 @@ def insert(model: nn.Module, where: Mapping[str, Value], *, example: Inputs | No
     Of a tuple, list or dict that a submodule puts out, the stage follows the first tensor; the others pass by.
     Prefer a block, such as "layer2.1", to a whole nn.Sequential, whose members some code runs without calling it.
     A submodule that the model holds by two names has the stage after calls by the given name alone.
-    The stage gets no mask: where a batch is padded, padding takes part.
+    The stage gets no mask: where a batch is padded, padding takes part. Hooks that a submodule has see its output
+    before the stage.
     A stage takes its input as [B, C, *spatial] unless it has layout="positions", [B, *spatial, C], as for tokens.
     The batch comes first: torch's own transformers and recurrent networks need batch_first=True.
     With an example, a stage without a layout is an error where the layers that ran have their channels last, or may
@@ -263,6 +264,11 @@ def _check_fits(name: str, base: nn.Module, stage: nn.Module, output: Output | N
             raise ValueError(
                 f"{name!r} puts out {list(output.shape)}, which has no positions for a stage to join; name a "
                 "submodule before the pooling or the head"
+            )
+        if stage.uses_differences and output.positions(stage.layout) == 1:
+            raise ValueError(
+                f"{name!r} puts out {list(output.shape)}, one position, where differences are 0 and the stage would "
+                "learn nothing; name an earlier submodule, or give an example as large as your inputs"
             )
     channels, layout = getattr(stage, "channels", None), getattr(stage, "layout", None)
     expected = last_channels(base) if output is None else output.channels(layout)

@@ -27,7 +27,8 @@ class Affinity:
         "heat"      exp(−scale |l_i − r_j|²)    "concat"  relu(l_i + r_j), d = 1
         "delta"     1 if i = j, else 0
 
-    and, with the row sums 𝒞_i = Σ_j Ω_ij μ_j, the normalised kernel K_ij is
+    or any other by its values [B, M, M], Affinity(values, torch.eye(M).expand(B, M, M), "dot"); and, with the row sums
+    𝒞_i = Σ_j Ω_ij μ_j, the normalised kernel K_ij is
 
         "row"        Ω_ij μ_j / 𝒞_i             "count"   Ω_ij μ_j / Σ_j μ_j
         "symmetric"  Ω_ij μ_j / √(𝒞_i 𝒞_j)      "none"    Ω_ij μ_j
@@ -69,8 +70,9 @@ class Affinity:
     def __post_init__(self) -> None:
         if callable(self.kind):
             raise ValueError(
-                f"kind must be one of {', '.join(KINDS)}, got a function; a kernel of your own is a SparseAffinity of "
-                "its matrix, nonloc.processes.horizon(points, radius, kernel=f) for a function of the distance, or "
+                f"kind must be one of {', '.join(KINDS)}, got a function; give its values: "
+                'Affinity(values, torch.eye(M).expand(B, M, M), "dot"), with values [B, M, M], a SparseAffinity of one '
+                "matrix, nonloc.processes.horizon(points, radius, kernel=f) for a function of the distance, or "
                 "nonloc.processes.Continuum(f, num_cells) for a function of two points"
             )
         check_choice("kind", self.kind, KINDS)

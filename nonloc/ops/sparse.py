@@ -93,7 +93,10 @@ class SparseAffinity:
                 "nonloc.processes.from_scipy for a scipy matrix"
             )
         if matrix.dim() != 2 or matrix.shape[0] != matrix.shape[1] or matrix.shape[0] == 0:
-            raise ValueError(f"matrix must be square, [M, M] with M ≥ 1, got {list(matrix.shape)}")
+            raise ValueError(
+                f"matrix must be square, [M, M] with M ≥ 1, got {list(matrix.shape)}; for a matrix of each sample use "
+                'Affinity(matrix, torch.eye(M).expand(B, M, M), "dot")'
+            )
         if not matrix.dtype.is_floating_point:
             raise ValueError(
                 f"matrix must be floating point, got {matrix.dtype}; use matrix.to(torch.float64)"

@@ -210,6 +210,7 @@ CONV, X = nn.Conv2d(3, 6, 1), random(2, 3)
         (nn.Linear(3, 6), {"form": "diffusive"}, X, r"puts out \[2, 6\], which has no positions"),
         (nn.Flatten(0), {"form": "original"}, X, r"puts out \[6\], which has no channels"),
         (nn.Flatten(0), OriginalBlock(6), X, r"puts out \[6\], which has no positions"),
+        (CONV, {"form": "diffusive"}, random(2, 3, 1, 1), r"puts out \[2, 6, 1, 1\], one position"),
         (
             nn.Identity(),
             OriginalBlock,

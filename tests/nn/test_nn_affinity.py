@@ -118,6 +118,10 @@ def test_a_mask_joins_the_one_that_the_affinity_has():
         (lambda: make_affinity(Heat(C), C, embed=2, normalize="row"), "embed, normalize can be set only"),
         (lambda: make_affinity(3, C), "a module, or a factory"),
         (lambda: make_affinity(lambda channels: channels, C), "the affinity factory must return"),
+        (
+            lambda: make_affinity(lambda x: x.mT, C),
+            "factory failed for 6 channels .AttributeError.*MyModule()",
+        ),
     ],
 )
 def test_a_wrong_affinity_is_refused(call, message):

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from nonloc.ops import Affinity, kernel_matrix
+from nonloc.ops import Affinity, aggregate, kernel_matrix
 
 X = torch.zeros(2, 5, 3)
 
@@ -95,3 +95,11 @@ def test_a_sample_is_the_affinity_of_that_one():
         whole.sample(3)
     one = Affinity(left, left, "heat", "sinkhorn").sample(2)
     assert one.right is one.left
+
+
+@pytest.mark.parametrize("backend", ["reference", "factored"])
+def test_a_kernel_of_ones_own_is_given_by_its_values(backend):
+    values, z = torch.rand(2, 5, 5, dtype=torch.float64), torch.rand(2, 5, 3, dtype=torch.float64)
+    affinity = Affinity(values, torch.eye(5, dtype=torch.float64).expand(2, 5, 5), "dot")
+    expected = values / values.sum(-1, keepdim=True) @ z
+    torch.testing.assert_close(aggregate(affinity, z, backend=backend), expected)
