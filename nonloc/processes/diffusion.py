@@ -117,10 +117,16 @@ class Diffusion(_KernelProcess):
         value is then a mean of the values before. None elsewhere, and backwards in time."""
         if self.backwards or self._kernel is None or has_negative_entries(self._kernel.affinity):
             return None
-        if isinstance(self.weight, Tensor) and self.weight.dim() == 2:
+        if (isinstance(self.weight, Tensor) and self.weight.dim() == 2) or not _is_positive(self.weight):
             return None
-        fastest = _largest_eigenvalue(self.weight) * self._kernel.largest_row_sum()
-        return 1 / fastest if _is_positive(self.weight) and fastest > 0 else None
+        fastest = self.fastest_rate()
+        return 1 / fastest if fastest > 0 else None
+
+    def fastest_rate(self) -> float:
+        """w max_i Σ_j K_ij for a symmetric W ≥ 0 with the largest eigenvalue w; 0 for another, or no fixed kernel."""
+        if self._kernel is None or not _is_positive(self.weight):
+            return 0.0
+        return _largest_eigenvalue(self.weight) * self._kernel.largest_row_sum()
 
 
 class DampedFlow(_KernelProcess):

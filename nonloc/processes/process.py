@@ -62,6 +62,11 @@ class Process(ABC):
         None where no such h is known."""
         return None
 
+    def fastest_rate(self) -> float:
+        """How fast a position may give away its own value, which an Euler step h adds and takes away: it rounds a state
+        by h times that. 0 where not known."""
+        return 0.0
+
     def inner_weights(self) -> Tensor | None:
         """π [B or 1, M] such that rate is self-adjoint and dissipative in ⟨u, v⟩ = Σ_i π_i u_i·v_i, else None."""
         return None

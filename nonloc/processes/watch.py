@@ -109,8 +109,7 @@ class GrowthWatch:
             if self._weights is None:
                 return
             # A step adds K_ii z_i and takes it away again, which rounds a state by h w K_ii times eps.
-            safe = self._process.range_euler_step()
-            self._rounding *= 1 if safe is None else 1 + self._step_size / safe
+            self._rounding *= 1 + self._step_size * self._process.fastest_rate()
             self._size_before, size = (_norm(change, self._weights) for change in (last, self._change))
         if self._is_norm and self._is_larger(size, number, before):
             self.grown = number, self._change

@@ -1,5 +1,6 @@
 """Steps beyond the limit of stability: the outcome says since when they run away, and names a step that works."""
 
+import math
 import re
 import warnings
 
@@ -195,6 +196,29 @@ def test_the_step_that_keeps_the_range_is_that_of_the_fastest_channel(weight, ch
         z = torch.tensor([1.0, -1.0]).double().view(1, 2, 1).expand(1, 2, channels)
         run = simulate(process, z, num_steps=5, step_size=expected)
         assert bool((run.final[:, 0] >= -1).all() and (run.final[:, 0] <= 1).all())
+
+
+@pytest.mark.parametrize("weight", [1.0, torch.ones(2), torch.eye(2)], ids=["number", "diagonal", "matrix"])
+@pytest.mark.parametrize(("share", "ending"), [(0.5, "finished"), (1.01, "diverged")])
+def test_rounding_of_a_long_step_is_no_growth_whatever_w_is(weight, share, ending):
+    points = torch.arange(20.0).double().view(1, 20, 1)
+    narrow = Affinity(
+        points, points, "heat", scale=-math.log(1e-5)
+    )  # neighbours weigh 1e-5, the position itself 1
+    fixed = torch.zeros(20, dtype=torch.bool)
+    fixed[[0, -1]] = True
+    step_size = share * cfl_limit(narrow).limit
+    z = (points / 19).sin().expand(1, 20, 2)
+    run = simulate(
+        Diffusion(narrow, weight=weight),
+        z,
+        num_steps=3000,
+        step_size=step_size,
+        fixed=fixed,
+        save_every=3000,
+        throw=False,
+    )
+    assert run.outcome.ending == ending
 
 
 @pytest.mark.parametrize(("num_steps", "ending"), [(5, "diverged"), (1000, "finished")])
