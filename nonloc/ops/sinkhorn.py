@@ -153,8 +153,8 @@ def _iterate(x: Tensor, residue: Callable[[Tensor], Tensor], solve: Solve, large
         return best
     raise ValueError(
         no_scaling(
-            f"rows sum to 1 ± {best_error:.1e} at best: the affinity has no total support, so that no doubly "
-            "stochastic matrix has its entries, or its graph is a chain too long for the solver"
+            f"rows sum to 1 ± {best_error:.1e} at best: no doubly stochastic matrix has these entries (no "
+            "total support), or they differ too much, or their graph is a chain too long, for the solver"
         )
     )
 
@@ -162,7 +162,7 @@ def _iterate(x: Tensor, residue: Callable[[Tensor], Tensor], solve: Solve, large
 def no_scaling(reason: str) -> str:
     return (
         f'normalize="sinkhorn" found no scaling ({reason}); use normalize="symmetric", or a kernel that is positive '
-        "everywhere"
+        "everywhere and varies less"
     )
 
 

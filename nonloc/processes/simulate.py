@@ -55,8 +55,8 @@ def simulate(
                 is positive semi-definite
     stepper     "euler": z + h · rate(z), the paper's discrete process; "exact": the solution of dz/dt = rate(z), up
                 to rounding; "implicit": backward Euler, stable for every h where the process is dissipative. Where
-                something grows, a step beyond 1 / (its rate) would make it decay, so "implicit" refuses backwards=True.
-                The last two need a linear process
+                something grows, a step beyond 1 / (its rate) would make it decay, so "implicit" refuses backwards=True;
+                W < 0 does the same, and is not looked at. The last two need a linear process
     source      f, such as [1, M, 1]: the process is dz/dt = rate(z) + f
     fixed       bool [M] or [B, M]: positions whose values stay as in z0. The steady state of diffusion is then the
                 harmonic extension of these values. With a source or fixed values no mean is conserved, and the

@@ -38,8 +38,9 @@ class SpectralGap:
     """The gap, and how reliable it is. Positions with π = 0, which are left for ever, do not count in it.
 
     value     [B]   1 − λ₂ (absolute: 1 − max |λ|) for a reversible process; otherwise a rate at which deviations from
-                    π surely shrink in L²(π). 0: there are several stationary laws (absolute: or the walk is periodic,
-                    or a step of a process that is not reversible shrinks nothing)
+                    π surely shrink in L²(π). 0: there are several stationary laws, as far as rounding
+                    shows (absolute: or the walk is periodic, or a step of a process that is not reversible shrinks
+                    nothing)
     kind      "exact": from all eigenvalues; "estimate": by Lanczos, from above, for its λ₂ is never too large
     absolute  whether it is that of discrete time with h = 1
     residual  [B]   of Lanczos: an eigenvalue lies this close to its λ₂; None for "exact"
@@ -67,10 +68,10 @@ class MixingTime:
 
     bound     [B]   log(1 / (ε √π_min)) / gap, which is never too small: an exact gap is counted less its rounding,
                     M 2⁻⁴⁸. Infinite where nothing is left of it
-    exact     [B]   the time itself (continuous: to 1e-6), where the gap is "exact"; else None. Infinite where it
-                    never comes (the gap is then 0), and for every epsilon where there are several closed classes; NaN
-                    where it has not come after 2⁵⁰ jumps: the gap is that small, or epsilon so small that rounding
-                    hides it
+    exact     [B]   the time itself (continuous: to 1e-6, or 1e-10 of it), where the gap is "exact"; else None. Infinite
+                    where it never comes (the gap is then 0), and for every epsilon where there are several closed
+                    classes; NaN where it has not come after 2⁵⁰ jumps: the gap is that small, or epsilon so small that
+                    rounding hides it
     kind      "certified": the bound holds; "estimate": its gap was estimated from above, so it may be too small
     discrete  whether times are steps of the chain with h = 1
 
