@@ -56,7 +56,7 @@ def run(options: Namespace) -> int:
     load_once = functools.cache(lambda name: load(name, options.data_dir))
     device = device_or_best(options.device)
     checks: list[tuple[Run, Recheck]] = []
-    errors: dict[str, Exception] = {}
+    errors: dict[str, tuple[Run, Exception]] = {}
     for one in own or below:
         try:
             ending = one.read_result()["outcome"]["ending"] if one.is_finished and not own else ""
@@ -74,12 +74,12 @@ def run(options: Namespace) -> int:
             )
         except (ValueError, CorruptDataError, MissingDataError) as error:
             # Data that many runs miss are reported once.
-            errors.setdefault(str(error), error)
+            errors.setdefault(str(error), (one, error))
             continue
         checks.append((one, checked))
         if not own:
             output.talk(f"{one.path}: {_difference(checked)}")
-    first_error = next(iter(errors.values()), None)
+    _, first_error = next(iter(errors.values()), (None, None))
     if not checks and not below:
         raise ValueError(
             f"{options.run} is not a run folder, and holds none; name a run with its final weights"
@@ -91,7 +91,7 @@ def run(options: Namespace) -> int:
     agreed = sum(checked.agrees for _, checked in checks)
     text = _one_text(checks[0][1]) if own else _table(checks, agreed)
     output.result(
-        "\n".join([text, *(f"not evaluated: {error}" for error in errors)]),
+        "\n".join([text, *(f"{one.path} is not evaluated: {error}" for one, error in errors.values())]),
         {
             "rows": [{"run": str(one.path), **checked.to_dict()} for one, checked in checks],
             "agree": agreed,

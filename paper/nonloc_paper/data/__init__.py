@@ -21,7 +21,10 @@ def load(name: str, data_dir: str | os.PathLike[str] | None = None) -> Dataset:
     `data_dir` holds the CIFAR files; None is the environment's NONLOC_DATA, or else the user's cache.
     """
     if name not in NAMES:
-        raise ValueError(f"{shown(name)} is not a data set; choose one of {', '.join(NAMES)}")
+        raise ValueError(
+            f"{shown(name)} is not a data set; choose one of {', '.join(NAMES)}. Images of your own are passed in "
+            "Python, data="
+        )
     from nonloc_paper.data.cifar import read_cifar
     from nonloc_paper.data.motifs import load_motifs
 

@@ -92,7 +92,7 @@ def _share(runs: Table1Runs, trained: TrainabilityMap) -> str:
     if not n:
         return ""
     text = (
-        f"**Or share the affinity**: of pairs of runs from larger starts that differ in nothing else, {own} of {n} "
+        f"**Or share the affinity**: of pairs of runs alike in form, blocks, seed, rate and larger start, {own} of {n} "
         f"with own affinities diverged, and {one} of {n} with one."
     )
     pairs = [pair for compared in by_form(trained) if compared.first == ORIGINAL for pair in compared.ends]

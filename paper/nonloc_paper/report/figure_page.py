@@ -23,8 +23,8 @@ from nonloc_paper.report.trained_stages import Networks, energy_table, stage_sec
 from nonloc_paper.suites import SUITES, Row
 
 READING = [
-    "A backbone with 3 bottlenecks a group is the one that matches, with 2 the literal reading. Where the first has no "
-    "run yet, a figure has those of the second.",
+    "A backbone with 3 bottlenecks a group is the one that matches, with 2 the literal reading. Figures 1 to 4 have "
+    "the first where it has runs, and else the second.",
     "Spectra: the 32 eigenvalues of (W + Wᵀ)/2 of largest magnitude, in their order, a bar for each seed; blue above "
     "0, orange below. Panels of a figure have one scale.",
     "In each panel: how much of the energy Σλ² and how many of the 32 are negative, from the least seed to the most.",

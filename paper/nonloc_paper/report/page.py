@@ -129,7 +129,8 @@ def _sections(collection: Collection, recorded: Table1Runs | None) -> list[Secti
 
 
 def _spectra(collection: Collection, rows: list[RowRecord], score: str) -> list[Content]:
-    networks = [(row.label, row.example, weights_at(row.example)) for row in rows if row.example is not None]
+    looked = [(row.label, next((run for run in row.started if weights_at(run)), None)) for row in rows]
+    networks = [(label, run, weights_at(run)) for label, run in looked if run is not None]
     captions = dict.fromkeys(run.spectrum["caption"] for _, run, weights in networks if weights)
     if not captions:
         return []

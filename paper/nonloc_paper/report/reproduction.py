@@ -263,7 +263,9 @@ def _protocol_sections(runs: Table1Runs) -> tuple[Section, ...]:
 
 def _map_sections(trained: TrainabilityMap) -> tuple[Section, ...]:
     if not any(cells for _, cells in trained.parts):
-        return (Section("", (ABOUT_MAP, "No cell of the map is recorded yet.")),)
+        foreign = sum(trained.foreign.values())
+        others = f" Left out: {foreign} by other recipes (`--set`)." if foreign else ""
+        return (Section("", (ABOUT_MAP, f"No cell of the map is recorded yet.{others}")),)
     heat: list[Content] = [
         Picture(f"map-rate-{rate:g}", map_figures.heat_map(trained, rate), f"Rate {rate:g}.")
         for rate in trained.rates

@@ -78,8 +78,9 @@ ABOUT_DIFFERENCES = (
 )
 ABOUT_SPECTRA = (
     "After training from start 0.01 in one place, at rate 0.1 unless a line says otherwise: smallest to largest over "
-    "all runs, of sym(W) = (W + Wᵀ)/2. Energy: the sum of the squared eigenvalues. As W has rank 32, as many are "
-    "positive as negative, whatever was learned. So their number hardly tells the forms apart; the energy does."
+    "all runs, of sym(W) = (W + Wᵀ)/2. Energy: the sum of the squared eigenvalues, in which the large ones weigh "
+    "most. As W has rank 32, of all 64 as many are positive as negative, whatever was learned; of the 32 largest that "
+    "need not be so."
 )
 ABOUT_TABLES = (
     "Test error in %: the median, then the range and the number of seeds that came to their end. Published: the median "

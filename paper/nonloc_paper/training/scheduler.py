@@ -72,6 +72,8 @@ class SharedData:
         data_dir: str | os.PathLike[str] | None = None,
     ) -> None:
         self._device, self._data_dir = device, data_dir
+        if isinstance(data, Dataset):
+            raise ValueError(f"data must be a dict of data sets by name; give data={{{data.name!r}: …}}")
         self._data = dict(data or {})
         self._loaded: dict[str, Dataset] = {}
 

@@ -21,6 +21,7 @@ from nonloc_paper.report.map.tables import (
     safe_starts_table,
     spread_of,
 )
+from nonloc_paper.report.reproduction import write_reproduction
 from nonloc_paper.report.verdicts import count_pairs
 
 
@@ -54,6 +55,22 @@ def test_runs_of_other_recipes_are_in_no_cell_and_told(tmp_path):
     found = read_map(tmp_path / "map")
     assert [line["seed"] for one in found.one_epoch for line in one.runs] == [0]
     assert runs_table(found).lines[0][1:] == ("1 of 540", "0", "1 by other recipes, left out")
+
+
+def test_runs_that_were_only_computed_otherwise_are_in_their_cells(tmp_path):
+    part, cell = PARTS["one_epoch"], PARTS["one_epoch"].cells[0]
+    base = part.base.with_(precision="float32", channels_last=False)
+    hashed = {"recipe_sha256": cell.recipe(base, 0).sha256}
+    write_map(tmp_path, "one_epoch", [map_line(cell, 0) | hashed])
+    found = read_map(tmp_path / "map")
+    assert ([one.n for one in found.one_epoch], found.foreign["one_epoch"]) == ([1], 0)
+
+
+def test_a_map_of_other_recipes_alone_says_so(tmp_path):
+    write_map(tmp_path, "one_epoch", [map_line(PARTS["one_epoch"].cells[0], 0) | {"recipe_sha256": "0" * 64}])
+    write_reproduction(tmp_path, tmp_path / "pages")
+    text = (tmp_path / "pages" / "map.md").read_text()
+    assert "No cell of the map is recorded yet. Left out: 1 by other recipes (`--set`)." in text
 
 
 def test_the_answers(found):

@@ -35,6 +35,14 @@ def test_a_page_of_runs_that_were_only_trained(tmp_path, network, stage):
     assert_balanced(page)
 
 
+def test_spectra_are_shown_of_a_run_that_was_not_observed(tmp_path):
+    write(tmp_path, records("table1-beside", {"1 original block": [8.5]}))
+    for path in tmp_path.rglob("observations.json"):
+        path.unlink()
+    page = write_page(collect(tmp_path)).read_text()
+    assert ">Spectra of the learned weights</h2>" in page
+
+
 def test_spectra_are_shown_of_each_network_after_training_and_after_the_chosen_epochs(tmp_path):
     write(tmp_path, records("table1-beside", {"1 original block": [8.5]}))
     write_plan(tmp_path, {"name": "figure2", "rows": [], "changes": {}, "seeds": 1})

@@ -53,6 +53,11 @@ def fail(session):
     raise OSError("no space left")
 
 
+def test_one_data_set_without_its_name_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="data must be a dict of data sets by name; give data={'tiny"):
+        go(tmp_path, data=tiny_data())
+
+
 @pytest.mark.parametrize("side_by_side", [1, 3, 9])
 def test_every_run_is_what_it_is_alone_to_the_bit(tmp_path, alone, side_by_side):
     runs, endings = go(tmp_path, side_by_side=side_by_side)

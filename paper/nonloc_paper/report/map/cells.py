@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -128,7 +129,8 @@ class TrainabilityMap:
 
 
 def read_map(folder: str | os.PathLike[str]) -> TrainabilityMap:
-    """Read the tables below `folder`; a missing one is empty. Runs with `--set` are counted as foreign."""
+    """Read the tables below `folder`; a missing one is empty. Runs with `--set` are counted as foreign, unless it says
+    only how to compute: precision and channels_last."""
     tables, foreign = {}, {}
     for name, part in PARTS.items():
         rows = MapTable(Path(folder) / f"{name}.jsonl").rows
@@ -137,11 +139,17 @@ def read_map(folder: str | os.PathLike[str]) -> TrainabilityMap:
             row
             for row in rows
             if (cell := planned.get(row["cell"])) is not None
-            and row["recipe_sha256"] == cell.recipe(part.base, row["seed"]).sha256
+            and row["recipe_sha256"] in _hashes(part, cell, row["seed"])
         ]
         tables[name] = group_cells(own)
         foreign[name] = len(rows) - len(own)
     return TrainabilityMap(tables, foreign)
+
+
+def _hashes(part: MapPart, cell: MapCell, seed: int) -> set[str]:
+    ways = itertools.product(("bfloat16", "float32"), (True, False))
+    bases = (part.base.with_(precision=precision, channels_last=last) for precision, last in ways)
+    return {cell.recipe(base, seed).sha256 for base in bases}
 
 
 def group_cells(lines: Sequence[Line]) -> tuple[Cell, ...]:
