@@ -418,6 +418,21 @@ def rate():
     return [0.01, 3, 3, *summed_up(values, lost), 0.01, 0.1, *medians, 15.02], word
 
 
+def sharpening():
+    """Return the changes of the variance through stages, in %, by kind of block; () without runs."""
+    shown = []
+    for form, one in (("original", False), ("diffusive", False), ("diffusive", True)):
+        changes = []
+        for _, result, folder in select(rf"{MATCHING}/{form}-\d+@2", one):
+            path = folder / "observations.json"
+            if not has_diverged(result) and path.is_file():
+                for trained in json.loads(path.read_text()).get("features", []):
+                    first, last = (trained["blocks"][place] for place in (0, -1))
+                    changes.append(100 * (last["after"]["variance"] / first["before"]["variance"] - 1))
+        shown += [min(changes), max(changes)] if changes else []
+    return [*shown, 3] if shown else ()
+
+
 def test_the_spectra():
     lines = {name: cells for name, *cells in table("Spectra")}
     slow = PLAIN | {"learning_rate": 0.01}
@@ -498,6 +513,7 @@ def test_the_sentences():
         },
         **({"Own embeddings or a fresh state": corners()[0]} if corners() else {}),
         **({"Rate 0.01": rate()[0]} if rate() else {}),
+        **({"Damping or sharpening": sharpening()} if sharpening() else {}),
     }
     found = TEXT.partition("## What was found")[2]
     shown = dict(re.findall(r"^- \*\*(.+?)\*\*(.*)$", found, re.MULTILINE))

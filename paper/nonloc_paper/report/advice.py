@@ -38,7 +38,7 @@ from nonloc_paper.report.table1_runs import (
     setting,
     wanted_setting,
 )
-from nonloc_paper.report.tables import Table, format_range, format_score, join_words
+from nonloc_paper.report.tables import Table, format_range, format_score, join_words, with_minus
 from nonloc_paper.report.verdicts import count_pairs, signed
 from nonloc_paper.suites.matching_tables import RATE_N3, TABLE1_N3, TABLE2_N9
 from nonloc_paper.suites.tables import SAME_PLACE
@@ -66,6 +66,7 @@ def advice(runs: Table1Runs, trained: TrainabilityMap, differences: Differences)
         *(_accuracy(place, found) for place, found in differences.items()),
         _corners(runs),
         _rate(runs),
+        _sharpening(runs),
     )
     return list(filter(None, sentences))
 
@@ -275,6 +276,28 @@ def _rate(runs: Table1Runs) -> str:
     return text
 
 
+def _sharpening(runs: Table1Runs) -> str:
+    names = {kind: name.replace(", ", " with ") for name, kind in KINDS.items()}
+    changes: dict[str, list[float]] = {name: [] for name in names.values()}
+    for row, what in _whole(runs):
+        if (what.start, what.backbone, what.rate) != (START, N3, PROTOCOL.rate) or not _is_plain(what):
+            continue
+        for run in row.started:
+            for stage in run.observations.get("features", []) if run.has_finished else []:
+                before = stage["blocks"][0]["before"]["variance"]
+                after = stage["blocks"][-1]["after"]["variance"]
+                if before and after is not None:
+                    changes[names[kind_of(row)]].append(100 * (after / before - 1))
+    known = [f"{_span(some, ' %', '+')} ({name})" for name, some in changes.items() if some]
+    return (
+        "**Damping or sharpening**: from the beginning of a trained stage to its end the variance of features over "
+        f"positions changes by {join_words(known)}. Of all runs with {group_size(N3)} on a batch of test images, "
+        "smallest to largest; asked afterwards."
+        if known
+        else ""
+    )
+
+
 def _error(row: RowRecord) -> str:
     """Such as "8.13 (8.03 to 8.66, n = 5)"."""
     return f"{format_score(row.median)} ({format_range(row)}, n = {len(row.scores)})"
@@ -318,8 +341,10 @@ def spectra_table(runs: Table1Runs) -> Table:
     return Table(("sym(W) of", *energies, f"negative ones of the {TOP} largest eigenvalues"), lines)
 
 
-def _span(values: Sequence[float], unit: str = "") -> str:
-    return f"{min(values):.0f} to {max(values):.0f}{unit}" if values else "–"
+def _span(values: Sequence[float], unit: str = "", sign: str = "") -> str:
+    if not values:
+        return "–"
+    return with_minus(f"{min(values):{sign}.0f} to {max(values):{sign}.0f}{unit}")
 
 
 def conditions(runs: Table1Runs) -> str:
