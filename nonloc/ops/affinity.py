@@ -108,6 +108,11 @@ class Affinity:
         """False when the givers are a sub-sampled set, which only `aggregate` can use."""
         return self.left.shape[1] == self.right.shape[1]
 
+    @property
+    def has_logits(self) -> bool:
+        """Whether Ω is the exponential of something, its logits."""
+        return self.kind in ("gaussian", "heat")
+
     def sample(self, index: int) -> Affinity:
         """The affinity of one sample of the batch, B = 1; −1 is the last."""
         left = self.left[index].unsqueeze(0)

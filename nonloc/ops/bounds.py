@@ -61,7 +61,7 @@ def self_adjoint_weights(affinity: Affinity | SparseAffinity) -> Tensor | None:
             measure = position_weights(affinity, dtype)
         if affinity.normalize != "row":
             return measure.expand(affinity.batch, -1).contiguous()
-        if isinstance(affinity, Affinity) and affinity.kind in ("gaussian", "heat"):
+        if isinstance(affinity, Affinity) and affinity.has_logits:
             query, key, row, logged = exponential.log_sides(
                 replace(without_masked(affinity), normalize="none"), dtype
             )
@@ -147,7 +147,7 @@ def is_definite(affinity: Affinity | SparseAffinity) -> bool:
 
 
 def _is_inner_product(affinity: Affinity) -> bool:
-    return affinity.kind in ("gaussian", "heat", "dot") and affinity.scale >= 0
+    return (affinity.has_logits or affinity.kind == "dot") and affinity.scale >= 0
 
 
 def _by_degrees(affinity: Affinity | SparseAffinity, definite: bool) -> Tensor:

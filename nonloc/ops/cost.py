@@ -332,7 +332,7 @@ def _reference(affinity: Affinity, s: _Sizes) -> Cost:
     forward = max(build, t.kernel + t.forward(s, 3))
     saved = t.saved(s, 0, 0)
     # Gradients of the kernel from up to three sub-blocks wait to be added.
-    is_softmax = affinity.kind in ("gaussian", "heat") and affinity.normalize == "row"
+    is_softmax = affinity.has_logits and affinity.normalize == "row"
     is_learned = affinity.kind != "delta"
     waiting = min(3, t.per_kernel + is_softmax) * is_learned
     last = max(made * t.kernel + (s.kernels - 1) * saved, waiting * t.kernel + s.blocks * saved)
@@ -350,7 +350,7 @@ def _factored(affinity: Affinity, s: _Sizes) -> Cost:
     steps = TYPICAL_SINKHORN_STEPS if affinity.normalize == "sinkhorn" else 0
     macs: float
     more: float
-    if affinity.kind in ("gaussian", "heat") and affinity.normalize == "row":
+    if affinity.has_logits and affinity.normalize == "row":
         depth = d + (affinity.kind == "heat")
         width = max(depth, s.hidden)
         wide = width / s.hidden  # attention takes query, key and values of one width: others are copied
@@ -363,7 +363,7 @@ def _factored(affinity: Affinity, s: _Sizes) -> Cost:
         forward = t.forward(s, applied * wide) + buffers + 2 * is_heat * max(t.features, b * m * d)
         backward = s.blocks * t.saved(s, copied * wide, 0.5) + 2 * wide * t.hidden + 2 * buffers
         macs, more = 2 * s.blocks * t.kernel * width, 5 * s.blocks * t.kernel * width
-    elif affinity.kind in ("gaussian", "heat"):
+    elif affinity.has_logits:
         block = t.kernel // m * min(m, max(1, BLOCK_ENTRIES * m // t.kernel))
         applied = block + t.forward(s, 0) - 2 * t.state + (1 + (t.per_kernel > 1)) * t.hidden
         own = b * m * d * (1 + (affinity.kind == "heat"))  # scaled, or also centred, features

@@ -247,7 +247,7 @@ def logit_spread(affinity: Affinity) -> Tensor:
     >>> logit_spread(Affinity(x, x, "heat")).tolist()
     [[4.0, 1.0, 4.0]]
     """
-    if not isinstance(affinity, Affinity) or affinity.kind not in ("gaussian", "heat"):
+    if not isinstance(affinity, Affinity) or not affinity.has_logits:
         got = repr(affinity.kind) if isinstance(affinity, Affinity) else type(affinity).__name__
         raise ValueError(
             f'logit_spread takes an Affinity of kind "gaussian" or "heat", got {got}; the affinities '
@@ -281,7 +281,7 @@ def kernel_logit_spreads(affinities: Iterable[Affinity | SparseAffinity]) -> lis
     return [
         float(logit_spread(one).amax()) if one.batch else 0.0
         for one in kernels
-        if isinstance(one, Affinity) and one.kind in ("gaussian", "heat")
+        if isinstance(one, Affinity) and one.has_logits
     ]
 
 

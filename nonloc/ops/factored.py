@@ -22,7 +22,7 @@ from nonloc.ops.sinkhorn import Matvec, no_scaling
 
 def prepare(affinity: Affinity, dtype: torch.dtype) -> Operator:
     """The affinity as a way to apply it; no M × M matrix at any time."""
-    if affinity.kind in ("gaussian", "heat"):
+    if affinity.has_logits:
         return exponential.prepare(affinity, dtype)
     weights = position_weights(affinity, dtype).unsqueeze(-1)
     left, right = affinity.left.to(dtype), affinity.right.to(dtype)

@@ -306,7 +306,7 @@ def adjoint(affinity: Affinity | SparseAffinity, dtype: torch.dtype | None = Non
     check_kernel_values(affinity, dtype)
     if affinity.kind == "delta":
         return lambda p: aggregate(affinity, p)
-    if affinity.kind in ("gaussian", "heat"):
+    if affinity.has_logits:
         return exponential.adjoint(affinity, dtype)
     left, right = affinity.left.to(dtype), affinity.right.to(dtype)
     forward, backward = factored.product(affinity, left, right), factored.product(affinity, right, left)
@@ -350,7 +350,7 @@ def choose_backend(
         return "reference"  # without the matrix it has no such derivative
     entries = affinity.positions * affinity.right.shape[1]
     if is_open_size(entries):
-        is_attention = affinity.kind in ("gaussian", "heat") and affinity.normalize == "row"
+        is_attention = affinity.has_logits and affinity.normalize == "row"
         return "factored" if is_attention else "reference"
     # An exported program may serve any batch: its choice must not depend on the one it was traced with.
     if not is_exporting():

@@ -23,7 +23,7 @@ def prepare(affinity: Affinity, dtype: torch.dtype) -> Operator:
 
 def matrix(affinity: Affinity, dtype: torch.dtype) -> Tensor:
     """K [B, M, M'], mask, measure and normalisation included."""
-    build = _from_logits if affinity.kind in ("gaussian", "heat") else _from_values
+    build = _from_logits if affinity.has_logits else _from_values
     kernel = build(affinity, dtype)
     if affinity.mask is not None:
         kernel = kernel * affinity.mask.unsqueeze(-1)

@@ -146,7 +146,7 @@ def check_overflow(values: Tensor, affinity: AnyAffinity) -> None:
 
 def stores_matrix(affinity: Affinity, dtype: torch.dtype) -> bool:
     """Whether a stored matrix makes many products faster, and fits."""
-    if affinity.kind not in ("gaussian", "heat") or choose_backend(affinity) != "factored":
+    if not affinity.has_logits or choose_backend(affinity) != "factored":
         return False
     size = torch.finfo(dtype).bits // 8
     return affinity.batch * affinity.positions * affinity.right.shape[1] * size <= LARGEST_MATRIX

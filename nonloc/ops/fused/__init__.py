@@ -127,7 +127,7 @@ def lacks(affinity: Affinity | SparseAffinity, z: Tensor | None = None, backend:
         return "an Affinity, not a SparseAffinity"
     if is_transformed() or is_forward_mode():
         return "tensors of their own, not those of torch.func (vmap, grad, jvp) or of forward mode"
-    if affinity.kind not in ("gaussian", "heat") or affinity.normalize != "row":
+    if not affinity.has_logits or affinity.normalize != "row":
         return f'kind "gaussian" or "heat" with normalize="row", not {affinity.kind!r} with {affinity.normalize!r}'
     if affinity.measure is not None:
         return "an affinity without a measure"

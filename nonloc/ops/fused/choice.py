@@ -38,7 +38,7 @@ def _is_measured(affinity: Affinity) -> bool:
 
 def _suits_the_matrix(affinity: Affinity, width: int) -> bool:
     """Return whether wide features in float32 are faster with the matrix, which has all derivatives, too."""
-    is_exponential = affinity.kind in ("gaussian", "heat") and affinity.normalize == "row"
+    is_exponential = affinity.has_logits and affinity.normalize == "row"
     # An exported program may serve other sizes.
     if is_exporting() or width <= 128 or not is_exponential:
         return False

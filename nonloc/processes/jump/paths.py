@@ -143,7 +143,7 @@ def row_normalized(affinity: Affinity) -> Affinity:
     weights = position_weights(affinity, dtype)
     if affinity.normalize == "row":
         return replace(affinity, mask=None, measure=weights.flatten())
-    if affinity.kind in ("gaussian", "heat"):
+    if affinity.has_logits:
         query, key, row, column = exponential.logit_factors(affinity, dtype)
         logged = column + exponential.log_weights(weights)
         scaling = exponential.sinkhorn_scaling(

@@ -364,7 +364,7 @@ def _is_convex_step(stage: StageSample) -> bool:
     kernel = stage.kernels[0]
     if stage.form != "diffusive" or not stage.is_shared or isinstance(kernel, SparseAffinity):
         return False
-    if kernel.kind not in ("gaussian", "heat") or kernel.normalize not in STOCHASTIC:
+    if not kernel.has_logits or kernel.normalize not in STOCHASTIC:
         return False
     if kernel.measure is not None and not bool((kernel.measure > 0).all()):
         return False
