@@ -18,17 +18,17 @@ class Process(ABC):
     `affinity` is the kernel of the process, None where it has none or where the kernel follows the state.
     `is_linear` says that rate is linear in z, which the steppers "exact" and "implicit" need.
 
-    A new process with a fixed affinity prepares it once, with `nonloc.ops.prepare`: `diffuse` would normalise it in
-    every step, which for "sinkhorn" is most of the work.
+    A new process with a fixed affinity prepares it once, with `nonloc.ops.prepare`: `diffuse` would normalise the
+    affinity itself in every step, which for "sinkhorn" is most of the work.
 
         class Reaction(Process):
             is_linear = False
 
             def __init__(self, affinity):
-                self.affinity, self.kernel = affinity, prepare(affinity, torch.float64).operator
+                self.affinity, self.kernel = affinity, prepare(affinity, torch.float64)
 
             def rate(self, z):
-                return self.kernel.apply(z) - self.kernel.sums * z + z - z**3
+                return diffuse(self.kernel, z) + z - z**3
 
     >>> from nonloc.processes import Process, simulate
     >>> class Decay(Process):

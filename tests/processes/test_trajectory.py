@@ -85,7 +85,7 @@ def example():
     """The class that Process's docstring shows."""
     text = inspect.getdoc(Process)
     code = textwrap.dedent(text[text.index("    class Reaction") : text.index(">>>")])
-    names = {"Process": Process, "prepare": prepare, "torch": torch}
+    names = {"Process": Process, "diffuse": diffuse, "prepare": prepare, "torch": torch}
     exec(code, names)
     return names["Reaction"]
 
@@ -97,6 +97,7 @@ def test_the_example_moves_by_its_equation():
     assert relative(process.rate(z), diffuse(a, z) + z - z**3) <= 1e-13
     run = simulate(process, z, num_steps=2, step_size=0.1)
     assert relative(run.energy[0], dirichlet_energy(a, z)) <= 1e-13
+    assert relative(process.rate(z.float()), process.rate(z)) <= 1e-5
 
 
 def test_an_affinity_that_is_exchanged_is_seen():
