@@ -112,7 +112,8 @@ def simulate(
         runaway = None if watch is None else watch.verdict()
     # What is exact, or goes backwards, grows by itself. What is not linear takes no other stepper.
     kind = "exact" if grows else stepper if process.is_linear else "nonlinear"
-    outcome = _outcome(overflow, runaway, num_steps, step_size, AFTER_OVERFLOW[kind])
+    advice = AFTER_OVERFLOW.get(kind, "a smaller step_size")
+    outcome = _outcome(overflow, runaway, num_steps, step_size, advice)
     if throw and overflow is not None:
         raise DivergedError(outcome)
     if throw and outcome.ending == "diverged":
@@ -159,7 +160,6 @@ AFTER_OVERFLOW = {
     "euler": 'a smaller step_size or stepper="exact" or "implicit"',
     "exact": "a shorter time, by fewer or smaller steps,",
     "implicit": 'a smaller step_size or stepper="exact"',
-    "nonlinear": "a smaller step_size",
 }
 
 

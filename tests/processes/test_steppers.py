@@ -92,6 +92,17 @@ def test_implicit_is_stable_far_beyond_cfl(normalize, h, weight):
     assert float((run.weighted_mean - run.weighted_mean[0]).abs().max()) <= solved
 
 
+def test_a_stepper_joins_by_one_entry(monkeypatch):
+    def midpoint(process, step_size):
+        return lambda z: z + step_size * process.rate(z + 0.5 * step_size * process.rate(z))
+
+    monkeypatch.setitem(STEPPERS, "midpoint", midpoint)
+    p = Diffusion(symmetric("heat"))
+    z = signal(p.affinity)
+    run = simulate(p, z, num_steps=1, step_size=0.5, stepper="midpoint")
+    assert relative(run.final, z + 0.5 * p.rate(z) + 0.125 * p.rate(p.rate(z))) <= 1e-13
+
+
 @pytest.mark.parametrize("stepper", ["exact", "implicit"])
 def test_a_nonlinear_flow_is_refused_with_the_fix(stepper):
     flow = DampedFlow(lambda z: Affinity(z, z, "heat"))
