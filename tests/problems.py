@@ -11,6 +11,8 @@ from torch import Tensor
 
 from nonloc.ops import KINDS, NORMALIZATIONS, Affinity
 
+JOINING = tuple(kind for kind in KINDS if kind != "delta")  # kinds that join positions
+SCALED = ("gaussian", "heat", "dot")
 CELLS = list(itertools.product(KINDS, NORMALIZATIONS))
 # A dozen cells, for what depends little on the cell: every kind and every normalisation more than once.
 SOME_CELLS = CELLS[::2]
@@ -42,7 +44,7 @@ def affinity(
     left = features(kind, normalize, seed=seed, **keywords)
     right = left if normalize in SYMMETRIC else features(kind, normalize, seed=seed + 100, **keywords)
     if scale is None:
-        scale = 0.7 if kind in ("gaussian", "heat", "dot") else 1.0
+        scale = 0.7 if kind in SCALED else 1.0
     return Affinity(left, right, kind, normalize, scale, mask=mask, measure=measure)
 
 

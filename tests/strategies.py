@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from nonloc.ops import KINDS, NORMALIZATIONS, Affinity
-from problems import SYMMETRIC, generator
+from problems import SCALED, SYMMETRIC, generator
 
-SCALED = ("gaussian", "heat", "dot")
 DIVIDED = ("row", "symmetric", "sinkhorn")
 
 

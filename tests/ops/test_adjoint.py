@@ -14,6 +14,7 @@ from nonloc.ops import (
 )
 from problems import (
     FORMED_CELLS,
+    JOINING,
     SYMMETRIC,
     affinity,
     decoration,
@@ -60,7 +61,7 @@ def test_the_adjoint_and_the_balance_of_a_sparse_kernel(normalize, symmetric, me
 
 
 @pytest.mark.parametrize("normalize", ["row", "count", "none"])
-@pytest.mark.parametrize("kind", ["gaussian", "heat", "dot", "concat"])
+@pytest.mark.parametrize("kind", JOINING)
 def test_the_adjoint_of_sub_sampled_givers(kind, normalize):
     left, right = features(kind, normalize), features(kind, normalize, positions=4, seed=9)
     a = Affinity(left, right, kind, normalize)
@@ -76,7 +77,7 @@ def test_padding_reaches_nobody_in_the_adjoint():
     assert torch.equal(apply_adjoint(a, p), truth)
 
 
-@pytest.mark.parametrize("kind", ["gaussian", "heat", "dot", "concat"])
+@pytest.mark.parametrize("kind", JOINING)
 def test_no_giver_at_all_gives_nothing(kind):
     x = features(kind, "row")
     a = Affinity(x, x, kind, "row", measure=torch.zeros(6, dtype=torch.float64))

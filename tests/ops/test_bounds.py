@@ -8,7 +8,7 @@ import torch
 
 from nonloc.ops import NORMALIZATIONS, Affinity, SparseAffinity, kernel_matrix, row_sums
 from nonloc.ops.bounds import is_definite, stable_weight_limit, universal_weight_limit
-from problems import affinity, features, generator
+from problems import JOINING, affinity, features, generator
 
 
 def shared(kind, normalize, **keywords):
@@ -41,7 +41,7 @@ def test_stochastic_kernels_have_a_limit_for_all_features(kind, one_side, expect
     assert universal_weight_limit(Affinity(left, right, kind, normalize)) == expected
 
 
-@pytest.mark.parametrize("kind", ["gaussian", "heat", "dot", "concat"])
+@pytest.mark.parametrize("kind", JOINING)
 @pytest.mark.parametrize("normalize", ["none", "count", "symmetric"])
 def test_other_normalizations_have_none(kind, normalize):
     assert universal_weight_limit(shared(kind, normalize)) is None
@@ -55,7 +55,7 @@ def test_a_negative_scale_is_not_definite():
 
 
 @pytest.mark.parametrize("normalize", NORMALIZATIONS)
-@pytest.mark.parametrize("kind", ["gaussian", "heat", "dot", "concat"])
+@pytest.mark.parametrize("kind", JOINING)
 @pytest.mark.parametrize("with_measure", [False, True])
 def test_limit_is_never_above_two_over_the_largest_eigenvalue(kind, normalize, with_measure):
     measure = 0.2 + torch.rand(6, generator=generator(0)).double() if with_measure else None

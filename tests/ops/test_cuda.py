@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from nonloc.ops import Affinity, diffuse
-from problems import CELLS, EXACT, SYMMETRIC, affinity, capture, relative, signal
+from problems import CELLS, EXACT, JOINING, SYMMETRIC, affinity, capture, relative, signal
 
 pytestmark = pytest.mark.gpu
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 2e-4, torch.bfloat16: 2e-2, torch.float16: 3e-3}
@@ -47,7 +47,7 @@ def test_a_signal_in_float64_is_not_rounded_to_the_features(kind, backend):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("kind", ["gaussian", "heat", "dot", "concat"])
+@pytest.mark.parametrize("kind", JOINING)
 def test_peak_memory_doubles_when_the_positions_do(kind, dtype):
     def peak(positions):
         width = 1 if kind == "concat" else 16

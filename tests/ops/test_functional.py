@@ -9,6 +9,7 @@ import torch
 from torch._dynamo.testing import CompileCounter
 
 from nonloc.ops import (
+    KINDS,
     Affinity,
     aggregate,
     choose_backend,
@@ -144,7 +145,7 @@ def test_a_sample_without_any_valid_position_is_left_alone(kind, normalize, back
 
 @each_backend
 @pytest.mark.parametrize("normalize", ["row", "count", "none", "symmetric"])
-@pytest.mark.parametrize("kind", ["gaussian", "heat", "dot", "concat", "delta"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_where_nothing_weighs_nothing_is_given(kind, normalize, backend):
     a = affinity(kind, normalize, measure=torch.zeros(6, dtype=torch.float64))
     assert torch.equal(aggregate(a, signal(a), backend=backend), torch.zeros(2, 6, 4, dtype=torch.float64))

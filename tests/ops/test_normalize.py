@@ -5,12 +5,12 @@ import torch
 
 from nonloc.ops import Affinity, aggregate, kernel_matrix
 from nonloc.ops.bounds import has_negative_entries, has_symmetric_kernel
-from problems import EXACT, features
+from problems import EXACT, JOINING, features
 
 
 @pytest.mark.parametrize("backend", EXACT)
 @pytest.mark.parametrize("normalize", ["symmetric", "sinkhorn"])
-@pytest.mark.parametrize("kind", ["gaussian", "heat", "dot", "concat"])
+@pytest.mark.parametrize("kind", JOINING)
 def test_two_different_sides_are_refused(kind, normalize, backend):
     left, right = features(kind, normalize), features(kind, normalize, seed=7)
     with pytest.raises(ValueError, match="needs a symmetric affinity.*left = right; shared_embedding=True"):

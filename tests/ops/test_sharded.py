@@ -15,7 +15,7 @@ from nonloc.ops import (
     prepare_sharded,
     propagate,
 )
-from problems import features, generator, peak_bytes, relative
+from problems import JOINING, features, generator, peak_bytes, relative
 from ranks import in_threads
 
 POSITIONS = (5, 1, 4, 2)  # of each rank
@@ -23,9 +23,7 @@ QUICK = [("gaussian", "row"), ("heat", "row"), ("dot", "count"), ("concat", "non
 PAIRS = [("factored", 2), ("reference", 4)]
 CASES = [
     pytest.param(*case, marks=[] if case[:2] in QUICK and case[2:] in PAIRS else pytest.mark.slow)
-    for case in product(
-        ("gaussian", "heat", "dot", "concat"), ("row", "count", "none"), ("reference", "factored"), (2, 4)
-    )
+    for case in product(JOINING, ("row", "count", "none"), ("reference", "factored"), (2, 4))
 ]
 
 
@@ -111,7 +109,7 @@ def test_no_process_has_its_rows_of_the_matrix():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["gaussian", "heat", "dot", "concat"])
+@pytest.mark.parametrize("kind", JOINING)
 def test_the_memory_of_a_process_doubles_when_the_positions_do(kind):
     # A matrix gives 4. Above 2, because a thread of gloo frees some of it, at any time.
     assert peak(kind, 8192) / peak(kind, 4096) < 2.5

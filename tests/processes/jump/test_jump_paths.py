@@ -9,7 +9,7 @@ from chains import chain, cycle, drift, surprise, two_states
 from nonloc.ops import Affinity, kernel_matrix
 from nonloc.processes import JumpProcess, simulate
 from nonloc.processes.jump import paths
-from problems import affinity, decoration, features, generator, relative, symmetric
+from problems import JOINING, affinity, decoration, features, generator, relative, symmetric
 
 WALKERS = 50_000
 STEPS = 3
@@ -187,7 +187,7 @@ ROWS = torch.tensor([4, 0, 3])
 
 @pytest.mark.parametrize("form", ["plain", "both"])
 @pytest.mark.parametrize("normalize", ["row", "sinkhorn"])
-@pytest.mark.parametrize("kind", ["gaussian", "heat", "dot", "concat"])
+@pytest.mark.parametrize("kind", JOINING)
 def test_rows_are_those_of_the_matrix(kind, normalize, form):
     whole = symmetric(kind, normalize, **decoration(form))
     actual = paths.kernel_rows(paths.row_normalized(whole.sample(1)), ROWS)
