@@ -13,9 +13,10 @@ from nonloc_paper.report.matching import BACKBONES, BLOCKS, hypothesis_parts, hy
 from nonloc_paper.report.records import RowRecord
 from nonloc_paper.report.summary import OWN_MINUS_ONE, forest_lines, summary_sections
 from nonloc_paper.report.table1 import row_differences
-from nonloc_paper.report.table1_runs import NAMES, Table1Runs, row_name, setting
+from nonloc_paper.report.table1_runs import Table1Runs, row_name, setting
 from nonloc_paper.report.tables import Table
 from nonloc_paper.report.verdicts import signed
+from nonloc_paper.suites.tables import NAMES
 
 OTHERS = "other starts, weights, rates and places, minus baseline"
 TWINS = "other starts and places, proposed minus original"

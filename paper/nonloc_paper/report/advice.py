@@ -26,7 +26,6 @@ from nonloc_paper.report.signs import TOP, count_negative, negative_share, weigh
 from nonloc_paper.report.table1_runs import (
     DIVIDED,
     KINDS,
-    NAMES,
     ORIGINAL,
     OWN,
     PROTOCOL,
@@ -41,7 +40,7 @@ from nonloc_paper.report.table1_runs import (
 from nonloc_paper.report.tables import Table, format_range, format_score, join_words, with_minus
 from nonloc_paper.report.verdicts import count_pairs, signed
 from nonloc_paper.suites.matching_tables import RATE_N3, TABLE1_N3, TABLE2_N9
-from nonloc_paper.suites.tables import SAME_PLACE
+from nonloc_paper.suites.tables import NAMES, SAME_PLACE
 
 FRAGILE = "0.07"  # the larger start of Table 1
 COMPARED = (2, 3, 4)  # blocks that both forms have

@@ -16,7 +16,6 @@ from nonloc_paper.report.contrasts import Contrast, difference
 from nonloc_paper.report.records import RowRecord, RunRecord
 from nonloc_paper.report.table1_runs import (
     DIVIDED,
-    NAMES,
     PROTOCOL,
     Table1Runs,
     deciding_seeds,
@@ -26,6 +25,7 @@ from nonloc_paper.report.table1_runs import (
     setting,
 )
 from nonloc_paper.report.verdicts import DELTA, Interval, Part, interval, side_of_zero
+from nonloc_paper.suites.tables import NAMES
 
 PLAIN_LOOP = "plain loop"  # how `python -m benchmarks forms` calls a step written out by the equations
 TWICE = 2.0  # "much larger"

@@ -41,7 +41,6 @@ from nonloc_paper.report.records import RowRecord
 from nonloc_paper.report.table1_runs import (
     AFFINITIES,
     KINDS,
-    NAMES,
     ONE,
     ORIGINAL,
     OWN,
@@ -51,6 +50,7 @@ from nonloc_paper.report.table1_runs import (
 from nonloc_paper.report.tables import Table, format_range, format_score
 from nonloc_paper.report.verdicts import count_pairs, format_chance, signed
 from nonloc_paper.suites.matching_tables import TABLE2_N9
+from nonloc_paper.suites.tables import NAMES
 
 FOREST_CAPTION = (
     "Paired differences of the error in points, by number of blocks; left of 0 is better. Dots: single seeds, hollow "

@@ -17,10 +17,10 @@ from nonloc_paper.runs import find_runs, read_json
 from nonloc_paper.schema import check
 from nonloc_paper.suites import SUITES, Suite
 from nonloc_paper.suites.matching_tables import MATCHING, TABLE1_N3
+from nonloc_paper.suites.tables import NAMES
 from nonloc_paper.training.recipe import Recipe
 
 TABLE = "table1"
-NAMES = {"original": "original", "diffusive": "proposed"}  # of the forms, in the paper
 # Stages of Table 1: the form, and whether all blocks have one affinity.
 Kind = tuple[str, bool]
 ORIGINAL, OWN, ONE = ("original", False), ("diffusive", False), ("diffusive", True)

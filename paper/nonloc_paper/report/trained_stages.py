@@ -16,7 +16,6 @@ from nonloc_paper.report.rules import norm_ratio
 from nonloc_paper.report.signs import TOP, Weight, count_negative, negative_share, share_band, weights_at
 from nonloc_paper.report.table1_runs import (
     KINDS,
-    NAMES,
     START,
     Table1Runs,
     group_size,
@@ -26,6 +25,7 @@ from nonloc_paper.report.table1_runs import (
     wanted_setting,
 )
 from nonloc_paper.report.tables import Table, format_number, join_words, with_minus
+from nonloc_paper.suites.tables import NAMES
 
 ABOUT_FACTORS = [
     "The runs of Table 1's suites that came to their end, from the beginning of a stage to its end.",

@@ -61,10 +61,14 @@ SAME_PLACE_CIFAR100 = {
 }
 
 
+DIFFERENT_PLACES = {"original": 8.07, "diffusive": 7.33}
+NAMES = {"original": "original", "diffusive": "proposed"}  # of the forms, in the paper
+
+
 def block_label(key: str) -> str:
     """As the tables have it: "4-block (proposed)" of "diffusive-4"."""
     form, blocks = key.split("-")
-    return f"{blocks}-block ({'proposed' if form == 'diffusive' else 'original'})"
+    return f"{blocks}-block ({NAMES[form]})"
 
 
 _FOUR = (
@@ -98,13 +102,13 @@ TABLE1 = Suite(
         *_table(CIFAR10, "preresnet20", SAME_PLACE),
         *(
             Row(
-                f"3 blocks in different places ({word})",
+                f"3 blocks in different places ({NAMES[form]})",
                 CIFAR10.with_(network=f"preresnet20/{form}-1@2,4,6"),
                 number,
                 "The places are not stated; after residual blocks 2, 4 and 6.",
                 "Different places",
             )
-            for form, word, number in (("original", "original", 8.07), ("diffusive", "proposed", 7.33))
+            for form, number in DIFFERENT_PLACES.items()
         ),
     ),
     seeds=5,
