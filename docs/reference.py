@@ -2,8 +2,11 @@
 
 import importlib
 import inspect
+import pkgutil
 import re
 from pathlib import Path
+
+import nonloc.interop
 
 PACKAGES = (
     "nonloc",
@@ -14,8 +17,8 @@ PACKAGES = (
     "nonloc.estimators",
     "nonloc_paper",
 )
-# These have no names of their own; each is for another library.
-INTEROP = ("huggingface", "mmcv", "nonlocal_pytorch", "timm")
+# These have no names of their own; each is for another library, but for what they share.
+INTEROP = [one.name for one in pkgutil.iter_modules(nonloc.interop.__path__) if one.name != "blocks"]
 ENTRY = re.compile(r"(\S(?:.*?\S)?) {2,}(\S.*)")
 NAMES: dict[str, str] = {}
 

@@ -2,19 +2,17 @@
 
 import importlib
 import inspect
-import pkgutil
 
 import pytest
 
-import nonloc.interop
+from docs.reference import INTEROP
 from test_docstrings import run_examples
 
 pytestmark = pytest.mark.interop
-LIBRARIES = [one.name for one in pkgutil.iter_modules(nonloc.interop.__path__) if one.name != "blocks"]
 
 
 def public_functions():
-    for library in LIBRARIES:
+    for library in INTEROP:
         module = importlib.import_module(f"nonloc.interop.{library}")
         for name, value in vars(module).items():
             if inspect.isfunction(value) and value.__module__ == module.__name__ and not name.startswith("_"):
