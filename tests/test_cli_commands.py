@@ -4,6 +4,7 @@ import signal
 import sys
 from contextlib import suppress
 from importlib.metadata import EntryPoint
+from types import SimpleNamespace
 
 import pytest
 
@@ -19,6 +20,20 @@ def test_a_command_joins_by_an_entry_point():
     actual = find_commands([point("again", "nonloc.cli.simulate")])
     assert list(actual) == ["again", "simulate"]
     assert load_command(actual["again"]).SUMMARY
+
+
+def test_a_command_may_name_its_options_either_way(monkeypatch):
+    def add_arguments(parser):
+        parser.add_argument("--first-one", type=int)
+        parser.add_argument("--second_one", type=int)
+
+    command = SimpleNamespace(
+        DESCRIPTION="", add_arguments=add_arguments, run=lambda parsed: parsed.first_one + parsed.second_one
+    )
+    monkeypatch.setattr(entry, "find_commands", lambda: {"count": None})
+    monkeypatch.setattr(entry, "load_command", lambda point: command)
+    for words in (["--first-one", "1", "--second-one=2"], ["--first_one", "1", "--second_one=2"]):
+        assert main(["count", *words]) == 3
 
 
 def test_two_modules_under_one_name_are_an_error():

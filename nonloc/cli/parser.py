@@ -73,6 +73,9 @@ def make_command_parser(name: str, command: ModuleType) -> argparse.ArgumentPars
     make = getattr(command, "PARSER", Parser)
     parser: argparse.ArgumentParser = make(prog=f"nonloc {name}", description=command.DESCRIPTION)
     command.add_arguments(parser)
+    for option, action in list(parser._option_string_actions.items()):
+        # What is typed arrives with _, see `with_underscores`; a command may have named an option with -.
+        parser._option_string_actions.setdefault(with_underscores([option])[0], action)
     positionals = [action.dest.upper() for action in parser._actions if not action.option_strings]
     parser.usage = " ".join([parser.prog, *positionals, "[options]"])
     return parser
