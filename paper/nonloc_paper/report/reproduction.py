@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import median
 
 from nonloc_paper.map.cells import PARTS
-from nonloc_paper.report.claims import Claim, judge
+from nonloc_paper.report.claims import CLAIMS, Claim, judge
 from nonloc_paper.report.document import (
     Content,
     Data,
@@ -31,7 +31,7 @@ from nonloc_paper.report.sentences import count_ended
 from nonloc_paper.report.summary import summary_sections
 from nonloc_paper.report.table1 import differences_table, missing_table, rows_table
 from nonloc_paper.report.table1_runs import OTHER, TABLE, Table1Runs, read_table1_runs
-from nonloc_paper.report.tables import Table
+from nonloc_paper.report.tables import Table, join_words
 from nonloc_paper.report.trained_stages import ABOUT_LOST, lost_table
 from nonloc_paper.report.verdicts import (
     DEPENDS,
@@ -69,9 +69,11 @@ ABOUT_BACKBONES = (
     "on CIFAR-100. Each sentence is judged on every backbone that has runs for it, by the same rules. With 3, seed 0 "
     "of Table 1 had been seen before, and seeds 1 to 4 decide."
 )
+CHOSEN_LATE = ("damped", "slowly", "blowup", "places", "small")  # claims, by protocol.md's amendments
+_LATE = join_words(str(place) for place, claim in enumerate(CLAIMS, start=1) if claim.key in CHOSEN_LATE)
 ABOUT_VERDICTS = (
     "[The rules](../protocol.md#the-sentences-and-their-rules) were written before the runs. Some were changed later, "
-    "and how verdicts 3, 6, 8, 17 and 20 are computed was chosen when runs with 2 bottlenecks were known "
+    f"and how verdicts {_LATE} are computed was chosen when runs with 2 bottlenecks were known "
     "([amendments](../protocol.md#amendments)). Each verdict is computed from the records by them alone. Number: of "
     "the comparison that decides, or the first of several. Differences (−) are in points of error, with 95 % "
     "intervals. n: the fewest runs, pairs or rounds that a part of the sentence rests on."
