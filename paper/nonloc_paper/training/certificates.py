@@ -49,7 +49,7 @@ def certify_run(
     recipe = Recipe.of(run)
     checkpoint = newest_checkpoint(run)
     model = network_of(checkpoint, recipe, device)
-    if not any(True for _ in stages(model)):
+    if not any(stages(model)):
         raise ValueError(f"{recipe.network} has no nonlocal blocks, so there is nothing to certify")
     dataset = data if data is not None else load(recipe.data, data_dir)
     inputs, _ = next(iter(TASKS[recipe.task](recipe, dataset, device).test_batches(images)))

@@ -212,11 +212,11 @@ def _affinities(
             continue  # pooled positions are not pixels
         height, width = x.shape[-2:]
         position = (height // 2, width // 2)
-        rows, shares, chances, spreads, aparts, logits = [], [], [], [], [], []
+        rows, shares, chances, spreads, aparts, affinities = [], [], [], [], [], []
         for index, one in enumerate(x.split(1)):
             with torch.no_grad():
-                kernel = kernel_matrix(stage.affinity(one))[0].double()  # [M, M]
-                logits.append(largest_logit_spread(stage.affinities(one)))
+                affinities += (found := stage.affinities(one))
+                kernel = kernel_matrix(found[0])[0].double()  # [M, M]
             if index < images:
                 rows.append(kernel[position[0] * width + position[1]].float().reshape(height, width).cpu())
             if not bool((kernel >= 0).all()):
@@ -235,9 +235,7 @@ def _affinities(
                 "grid": [height, width],
                 "spread": _mean(spreads),
                 "apart": _mean(aparts),
-                "logit_spread": None
-                if None in logits
-                else float(torch.tensor(logits, dtype=torch.float64).max()),
+                "logit_spread": largest_logit_spread(affinities),
                 "same_share": _mean(shares),
                 "same_chance": _mean(chances),
             }
