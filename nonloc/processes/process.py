@@ -63,8 +63,8 @@ class Process(ABC):
         return None
 
     def fastest_rate(self) -> float:
-        """How fast a position may give away its own value, which an Euler step h adds and takes away: it rounds a state
-        by h times that. 0 where not known."""
+        """How fast a position may give away its own value; 0 where not known. An Euler step h adds that much of it and
+        takes it away again, which multiplies rounding by h times this."""
         return 0.0
 
     def inner_weights(self) -> Tensor | None:
