@@ -38,6 +38,7 @@ from nonloc_paper.report.table1_runs import (
     wanted_setting,
 )
 from nonloc_paper.report.tables import Table, format_range, format_score, join_words, with_minus
+from nonloc_paper.report.trained_stages import variance_change
 from nonloc_paper.report.verdicts import count_pairs, signed
 from nonloc_paper.suites.matching_tables import RATE_N3, TABLE1_N3, TABLE2_N9
 from nonloc_paper.suites.tables import NAMES, SAME_PLACE
@@ -283,10 +284,8 @@ def _sharpening(runs: Table1Runs) -> str:
             continue
         for run in row.started:
             for stage in run.observations.get("features", []) if run.has_finished else []:
-                before = stage["blocks"][0]["before"]["variance"]
-                after = stage["blocks"][-1]["after"]["variance"]
-                if before and after is not None:
-                    changes[names[kind_of(row)]].append(100 * (after / before - 1))
+                if (change := variance_change(stage)) is not None:
+                    changes[names[kind_of(row)]].append(100 * change)
     known = [f"{_span(some, ' %', '+')} ({name})" for name, some in changes.items() if some]
     return (
         "**Damping or sharpening**: from the beginning of a trained stage to its end the variance of features over "

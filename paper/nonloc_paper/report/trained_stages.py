@@ -208,14 +208,20 @@ def _quotients(run: RunRecord) -> list[float]:
     return [] if None in values else values
 
 
-def _changes(stage: dict[str, Any]) -> tuple[float, float] | None:
-    """Of the variance from the beginning of a stage to its end, relative: the linear part and the rest."""
+def variance_change(stage: dict[str, Any]) -> float | None:
+    """Return by how much the variance changes from the beginning of an observed stage to its end, relative."""
     start, end = stage["blocks"][0]["before"]["variance"], stage["blocks"][-1]["after"]["variance"]
+    return end / start - 1 if start and end is not None else None
+
+
+def _changes(stage: dict[str, Any]) -> tuple[float, float] | None:
+    """The linear part of the change of the variance, and the rest."""
+    whole = variance_change(stage)
     parts = [(block.get("linear"), block["before"]["variance"]) for block in stage["blocks"]]
-    if not start or end is None or any(None in part for part in parts):
+    if whole is None or any(None in part for part in parts):
         return None
-    linear = sum(part * variance for part, variance in parts) / start
-    return linear, end / start - 1 - linear
+    linear = sum(part * variance for part, variance in parts) / stage["blocks"][0]["before"]["variance"]
+    return linear, whole - linear
 
 
 def _percent(value: float, unit: str = " %") -> str:
