@@ -31,6 +31,8 @@ def run_examples(value, name):
 
 @pytest.mark.parametrize(("name", "package"), public_names().items())
 def test_the_example_prints_what_it_says(name, package, tmp_path, monkeypatch):
+    if name == "prepare_sharded" and torch.__version__ < (2, 7):
+        pytest.skip("it may wait without end for a group that ends right after its last sum")
     monkeypatch.chdir(tmp_path)
     count, report = run_examples(getattr(importlib.import_module(package), name), name)
     assert count, f"{package}.{name} needs an example in its docstring"
